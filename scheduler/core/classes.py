@@ -1,0 +1,153 @@
+"""Request classes: what makes two requests the same question, asked once a cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from quotas.core.resources import Resources
+
+Labels = tuple[tuple[str, str], ...]  # sorted by key
+
+NO_SCHEDULE: Final = "NoSchedule"
+PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
+NO_EXECUTE: Final = "NoExecute"
+
+#: Effects that keep a new task off a node; PreferNoSchedule only lowers its score.
+HARD_EFFECTS: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Taint:
+    """A node's mark that keeps tasks away unless they tolerate it (N3, N4)."""
+
+    key: str
+    value: str = ""
+    effect: str = NO_SCHEDULE
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Toleration:
+    """A job's word that a taint does not bother it.
+
+    `operator` is `Equal` (key and value) or `Exists` (key alone; an empty key means every taint).
+    An empty `effect` means every effect.
+    """
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.operator == "Exists":
+            return not self.key or self.key == taint.key
+        return self.key == taint.key and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Requirement:
+    """One condition on a node's labels: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt` (N5)."""
+
+    key: str
+    operator: str = "In"
+    values: tuple[str, ...] = ()
+
+    def holds_for(self, labels: dict[str, str]) -> bool:
+        """Say whether a node with these labels meets it; an unknown operator or a bad number never does."""
+        value = labels.get(self.key)
+        if self.operator == "In":
+            return value is not None and value in self.values
+        if self.operator == "NotIn":
+            return value is None or value not in self.values
+        if self.operator == "Exists":
+            return value is not None
+        if self.operator == "DoesNotExist":
+            return value is None
+        if self.operator in {"Gt", "Lt"} and value is not None and len(self.values) == 1:
+            try:
+                have, bound = int(value), int(self.values[0])
+            except ValueError:
+                return False
+            return have > bound if self.operator == "Gt" else have < bound
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClass:
+    """What every task of a job needs from its node: jobs of one class are one question.
+
+    Equal classes must be equal values, so `node_selector`, `tolerations` and `partition_ids` are sorted
+    (`request_class()` does that); how many tasks a job has is not part of its class.
+    """
+
+    per_task: Resources
+    gpu_model: str = ""  # "" = any; "H100" also matches "H100-80GB"
+    gpu_memory_mib: int = 0  # least memory of each device; 0 = any
+    node_selector: Labels = ()
+    tolerations: tuple[Toleration, ...] = ()
+    #: Terms joined by "or", each a list of conditions joined by "and"; () = no requirement.
+    required_affinity: tuple[tuple[Requirement, ...], ...] = ()
+    partition_ids: tuple[int, ...] = ()  # () = every partition its queue allows
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Asks for a part of one device."""
+        return self.per_task.gpus == 1 and 0 < self.per_task.gpu_millis < 1000
+
+    @property
+    def sort_key(self) -> str:
+        """One fixed order over all classes, so that the order they were met in changes nothing."""
+        return repr(self)
+
+
+def request_class(
+    per_task: Resources,
+    *,
+    gpu_model: str = "",
+    gpu_memory_mib: int = 0,
+    node_selector: Iterable[tuple[str, str]] = (),
+    tolerations: Iterable[Toleration] = (),
+    required_affinity: Iterable[Iterable[Requirement]] = (),
+    partition_ids: Iterable[int] = (),
+) -> RequestClass:
+    """Make a class in its one canonical form, whatever order the parts came in."""
+    if per_task.gpu_millis >= 1000 or (per_task.gpu_millis and per_task.gpus != 1):
+        # A "share" of a whole device, or of several, is the whole of each.
+        per_task = Resources(
+            cpu_millis=per_task.cpu_millis,
+            memory_mib=per_task.memory_mib,
+            gpus=per_task.gpus,
+            storage_mib=per_task.storage_mib,
+            extras=per_task.extras,
+        )
+    return RequestClass(
+        per_task=per_task,
+        gpu_model=gpu_model.strip() if per_task.gpus else "",
+        gpu_memory_mib=gpu_memory_mib if per_task.gpus else 0,
+        node_selector=tuple(sorted(set(node_selector))),
+        tolerations=tuple(sorted(set(tolerations))),
+        required_affinity=tuple(tuple(sorted(set(term))) for term in required_affinity),
+        partition_ids=tuple(sorted(set(partition_ids))),
+    )
+
+
+@dataclass(slots=True)
+class ClassTable:
+    """Numbers for request classes while rows are read: `table.intern(cls)` gives the column value.
+
+    `Snapshot.build` sorts the table and renumbers, so the order of interning does not matter.
+    """
+
+    classes: list[RequestClass] = field(default_factory=list)
+    _numbers: dict[RequestClass, int] = field(default_factory=dict)
+
+    def intern(self, request: RequestClass) -> int:
+        number = self._numbers.get(request)
+        if number is None:
+            number = self._numbers[request] = len(self.classes)
+            self.classes.append(request)
+        return number

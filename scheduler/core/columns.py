@@ -1,0 +1,126 @@
+"""Columns: the base of every struct of arrays in a snapshot or plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_MISSING: Any = None  # a column that was not given: filled with its default in __post_init__
+
+
+def ints(default: int | None = None) -> Any:
+    """A column of int64; with a default it may be left out."""
+    return field(default=_MISSING, metadata={"kind": "ints", "default": default})
+
+
+def bools(default: bool | None = None) -> Any:
+    """A column of booleans; with a default it may be left out."""
+    return field(default=_MISSING, metadata={"kind": "bools", "default": default})
+
+
+def objects(default: Any = None) -> Any:
+    """A tuple of plain values (texts, tuples of numbers); with a default it may be left out."""
+    return field(default=_MISSING, metadata={"kind": "objects", "default": default})
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A table kept as one read-only array or tuple a column, all of the same length.
+
+    Columns are given by keyword, as anything NumPy can read; those with a default may be left out.
+    The first column is the key (`id` or `job_id`).
+    """
+
+    def __post_init__(self) -> None:
+        columns = fields(self)
+        key = getattr(self, columns[0].name)
+        count = 0 if key is None else len(key)
+        for column in columns:
+            value = _coerce(column, getattr(self, column.name), count)
+            if len(value) != count:
+                raise ValueError(f"{type(self).__name__}.{column.name} has {len(value)} rows, not {count}")
+            object.__setattr__(self, column.name, value)
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[Any]], columns: Sequence[str] | None = None) -> Self:
+        """Make the table from tuples, one a row, in the order of `columns` (default: as declared)."""
+        names = columns if columns is not None else [f.name for f in fields(cls)]
+        table = list(zip(*rows, strict=True))
+        if not table:
+            return cls()
+        return cls(**dict(zip(names, table, strict=True)))
+
+    def take(self, rows: Ints | Bools) -> Self:
+        """The table with only these rows, in this order (an index array or a mask)."""
+        positions = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        picked: dict[str, Any] = {}
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, tuple):
+                picked[column.name] = tuple(value[i] for i in positions.tolist())
+            else:
+                picked[column.name] = value[positions]
+        return type(self)(**picked)
+
+    def sorted_by_key(self) -> Self:
+        """The table in ascending order of its key; itself when it already is. Raises on a key met twice."""
+        key: Ints = getattr(self, fields(self)[0].name)
+        steps = np.diff(key)
+        if (steps > 0).all():
+            return self
+        order = np.argsort(key, kind="stable")
+        if (np.diff(key[order]) == 0).any():
+            twice = int(key[order][:-1][np.diff(key[order]) == 0][0])
+            raise ValueError(f"{type(self).__name__} has the key {twice} twice")
+        return self.take(order)
+
+
+def rows_of(keys: Ints, wanted: Ints, *, what: str) -> Ints:
+    """The row of each wanted key in a sorted key column; raises KeyError for one that is not there."""
+    if not len(wanted):
+        return np.zeros(0, dtype=np.int64)
+    rows = np.searchsorted(keys, wanted)
+    if not len(keys) or (rows >= len(keys)).any() or (keys[np.minimum(rows, len(keys) - 1)] != wanted).any():
+        lost = sorted(set(wanted.tolist()) - set(keys.tolist()))
+        raise KeyError(f"no {what} with id {lost[0]}")
+    return rows.astype(np.int64, copy=False)
+
+
+def _coerce(column: Field[Any], value: Any, count: int) -> Any:
+    kind, default = column.metadata["kind"], column.metadata["default"]
+    if kind == "objects":
+        if value is None:
+            value = (default,) * count
+        return value if isinstance(value, tuple) else tuple(value)
+    dtype: Any = np.int64 if kind == "ints" else np.bool_
+    if value is None:
+        if default is None and count:
+            raise ValueError(f"the column {column.name} is missing")
+        array = np.full(count, default or 0, dtype=dtype)
+    else:
+        array = np.array(value, dtype=dtype, ndmin=1)  # always our own copy: a snapshot must not move
+    array.setflags(write=False)
+    return array
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, np.ndarray):
+        return bool(np.array_equal(left, right))
+    return bool(left == right)

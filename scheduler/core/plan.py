@@ -1,0 +1,136 @@
+"""Plan: what one cycle decided: who starts where, and why everybody else waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from quotas.core.resources import Resources
+from scheduler.core.columns import Columns, Ints, ints, rows_of
+from scheduler.core.reasons import ReasonCode
+
+Fact = tuple[str, int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One task's place. `gpu_millis` is held of each device: 1000, a share, or 0 without devices."""
+
+    rank: int
+    node_id: int
+    device_ids: tuple[int, ...] = ()
+    gpu_millis: int = 0
+    numa: int = -1  # the one NUMA domain its devices are in; -1 = none, or several
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One job that gets everything it asked for, now. All its tasks have the same amounts."""
+
+    job_id: int
+    generation: int  # of the job when it was seen; the applier compares
+    queue_id: int
+    project_id: int
+    per_task: Resources
+    placements: tuple[Placement, ...]
+    scores: tuple[tuple[str, int], ...] = ()  # of the first node: 0..100 a part
+
+    @property
+    def total(self) -> Resources:
+        """What the whole job holds."""
+        return self.per_task * len(self.placements)
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """Its nodes, each once, in order of first rank."""
+        return tuple(dict.fromkeys(placement.node_id for placement in self.placements))
+
+
+@dataclass(frozen=True, slots=True)
+class GateCount:
+    """One gate: nodes it turned away first, and nodes it would turn away by itself."""
+
+    gate: str
+    first: int
+    alone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why a job waits: one headline, its numbers, and what each gate did to the nodes.
+
+    Jobs with the same answer share one Decision; what differs from job to job (how many are ahead)
+    is in `Plan.waiting`.
+    """
+
+    reason: ReasonCode
+    facts: tuple[Fact, ...] = ()  # sorted by name
+    nodes: int = 0  # nodes looked at; 0 when no node was
+    gates: tuple[GateCount, ...] = ()  # only gates that turned a node away, in filter order
+
+    @property
+    def details(self) -> dict[str, int | str]:
+        """The numbers of the sentence, by name."""
+        return dict(self.facts)
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingColumns(Columns):
+    """Every pending job that does not start, in ascending job id."""
+
+    job_id: Ints = ints()
+    decision: Ints = ints()  # into Plan.decisions
+    ahead_jobs: Ints = ints(default=0)  # pending jobs before it in the cycle's order that also wait
+    ahead_gpus: Ints = ints(default=0)  # whole devices those ask for
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every pending job of the snapshot is in `starts` or in `waiting`, once.
+
+    `starts` are in the order they were decided: apply them in that order.
+    """
+
+    starts: tuple[Start, ...] = ()
+    waiting: WaitingColumns = field(default_factory=WaitingColumns)
+    decisions: tuple[Decision, ...] = ()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def decision_of(self, job_id: int) -> Decision:
+        """Why this job waits; raises KeyError when it is not waiting in this plan."""
+        row = rows_of(self.waiting.job_id, np.array([job_id], dtype=np.int64), what="waiting job")[0]
+        return self.decisions[int(self.waiting.decision[row])]
+
+    def details_of(self, job_id: int) -> dict[str, int | str]:
+        """The numbers of this job's sentence, with how many are ahead of it."""
+        row = rows_of(self.waiting.job_id, np.array([job_id], dtype=np.int64), what="waiting job")[0]
+        return self.decisions[int(self.waiting.decision[row])].details | {
+            "ahead_jobs": int(self.waiting.ahead_jobs[row]),
+            "ahead_gpus": int(self.waiting.ahead_gpus[row]),
+        }
+
+    def start_of(self, job_id: int) -> Start | None:
+        """This job's start, or None when it does not start."""
+        return next((start for start in self.starts if start.job_id == job_id), None)
+
+    @property
+    def reasons(self) -> dict[int, ReasonCode]:
+        """Each waiting job's headline: the readable view that tests compare."""
+        return {
+            job: self.decisions[number].reason
+            for job, number in zip(self.waiting.job_id.tolist(), self.waiting.decision.tolist(), strict=True)
+        }
+
+    def by_decision(self) -> Iterator[tuple[Decision, Ints]]:
+        """Each decision with the ids of the jobs that share it: one statement each is enough to store them."""
+        order = np.argsort(self.waiting.decision, kind="stable")
+        bounds = np.searchsorted(self.waiting.decision[order], np.arange(len(self.decisions) + 1))
+        for number, decision in enumerate(self.decisions):
+            yield decision, self.waiting.job_id[order[bounds[number] : bounds[number + 1]]]
+
+
+EMPTY_PLAN: Final = Plan()

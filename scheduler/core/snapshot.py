@@ -1,0 +1,297 @@
+"""Snapshot: everything one planning cycle sees, as read-only columns; ids are integers, times are ms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from scheduler.core.classes import Labels, RequestClass, Taint
+from scheduler.core.columns import Bools, Columns, Ints, bools, ints, objects, rows_of
+from scheduler.core.lifecycle import NodeState
+from scheduler.core.reasons import ReasonCode
+
+
+class JobGate(IntEnum):
+    """What a pending job's own row says must happen first; the numbers are stored in recordings."""
+
+    OPEN = 0
+    HELD_BY_USER = 1
+    HELD_BY_ADMIN = 2
+    DEPENDENCY = 3
+    DEPENDENCY_NEVER_SATISFIED = 4
+    APPROVAL_PENDING = 5
+    BACKOFF = 6  # until eligible_ms, after a failed start
+    ACCOUNT_EXPIRED = 7
+
+
+GATE_REASONS: Final[dict[JobGate, ReasonCode]] = {
+    JobGate.HELD_BY_USER: ReasonCode.HELD_BY_USER,
+    JobGate.HELD_BY_ADMIN: ReasonCode.HELD_BY_ADMIN,
+    JobGate.DEPENDENCY: ReasonCode.DEPENDENCY,
+    JobGate.DEPENDENCY_NEVER_SATISFIED: ReasonCode.DEPENDENCY_NEVER_SATISFIED,
+    JobGate.APPROVAL_PENDING: ReasonCode.APPROVAL_PENDING,
+    JobGate.BACKOFF: ReasonCode.BACKOFF,
+    JobGate.ACCOUNT_EXPIRED: ReasonCode.ACCOUNT_EXPIRED,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class NodeColumns(Columns):
+    """Machines. Capacities already include overcommit; `used_*` are the row counters, devices apart."""
+
+    id: Ints = ints()
+    name: tuple[str, ...] = objects()
+    state: tuple[str, ...] = objects(default=NodeState.UP.value)  # a NodeState; only "up" takes new tasks
+    cordoned: Bools = bools(default=False)
+    draining: Bools = bools(default=False)
+    cpu_millis: Ints = ints(default=0)
+    memory_mib: Ints = ints(default=0)
+    storage_mib: Ints = ints(default=0)
+    used_cpu_millis: Ints = ints(default=0)
+    used_memory_mib: Ints = ints(default=0)
+    used_storage_mib: Ints = ints(default=0)
+    labels: tuple[Labels, ...] = objects(default=())  # ((key, value), ...)
+    taints: tuple[tuple[Taint, ...], ...] = objects(default=())
+    partition_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    rack: tuple[str, ...] = objects(default="")
+    zone: tuple[str, ...] = objects(default="")
+    generation: Ints = ints(default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceColumns(Columns):
+    """GPUs. A task that takes whole devices uses 1000 thousandths of each; a share less of one."""
+
+    id: Ints = ints()
+    node_id: Ints = ints()
+    position: Ints = ints(default=0)  # index on its node, as in CUDA_VISIBLE_DEVICES
+    numa: Ints = ints(default=0)
+    model: tuple[str, ...] = objects(default="")
+    memory_mib: Ints = ints(default=0)
+    healthy: Bools = bools(default=True)
+    used_millis: Ints = ints(default=0)  # 0..1000
+
+
+@dataclass(frozen=True, eq=False)
+class PendingColumns(Columns):
+    """Jobs that hold nothing yet. `id` is the job number."""
+
+    id: Ints = ints()
+    class_index: Ints = ints()  # into Snapshot.classes (ClassTable.intern)
+    queue_id: Ints = ints()
+    project_id: Ints = ints()
+    user_id: Ints = ints(default=0)
+    priority: Ints = ints(default=50)  # 0..100
+    submitted_ms: Ints = ints(default=0)
+    eligible_ms: Ints = ints(default=0)  # not before: begin_at or end of a back-off; 0 = since submission
+    tasks: Ints = ints(default=1)
+    nodes: Ints = ints(default=0)  # exactly so many nodes; 0 = any number
+    tasks_per_node: Ints = ints(default=0)  # exactly so many on each node; 0 = any number
+    time_limit_seconds: Ints = ints(default=0)  # 0 = the queue's, or none
+    generation: Ints = ints(default=0)
+    gate: Ints = ints(default=0)  # a JobGate
+    array_id: Ints = ints(default=0)  # 0 = not in an array
+    array_max_running: Ints = ints(default=0)  # 0 = no bound
+
+
+@dataclass(frozen=True, eq=False)
+class RunningColumns(Columns):
+    """Jobs that hold resources, one live attempt each. `id` is the job number."""
+
+    id: Ints = ints()
+    attempt_id: Ints = ints(default=0)
+    class_index: Ints = ints()
+    queue_id: Ints = ints()
+    project_id: Ints = ints()
+    user_id: Ints = ints(default=0)
+    priority: Ints = ints(default=50)
+    started_ms: Ints = ints(default=0)
+    expected_end_ms: Ints = ints(default=0)  # start plus time limit; 0 = unknown
+    array_id: Ints = ints(default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationColumns(Columns):
+    """What each task of a running job holds, and so frees when that job ends."""
+
+    id: Ints = ints()
+    job_id: Ints = ints()
+    rank: Ints = ints(default=0)
+    node_id: Ints = ints()
+    cpu_millis: Ints = ints(default=0)
+    memory_mib: Ints = ints(default=0)
+    storage_mib: Ints = ints(default=0)
+    device_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    gpu_millis: Ints = ints(default=0)  # held of each of its devices
+
+
+@dataclass(frozen=True, eq=False)
+class ReservationColumns(Columns):
+    """Nodes set aside for a window: nobody else may hold them in it. No owner at all = maintenance."""
+
+    id: Ints = ints()
+    name: tuple[str, ...] = objects(default="")
+    starts_ms: Ints = ints()
+    ends_ms: Ints = ints()
+    node_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    project_ids: tuple[tuple[int, ...], ...] = objects(default=())  # who may use it: any that matches
+    user_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    job_ids: tuple[tuple[int, ...], ...] = objects(default=())
+
+
+@dataclass(frozen=True, eq=False)
+class QueueColumns(Columns):
+    """Where pending jobs wait."""
+
+    id: Ints = ints()
+    name: tuple[str, ...] = objects()
+    priority: Ints = ints(default=0)
+    paused: Bools = bools(default=False)
+    paused_text: tuple[str, ...] = objects(default="")  # "by A. Admin since 09:12: maintenance"
+    max_concurrent_jobs: Ints = ints(default=0)  # 0 = no bound
+    running_jobs: Ints = ints(default=0)
+    partition_ids: tuple[tuple[int, ...], ...] = objects(default=())  # () = every node
+    max_wall_seconds: Ints = ints(default=0)  # 0 = no bound
+    generation: Ints = ints(default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectColumns(Columns):
+    """Who the jobs are charged to, with every quota line from the project up to the root."""
+
+    id: Ints = ints()
+    name: tuple[str, ...] = objects(default="")
+    quota_line_ids: tuple[tuple[int, ...], ...] = objects(default=())
+
+
+@dataclass(frozen=True, eq=False)
+class QuotaColumns(Columns):
+    """Upper bounds on what may be in use at once.
+
+    `resource` is a name of `quotas.core.resources.NAMES` (`gpu_millis` counts whole devices as 1000 each),
+    `jobs` (running jobs), or the name of an extra.
+    """
+
+    id: Ints = ints()
+    owner: tuple[str, ...] = objects(default="")  # "project vision", for the sentence
+    resource: tuple[str, ...] = objects()
+    hard: Ints = ints()
+    used: Ints = ints(default=0)
+    enforce: Bools = bools(default=True)  # False = only reported
+    generation: Ints = ints(default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolColumns(Columns):
+    """Countable things of the whole cluster: licences, bandwidth (a job's `extras` take from them)."""
+
+    id: Ints = ints()
+    name: tuple[str, ...] = objects()
+    capacity: Ints = ints()
+    used: Ints = ints(default=0)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a cycle sees. Make it with `Snapshot.build`; equal worlds are equal snapshots.
+
+    Every group is sorted by its key and every reference is an id, so the order rows were read in
+    cannot change a plan.
+    """
+
+    now_ms: int
+    nodes: NodeColumns = field(default_factory=NodeColumns)
+    devices: DeviceColumns = field(default_factory=DeviceColumns)
+    classes: tuple[RequestClass, ...] = ()
+    pending: PendingColumns = field(default_factory=PendingColumns)
+    running: RunningColumns = field(default_factory=RunningColumns)
+    allocations: AllocationColumns = field(default_factory=AllocationColumns)
+    reservations: ReservationColumns = field(default_factory=ReservationColumns)
+    queues: QueueColumns = field(default_factory=QueueColumns)
+    projects: ProjectColumns = field(default_factory=ProjectColumns)
+    quotas: QuotaColumns = field(default_factory=QuotaColumns)
+    pools: PoolColumns = field(default_factory=PoolColumns)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        now_ms: int,
+        nodes: NodeColumns | None = None,
+        devices: DeviceColumns | None = None,
+        classes: Iterable[RequestClass] = (),
+        pending: PendingColumns | None = None,
+        running: RunningColumns | None = None,
+        allocations: AllocationColumns | None = None,
+        reservations: ReservationColumns | None = None,
+        queues: QueueColumns | None = None,
+        projects: ProjectColumns | None = None,
+        quotas: QuotaColumns | None = None,
+        pools: PoolColumns | None = None,
+    ) -> Snapshot:
+        """Sort every group, renumber the classes and check every reference.
+
+        Raises KeyError naming the missing row, ValueError for a key met twice or columns of unequal length.
+        """
+        numbered = tuple(classes)
+        pending = (pending or PendingColumns()).sorted_by_key()
+        running = (running or RunningColumns()).sorted_by_key()
+        met = np.unique(np.concatenate([pending.class_index, running.class_index]))
+        if len(met) and not (0 <= int(met[0]) <= int(met[-1]) < len(numbered)):
+            raise KeyError("a job names a request class that the snapshot does not have")
+        kept, numbers = _canonical_classes(numbered, met)
+        snapshot = cls(
+            now_ms=now_ms,
+            nodes=(nodes or NodeColumns()).sorted_by_key(),
+            devices=(devices or DeviceColumns()).sorted_by_key(),
+            classes=kept,
+            pending=replace(pending, class_index=numbers[pending.class_index]),
+            running=replace(running, class_index=numbers[running.class_index]),
+            allocations=(allocations or AllocationColumns()).sorted_by_key(),
+            reservations=(reservations or ReservationColumns()).sorted_by_key(),
+            queues=(queues or QueueColumns()).sorted_by_key(),
+            projects=(projects or ProjectColumns()).sorted_by_key(),
+            quotas=(quotas or QuotaColumns()).sorted_by_key(),
+            pools=(pools or PoolColumns()).sorted_by_key(),
+        )
+        snapshot.check_references()
+        return snapshot
+
+    def check_references(self) -> None:
+        """Raise KeyError for the first id that names a row which is not in this snapshot."""
+        node_ids, queue_ids, project_ids = self.nodes.id, self.queues.id, self.projects.id
+        rows_of(node_ids, self.devices.node_id, what="node")
+        rows_of(node_ids, self.allocations.node_id, what="node")
+        rows_of(self.running.id, self.allocations.job_id, what="running job")
+        for jobs in (self.pending, self.running):
+            rows_of(queue_ids, jobs.queue_id, what="queue")
+            rows_of(project_ids, jobs.project_id, what="project")
+        flat = [line for lines in self.projects.quota_line_ids for line in lines]
+        rows_of(self.quotas.id, np.array(flat, dtype=np.int64), what="quota line")
+
+    def job_row(self, job_id: int) -> int:
+        """The row of a pending job; raises KeyError when it is not pending here."""
+        return int(rows_of(self.pending.id, np.array([job_id], dtype=np.int64), what="pending job")[0])
+
+    def job_class(self, job_id: int) -> RequestClass:
+        """What each task of this pending job asks for."""
+        return self.classes[int(self.pending.class_index[self.job_row(job_id)])]
+
+
+#: Groups in the order they are recorded.
+GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms", "classes"})
+
+
+def _canonical_classes(
+    classes: tuple[RequestClass, ...], met: Ints
+) -> tuple[tuple[RequestClass, ...], Ints]:
+    """The classes that some job has, each once and in their fixed order, and the new number of each old one."""
+    kept = tuple(sorted({classes[number] for number in met.tolist()}, key=lambda request: request.sort_key))
+    place = {request: number for number, request in enumerate(kept)}
+    return kept, np.array([place.get(request, -1) for request in classes], dtype=np.int64)
