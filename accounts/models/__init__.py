@@ -1,0 +1,19 @@
+"""The rows of people, projects, tokens and the audit trail."""
+
+from accounts.models.audit import AuditChain, AuditEvent, AuditOutcome
+from accounts.models.project import Membership, Organization, Project, ProjectRole
+from accounts.models.token import ApiToken
+from accounts.models.user import SiteRole, User
+
+__all__ = [
+    "ApiToken",
+    "AuditChain",
+    "AuditEvent",
+    "AuditOutcome",
+    "Membership",
+    "Organization",
+    "Project",
+    "ProjectRole",
+    "SiteRole",
+    "User",
+]

@@ -1,0 +1,91 @@
+"""The audit trail: one row per change by a person or token, chained by hashes, never altered."""
+
+from __future__ import annotations
+
+import pgtrigger
+from django.conf import settings
+from django.db import models
+
+
+class AuditOutcome(models.TextChoices):
+    DONE = "done", "done"
+    DENIED = "denied", "denied"
+
+
+class AuditChain(models.Model):
+    """The head of one chain: how many rows it has and the hash of its last.
+
+    Several chains, by actor, keep one busy person from holding up all others; a missing tail shows as a
+    head that no row matches.
+    """
+
+    shard = models.PositiveSmallIntegerField(primary_key=True)
+    length = models.BigIntegerField(default=0)
+    head = models.CharField(max_length=64, default="0" * 64)
+
+    class Meta:
+        triggers = [
+            pgtrigger.Protect(name="audit_chain_keeps_its_heads", operation=pgtrigger.Delete),
+            pgtrigger.Trigger(
+                name="audit_chain_only_grows",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Q(new__length__lte=pgtrigger.F("old__length")),
+                func="RAISE EXCEPTION 'an audit chain only grows';",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"audit chain {self.shard}"
+
+
+class AuditEvent(models.Model):
+    """Who did what to which thing, on whose behalf, from where, with what before and after, and why."""
+
+    shard = models.PositiveSmallIntegerField()
+    number = models.BigIntegerField()
+    at = models.DateTimeField()
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+"
+    )
+    #: The name at that time: the row outlives the account.
+    actor_name = models.CharField(max_length=150)
+    on_behalf_of = models.CharField(max_length=150, blank=True)
+    #: The prefix of the API token that was used, if one was.
+    token_prefix = models.CharField(max_length=16, blank=True)
+    address = models.CharField(max_length=64, blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+    action = models.CharField(max_length=64)
+    outcome = models.CharField(max_length=8, choices=AuditOutcome, default=AuditOutcome.DONE)
+    object_type = models.CharField(max_length=64)
+    object_id = models.CharField(max_length=64, blank=True)
+    object_label = models.CharField(max_length=200, blank=True)
+    project = models.ForeignKey(
+        "accounts.Project", null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+"
+    )
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    reason = models.TextField(blank=True)
+    previous_hash = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(name="audit_position_once", fields=["shard", "number"]),
+        ]
+        indexes = [
+            models.Index(fields=["object_type", "object_id", "-id"], name="audit_by_object"),
+            models.Index(fields=["actor", "-id"], name="audit_by_actor"),
+            models.Index(fields=["action", "-id"], name="audit_by_action"),
+        ]
+        triggers = [
+            pgtrigger.Protect(
+                name="audit_rows_never_change",
+                operation=pgtrigger.Update | pgtrigger.Delete | pgtrigger.Truncate,
+                level=pgtrigger.Statement,
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.actor_name} {self.action} {self.object_type} {self.object_label or self.object_id}"

@@ -1,0 +1,85 @@
+"""Organizations, their projects, and who belongs to them."""
+
+from __future__ import annotations
+
+import pghistory
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+
+@pghistory.track()
+class Organization(models.Model):
+    """A node of the tree that projects hang from: a university, a department, a group."""
+
+    name = models.CharField(max_length=120)
+    slug = models.SlugField(max_length=80, unique=True)
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name", "id"]
+        constraints = [
+            models.CheckConstraint(name="organization_not_own_parent", condition=~Q(parent=F("id"))),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pghistory.track()
+class Project(models.Model):
+    """What jobs are charged to and quotas are set on."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
+    name = models.CharField(max_length=120)
+    slug = models.SlugField(max_length=80, unique=True)
+    description = models.TextField(blank=True)
+    #: A closed project keeps its history and takes no new jobs.
+    active = models.BooleanField(default=True)
+    members = models.ManyToManyField(
+        settings.AUTH_USER_MODEL, through="accounts.Membership", related_name="projects"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    generation = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        ordering = ["name", "id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ProjectRole(models.TextChoices):
+    """Each role may do what the one before it may."""
+
+    VIEWER = "viewer", "viewer"
+    MEMBER = "member", "member"
+    LEAD = "lead", "lead"
+
+
+@pghistory.track()
+class Membership(models.Model):
+    """One person in one project: viewers look, members submit, leads manage."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships"
+    )
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=8, choices=ProjectRole, default=ProjectRole.MEMBER)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["project_id", "id"]
+        constraints = [
+            models.UniqueConstraint(name="membership_once", fields=["user", "project"]),
+            models.CheckConstraint(
+                name="membership_role_known", condition=Q(role__in=ProjectRole.values)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} is {self.role} of {self.project}"

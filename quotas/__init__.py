@@ -1,0 +1,1 @@
+"""How much: limits, budgets, the ledger and fair share."""

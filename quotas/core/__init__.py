@@ -1,0 +1,1 @@
+"""Pure arithmetic of amounts and limits; no Django."""

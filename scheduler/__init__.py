@@ -1,0 +1,1 @@
+"""When and where: jobs, nodes, queues, and the cycle that joins them."""

@@ -1,0 +1,159 @@
+"""States of jobs, attempts, tasks and nodes, and the moves allowed between them: the specification."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class PublicState(StrEnum):
+    """The seven states people see (L2)."""
+
+    QUEUED = "queued"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class JobState(StrEnum):
+    """The internal states (C6); each maps onto one of the seven."""
+
+    CREATED = "created"
+    HELD = "held"
+    BLOCKED = "blocked"  # waits for other jobs
+    QUEUED = "queued"
+    RESERVED = "reserved"  # a gang being assembled
+    SCHEDULED = "scheduled"  # has nodes; its agents were not heard yet
+    STARTING = "starting"
+    RUNNING = "running"
+    CHECKPOINTING = "checkpointing"
+    PREEMPTING = "preempting"
+    STOPPING = "stopping"  # cancelled by somebody; its processes are told to end
+    PREEMPTED = "preempted"
+    SUSPENDED = "suspended"
+    MIGRATING = "migrating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+PUBLIC: Final[dict[JobState, PublicState]] = {
+    JobState.CREATED: PublicState.QUEUED,
+    JobState.HELD: PublicState.QUEUED,
+    JobState.BLOCKED: PublicState.QUEUED,
+    JobState.QUEUED: PublicState.QUEUED,
+    JobState.RESERVED: PublicState.QUEUED,
+    JobState.SCHEDULED: PublicState.SCHEDULED,
+    JobState.STARTING: PublicState.SCHEDULED,
+    JobState.RUNNING: PublicState.RUNNING,
+    JobState.CHECKPOINTING: PublicState.RUNNING,
+    JobState.PREEMPTING: PublicState.RUNNING,
+    JobState.STOPPING: PublicState.RUNNING,
+    JobState.MIGRATING: PublicState.RUNNING,
+    JobState.PREEMPTED: PublicState.PREEMPTED,
+    JobState.SUSPENDED: PublicState.PREEMPTED,
+    JobState.COMPLETED: PublicState.COMPLETED,
+    JobState.FAILED: PublicState.FAILED,
+    JobState.CANCELLED: PublicState.CANCELLED,
+}
+
+_S = JobState
+
+#: Waiting for the planner (QUEUED) or for something before it.
+PENDING: Final = frozenset({_S.CREATED, _S.HELD, _S.BLOCKED, _S.QUEUED, _S.RESERVED})
+#: Holds resources: exactly the states with one live attempt.
+ACTIVE: Final = frozenset(
+    {_S.SCHEDULED, _S.STARTING, _S.RUNNING, _S.CHECKPOINTING, _S.PREEMPTING, _S.STOPPING, _S.MIGRATING}
+)
+#: Never changes again (I6).
+TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
+#: Between two attempts; holds nothing.
+INTERRUPTED: Final = frozenset({_S.PREEMPTED, _S.SUSPENDED})
+
+_ENDS = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
+
+#: The allowed moves. An attempt that is lost or whose job may restart goes back to QUEUED.
+MOVES: Final[dict[JobState, frozenset[JobState]]] = {
+    _S.CREATED: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
+    _S.HELD: frozenset({_S.BLOCKED, _S.QUEUED, _S.CANCELLED}),
+    _S.BLOCKED: frozenset({_S.HELD, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
+    _S.QUEUED: frozenset({_S.HELD, _S.BLOCKED, _S.RESERVED, _S.SCHEDULED, _S.CANCELLED, _S.FAILED}),
+    _S.RESERVED: frozenset({_S.QUEUED, _S.SCHEDULED, _S.HELD, _S.CANCELLED}),
+    _S.SCHEDULED: frozenset({_S.STARTING, _S.RUNNING, _S.STOPPING, _S.PREEMPTING, _S.QUEUED}) | _ENDS,
+    _S.STARTING: frozenset({_S.RUNNING, _S.STOPPING, _S.PREEMPTING, _S.QUEUED}) | _ENDS,
+    _S.RUNNING: frozenset({_S.CHECKPOINTING, _S.PREEMPTING, _S.STOPPING, _S.MIGRATING, _S.QUEUED}) | _ENDS,
+    _S.CHECKPOINTING: frozenset({_S.RUNNING, _S.PREEMPTING, _S.STOPPING, _S.QUEUED}) | _ENDS,
+    _S.PREEMPTING: frozenset({_S.PREEMPTED, _S.SUSPENDED, _S.STOPPING, _S.QUEUED}) | _ENDS,
+    _S.STOPPING: _ENDS,
+    _S.MIGRATING: frozenset({_S.RUNNING, _S.STOPPING, _S.QUEUED}) | _ENDS,
+    _S.PREEMPTED: frozenset({_S.QUEUED, _S.HELD, _S.CANCELLED}),
+    _S.SUSPENDED: frozenset({_S.RUNNING, _S.QUEUED, _S.CANCELLED}),
+    _S.COMPLETED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELLED: frozenset(),
+}
+
+
+class AttemptState(StrEnum):
+    """One try of a job, as the backend sees it."""
+
+    ASSIGNED = "assigned"  # written by the planner; no agent has taken it yet
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"  # ended because somebody or the planner asked
+    LOST = "lost"  # its node stopped answering and the lease ran out
+
+
+LIVE_ATTEMPT: Final = frozenset(
+    {AttemptState.ASSIGNED, AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING}
+)
+ENDED_ATTEMPT: Final = frozenset(AttemptState) - LIVE_ATTEMPT
+
+
+class TaskState(StrEnum):
+    """One of an attempt's equal processes."""
+
+    ASSIGNED = "assigned"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+
+LIVE_TASK: Final = frozenset({TaskState.ASSIGNED, TaskState.STARTING, TaskState.RUNNING, TaskState.STOPPING})
+
+
+class NodeState(StrEnum):
+    """Whether a node answers; cordoned and draining are flags beside it."""
+
+    UP = "up"
+    UNKNOWN = "unknown"  # late, still within lease and grace: nothing new, nothing taken away
+    DOWN = "down"  # its lease ran out: what it held is lost
+
+
+class StopReason(StrEnum):
+    """Why processes are told to end."""
+
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time_limit"
+    PREEMPTED = "preempted"
+    DRAINED = "drained"
+    STALE_EPOCH = "stale_epoch"
+    GANG_MEMBER_FAILED = "gang_member_failed"
+
+
+class RestartPolicy(StrEnum):
+    """H3."""
+
+    NEVER = "never"
+    ON_FAILURE = "on_failure"
+    ALWAYS = "always"

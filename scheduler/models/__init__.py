@@ -1,0 +1,35 @@
+"""The rows of machines, queues, jobs and cycles."""
+
+from scheduler.models.allocation import Allocation
+from scheduler.models.attempt import Attempt, LogChunk, Task
+from scheduler.models.cluster import Cluster, JoinToken, Partition
+from scheduler.models.cycle import Cycle, Lease
+from scheduler.models.event import JobEvent
+from scheduler.models.idempotency import IdempotencyKey
+from scheduler.models.job import DependencyKind, Job, JobDependency
+from scheduler.models.node import Device, Node
+from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
+from scheduler.models.reservation import Reservation
+
+__all__ = [
+    "Allocation",
+    "Attempt",
+    "Cluster",
+    "Cycle",
+    "DependencyKind",
+    "Device",
+    "IdempotencyKey",
+    "Job",
+    "JobDependency",
+    "JobEvent",
+    "JoinToken",
+    "Lease",
+    "LogChunk",
+    "Node",
+    "Partition",
+    "PriorityClass",
+    "Queue",
+    "Reservation",
+    "SchedulerProfile",
+    "Task",
+]

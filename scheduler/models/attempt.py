@@ -1,0 +1,124 @@
+"""One try of a job, its tasks, and what they printed."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, StopReason, TaskState
+
+
+class AttemptQuerySet(models.QuerySet["Attempt"]):
+    def live(self) -> AttemptQuerySet:
+        return self.filter(state__in=LIVE_ATTEMPT)
+
+
+class Attempt(models.Model):
+    """One try; the epoch fences every report about it, and a job has at most one live (I5)."""
+
+    job = models.ForeignKey("scheduler.Job", on_delete=models.CASCADE, related_name="attempts")
+    epoch = models.PositiveIntegerField()
+    backend = models.CharField(max_length=16)
+    state = models.CharField(
+        max_length=12, choices=[(s.value, s.value) for s in AttemptState], default=AttemptState.ASSIGNED
+    )
+    #: Why its processes are told to end, once they are.
+    stop_reason = models.CharField(
+        max_length=20, blank=True, choices=[(s.value, s.value) for s in StopReason]
+    )
+    stop_asked_at = models.DateTimeField(null=True, blank=True)
+    #: What the backend calls it, for those that have names of their own.
+    backend_ref = models.CharField(max_length=200, blank=True)
+    cycle = models.ForeignKey(
+        "scheduler.Cycle", null=True, blank=True, on_delete=models.SET_NULL, related_name="attempts"
+    )
+    scheduled_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
+    end_text = models.CharField(max_length=300, blank=True)
+
+    objects = AttemptQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["job_id", "epoch"]
+        constraints = [
+            models.UniqueConstraint(name="attempt_epoch_once", fields=["job", "epoch"]),
+            models.UniqueConstraint(
+                name="attempt_one_live",
+                fields=["job"],
+                condition=Q(state__in=[s.value for s in sorted(LIVE_ATTEMPT)]),
+            ),
+            models.CheckConstraint(
+                name="attempt_state_known", condition=Q(state__in=[s.value for s in AttemptState])
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.epoch} of job {self.job_id}"
+
+
+class Task(models.Model):
+    """One of the attempt's equal processes: its rank, where it is, how it ended."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="tasks")
+    rank = models.PositiveIntegerField()
+    node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="tasks")
+    state = models.CharField(
+        max_length=12, choices=[(s.value, s.value) for s in TaskState], default=TaskState.ASSIGNED
+    )
+    pid = models.PositiveIntegerField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
+    end_text = models.CharField(max_length=300, blank=True)
+    peak_memory_mib = models.BigIntegerField(null=True, blank=True)
+    cpu_time_ms = models.BigIntegerField(null=True, blank=True)
+    #: Total bytes of each stream, known once the stream has ended.
+    stdout_bytes = models.BigIntegerField(null=True, blank=True)
+    stderr_bytes = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["attempt_id", "rank"]
+        indexes = [
+            models.Index(
+                fields=["node"],
+                name="task_live_on_node",
+                condition=Q(state__in=["assigned", "starting", "running", "stopping"]),
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(name="task_rank_once", fields=["attempt", "rank"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"task {self.rank} of {self.attempt}"
+
+
+class LogStream(models.TextChoices):
+    STDOUT = "stdout", "stdout"
+    STDERR = "stderr", "stderr"
+
+
+class LogChunk(models.Model):
+    """A piece of what a task printed, at its byte offset; sending one again changes nothing."""
+
+    id = models.BigAutoField(primary_key=True)
+    task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="log_chunks")
+    stream = models.CharField(max_length=6, choices=LogStream)
+    offset = models.BigIntegerField()
+    length = models.IntegerField()
+    data = models.BinaryField()
+    received_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(name="log_chunk_once", fields=["task", "stream", "offset"]),
+            models.CheckConstraint(name="log_chunk_has_bytes", condition=Q(length__gt=0, offset__gte=0)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.stream} of task {self.task_id} at {self.offset}"

@@ -1,0 +1,84 @@
+"""Clusters, their partitions, and the tokens machines join with."""
+
+from __future__ import annotations
+
+import pghistory
+from django.db import models
+
+
+class BackendKind(models.TextChoices):
+    """Where the attempts of a cluster really run (C25)."""
+
+    AGENTS = "agents", "Muster node agents"
+    KUBERNETES = "kubernetes", "Kubernetes"
+    DOCKER = "docker", "Docker"
+    CLOUD_VM = "cloud_vm", "cloud machines"
+    BARE_METAL = "bare_metal", "bare metal"
+    SERVERLESS = "serverless", "serverless"
+    SLURM = "slurm", "Slurm"
+    PBS = "pbs", "PBS"
+
+
+@pghistory.track(exclude=["wakeups"])
+class Cluster(models.Model):
+    """Nodes behind one backend; one planner at a time plans it."""
+
+    name = models.CharField(max_length=80, unique=True)
+    slug = models.SlugField(max_length=80, unique=True)
+    backend = models.CharField(max_length=16, choices=BackendKind, default=BackendKind.AGENTS)
+    #: While paused nothing new starts; what runs goes on.
+    paused = models.BooleanField(default=False)
+    paused_reason = models.CharField(max_length=200, blank=True)
+    paused_by = models.CharField(max_length=150, blank=True)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    profile = models.ForeignKey(
+        "scheduler.SchedulerProfile", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    #: Capacity counts for so many percent when jobs are admitted (R8); GPUs are never overcommitted.
+    cpu_overcommit_percent = models.PositiveSmallIntegerField(default=100)
+    memory_overcommit_percent = models.PositiveSmallIntegerField(default=100)
+    created_at = models.DateTimeField(auto_now_add=True)
+    generation = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pghistory.track()
+class Partition(models.Model):
+    """A named set of nodes with rules."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="partitions")
+    name = models.CharField(max_length=80)
+    max_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["cluster_id", "name"]
+        constraints = [
+            models.UniqueConstraint(name="partition_name_once", fields=["cluster", "name"]),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class JoinToken(models.Model):
+    """Lets a node agent register in a cluster; kept as a digest."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="join_tokens")
+    prefix = models.CharField(max_length=16, unique=True)
+    digest = models.CharField(max_length=64)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.CharField(max_length=150, blank=True)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"muster_join_{self.prefix}_…"

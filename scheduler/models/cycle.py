@@ -1,0 +1,56 @@
+"""Planning runs, kept so that they can be explained and replayed, and the lease that lets one planner run."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+
+class Cycle(models.Model):
+    """One planning run: what was seen, what was decided, what the applier refused."""
+
+    cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="cycles")
+    fencing_token = models.BigIntegerField()
+    trigger = models.CharField(max_length=32)
+    started_at = models.DateTimeField()
+    load_us = models.BigIntegerField(default=0)
+    plan_us = models.BigIntegerField(default=0)
+    apply_us = models.BigIntegerField(default=0)
+    pending_count = models.IntegerField(default=0)
+    started_count = models.IntegerField(default=0)
+    refused_count = models.IntegerField(default=0)
+    #: [{"job", "code", "message"}]: decisions that no longer held when they were written.
+    refused = models.JSONField(default=list, blank=True)
+    snapshot_digest = models.CharField(max_length=64)
+    plan_digest = models.CharField(max_length=64)
+    #: Canonical bytes (scheduler.core.codec); null once retention has dropped them.
+    snapshot = models.BinaryField(null=True)
+    policy = models.BinaryField(null=True)
+    plan = models.BinaryField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["cluster", "-id"], name="cycle_by_cluster")]
+
+    def __str__(self) -> str:
+        return f"cycle {self.pk}"
+
+
+class Lease(models.Model):
+    """The right to plan a scope for a while; `token` rises with each new holder and fences late writers.
+
+    Only the database's clock decides expiry.
+    """
+
+    scope = models.CharField(max_length=120, unique=True)
+    holder = models.CharField(max_length=120, blank=True)
+    token = models.BigIntegerField(default=0)
+    expires_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="lease_token_not_negative", condition=Q(token__gte=0)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.scope} held by {self.holder or 'nobody'}"

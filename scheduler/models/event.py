@@ -1,0 +1,27 @@
+"""What happened to a job, in order: one row for each verb, written with the change it tells of."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+
+class JobEvent(models.Model):
+    job = models.ForeignKey("scheduler.Job", on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField()
+    #: `job.queued`, `job.running`, `job.cancel_asked`, ...: the noun, a dot, what happened.
+    kind = models.CharField(max_length=32)
+    #: In words, for people.
+    because = models.CharField(max_length=300, blank=True)
+    epoch = models.PositiveIntegerField(null=True, blank=True)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    details = models.JSONField(default=dict, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["job", "id"], name="event_by_job")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.job_id}"

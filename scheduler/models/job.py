@@ -1,0 +1,198 @@
+"""What a person submits, and what it waits for."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, JobState, PublicState, RestartPolicy
+from scheduler.core.reasons import ReasonCategory, ReasonCode
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def pending(self) -> JobQuerySet:
+        return self.filter(state__in=PENDING)
+
+    def queued(self) -> JobQuerySet:
+        """What the planner looks at."""
+        return self.filter(state=JobState.QUEUED)
+
+    def active(self) -> JobQuerySet:
+        """Jobs that hold resources."""
+        return self.filter(state__in=ACTIVE)
+
+    def finished(self) -> JobQuerySet:
+        return self.filter(state__in=TERMINAL)
+
+    def in_public_states(self, states: list[PublicState] | list[str]) -> JobQuerySet:
+        wanted = {PublicState(s) for s in states}
+        return self.filter(state__in=[inner for inner, outer in PUBLIC.items() if outer in wanted])
+
+
+def _choices(enum: type) -> list[tuple[str, str]]:
+    return [(member.value, member.value) for member in enum]  # type: ignore[attr-defined]
+
+
+class Job(models.Model):
+    """A request, a command, a queue, a project.
+
+    Amounts are per task. `number` is the small integer people say and every table refers to; `uuid` is the
+    `id` of the API. `generation` rises with each change that scheduling cares about.
+    """
+
+    number = models.BigAutoField(primary_key=True)
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    name = models.CharField(max_length=200)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    project = models.ForeignKey("accounts.Project", on_delete=models.PROTECT, related_name="jobs")
+    queue = models.ForeignKey("scheduler.Queue", on_delete=models.PROTECT, related_name="jobs")
+    job_type = models.CharField(max_length=32, default="batch")
+
+    # What runs: one of the two is set.
+    command = models.TextField(blank=True)
+    script = models.TextField(blank=True)
+    env = models.JSONField(default=dict, blank=True)
+    working_dir = models.CharField(max_length=1024, blank=True)
+
+    # How much, per task.
+    tasks = models.PositiveIntegerField(default=1)
+    nodes = models.PositiveIntegerField(null=True, blank=True)
+    tasks_per_node = models.PositiveIntegerField(null=True, blank=True)
+    cpu_millis = models.BigIntegerField(default=1000)
+    memory_mib = models.BigIntegerField(default=0)
+    storage_mib = models.BigIntegerField(default=0)
+    gpus = models.PositiveIntegerField(default=0)
+    #: A share of one GPU in thousandths; 0 takes each GPU whole.
+    gpu_millis = models.PositiveIntegerField(default=0)
+    gpu_model = models.CharField(max_length=80, blank=True)
+    extras = models.JSONField(default=dict, blank=True)
+    time_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
+
+    # Where.
+    node_selector = models.JSONField(default=dict, blank=True)
+    tolerations = models.JSONField(default=list, blank=True)
+    affinity = models.JSONField(default=dict, blank=True)
+    labels = models.JSONField(default=dict, blank=True)
+
+    # When, and what then.
+    priority = models.PositiveSmallIntegerField(default=50)
+    begin_at = models.DateTimeField(null=True, blank=True)
+    deadline_at = models.DateTimeField(null=True, blank=True)
+    restart_policy = models.CharField(
+        max_length=12, choices=_choices(RestartPolicy), default=RestartPolicy.NEVER
+    )
+    max_restarts = models.PositiveSmallIntegerField(default=3)
+    preemptible = models.BooleanField(default=True)
+
+    # A member of an array: each element is a job of its own.
+    array_id = models.UUIDField(null=True, blank=True, db_index=True)
+    array_index = models.PositiveIntegerField(null=True, blank=True)
+    array_max_running = models.PositiveIntegerField(null=True, blank=True)
+
+    state = models.CharField(max_length=16, choices=_choices(JobState), default=JobState.CREATED)
+    #: Who holds it, when it is held: "user" or "admin".
+    held_by = models.CharField(max_length=8, blank=True)
+    reason_code = models.CharField(max_length=32, choices=_choices(ReasonCode), blank=True)
+    reason_category = models.CharField(max_length=8, choices=_choices(ReasonCategory), blank=True)
+    reason_text = models.TextField(blank=True)
+    reason_details = models.JSONField(default=dict, blank=True)
+    reason_at = models.DateTimeField(null=True, blank=True)
+    expected_start_at = models.DateTimeField(null=True, blank=True)
+
+    #: The epoch of its latest attempt; strictly rises (I5).
+    epoch = models.PositiveIntegerField(default=0)
+    exit_code = models.IntegerField(null=True, blank=True)
+    exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
+    #: Why it ended as it did, in words.
+    end_text = models.CharField(max_length=300, blank=True)
+
+    created_at = models.DateTimeField()
+    eligible_at = models.DateTimeField(null=True, blank=True)
+    scheduled_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    completed_at = models.DateTimeField(null=True, blank=True)
+    #: web, api, sbatch, cli: the door it came through.
+    submitted_via = models.CharField(max_length=8, default="api")
+    generation = models.PositiveIntegerField(default=1)
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-number"]
+        indexes = [
+            models.Index(fields=["queue", "number"], name="job_queued", condition=Q(state="queued")),
+            models.Index(fields=["state", "-number"], name="job_by_state"),
+            models.Index(fields=["user", "-number"], name="job_by_user"),
+            models.Index(fields=["project", "-number"], name="job_by_project"),
+            models.Index(fields=["-created_at", "-number"], name="job_by_age"),
+        ]
+        constraints = [
+            models.CheckConstraint(name="job_state_known", condition=Q(state__in=[s.value for s in JobState])),
+            models.CheckConstraint(name="job_priority_range", condition=Q(priority__lte=100)),
+            models.CheckConstraint(name="job_has_tasks", condition=Q(tasks__gte=1)),
+            models.CheckConstraint(
+                name="job_amounts_not_negative",
+                condition=Q(cpu_millis__gte=0) & Q(memory_mib__gte=0) & Q(storage_mib__gte=0),
+            ),
+            models.CheckConstraint(
+                name="job_share_of_one_gpu",
+                condition=Q(gpu_millis=0) | (Q(gpus=1) & Q(gpu_millis__lt=1000)),
+            ),
+            models.CheckConstraint(
+                name="job_runs_one_thing", condition=~Q(command="", script="") & (Q(command="") | Q(script=""))
+            ),
+            models.CheckConstraint(
+                name="job_ended_has_time",
+                condition=~Q(state__in=[s.value for s in TERMINAL]) | Q(completed_at__isnull=False),
+            ),
+            models.UniqueConstraint(name="array_index_once", fields=["array_id", "array_index"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.name}"
+
+    @property
+    def public_state(self) -> PublicState:
+        return PUBLIC[JobState(self.state)]
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state in PENDING
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ACTIVE
+
+
+class DependencyKind(models.TextChoices):
+    """What must become of the other job (D1, D2)."""
+
+    COMPLETION = "completion", "ends, however"
+    SUCCESS = "success", "completes"
+    FAILURE = "failure", "fails"
+
+
+class JobDependency(models.Model):
+    """One job waits for another."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies")
+    on = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependants")
+    kind = models.CharField(max_length=12, choices=DependencyKind, default=DependencyKind.SUCCESS)
+    #: null while open, True when it holds, False when it never will.
+    satisfied = models.BooleanField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="dependency_once", fields=["job", "on", "kind"]),
+            models.CheckConstraint(name="dependency_not_on_itself", condition=~Q(job=F("on"))),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} after {self.kind} of {self.on_id}"

@@ -1,0 +1,144 @@
+"""Machines and their devices, with counters of what is in use that the database keeps within capacity."""
+
+from __future__ import annotations
+
+import pghistory
+from django.db import models
+from django.db.models import F, Q
+
+from scheduler.core.lifecycle import NodeState
+
+
+class NodeQuerySet(models.QuerySet["Node"]):
+    def schedulable(self) -> NodeQuerySet:
+        """Nodes that may take new jobs."""
+        return self.filter(state=NodeState.UP, cordoned=False, draining=False)
+
+
+@pghistory.track(
+    fields=["name", "cordoned", "draining", "drain_reason", "drained_by", "labels", "taints", "cpu_millis",
+            "memory_mib", "storage_mib"]
+)  # fmt: skip
+class Node(models.Model):
+    """A machine, or a virtual one: several agents may share a real machine.
+
+    `*_capacity` is what jobs may be given, overcommit included; `used_*` is raised by apply and lowered by
+    settle only, and the CHECK constraints hold it within capacity whatever the code does (I2).
+    """
+
+    cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="nodes")
+    name = models.CharField(max_length=120)
+    partitions = models.ManyToManyField("scheduler.Partition", related_name="nodes", blank=True)
+    state = models.CharField(
+        max_length=8, choices=[(s.value, s.value) for s in NodeState], default=NodeState.UP
+    )
+    cordoned = models.BooleanField(default=False)
+    draining = models.BooleanField(default=False)
+    drain_reason = models.CharField(max_length=200, blank=True)
+    drained_by = models.CharField(max_length=150, blank=True)
+    drained_at = models.DateTimeField(null=True, blank=True)
+    labels = models.JSONField(default=dict, blank=True)
+    #: [{"key", "value", "effect"}], effects as in Kubernetes (N4).
+    taints = models.JSONField(default=list, blank=True)
+    rack = models.CharField(max_length=80, blank=True)
+    zone = models.CharField(max_length=80, blank=True)
+    region = models.CharField(max_length=80, blank=True)
+
+    # What the machine has, as its agent reports it.
+    cpu_millis = models.BigIntegerField(default=0)
+    memory_mib = models.BigIntegerField(default=0)
+    storage_mib = models.BigIntegerField(default=0)
+    numa_domains = models.PositiveSmallIntegerField(default=1)
+    #: Named countable extras: {"licence/matlab": 5}.
+    extras = models.JSONField(default=dict, blank=True)
+    # What may be given away: the above times the cluster's overcommit.
+    cpu_millis_capacity = models.BigIntegerField(default=0)
+    memory_mib_capacity = models.BigIntegerField(default=0)
+    # What is given away.
+    used_cpu_millis = models.BigIntegerField(default=0)
+    used_memory_mib = models.BigIntegerField(default=0)
+    used_storage_mib = models.BigIntegerField(default=0)
+    used_gpu_millis = models.BigIntegerField(default=0)
+    gpu_millis = models.BigIntegerField(default=0)
+
+    # The agent.
+    address = models.CharField(max_length=64, blank=True)
+    agent_version = models.CharField(max_length=32, blank=True)
+    agent_key_prefix = models.CharField(max_length=16, blank=True, db_index=True)
+    agent_key_digest = models.CharField(max_length=64, blank=True)
+    #: Identifies one start of the machine: processes do not outlive it.
+    boot_id = models.CharField(max_length=64, blank=True)
+    registered_at = models.DateTimeField(null=True, blank=True)
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+    clock_skew_ms = models.IntegerField(default=0)
+    #: What is wrong with it, in words, when something is.
+    trouble = models.CharField(max_length=200, blank=True)
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    generation = models.PositiveIntegerField(default=1)
+
+    objects = NodeQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["cluster_id", "name"]
+        constraints = [
+            models.UniqueConstraint(name="node_name_once", fields=["cluster", "name"]),
+            models.CheckConstraint(
+                name="node_cpu_not_overcommitted",
+                condition=Q(used_cpu_millis__gte=0) & Q(used_cpu_millis__lte=F("cpu_millis_capacity")),
+            ),
+            models.CheckConstraint(
+                name="node_memory_not_overcommitted",
+                condition=Q(used_memory_mib__gte=0) & Q(used_memory_mib__lte=F("memory_mib_capacity")),
+            ),
+            models.CheckConstraint(
+                name="node_storage_not_overcommitted",
+                condition=Q(used_storage_mib__gte=0) & Q(used_storage_mib__lte=F("storage_mib")),
+            ),
+            models.CheckConstraint(
+                name="node_gpu_not_overcommitted",
+                condition=Q(used_gpu_millis__gte=0) & Q(used_gpu_millis__lte=F("gpu_millis")),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def schedulable(self) -> bool:
+        return self.state == NodeState.UP and not self.cordoned and not self.draining
+
+
+class Device(models.Model):
+    """One GPU (or other countable thing) on a node."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
+    kind = models.CharField(max_length=16, default="gpu")
+    #: Its number on the node, as CUDA_VISIBLE_DEVICES counts.
+    index = models.PositiveSmallIntegerField()
+    uuid = models.CharField(max_length=80, blank=True)
+    model = models.CharField(max_length=80, blank=True)
+    memory_mib = models.BigIntegerField(default=0)
+    numa_domain = models.PositiveSmallIntegerField(default=0)
+    healthy = models.BooleanField(default=True)
+    #: Reported by an agent that was told to pretend: it computes nothing.
+    fake = models.BooleanField(default=False)
+    #: No longer reported by its agent; kept for history.
+    gone = models.BooleanField(default=False)
+    used_millis = models.PositiveSmallIntegerField(default=0)
+    #: The latest sample, for the map.
+    utilisation_percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    memory_used_mib = models.BigIntegerField(null=True, blank=True)
+    temperature_c = models.SmallIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["node_id", "index"]
+        constraints = [
+            models.UniqueConstraint(name="device_index_once", fields=["node", "kind", "index"]),
+            models.CheckConstraint(
+                name="device_not_overcommitted", condition=Q(used_millis__gte=0) & Q(used_millis__lte=1000)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node} GPU {self.index}"

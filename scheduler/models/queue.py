@@ -1,0 +1,107 @@
+"""Queues, priority classes and scheduler profiles."""
+
+from __future__ import annotations
+
+import pghistory
+from django.db import models
+from django.db.models import Q
+
+
+@pghistory.track()
+class PriorityClass(models.Model):
+    """A name for a priority (C1); `preempts` lists the classes it may stop (C8)."""
+
+    name = models.CharField(max_length=32, unique=True)
+    value = models.PositiveSmallIntegerField(unique=True)
+    aliases = models.JSONField(default=list, blank=True)
+    preempts = models.ManyToManyField("self", symmetrical=False, blank=True, related_name="+")
+    boost_per_hour = models.DecimalField(max_digits=6, decimal_places=3, default=0)
+    description = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ["-value"]
+        constraints = [
+            models.CheckConstraint(name="priority_class_range", condition=Q(value__lte=100)),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PlacementStrategy(models.TextChoices):
+    BEST_FIT = "best_fit", "best fit: tightest node first"
+    SPREAD = "spread", "spread: emptiest node first"
+
+
+class SchedulingPolicy(models.TextChoices):
+    FIFO = "fifo", "first in, first out"
+    PRIORITY = "priority", "priority"
+
+
+@pghistory.track()
+class SchedulerProfile(models.Model):
+    """How a planner decides: policy, tie-breakers, placement, weights, plugins (02 decision 7)."""
+
+    name = models.CharField(max_length=80, unique=True)
+    policy = models.CharField(max_length=16, choices=SchedulingPolicy, default=SchedulingPolicy.FIFO)
+    tie_breakers = models.JSONField(default=list, blank=True)
+    #: Later jobs wait until every earlier one has started.
+    strict_order = models.BooleanField(default=False)
+    placement = models.CharField(
+        max_length=16, choices=PlacementStrategy, default=PlacementStrategy.BEST_FIT
+    )
+    #: {"sub-score name": weight}; empty takes the built-in weights of the strategy.
+    score_weights = models.JSONField(default=dict, blank=True)
+    #: Plugin names of the entry point group `muster.plugins`, in order.
+    plugins = models.JSONField(default=list, blank=True)
+    version = models.PositiveIntegerField(default=1)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pghistory.track(exclude=["generation"])
+class Queue(models.Model):
+    """Where pending jobs wait: an order, allowed partitions, limits."""
+
+    cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="queues")
+    name = models.CharField(max_length=80)
+    slug = models.SlugField(max_length=80, unique=True)
+    #: Only this project's members may use it; null is open to all projects (Q25).
+    project = models.ForeignKey(
+        "accounts.Project", null=True, blank=True, on_delete=models.CASCADE, related_name="queues"
+    )
+    partitions = models.ManyToManyField("scheduler.Partition", related_name="queues", blank=True)
+    #: Jobs that name no queue go to the cluster's default one.
+    is_default = models.BooleanField(default=False)
+    #: Orders queues among each other (Q8); not a job's priority.
+    priority = models.PositiveSmallIntegerField(default=50)
+    profile = models.ForeignKey(
+        SchedulerProfile, null=True, blank=True, on_delete=models.SET_NULL, related_name="queues"
+    )
+    paused = models.BooleanField(default=False)
+    paused_reason = models.CharField(max_length=200, blank=True)
+    paused_by = models.CharField(max_length=150, blank=True)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    max_concurrent_jobs = models.PositiveIntegerField(null=True, blank=True)
+    max_pending_jobs = models.PositiveIntegerField(null=True, blank=True)
+    default_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
+    max_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    generation = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        ordering = ["-priority", "name"]
+        constraints = [
+            models.UniqueConstraint(
+                name="queue_one_default", fields=["cluster"], condition=Q(is_default=True)
+            ),
+            models.CheckConstraint(name="queue_priority_range", condition=Q(priority__lte=100)),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

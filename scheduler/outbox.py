@@ -1,0 +1,103 @@
+"""What to tell whom once this transaction has committed: live topics, waiting agents, the planner.
+
+Everything here is a hint. The rows are the truth: pages refetch, agents ask again and Celery beat plans every
+few seconds anyway, so a lost hint costs time and nothing else; a broker that is down never fails a request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+import redis
+import structlog
+from celery import current_app
+from django.conf import settings
+from django.db import transaction
+
+log = structlog.get_logger(__name__)
+
+#: One Redis channel carries all hints; each web process listens once and fans out (scheduler.relay).
+CHANNEL: Final = "muster:live"
+#: A planner woken twice before it has begun sees both changes in one cycle.
+WAKE_MEMORY_MS: Final = 2000
+
+PLAN_TASK: Final = "scheduler.tasks.plan_cluster"
+
+
+def job_topic(number: int) -> str:
+    return f"job:{number}"
+
+
+def log_topic(number: int) -> str:
+    return f"log:{number}"
+
+
+def user_topic(user_id: int) -> str:
+    return f"user:{user_id}"
+
+
+def project_topic(project_id: int) -> str:
+    return f"project:{project_id}"
+
+
+def node_topic(node_id: int) -> str:
+    """What the agent of that node waits for."""
+    return f"node:{node_id}"
+
+
+CLUSTER_TOPIC: Final = "cluster"
+QUEUES_TOPIC: Final = "queues"
+
+
+def announce(*topics: str) -> None:
+    """Tell listeners of these topics to look again, once the current transaction has committed."""
+    announce_many(topics)
+
+
+def announce_many(topics: Iterable[str]) -> None:
+    wanted = sorted(set(topics))
+    if wanted:
+        transaction.on_commit(lambda: _publish(wanted), robust=True)
+
+
+def wake_planner(cluster_id: int, *, trigger: str) -> None:
+    """Ask for a cycle of this cluster after commit; several asks before it begins make one cycle."""
+    transaction.on_commit(lambda: _send_wakeup(cluster_id, trigger), robust=True)
+
+
+def planner_is_awake(cluster_id: int) -> None:
+    """Called as a cycle begins: changes from now on need a wake-up of their own."""
+    try:
+        _client().delete(_wake_key(cluster_id))
+    except redis.RedisError:
+        log.warning("hints_unavailable", what="clear wake-up")
+
+
+def _wake_key(cluster_id: int) -> str:
+    return f"muster:woken:{cluster_id}"
+
+
+def _send_wakeup(cluster_id: int, trigger: str) -> None:
+    try:
+        if not _client().set(_wake_key(cluster_id), trigger, nx=True, px=WAKE_MEMORY_MS):
+            return
+        current_app.send_task(
+            PLAN_TASK, args=[cluster_id, trigger], queue="scheduling", retry=False, ignore_result=True
+        )
+    except Exception as error:  # noqa: BLE001 - kombu raises many kinds, and beat plans anyway
+        log.warning("hints_unavailable", what="wake planner", error=str(error))
+
+
+def _publish(topics: list[str]) -> None:
+    try:
+        _client().publish(CHANNEL, json.dumps({"topics": topics}))
+    except redis.RedisError as error:
+        log.warning("hints_unavailable", what="publish", error=str(error))
+
+
+@lru_cache(maxsize=1)
+def _client() -> redis.Redis:
+    return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1.0, socket_connect_timeout=0.5)

@@ -1,0 +1,103 @@
+"""One Redis subscription per web process, fanned out to whoever waits in it: sockets and agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import redis.asyncio
+import structlog
+from django.conf import settings
+
+from scheduler.outbox import CHANNEL
+
+log = structlog.get_logger(__name__)
+
+RECONNECT_SECONDS: Final = 1.0
+
+
+class Listener:
+    """Collects the topics it cares for until somebody takes them: slow takers get one batch, not a backlog."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self._dirty: set[str] = set()
+        self._wakeup = asyncio.Event()
+
+    def notify(self, topics: Iterable[str]) -> None:
+        news = self.topics.intersection(topics)
+        if news:
+            self._dirty |= news
+            self._wakeup.set()
+
+    async def take(self, *, timeout_seconds: float | None = None) -> set[str]:
+        """The topics touched since the last call; empty when nothing happened before the timeout."""
+        try:
+            await asyncio.wait_for(self._wakeup.wait(), timeout_seconds)
+        except TimeoutError:
+            return set()
+        news, self._dirty = self._dirty, set()
+        self._wakeup.clear()
+        return news
+
+
+class Relay:
+    """Subscribes while anybody listens; `connected` says whether hints arrive at all at the moment."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.connected = False
+
+    @asynccontextmanager
+    async def listen(self, topics: Iterable[str] = ()) -> AsyncIterator[Listener]:
+        listener = Listener()
+        listener.topics.update(topics)
+        self._listeners.add(listener)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+
+    async def _run(self) -> None:
+        while self._listeners:
+            try:
+                await self._follow()
+            except (redis.RedisError, OSError) as error:
+                log.warning("hints_unavailable", what="subscribe", error=str(error))
+            self.connected = False
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _follow(self) -> None:
+        client = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=1.0)
+        async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
+            await subscription.subscribe(CHANNEL)
+            self.connected = True
+            # Hints may have been missed before this point: let everybody look once.
+            for listener in list(self._listeners):
+                listener.notify(listener.topics)
+            while self._listeners:
+                message = await subscription.get_message(timeout=5.0)
+                if message is None:
+                    continue
+                topics = json.loads(message["data"])["topics"]
+                for listener in list(self._listeners):
+                    listener.notify(topics)
+
+
+_relays: WeakKeyDictionary[asyncio.AbstractEventLoop, Relay] = WeakKeyDictionary()
+
+
+def relay() -> Relay:
+    """The relay of the running event loop."""
+    loop = asyncio.get_running_loop()
+    found = _relays.get(loop)
+    if found is None:
+        found = _relays[loop] = Relay()
+    return found

@@ -1,0 +1,1 @@
+"""The only bridge between rows and the core."""
