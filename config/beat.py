@@ -1,0 +1,64 @@
+"""Celery beat that runs once: a second one waits for the first to end, then takes over."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import psycopg
+from django.db import connection
+from django_celery_beat.schedulers import DatabaseScheduler
+
+log = logging.getLogger(__name__)
+
+# Any fixed number will do, as long as nothing else in this database takes the same one.
+BEAT_LOCK = 0x6D757374
+
+
+class OnlyBeatScheduler(DatabaseScheduler):  # type: ignore[misc]
+    """The database's timetable, under a PostgreSQL advisory lock.
+
+    The lock belongs to a connection of its own, so it goes when this process goes, however it goes.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._lock_holder: psycopg.Connection[Any] | None = None
+        super().__init__(*args, **kwargs)
+
+    def tick(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._holds_lock():
+            return 1.0
+        return super().tick(*args, **kwargs)
+
+    def _holds_lock(self) -> bool:
+        if self._lock_holder is not None:
+            try:
+                self._lock_holder.execute("SELECT 1")
+                return True
+            except psycopg.Error:
+                log.warning("lost the connection that holds the beat lock; taking it again")
+                self._lock_holder.close()
+                self._lock_holder = None
+        try:
+            holder = psycopg.connect(**_parameters(), autocommit=True)
+        except psycopg.Error as error:
+            log.warning("the database is away, beat waits: %s", error)
+            time.sleep(0.5)
+            return False
+        row = holder.execute("SELECT pg_try_advisory_lock(%s)", [BEAT_LOCK]).fetchone()
+        if row and row[0]:
+            self._lock_holder = holder
+            return True
+        holder.close()
+        return False
+
+
+def _parameters() -> dict[str, Any]:
+    """Django's connection parameters, as psycopg takes them."""
+    parameters = connection.get_connection_params()
+    return {
+        name: parameters[name]
+        for name in ("dbname", "user", "password", "host", "port", "connect_timeout", "application_name")
+        if parameters.get(name)
+    }

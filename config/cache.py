@@ -1,0 +1,69 @@
+"""A Redis cache that is only a hint: while Redis is away, every read misses and every write is dropped."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django.core.cache.backends.redis import RedisCache
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
+
+# A server that is down or slow costs one time-out, then nothing until this has passed.
+PAUSE_SECONDS = 5.0
+
+
+class QuietRedisCache(RedisCache):
+    """Django's Redis cache, without its errors."""
+
+    def __init__(self, server: str, params: dict[str, Any]) -> None:
+        super().__init__(server, params)
+        self._away_until = 0.0
+
+    def _try(self, call: Callable[[], Any], otherwise: Any) -> Any:
+        if time.monotonic() < self._away_until:
+            return otherwise
+        try:
+            return call()
+        except (RedisError, OSError) as error:
+            self._away_until = time.monotonic() + PAUSE_SECONDS
+            log.warning("cache is away, going on without it: %s", error)
+            return otherwise
+
+    def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
+        return self._try(lambda: RedisCache.get(self, key, default, version), default)
+
+    def set(self, key: Any, value: Any, *args: Any, **kwargs: Any) -> None:
+        self._try(lambda: RedisCache.set(self, key, value, *args, **kwargs), None)
+
+    def add(self, key: Any, value: Any, *args: Any, **kwargs: Any) -> bool:
+        return bool(self._try(lambda: RedisCache.add(self, key, value, *args, **kwargs), True))
+
+    def touch(self, key: Any, *args: Any, **kwargs: Any) -> bool:
+        return bool(self._try(lambda: RedisCache.touch(self, key, *args, **kwargs), False))
+
+    def delete(self, key: Any, version: int | None = None) -> bool:
+        return bool(self._try(lambda: RedisCache.delete(self, key, version), False))
+
+    def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
+        found: dict[Any, Any] = self._try(lambda: RedisCache.get_many(self, keys, version), {})
+        return found
+
+    def has_key(self, key: Any, version: int | None = None) -> bool:
+        return bool(self._try(lambda: RedisCache.has_key(self, key, version), False))
+
+    def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
+        return int(self._try(lambda: RedisCache.incr(self, key, delta, version), delta))
+
+    def set_many(self, data: dict[Any, Any], *args: Any, **kwargs: Any) -> list[Any]:
+        failed: list[Any] = self._try(lambda: RedisCache.set_many(self, data, *args, **kwargs), list(data))
+        return failed
+
+    def delete_many(self, keys: Iterable[Any], version: int | None = None) -> None:
+        self._try(lambda: RedisCache.delete_many(self, keys, version), None)
+
+    def clear(self) -> bool:
+        return bool(self._try(lambda: RedisCache.clear(self), False))

@@ -1,0 +1,37 @@
+"""The Celery app: two queues, `scheduling` for planning and `default` for everything else.
+
+The timetable is CELERY_BEAT_SCHEDULE in the settings; beat copies it to tables that the admin can edit.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.signals import beat_init, setup_logging, worker_ready
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
+
+app = Celery("muster")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def keep_our_logging(**_: Any) -> None:
+    """Celery would replace the handlers; a receiver here keeps it from doing so."""
+    from django.conf import settings
+
+    from config.logging import configure
+
+    configure(settings.LOGGING)
+
+
+@worker_ready.connect
+@beat_init.connect
+def tell_the_supervisor(**_: Any) -> None:
+    """Leave a file where the supervisor looks for it: readiness is said, not guessed."""
+    if ready_file := os.environ.get("MUSTER_READY_FILE"):
+        Path(ready_file).touch()

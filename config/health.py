@@ -1,0 +1,136 @@
+"""Says whether this process lives (/livez) and whether it can serve (/readyz): two different questions."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+
+import redis
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+
+log = logging.getLogger(__name__)
+
+
+class LivenessMiddleware:
+    """Answers /livez without touching database, Redis, session or user.
+
+    A probe that fails while the database is away would have every web process killed, and the restart
+    storm would outlast the outage.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.path_info == "/livez":
+            return HttpResponse("ok\n", content_type="text/plain")
+        return self.get_response(request)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One named thing that was looked at; a check that is not needed only degrades the answer."""
+
+    name: str
+    ok: bool
+    needed: bool
+    text: str
+    milliseconds: float
+
+
+@never_cache
+def readyz(request: HttpRequest) -> HttpResponse:
+    """200 when the database answers and is migrated; Redis down is 200 with `degraded`."""
+    checks = list(run_checks())
+    failed = [check.name for check in checks if check.needed and not check.ok]
+    degraded = [check.name for check in checks if not check.needed and not check.ok]
+    status = "unavailable" if failed else "degraded" if degraded else "ok"
+    code = 503 if failed else 200
+    if "verbose" in request.GET and _may_see_details(request):
+        if "application/json" in request.headers.get("Accept", ""):
+            return JsonResponse({"status": status, "checks": [asdict(check) for check in checks]}, status=code)
+        lines = [
+            f"[{'+' if c.ok else '-'}] {c.name}: {c.text} ({c.milliseconds:.1f} ms)"
+            + ("" if c.needed or c.ok else " (not needed: the portal goes on without it)")
+            for c in checks
+        ]
+        return HttpResponse("\n".join([*lines, f"readyz: {status}", ""]), content_type="text/plain", status=code)
+    return JsonResponse({"status": status, "failed": failed, "degraded": degraded}, status=code)
+
+
+def run_checks() -> Iterator[Check]:
+    """Look at everything a serving process needs, then at what it can do without."""
+    database = _timed("database", True, _database)
+    yield database
+    if database.ok:
+        yield _timed("migrations", True, _migrations)
+    yield _timed("redis", False, _redis)
+
+
+def is_loopback(request: HttpRequest) -> bool:
+    """Whether the caller is on this machine."""
+    address = request.META.get("REMOTE_ADDR", "")
+    return address == "::1" or address.startswith(("127.", "::ffff:127."))
+
+
+def _may_see_details(request: HttpRequest) -> bool:
+    """The person at the machine, or a member of the staff; asks for the session only when it must."""
+    if is_loopback(request):
+        return True
+    try:
+        return bool(request.user.is_staff)  # type: ignore[union-attr]
+    except (AttributeError, DatabaseError):
+        return False
+
+
+def _timed(name: str, needed: bool, look: Callable[[], str]) -> Check:
+    started = time.perf_counter()
+    try:
+        text, ok = look(), True
+    except (DatabaseError, redis.RedisError, OSError, _NotReadyError) as error:
+        text, ok = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, False
+        log.warning("check %s failed: %s", name, text)
+    return Check(name, ok, needed, text, (time.perf_counter() - started) * 1000)
+
+
+class _NotReadyError(Exception):
+    pass
+
+
+def _database() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return "answers"
+
+
+def _migrations() -> str:
+    applied = MigrationRecorder(connection).applied_migrations()
+    missing = sorted(f"{app}.{name}" for app, name in _leaf_migrations() - set(applied))
+    if missing:
+        raise _NotReadyError(f"not applied: {', '.join(missing)}; run `manage.py migrate`")
+    return "all applied"
+
+
+@cache
+def _leaf_migrations() -> frozenset[tuple[str, str]]:
+    """The last migration of each app in this code; it cannot change while the process lives."""
+    return frozenset(MigrationLoader(None).graph.leaf_nodes())
+
+
+def _redis() -> str:
+    _redis_client().ping()
+    return "answers"
+
+
+@cache
+def _redis_client() -> redis.Redis:
+    return redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=0.5, socket_timeout=0.5)

@@ -1,0 +1,83 @@
+"""What Prometheus scrapes: requests of this process, and the state of the portal read at each scrape."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from config.health import is_loopback
+
+REQUESTS = Counter(
+    "muster_http_requests", "Requests answered by this process.", ["method", "route", "status"]
+)
+SECONDS = Histogram(
+    "muster_http_request_seconds",
+    "Time to answer a request.",
+    ["route"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class RequestMetricsMiddleware:
+    """Counts and times requests by route, never by path: a path with an id in it would be a new series."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        started = time.perf_counter()
+        response = self.get_response(request)
+        match = request.resolver_match
+        route = match.route if match else "none"
+        method = request.method if request.method in METHODS else "other"
+        REQUESTS.labels(method, route, response.status_code).inc()
+        SECONDS.labels(route).observe(time.perf_counter() - started)
+        return response
+
+
+class PortalCollector(Collector):
+    """Gauges over jobs, nodes and quotas, from rows; `scheduler.metrics.collect` yields them."""
+
+    def collect(self) -> Iterable[Metric]:
+        if find_spec("scheduler.metrics"):
+            from scheduler.metrics import collect
+
+            yield from collect()
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # registering must not query
+
+
+REGISTRY.register(PortalCollector())
+
+
+@never_cache
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Prometheus text, for this machine, for the bearer of MUSTER_METRICS_TOKEN, and for staff."""
+    if not _may_scrape(request):
+        return HttpResponse(
+            "Metrics are for scrapers on this machine, for the bearer of MUSTER_METRICS_TOKEN, and for staff.\n",
+            content_type="text/plain",
+            status=403,
+        )
+    return HttpResponse(generate_latest(REGISTRY), content_type=CONTENT_TYPE_LATEST)
+
+
+def _may_scrape(request: HttpRequest) -> bool:
+    if is_loopback(request):
+        return True
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    expected = settings.MUSTER_METRICS_TOKEN
+    if expected and kind.lower() == "bearer" and hmac.compare_digest(token.encode(), expected.encode()):
+        return True
+    return bool(getattr(request.user, "is_staff", False))

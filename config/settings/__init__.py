@@ -1,0 +1,1 @@
+"""Four small files: base for all, and what development, tests and production do differently."""

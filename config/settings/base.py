@@ -1,0 +1,287 @@
+"""What every Muster process shares; each knob can be set by an environment variable of the same name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import environ
+from celery.schedules import schedule as every
+
+from config.logging import logging_config
+
+ROOT = Path(__file__).resolve().parents[2]
+env = environ.Env()
+
+# ---------------------------------------------------------------- what runs
+
+DEBUG = False
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+WSGI_APPLICATION = "config.wsgi.application"
+AUTH_USER_MODEL = "accounts.User"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+APPEND_SLASH = True
+
+INSTALLED_APPS = [
+    "config",
+    "unfold",  # before the admin, whose templates it replaces
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "django.contrib.postgres",
+    "channels",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_celery_beat",
+    "django_htmx",
+    "django_structlog",
+    "axes",
+    "rules",
+    "pgtrigger",
+    "pghistory",
+    "accounts",
+    "quotas",
+    "scheduler",
+]
+
+MIDDLEWARE = [
+    "config.health.LivenessMiddleware",  # first: it must answer whatever else is broken
+    "config.request_ids.RequestIdMiddleware",
+    "config.metrics.RequestMetricsMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "config.security.ContentPolicyMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django_structlog.middlewares.RequestMiddleware",
+    "pghistory.middleware.HistoryMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "axes.middleware.AxesMiddleware",  # last: it answers for a locked-out sign-in
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "config.security.csp_nonce",
+            ],
+        },
+    }
+]
+
+# ---------------------------------------------------------------- rows
+
+# V8. `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
+DATABASE_URL = env.str("DATABASE_URL", default="postgres://scheduler@127.0.0.1:5433/scheduler_dev")
+DATABASES = {"default": env.db_url_config(DATABASE_URL)}
+DATABASES["default"] |= {
+    "ENGINE": "django.db.backends.postgresql",
+    "ATOMIC_REQUESTS": False,
+    # Under ASGI each request has its own thread, so persistent connections would leak: a pool instead.
+    "CONN_MAX_AGE": 0,
+    "CONN_HEALTH_CHECKS": True,  # a connection from before a database restart is replaced, not handed out
+}
+DATABASES["default"].setdefault("OPTIONS", {})
+DATABASES["default"]["OPTIONS"] |= {
+    "application_name": env.str("MUSTER_PROCESS", default="muster"),
+    "connect_timeout": 10,
+    "pool": {
+        "min_size": 1,
+        "max_size": env.int("MUSTER_DB_POOL_MAX", default=10),
+        "timeout": 20,
+        "max_idle": 120,
+    },
+}
+
+# ---------------------------------------------------------------- hints: broker, cache, live updates
+
+# Redis is a hint and a broker only: without it, nothing is lost and nothing is decided wrongly.
+REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
+CACHES = {
+    "default": {
+        "BACKEND": "config.cache.QuietRedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "muster",
+        "OPTIONS": {"socket_connect_timeout": 0.5, "socket_timeout": 0.5},
+    }
+}
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": "muster-live"},
+    }
+}
+SESSION_ENGINE = "django.contrib.sessions.backends.db"
+
+CELERY_BROKER_URL = REDIS_URL
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 600,
+    "socket_connect_timeout": 1,
+    "socket_timeout": 10,
+    "socket_keepalive": True,
+    "global_keyprefix": "muster-",
+}
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_ROUTES = {"scheduler.tasks.plan_*": {"queue": "scheduling"}}
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_PUBLISH_RETRY = False  # a web request must not wait for a broker that is away
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = env.bool("MUSTER_CELERY_REMOTE_CONTROL", default=False)
+CELERY_TIMEZONE = "UTC"
+CELERY_ENABLE_UTC = True
+CELERY_BEAT_SCHEDULER = "config.beat.OnlyBeatScheduler"
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+
+# The timetable. Each task is short and safe to run twice; `expires` keeps a backlog from piling up while
+# no worker runs.
+PLAN_SECONDS = env.float("MUSTER_PLAN_SECONDS", default=3.0)
+RECONCILE_SECONDS = env.float("MUSTER_RECONCILE_SECONDS", default=5.0)
+CELERY_BEAT_SCHEDULE = {
+    "plan every scope": {
+        "task": "scheduler.tasks.plan_all",
+        "schedule": every(PLAN_SECONDS),
+        "options": {"queue": "scheduling", "expires": 3 * PLAN_SECONDS},
+    },
+    "reconcile with what runs": {
+        "task": "scheduler.tasks.reconcile",
+        "schedule": every(RECONCILE_SECONDS),
+        "options": {"queue": "default", "expires": 3 * RECONCILE_SECONDS},
+    },
+    "prune old records": {
+        "task": "scheduler.tasks.prune",
+        "schedule": every(3600),
+        "options": {"queue": "default", "expires": 3600},
+    },
+    "verify the audit chain": {
+        "task": "accounts.tasks.verify_audit",
+        "schedule": every(3600),
+        "options": {"queue": "default", "expires": 3600},
+    },
+}
+
+# ---------------------------------------------------------------- who signs in
+
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",  # first: it refuses before a password is looked at
+    "rules.permissions.ObjectPermissionBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "/sign-in"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/sign-in"
+
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = 0.25  # hours
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_HANDLER = "axes.handlers.database.AxesDatabaseHandler"
+AXES_ENABLE_ACCESS_FAILURE_LOG = True
+AXES_VERBOSE = False
+AXES_DISABLE_ACCESS_LOG = True
+
+SESSION_COOKIE_NAME = "muster_session"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = 14 * 24 * 3600
+CSRF_COOKIE_NAME = "muster_csrf"
+CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_TRUSTED_ORIGINS = env.list("MUSTER_TRUSTED_ORIGINS", default=[])
+
+# ---------------------------------------------------------------- what a browser may do
+
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024 * 1024
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
+
+# ---------------------------------------------------------------- words, times, files
+
+LANGUAGE_CODE = "en"
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = "UTC"
+STATIC_URL = "/static/"
+STATIC_ROOT = Path(env.str("MUSTER_STATIC_ROOT", default=str(ROOT / "static-root")))
+STATICFILES_DIRS = [ROOT / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+
+# ---------------------------------------------------------------- logs
+
+LOG_LEVEL = env.str("MUSTER_LOG_LEVEL", default="INFO")
+LOGGING_CONFIG = "config.logging.configure"
+LOGGING = logging_config(level=LOG_LEVEL, json=env.bool("MUSTER_LOG_JSON", default=True))
+DJANGO_STRUCTLOG_CELERY_ENABLED = True
+DJANGO_STRUCTLOG_USER_ID_FIELD = "pk"
+DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = 10
+DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", default=False) else 20
+
+# ---------------------------------------------------------------- Muster itself
+
+# V1-V10: names and defaults as given; every one can be set in the environment.
+SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priority, fairshare
+QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
+K8S_QUOTA_NAMESPACE = env.str("K8S_QUOTA_NAMESPACE", default="wanllmdb-jobs")
+K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=False)
+SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")
+EXECUTOR_SLURM_REST_API_URL = env.str("EXECUTOR_SLURM_REST_API_URL", default="http://slurm-controller:6820")
+EXECUTOR_SLURM_AUTH_TOKEN = env.str("EXECUTOR_SLURM_AUTH_TOKEN", default="")
+INVENTORY_SERVICE_URL = env.str("INVENTORY_SERVICE_URL", default="")
+CHECKPOINT_PATH = env.str("CHECKPOINT_PATH", default="/tmp/checkpoints")  # noqa: S108  a default by name
+
+# A scope's lease, and how long a silent node may keep its work before it counts as lost.
+MUSTER_LEASE_SECONDS = env.int("MUSTER_LEASE_SECONDS", default=15)
+MUSTER_NODE_SILENT_SECONDS = env.int("MUSTER_NODE_SILENT_SECONDS", default=30)
+MUSTER_NODE_LOST_SECONDS = env.int("MUSTER_NODE_LOST_SECONDS", default=120)
+# An agent's sync call is held open this long when there is nothing to say.
+MUSTER_SYNC_HOLD_SECONDS = env.float("MUSTER_SYNC_HOLD_SECONDS", default=20.0)
+# From SIGTERM to SIGKILL (V11).
+MUSTER_GRACE_SECONDS = env.int("MUSTER_GRACE_SECONDS", default=60)
+# What is kept, in days.
+MUSTER_KEEP_CYCLES_DAYS = env.int("MUSTER_KEEP_CYCLES_DAYS", default=2)
+MUSTER_KEEP_LOGS_DAYS = env.int("MUSTER_KEEP_LOGS_DAYS", default=30)
+# Joins agents to this server; `manage.py up` makes one for its own nodes.
+MUSTER_JOIN_TOKEN = env.str("MUSTER_JOIN_TOKEN", default="")
+# A scraper that is neither on this machine nor signed in gives this as a bearer token.
+MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="")
+# Demo people, projects and nodes; their passwords work from a loopback address only, and never in production.
+MUSTER_DEMO = False

@@ -1,0 +1,19 @@
+"""What `make run` uses: this machine only, a secret key made once, demo data when asked for."""
+
+from __future__ import annotations
+
+from config.settings.base import *
+from config.settings.base import ROOT, env
+from config.up.state import StateFolder
+
+DEBUG = env.bool("MUSTER_DEBUG", default=False)
+SECRET_KEY = env.str("MUSTER_SECRET_KEY", default="") or StateFolder.find().secret("secret_key")
+ALLOWED_HOSTS = env.list("MUSTER_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+INTERNAL_IPS = ["127.0.0.1"]
+
+# Static files straight from where they are written; production collects them once.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+STATIC_ROOT = ROOT / "static-root"
+
+MUSTER_DEMO = env.bool("MUSTER_DEMO", default=False)

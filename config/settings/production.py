@@ -1,0 +1,41 @@
+"""What a server on a network uses: secrets and names come from the environment, or it does not start."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ImproperlyConfigured
+
+from config.settings.base import *
+from config.settings.base import env
+
+
+def needed(name: str, meaning: str) -> str:
+    """The value of a variable that has no safe default."""
+    value = env.str(name, default="")
+    if not value:
+        raise ImproperlyConfigured(f"{name} is not set: {meaning}. Production settings have no default for it.")
+    return value
+
+
+SECRET_KEY = needed(
+    "MUSTER_SECRET_KEY", "at least 50 random characters, for instance from `openssl rand -base64 48`"
+)
+ALLOWED_HOSTS = [
+    host.strip()
+    for host in needed("MUSTER_ALLOWED_HOSTS", "the host names people use, separated by commas").split(",")
+]
+needed("DATABASE_URL", "where PostgreSQL is, as postgres://user:password@host:5432/name")
+needed("REDIS_URL", "where Redis or Valkey is, as redis://:password@host:6379/0")
+
+SECURE_SSL_REDIRECT = env.bool("MUSTER_SSL_REDIRECT", default=True)
+SECURE_REDIRECT_EXEMPT = [r"^(livez|readyz|healthz|metrics)$"]  # probes come from inside, without TLS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+SECURE_HSTS_SECONDS = env.int("MUSTER_HSTS_SECONDS", default=365 * 24 * 3600)
+SECURE_HSTS_INCLUDE_SUBDOMAINS = env.bool("MUSTER_HSTS_SUBDOMAINS", default=True)
+SECURE_HSTS_PRELOAD = env.bool("MUSTER_HSTS_PRELOAD", default=True)
+SESSION_COOKIE_SECURE = True
+CSRF_COOKIE_SECURE = True
+
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}

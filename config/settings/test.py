@@ -1,0 +1,18 @@
+"""What the test suite uses: the plugin gives the servers; nothing here is slow or secret."""
+
+from __future__ import annotations
+
+from config.settings.base import *
+from config.settings.base import DATABASES, env
+
+SECRET_KEY = "a key for tests, which protects nothing at all"  # noqa: S105
+ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # 20 times faster suites
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = True  # no walk over every static file at each client's start
+
+# A pool outlives the tests that opened it and would keep the test database from being dropped.
+DATABASES["default"]["OPTIONS"].pop("pool")
+
+CELERY_TASK_ALWAYS_EAGER = False
+AXES_ENABLED = env.bool("MUSTER_TEST_AXES", default=False)

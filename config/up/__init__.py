@@ -1,0 +1,1 @@
+"""`manage.py up`: the whole portal on one machine, under one supervisor, with nothing installed but Python."""

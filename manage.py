@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""The command line of Muster: every Django command, and `up`, which runs the whole portal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
+    from config.up.commands import servers_for
+
+    if sys.argv[1:2] == ["up"]:
+        # The supervisor runs without Django: it must stay small, and it starts the database Django needs.
+        from config.up import main as up
+
+        sys.exit(up.main(sys.argv[2:]))
+    with servers_for(sys.argv[1:]):
+        from django.core.management import execute_from_command_line
+
+        execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()
