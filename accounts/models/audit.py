@@ -81,9 +81,14 @@ class AuditEvent(models.Model):
         ]
         triggers = [
             pgtrigger.Protect(
-                name="audit_rows_never_change",
-                operation=pgtrigger.Update | pgtrigger.Delete | pgtrigger.Truncate,
+                name="audit_rows_never_change", operation=pgtrigger.Update | pgtrigger.Delete
+            ),
+            pgtrigger.Trigger(
+                name="audit_never_truncated",
                 level=pgtrigger.Statement,
+                when=pgtrigger.Before,
+                operation=pgtrigger.Truncate,
+                func="RAISE EXCEPTION 'the audit trail is never truncated';",
             ),
         ]
 

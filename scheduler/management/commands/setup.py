@@ -1,0 +1,17 @@
+"""Make the rows Muster cannot do without; safe to run at every start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from scheduler.services.setup import ensure_defaults
+
+
+class Command(BaseCommand):
+    help = "Makes the priority classes, the default profile and a first cluster with a queue, where missing."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        cluster = ensure_defaults()
+        self.stdout.write(f"Ready: cluster {cluster.name}.")

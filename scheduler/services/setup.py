@@ -1,0 +1,45 @@
+"""The rows Muster cannot do without: priority classes, a profile, a first cluster with a queue."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.conf import settings
+from django.db import transaction
+
+from scheduler.models import Cluster, Partition, PriorityClass, Queue, SchedulerProfile
+
+#: Name, value, aliases, whom it may preempt (C1, C8), what it is for.
+PRIORITY_CLASSES: Final = (
+    ("CRITICAL", 100, [], ["HIGH", "NORMAL", "LOW", "BATCH", "SCAVENGER"], "System work; needs a raised ceiling"),
+    ("HIGH", 75, [], ["NORMAL", "LOW", "BATCH", "SCAVENGER"], "Deadlines and production"),
+    ("NORMAL", 50, ["MEDIUM"], ["LOW", "BATCH", "SCAVENGER"], "Everyday work; the default"),
+    ("LOW", 25, [], ["SCAVENGER"], "Background work"),
+    ("BATCH", 10, [], ["SCAVENGER"], "Bulk work that can wait"),
+    ("SCAVENGER", 0, [], [], "Takes what nobody else wants; anybody may preempt it"),
+)
+
+
+@transaction.atomic
+def ensure_defaults() -> Cluster:
+    """Make what is missing and change nothing that is there; safe to run at every start."""
+    classes = {
+        name: PriorityClass.objects.get_or_create(
+            name=name, defaults={"value": value, "aliases": aliases, "description": description}
+        )
+        for name, value, aliases, _, description in PRIORITY_CLASSES
+    }
+    for name, _, _, victims, _ in PRIORITY_CLASSES:
+        row, created = classes[name]
+        if created:
+            row.preempts.set([classes[victim][0] for victim in victims])
+    profile, _ = SchedulerProfile.objects.get_or_create(
+        name="default", defaults={"policy": settings.SCHEDULING_POLICY, "tie_breakers": ["submitted"]}
+    )
+    cluster = Cluster.objects.order_by("id").first()
+    if cluster is None:
+        cluster = Cluster.objects.create(name="main", slug="main", profile=profile)
+        partition = Partition.objects.create(cluster=cluster, name="default")
+        queue = Queue.objects.create(cluster=cluster, name="default", slug="default", is_default=True)
+        queue.partitions.add(partition)
+    return cluster
