@@ -1,0 +1,80 @@
+"""Settings: what they refuse, and what they take from the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCTION = {
+    "DJANGO_SETTINGS_MODULE": "config.settings.production",
+    "MUSTER_SECRET_KEY": "x7Kq" * 20 + "-not-a-real-one!",
+    "MUSTER_ALLOWED_HOSTS": "muster.example.org",
+    "DATABASE_URL": "postgres://muster:secret@127.0.0.1:1/muster",
+    "REDIS_URL": "redis://127.0.0.1:1/0",
+}
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "MUSTER_STATE": os.environ["MUSTER_STATE"], **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+READ = "from django.conf import settings; print(repr(getattr(settings, '{}')))"
+
+
+@pytest.mark.parametrize("missing", ["MUSTER_SECRET_KEY", "MUSTER_ALLOWED_HOSTS", "DATABASE_URL", "REDIS_URL"])
+def test_production_does_not_start_without(missing: str) -> None:
+    env = {name: value for name, value in PRODUCTION.items() if name != missing}
+
+    done = python(READ.format("DEBUG"), **env)
+
+    assert done.returncode != 0
+    assert f"{missing} is not set" in done.stderr
+
+
+def test_production_never_has_demo_passwords() -> None:
+    done = python(READ.format("MUSTER_DEMO"), MUSTER_DEMO="1", **PRODUCTION)
+
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "seen"),
+    [
+        ("SCHEDULING_POLICY", "fairshare", "'fairshare'"),
+        ("QUOTA_PROVIDER", "slurm", "'slurm'"),
+        ("K8S_QUOTA_NAMESPACE", "jobs", "'jobs'"),
+        ("K8S_CREATE_RESOURCE_QUOTAS", "true", "True"),
+        ("SLURM_ACCOUNT_PREFIX", "p-", "'p-'"),
+        ("EXECUTOR_SLURM_REST_API_URL", "http://127.0.0.1:6820", "'http://127.0.0.1:6820'"),
+        ("EXECUTOR_SLURM_AUTH_TOKEN", "secret", "'secret'"),
+        ("INVENTORY_SERVICE_URL", "http://127.0.0.1:9", "'http://127.0.0.1:9'"),
+        ("CHECKPOINT_PATH", "/scratch/c", "'/scratch/c'"),
+    ],
+)
+def test_the_environment_sets(name: str, given: str, seen: str) -> None:
+    done = python(READ.format(name), DJANGO_SETTINGS_MODULE="config.settings.development", **{name: given})
+
+    assert done.stdout.strip() == seen
+
+
+def test_the_secret_key_of_development_is_made_once_and_private(tmp_path: Path) -> None:
+    env = {"DJANGO_SETTINGS_MODULE": "config.settings.development", "MUSTER_STATE": str(tmp_path)}
+
+    first, second = (python(READ.format("SECRET_KEY"), **env).stdout for _ in range(2))
+
+    assert len(first.strip()) > 50
+    assert first == second
+    assert (tmp_path / "secret_key").stat().st_mode & 0o777 == 0o600
