@@ -24,3 +24,20 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
         from django.core.cache import cache
 
         cache.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def flushing_may_empty_the_audit_trail() -> Iterator[None]:
+    """Tests with real transactions empty all tables between them; nothing else may truncate the audit trail."""
+    import pgtrigger
+    from django.db.backends.postgresql.operations import DatabaseOperations
+
+    flush = DatabaseOperations.execute_sql_flush
+
+    def flush_all(self: DatabaseOperations, sql_list: list[str]) -> None:
+        with pgtrigger.ignore("accounts.AuditEvent:audit_never_truncated"):
+            flush(self, sql_list)
+
+    DatabaseOperations.execute_sql_flush = flush_all  # type: ignore[method-assign]
+    yield
+    DatabaseOperations.execute_sql_flush = flush  # type: ignore[method-assign]

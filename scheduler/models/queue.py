@@ -75,6 +75,7 @@ class Queue(models.Model):
     project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.CASCADE, related_name="queues"
     )
+    #: Where its jobs may run; none named is every node of the cluster.
     partitions = models.ManyToManyField("scheduler.Partition", related_name="queues", blank=True)
     #: Jobs that name no queue go to the cluster's default one.
     is_default = models.BooleanField(default=False)

@@ -39,7 +39,7 @@ def ensure_defaults() -> Cluster:
     cluster = Cluster.objects.order_by("id").first()
     if cluster is None:
         cluster = Cluster.objects.create(name="main", slug="main", profile=profile)
-        partition = Partition.objects.create(cluster=cluster, name="default")
-        queue = Queue.objects.create(cluster=cluster, name="default", slug="default", is_default=True)
-        queue.partitions.add(partition)
+        Partition.objects.create(cluster=cluster, name="default")
+        # No partitions on the queue: it reaches every node of the cluster.
+        Queue.objects.create(cluster=cluster, name="default", slug="default", is_default=True)
     return cluster
