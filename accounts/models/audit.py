@@ -94,3 +94,19 @@ class AuditEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor_name} {self.action} {self.object_type} {self.object_label or self.object_id}"
+
+
+class AuditCheck(models.Model):
+    """One verification of every chain; the badge of the audit page and the metric show the latest."""
+
+    checked_at = models.DateTimeField(auto_now_add=True)
+    ok = models.BooleanField()
+    rows = models.BigIntegerField(default=0)
+    #: The first bad row in words; empty when all is well.
+    problem = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"audit chain {'intact' if self.ok else 'broken'} at {self.checked_at:%Y-%m-%d %H:%M}"
