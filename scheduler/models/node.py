@@ -70,6 +70,8 @@ class Node(models.Model):
     boot_id = models.CharField(max_length=64, blank=True)
     registered_at = models.DateTimeField(null=True, blank=True)
     last_seen_at = models.DateTimeField(null=True, blank=True)
+    #: Until when its silence means nothing; each sync moves it on, and so does the server's own return.
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
     clock_skew_ms = models.IntegerField(default=0)
     #: What is wrong with it, in words, when something is.
     trouble = models.CharField(max_length=200, blank=True)
