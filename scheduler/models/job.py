@@ -146,7 +146,7 @@ class Job(models.Model):
             ),
             models.CheckConstraint(
                 name="job_ended_has_time",
-                condition=~Q(state__in=[s.value for s in TERMINAL]) | Q(completed_at__isnull=False),
+                condition=~Q(state__in=[s.value for s in sorted(TERMINAL)]) | Q(completed_at__isnull=False),
             ),
             models.UniqueConstraint(name="array_index_once", fields=["array_id", "array_index"]),
         ]
