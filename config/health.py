@@ -57,13 +57,17 @@ def readyz(request: HttpRequest) -> HttpResponse:
     code = 503 if failed else 200
     if "verbose" in request.GET and _may_see_details(request):
         if "application/json" in request.headers.get("Accept", ""):
-            return JsonResponse({"status": status, "checks": [asdict(check) for check in checks]}, status=code)
+            return JsonResponse(
+                {"status": status, "checks": [asdict(check) for check in checks]}, status=code
+            )
         lines = [
             f"[{'+' if c.ok else '-'}] {c.name}: {c.text} ({c.milliseconds:.1f} ms)"
             + ("" if c.needed or c.ok else " (not needed: the portal goes on without it)")
             for c in checks
         ]
-        return HttpResponse("\n".join([*lines, f"readyz: {status}", ""]), content_type="text/plain", status=code)
+        return HttpResponse(
+            "\n".join([*lines, f"readyz: {status}", ""]), content_type="text/plain", status=code
+        )
     return JsonResponse({"status": status, "failed": failed, "degraded": degraded}, status=code)
 
 

@@ -20,7 +20,9 @@ SHARED = [
 
 def logging_config(*, level: str, json: bool) -> dict[str, Any]:
     """The dictionary for `logging.config`: everything to standard error, where the supervisor keeps it."""
-    renderer: Any = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
+    )
     last = [structlog.processors.format_exc_info, renderer] if json else [renderer]
     return {
         "version": 1,

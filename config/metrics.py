@@ -66,7 +66,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Prometheus text, for this machine, for the bearer of MUSTER_METRICS_TOKEN, and for staff."""
     if not _may_scrape(request):
         return HttpResponse(
-            "Metrics are for scrapers on this machine, for the bearer of MUSTER_METRICS_TOKEN, and for staff.\n",
+            "Metrics are for this machine, for the bearer of MUSTER_METRICS_TOKEN, and for staff.\n",
             content_type="text/plain",
             status=403,
         )

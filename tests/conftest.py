@@ -28,7 +28,7 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def flushing_may_empty_the_audit_trail() -> Iterator[None]:
-    """Tests with real transactions empty all tables between them; nothing else may truncate the audit trail."""
+    """Tests with real transactions empty all tables between them; only they may truncate the audit trail."""
     import pgtrigger
     from django.db.backends.postgresql.operations import DatabaseOperations
 

@@ -157,7 +157,7 @@ CELERY_ENABLE_UTC = True
 CELERY_BEAT_SCHEDULER = "config.beat.OnlyBeatScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
-# The timetable. Each task is short and safe to run twice; `expires` keeps a backlog from piling up while
+# The timetable. Each task is short and safe to run twice; `expire_seconds` keeps a backlog from piling up while
 # no worker runs.
 PLAN_SECONDS = env.float("MUSTER_PLAN_SECONDS", default=3.0)
 RECONCILE_SECONDS = env.float("MUSTER_RECONCILE_SECONDS", default=5.0)
@@ -165,22 +165,22 @@ CELERY_BEAT_SCHEDULE = {
     "plan every scope": {
         "task": "scheduler.tasks.plan_all",
         "schedule": every(PLAN_SECONDS),
-        "options": {"queue": "scheduling", "expires": 3 * PLAN_SECONDS},
+        "options": {"queue": "scheduling", "expire_seconds": 3 * PLAN_SECONDS},
     },
     "reconcile with what runs": {
         "task": "scheduler.tasks.reconcile",
         "schedule": every(RECONCILE_SECONDS),
-        "options": {"queue": "default", "expires": 3 * RECONCILE_SECONDS},
+        "options": {"queue": "default", "expire_seconds": 3 * RECONCILE_SECONDS},
     },
     "prune old records": {
         "task": "scheduler.tasks.prune",
         "schedule": every(3600),
-        "options": {"queue": "default", "expires": 3600},
+        "options": {"queue": "default", "expire_seconds": 3600},
     },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),
-        "options": {"queue": "default", "expires": 3600},
+        "options": {"queue": "default", "expire_seconds": 3600},
     },
 }
 
@@ -251,6 +251,7 @@ LOG_LEVEL = env.str("MUSTER_LOG_LEVEL", default="INFO")
 LOGGING_CONFIG = "config.logging.configure"
 LOGGING = logging_config(level=LOG_LEVEL, json=env.bool("MUSTER_LOG_JSON", default=True))
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
+DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # our own middleware made or checked it
 DJANGO_STRUCTLOG_USER_ID_FIELD = "pk"
 DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = 10
 DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", default=False) else 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.settings.base import *
-from config.settings.base import ROOT, env
+from config.settings.base import env
 from config.up.state import StateFolder
 
 DEBUG = env.bool("MUSTER_DEBUG", default=False)
@@ -14,6 +14,6 @@ INTERNAL_IPS = ["127.0.0.1"]
 # Static files straight from where they are written; production collects them once.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
-STATIC_ROOT = ROOT / "static-root"
+STATIC_ROOT = None
 
 MUSTER_DEMO = env.bool("MUSTER_DEMO", default=False)

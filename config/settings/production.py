@@ -12,7 +12,9 @@ def needed(name: str, meaning: str) -> str:
     """The value of a variable that has no safe default."""
     value = env.str(name, default="")
     if not value:
-        raise ImproperlyConfigured(f"{name} is not set: {meaning}. Production settings have no default for it.")
+        raise ImproperlyConfigured(
+            f"{name} is not set: {meaning}. Production settings have no default for it."
+        )
     return value
 
 

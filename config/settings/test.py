@@ -9,6 +9,7 @@ SECRET_KEY = "a key for tests, which protects nothing at all"  # noqa: S105
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # 20 times faster suites
 WHITENOISE_USE_FINDERS = True
+STATIC_ROOT = None
 WHITENOISE_AUTOREFRESH = True  # no walk over every static file at each client's start
 
 # A pool outlives the tests that opened it and would keep the test database from being dropped.

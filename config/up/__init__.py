@@ -1,1 +1,1 @@
-"""`manage.py up`: the whole portal on one machine, under one supervisor, with nothing installed but Python."""
+"""`manage.py up`: the whole portal on one machine, with nothing installed but Python."""

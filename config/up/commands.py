@@ -1,4 +1,4 @@
-"""How an ordinary manage.py command gets its servers: those that run, else its own for as long as it lasts."""
+"""How a manage.py command gets its servers: those that run, else its own for as long as it lasts."""
 
 from __future__ import annotations
 
@@ -109,5 +109,3 @@ def _alive(pid: int) -> bool:
 
 def _exit_on_sigterm(signum: int, frame: FrameType | None) -> None:
     sys.exit(128 + signum)
-
-

@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL: the server of a wheel, or the system's, on a loopback port and a password of its own."""
+"""An embedded PostgreSQL: a wheel's server, or the system's, on a loopback port with its own password."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ class Postgres:
         if kept != ours:
             raise StateError(
                 f"The data in {self.data} was written by PostgreSQL {kept}, and this is PostgreSQL {ours}. "
-                f"Start once more with PostgreSQL {kept} and `pg_dump` it, or set MUSTER_STATE to another folder."
+                f"Start once more with PostgreSQL {kept} and `pg_dump` it, or set MUSTER_STATE to another "
+                "folder."
             )
 
     def _locale(self) -> list[str]:

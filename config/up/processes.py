@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -158,10 +159,8 @@ class Process:
 
 def kill_session(pid: int) -> None:
     """SIGKILL to what is left of a child's process group."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def exit_words(code: int) -> str:

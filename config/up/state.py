@@ -1,4 +1,4 @@
-"""The state folder: where one portal keeps its data, secrets, logs, and the lock that makes it the only one."""
+"""The state folder: one portal's data, secrets, logs, and the lock that makes it the only one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class StateFolder:
         if named := os.environ.get("MUSTER_STATE"):
             folder = cls(Path(named).expanduser().resolve())
         elif os.geteuid() == 0 and not reachable_by_all(CHECKOUT):
-            folder = cls(Path("/var/lib") / f"muster-{hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:12]}")
+            folder = cls(
+                Path("/var/lib") / f"muster-{hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:12]}"
+            )
         else:
             folder = cls(CHECKOUT / "var")
         folder._make()

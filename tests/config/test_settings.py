@@ -34,7 +34,9 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 READ = "from django.conf import settings; print(repr(getattr(settings, '{}')))"
 
 
-@pytest.mark.parametrize("missing", ["MUSTER_SECRET_KEY", "MUSTER_ALLOWED_HOSTS", "DATABASE_URL", "REDIS_URL"])
+@pytest.mark.parametrize(
+    "missing", ["MUSTER_SECRET_KEY", "MUSTER_ALLOWED_HOSTS", "DATABASE_URL", "REDIS_URL"]
+)
 def test_production_does_not_start_without(missing: str) -> None:
     env = {name: value for name, value in PRODUCTION.items() if name != missing}
 

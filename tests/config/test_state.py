@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from config.up.ports import PortInUseError, free_port, listen
 from config.up.state import Servers, StateFolder, reachable_by_all
 
@@ -28,7 +30,9 @@ def test_only_one_may_hold_the_lock(tmp_path: Path, monkeypatch) -> None:
 
 def test_servers_of_a_dead_owner_are_not_believed(tmp_path: Path, monkeypatch) -> None:
     state = a_state(tmp_path, monkeypatch)
-    state.publish(Servers(database_url="postgres://x", redis_url="redis://x", owner_pid=os.getpid(), command="up"))
+    state.publish(
+        Servers(database_url="postgres://x", redis_url="redis://x", owner_pid=os.getpid(), command="up")
+    )
 
     assert state.running() is None
 
@@ -66,12 +70,8 @@ def test_a_port_that_is_taken_is_not_chosen_again() -> None:
     port = free_port()
     with listen("127.0.0.1", port):
         assert free_port(port) != port
-        try:
+        with pytest.raises(PortInUseError, match=str(port)):
             listen("127.0.0.1", port)
-        except PortInUseError as error:
-            assert str(port) in str(error)
-        else:
-            raise AssertionError("two listeners on one port")
 
 
 def test_reachable_looks_at_every_folder_on_the_way(tmp_path: Path) -> None:

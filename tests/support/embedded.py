@@ -1,4 +1,4 @@
-"""A pytest plugin that starts PostgreSQL and Valkey before anything reads the settings, and throws them away after.
+"""A pytest plugin that starts PostgreSQL and Valkey before the settings are read, and throws them away after.
 
 Servers named by DATABASE_URL and REDIS_URL are used instead; the database's role then needs CREATEDB.
 """

@@ -1,0 +1,57 @@
+"""The local nodes that `manage.py up` runs: agents on this machine that stand for machines of a cluster."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One agent. Its GPUs are made up and say so in its labels; its processes are real."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    fake_gpus: str = ""
+    labels: str = ""
+
+    def agent_arguments(self) -> list[str]:
+        arguments = ["--name", self.name, "--cpus", str(self.cpus), "--memory-mib", str(self.memory_mib)]
+        if self.fake_gpus:
+            arguments += ["--fake-gpus", self.fake_gpus]
+        if self.labels:
+            arguments += ["--labels", self.labels]
+        return arguments
+
+
+PLAIN = "demo=true"
+SIMULATED = "demo=true,gpus=simulated"
+# A small cluster with something to decide: two plain machines, and two kinds of GPU.
+DEMO = (
+    LocalNode("node-1", cpus=8, memory_mib=32 * 1024, labels=PLAIN),
+    LocalNode("node-2", cpus=8, memory_mib=32 * 1024, labels=PLAIN),
+    LocalNode("node-3", cpus=32, memory_mib=256 * 1024, fake_gpus="4xA100-80GB", labels=SIMULATED),
+    LocalNode("node-4", cpus=64, memory_mib=512 * 1024, fake_gpus="8xH100-80GB", labels=SIMULATED),
+)
+
+
+def demo_nodes(count: int) -> list[LocalNode]:
+    """The first nodes of the demo cluster; further ones repeat its kinds."""
+    kinds = [DEMO[index % len(DEMO)] for index in range(count)]
+    return [
+        LocalNode(f"node-{index}", kind.cpus, kind.memory_mib, kind.fake_gpus, kind.labels)
+        for index, kind in enumerate(kinds, start=1)
+    ]
+
+
+def this_machine(count: int) -> list[LocalNode]:
+    """This machine's own cores and memory, shared out evenly, so that nothing is promised twice."""
+    if count == 0:
+        return []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return [
+        LocalNode(f"node-{index}", cpus=max(1, cores // count), memory_mib=memory_mib // count)
+        for index in range(1, count + 1)
+    ]

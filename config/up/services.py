@@ -1,0 +1,158 @@
+"""Our own processes: web, workers, beat and agents; what each is told, and what it must not know."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from config.up.nodes import LocalNode, demo_nodes, this_machine
+from config.up.options import Options
+from config.up.processes import Process
+from config.up.state import CHECKOUT, StateFolder
+
+# An agent runs other people's commands, so it is told nothing but this and its own join token.
+AGENT_MAY_KNOW = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+)
+
+
+class Environment:
+    """What all processes of one run share."""
+
+    def __init__(self, state: StateFolder, options: Options) -> None:
+        self.state = state
+        self.options = options
+        self.checkout = CHECKOUT
+        self.join_token_file = state.path / "join_token"
+        self.nodes = demo_nodes(options.nodes) if options.demo else this_machine(options.nodes)
+        self._shared = {
+            "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "config.settings.development"),
+            "MUSTER_STATE": str(state.path),
+            "MUSTER_DEMO": "1" if options.demo else "0",
+            "MUSTER_ALLOWED_HOSTS": os.environ.get(
+                "MUSTER_ALLOWED_HOSTS", ",".join(allowed_hosts(options.host))
+            ),
+            "PYTHONUNBUFFERED": "1",
+            # Number libraries that start a thread for each core make a small shared machine crawl.
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "TZ": "UTC",
+        }
+
+    def use_servers(self, database_url: str, redis_url: str) -> None:
+        self._shared |= {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+
+    def for_service(self, name: str) -> dict[str, str]:
+        """The environment of a process of ours, which we trust with everything."""
+        return {
+            **os.environ,
+            **self._shared,
+            "MUSTER_PROCESS": f"muster-{name}",
+            "MUSTER_READY_FILE": str(self.ready_file(name)),
+        }
+
+    def for_agent(self) -> dict[str, str]:
+        """The environment of an agent: no secret of the portal can leak from it into a job."""
+        known = {name: os.environ[name] for name in AGENT_MAY_KNOW if name in os.environ}
+        token = self.join_token_file.read_text().strip() if self.join_token_file.exists() else ""
+        return {**known, "PYTHONUNBUFFERED": "1", "MUSTER_JOIN_TOKEN": token}
+
+    def ready_file(self, name: str) -> Path:
+        return self.state.run / f"{name}.ready"
+
+
+def web(env: Environment, fd: int, serves: Callable[[], bool]) -> Process:
+    ready_file = env.ready_file("web")
+    return Process(
+        name="web",
+        argv=[sys.executable, "-m", "config.up.web", "--fd", str(fd)],
+        env=env.for_service("web") | {"MUSTER_DB_POOL_MAX": "20"},
+        log_folder=env.state.logs,
+        is_ready=lambda: ready_file.exists() and serves(),
+        before_start=lambda: ready_file.unlink(missing_ok=True),
+        cwd=env.checkout,
+        pass_fds=(fd,),
+        stop_seconds=10,
+        ready_seconds=120,
+    )
+
+
+def worker(env: Environment, *, queue: str) -> Process:
+    """A worker of one queue.
+
+    Planning runs in the worker's own process, one plan at a time, so that what it keeps warm stays warm.
+    The rest waits for the database most of the time, so threads of one process do; neither has children
+    that could outlive it.
+    """
+    name = f"worker-{queue}"
+    pool = ["-P", "solo"] if queue == "scheduling" else ["-P", "threads", "-c", "2"]
+    return _celery(
+        env, name, ["worker", "-n", f"{queue}@%h", "-Q", queue, *pool, "--without-gossip", "--without-mingle"]
+    )
+
+
+def beat(env: Environment) -> Process:
+    return _celery(env, "beat", ["beat", "--pidfile="])
+
+
+def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
+    ready_file = env.ready_file(name)
+    return Process(
+        name=name,
+        argv=[sys.executable, "-m", "celery", "-A", "config", *arguments, "-l", "INFO"],
+        env=env.for_service(name),
+        log_folder=env.state.logs,
+        is_ready=ready_file.exists,
+        before_start=lambda: ready_file.unlink(missing_ok=True),
+        cwd=env.checkout,
+        stop_seconds=20,
+        ready_seconds=120,
+    )
+
+
+def agent(env: Environment, node: LocalNode, *, server_url: str) -> Process:
+    """A node agent; the jobs it started live in sessions of their own and survive it."""
+    folder = env.state.agents / node.name
+    folder.mkdir(parents=True, exist_ok=True)
+    return Process(
+        name=node.name,
+        argv=[
+            *(sys.executable, "-m", "scheduler.agent", "--server", server_url),
+            *("--state", str(folder), *node.agent_arguments()),
+        ],
+        env=env.for_agent(),
+        log_folder=env.state.logs,
+        cwd=env.checkout,
+        death_signal=signal.SIGTERM,
+        stop_seconds=15,
+    )
+
+
+def allowed_hosts(host: str) -> list[str]:
+    """The names by which this machine may be called when we listen on this address."""
+    names = ["localhost", "127.0.0.1", "[::1]"]
+    if host in ("0.0.0.0", "::"):  # noqa: S104
+        return [*names, socket.gethostname(), socket.getfqdn(), *_own_addresses()]
+    return [*names, f"[{host}]" if ":" in host else host]
+
+
+def _own_addresses() -> list[str]:
+    import psutil
+
+    addresses = [address for group in psutil.net_if_addrs().values() for address in group]
+    return [a.address for a in addresses if a.family == socket.AF_INET] + [
+        f"[{a.address.split('%')[0]}]" for a in addresses if a.family == socket.AF_INET6
+    ]

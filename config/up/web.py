@@ -1,0 +1,51 @@
+"""The web process: uvicorn on a socket that the supervisor opened and keeps.
+
+Because the socket outlives the process, a crash of the web process refuses nobody: who connects meanwhile
+waits for the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import uvicorn
+
+
+class SayingServer(uvicorn.Server):
+    """Leaves a file where the supervisor looks for it, once it accepts connections."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and (ready_file := os.environ.get("MUSTER_READY_FILE")):
+            Path(ready_file).touch()  # noqa: ASYNC240  once, before anybody is served
+
+
+def main(arguments: list[str]) -> int:
+    parser = ArgumentParser(prog="python -m config.up.web")
+    parser.add_argument("--fd", type=int, required=True, help="file descriptor of a listening socket")
+    options = parser.parse_args(arguments)
+    config = uvicorn.Config(
+        "config.asgi:application",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        proxy_headers=True,  # from 127.0.0.1 only, uvicorn's default
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=30,
+        ws_max_size=1024 * 1024,
+    )
+    listening = socket.socket(fileno=options.fd)
+    listening.setblocking(False)
+    server = SayingServer(config)
+    server.run(sockets=[listening])
+    return 0 if server.started else 3
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
+    sys.exit(main(sys.argv[1:]))
