@@ -1,0 +1,33 @@
+"""Template words for amounts of resources: MiB as GiB, thousandths as cores and GPUs."""
+
+from __future__ import annotations
+
+from django import template
+
+from quotas.core.resources import show_cpus, show_mib
+
+register = template.Library()
+
+
+@register.filter
+def mib(value: int | None) -> str:
+    """`1536` -> `1.5 GiB`."""
+    return "–" if value is None else show_mib(value)
+
+
+@register.filter
+def units(millis: int | None) -> str:
+    """Thousandths of a core or of a GPU as whole ones: `2500` -> `2.5`."""
+    return "–" if millis is None else show_cpus(millis)
+
+
+@register.filter
+def amount(value: int | None, resource: str) -> str:
+    """An amount in the words of its resource: `amount:"memory_mib"` -> `1.5 GiB`."""
+    if value is None:
+        return "no limit"
+    if resource.endswith("_mib"):
+        return show_mib(value)
+    if resource.endswith("_millis"):
+        return show_cpus(value)
+    return f"{value:,}"
