@@ -28,6 +28,8 @@ class MusterError(Exception):
     problems: list[FieldProblem] = field(default_factory=list)
     status: int = 400
     extra: dict[str, object] = field(default_factory=dict)
+    #: (verb, thing) of a permission that was not given, which makes the refusal an audit row.
+    refused: tuple[str, object] | None = None
 
     def __str__(self) -> str:
         return f"{self.message} {self.way_out}".strip()

@@ -63,6 +63,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "accounts.middleware.ContextMiddleware",
     "django_structlog.middlewares.RequestMiddleware",
     "pghistory.middleware.HistoryMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -157,8 +158,8 @@ CELERY_ENABLE_UTC = True
 CELERY_BEAT_SCHEDULER = "config.beat.OnlyBeatScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
-# The timetable. Each task is short and safe to run twice; `expire_seconds` keeps a backlog from piling up while
-# no worker runs.
+# The timetable. Each task is short and safe to run twice; `expire_seconds` keeps a backlog from piling up
+# while no worker runs.
 PLAN_SECONDS = env.float("MUSTER_PLAN_SECONDS", default=3.0)
 RECONCILE_SECONDS = env.float("MUSTER_RECONCILE_SECONDS", default=5.0)
 CELERY_BEAT_SCHEDULE = {
@@ -189,7 +190,7 @@ CELERY_BEAT_SCHEDULE = {
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",  # first: it refuses before a password is looked at
     "rules.permissions.ObjectPermissionBackend",
-    "django.contrib.auth.backends.ModelBackend",
+    "accounts.backends.PasswordBackend",
 ]
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
@@ -213,6 +214,14 @@ AXES_HANDLER = "axes.handlers.database.AxesDatabaseHandler"
 AXES_ENABLE_ACCESS_FAILURE_LOG = True
 AXES_VERBOSE = False
 AXES_DISABLE_ACCESS_LOG = True
+AXES_CLIENT_IP_CALLABLE = "accounts.context.client_address"
+# Networks of reverse proxies whose X-Forwarded-For is believed.
+MUSTER_TRUSTED_PROXIES = env.list("MUSTER_TRUSTED_PROXIES", default=[])
+# Signs the audit trail; without it the secret key does. Old keys still verify old rows.
+MUSTER_AUDIT_KEY = env.str("MUSTER_AUDIT_KEY", default="")
+MUSTER_AUDIT_OLD_KEYS = env.list("MUSTER_AUDIT_OLD_KEYS", default=[])
+# Demo accounts may sign in, and from this machine only. Production says no.
+DEMO_LOGINS_ALLOWED = True
 
 SESSION_COOKIE_NAME = "muster_session"
 SESSION_COOKIE_HTTPONLY = True

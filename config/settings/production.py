@@ -28,6 +28,8 @@ ALLOWED_HOSTS = [
 needed("DATABASE_URL", "where PostgreSQL is, as postgres://user:password@host:5432/name")
 needed("REDIS_URL", "where Redis or Valkey is, as redis://:password@host:6379/0")
 
+DEMO_LOGINS_ALLOWED = False  # whatever accounts the database has
+
 SECURE_SSL_REDIRECT = env.bool("MUSTER_SSL_REDIRECT", default=True)
 SECURE_REDIRECT_EXEMPT = [r"^(livez|readyz|healthz|metrics)$"]  # probes come from inside, without TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

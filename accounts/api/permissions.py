@@ -1,0 +1,48 @@
+"""Holds tokens to their scopes; what the person behind the token may do is for the services to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from accounts.errors import NotAllowed
+from accounts.models import ApiToken
+from accounts.scopes import covers
+from accounts.services.audit import Thing
+
+
+class ScopePermission(BasePermission):
+    """Signed in, and with a token: that its scopes cover what the view asks for.
+
+    A view says `required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}`; the name of a view set's
+    action (`"cancel"`) goes before the method. A method it does not name needs `admin`: forgetting closes.
+    A person signed in with a session has no scopes and needs none.
+    """
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if not (request.user and request.user.is_authenticated):
+            return False
+        if not isinstance(request.auth, ApiToken):
+            return True
+        needed = needed_scope(request.method or "GET", view)
+        if covers(request.auth.scopes, needed):
+            return True
+        raise NotAllowed(
+            f"The token {request.auth.prefix} lacks the scope {needed}.",
+            code="scope-missing",
+            way_out=f"Make a token with the scope {needed}.",
+            extra={"scope": needed},
+            refused=("scope", Thing("apitoken", str(request.auth.pk), f"{needed} at {request.path}")),
+        )
+
+
+def needed_scope(method: str, view: Any) -> str:
+    """The scope a call needs, `admin` where the view does not say."""
+    scopes = getattr(view, "required_scopes", {})
+    action = getattr(view, "action", None)
+    if action and action in scopes:
+        return str(scopes[action])
+    return str(scopes.get("GET" if method in ("HEAD", "OPTIONS") else method, "admin"))

@@ -1,0 +1,38 @@
+"""How a name and a password become a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.backends import ModelBackend
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.http import HttpRequest
+
+from accounts import context
+from accounts.models import User
+
+
+class PasswordBackend(ModelBackend):
+    """Django's own, but a demo account opens only from this machine: its password is printed for all."""
+
+    def authenticate(
+        self,
+        request: HttpRequest | None,
+        username: str | None = None,
+        password: str | None = None,
+        **kwargs: Any,
+    ) -> AbstractBaseUser | None:
+        person = super().authenticate(request, username=username, password=password, **kwargs)
+        if isinstance(person, User) and person.is_demo and not demo_logins_allowed(request):
+            if request is not None:
+                request.demo_account_refused = True  # type: ignore[attr-defined]
+            return None
+        return person
+
+
+def demo_logins_allowed(request: HttpRequest | None) -> bool:
+    """From a loopback address, not through a proxy, and never where the settings say no."""
+    if not settings.DEMO_LOGINS_ALLOWED or request is None or context.is_proxied(request):
+        return False
+    return context.is_loopback(context.client_address(request))

@@ -1,0 +1,111 @@
+"""Who is behind what happens now: request id, address, token; set by doors, read by audit and permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from accounts.models import ApiToken
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What a service cannot know from its arguments; empty outside a request.
+
+    `address` is `local` on the command line. The `token_*` fields narrow what `token_user_id` may do.
+    """
+
+    request_id: str = ""
+    address: str = ""
+    #: The caller came through a proxy, so `address` may be what the proxy said.
+    proxied: bool = False
+    on_behalf_of: str = ""
+    token_prefix: str = ""
+    token_user_id: int | None = None
+    token_project_id: int | None = None
+    token_scopes: frozenset[str] | None = None
+
+
+NOTHING_KNOWN = RequestContext()
+_current: ContextVar[RequestContext] = ContextVar("muster_request_context", default=NOTHING_KNOWN)
+
+
+def current() -> RequestContext:
+    return _current.get()
+
+
+def update(**changes: Any) -> None:
+    """Add to what is known of the request under way; the middleware forgets it at the request's end."""
+    _current.set(replace(_current.get(), **changes))
+
+
+def use_token(token: ApiToken) -> None:
+    """Act as this token until the request ends: its prefix is audited, its limits narrow permissions."""
+    update(
+        token_prefix=token.prefix,
+        token_user_id=token.user_id,
+        token_project_id=token.project_id,
+        token_scopes=frozenset(token.scopes),
+    )
+
+
+@contextmanager
+def acting(**known: Any) -> Iterator[RequestContext]:
+    """A context of its own for a block: `with acting(address="local"): ...`."""
+    before = _current.get()
+    # Put back by value: a token of `set` is refused when an async hop changed the context in between.
+    _current.set(RequestContext(**known))
+    try:
+        yield _current.get()
+    finally:
+        _current.set(before)
+
+
+def client_address(request: HttpRequest) -> str:
+    """The caller's address: the peer, or what a proxy named in MUSTER_TRUSTED_PROXIES says of its peer.
+
+    Forwarded addresses are read from the right, for only the last ones were written by proxies we trust.
+    """
+    peer = str(request.META.get("REMOTE_ADDR") or "")
+    proxies = [ip_network(network) for network in getattr(settings, "MUSTER_TRUSTED_PROXIES", [])]
+    hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
+    while hops and _within(peer, proxies):
+        candidate = hops.pop()
+        if not is_address(candidate):
+            break
+        peer = candidate
+    return peer
+
+
+def is_proxied(request: HttpRequest) -> bool:
+    return bool(request.META.get("HTTP_X_FORWARDED_FOR") or request.META.get("HTTP_FORWARDED"))
+
+
+def is_loopback(address: str) -> bool:
+    """Whether the address is this machine itself."""
+    if not is_address(address):
+        return False
+    parsed = ip_address(address)
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_loopback
+
+
+def is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _within(text: str, networks: list[Any]) -> bool:
+    return is_address(text) and any(ip_address(text) in network for network in networks)

@@ -1,0 +1,34 @@
+"""What an API token may be allowed to do: a closed list, and what each scope includes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+#: Scope -> what it lets a token do, in words. A token never may more than its person.
+SCOPES: Final[dict[str, str]] = {
+    "jobs:read": "see jobs, their logs and why they wait",
+    "jobs:write": "submit, cancel, hold and requeue jobs",
+    "projects:read": "see projects and their members",
+    "projects:write": "manage projects and their members",
+    "quota:read": "see quotas and their use",
+    "quota:write": "change quotas",
+    "nodes:read": "see nodes, GPUs, queues and reservations",
+    "nodes:write": "cordon and drain nodes, pause queues, make reservations, trigger planning",
+    "audit:read": "read the audit trail",
+    "tokens:write": "list, make and revoke tokens",
+    "admin": "everything its person may do",
+}
+
+
+def implied(scopes: Iterable[str]) -> frozenset[str]:
+    """The scopes with all they include: `x:write` includes `x:read`, `admin` includes every one."""
+    held = frozenset(scopes)
+    if "admin" in held:
+        return frozenset(SCOPES)
+    reads = {scope.replace(":write", ":read") for scope in held if scope.endswith(":write")}
+    return held | (reads & SCOPES.keys())
+
+
+def covers(scopes: Iterable[str], needed: str) -> bool:
+    return needed in implied(scopes)

@@ -1,0 +1,220 @@
+"""Writes the audit trail: one row per change by a person or token, in its transaction, chained by hashes.
+
+A chain per actor modulo SHARDS keeps one busy person from holding up all others. Each row carries the HMAC of
+the row before it and of its own contents, under a key that is not in the database: whoever can write rows
+cannot write rows that fit. `accounts.services.audit_check` reads the chains back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection, models, transaction
+
+from accounts import context
+from accounts.errors import MusterError
+from accounts.models import AuditChain, AuditEvent, AuditOutcome, Project, User
+
+SHARDS: Final = 16
+NO_HASH: Final = "0" * 64
+
+
+class Thing(NamedTuple):
+    """What was acted upon when no single row says it: a batch, a route, a name that exists nowhere."""
+
+    type: str
+    id: str = ""
+    label: str = ""
+
+
+def record(
+    *,
+    by: User | None,
+    action: str,
+    thing: models.Model | Thing,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    reason: str = "",
+    project: Project | None = None,
+    outcome: str = AuditOutcome.DONE,
+) -> AuditEvent:
+    """Append one row to the actor's chain, inside the caller's transaction; call it last there.
+
+    Last, because the head of the chain stays locked until that transaction ends. A batch is one row: pass a
+    Thing that names it. Secrets never belong in `before` or `after`.
+    """
+    with transaction.atomic():
+        shard = (by.pk if by is not None and by.pk else 0) % SHARDS
+        length, head, now = _lock_head(shard)
+        known = context.current()
+        described = describe(thing)
+        event = AuditEvent(
+            shard=shard,
+            number=length + 1,
+            at=now,
+            actor_id=by.pk if by is not None else None,
+            actor_name=_text(by.get_username() if by is not None else "", 150),
+            on_behalf_of=_text(known.on_behalf_of, 150),
+            token_prefix=_text(known.token_prefix, 16),
+            address=_text(known.address, 64),
+            request_id=_text(known.request_id, 64),
+            action=_text(action, 64),
+            outcome=outcome,
+            object_type=_text(described.type, 64),
+            object_id=_text(described.id, 64),
+            object_label=_text(described.label, 200),
+            project_id=_project_id(project, thing),
+            before=plain(before),
+            after=plain(after),
+            reason=_text(reason, 2000),
+            previous_hash=head,
+        )
+        event.hash = row_hash(event, signing_keys()[0])
+        event.save(force_insert=True)
+        AuditChain.objects.filter(shard=shard).update(length=event.number, head=event.hash)
+    return event
+
+
+def record_denied(
+    *,
+    by: User | None,
+    action: str,
+    thing: models.Model | Thing,
+    reason: str = "",
+    project: Project | None = None,
+) -> AuditEvent:
+    """Write down that something was refused. Call it outside the transaction that was rolled back."""
+    return record(
+        by=by, action=action, thing=thing, reason=reason, project=project, outcome=AuditOutcome.DENIED
+    )
+
+
+def record_refusal(error: MusterError, *, by: Any) -> AuditEvent | None:
+    """The audit row of an error that says a permission was not given; nothing for any other error.
+
+    Doors call it once for each error they answer with, after the transaction has ended.
+    """
+    if error.refused is None:
+        return None
+    verb, thing = error.refused
+    described = thing if isinstance(thing, (models.Model, Thing)) else Thing("site")
+    actor = by if isinstance(by, User) and by.pk else None
+    return record_denied(
+        by=actor, action=f"{describe(described).type}.{verb}", thing=described, reason=str(error)
+    )
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both sides of what differs: an audit row shows the change, not the whole row twice."""
+    keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    return {key: before.get(key) for key in keys}, {key: after.get(key) for key in keys}
+
+
+def describe(thing: models.Model | Thing) -> Thing:
+    if isinstance(thing, Thing):
+        return thing
+    return Thing(str(thing._meta.model_name), str(thing.pk if thing.pk is not None else ""), str(thing))
+
+
+def row_hash(event: AuditEvent, key: bytes) -> str:
+    """HMAC-SHA256 over the row's contents in canonical JSON, which include the hash of the row before it."""
+    contents = {
+        "shard": event.shard,
+        "number": event.number,
+        "at": event.at.astimezone(UTC).isoformat(timespec="microseconds"),
+        "actor": event.actor_id,
+        "actor_name": event.actor_name,
+        "on_behalf_of": event.on_behalf_of,
+        "token_prefix": event.token_prefix,
+        "address": event.address,
+        "request_id": event.request_id,
+        "action": event.action,
+        "outcome": str(event.outcome),
+        "object_type": event.object_type,
+        "object_id": event.object_id,
+        "object_label": event.object_label,
+        "project": event.project_id,
+        "before": event.before,
+        "after": event.after,
+        "reason": event.reason,
+        "previous_hash": event.previous_hash,
+    }
+    canonical = json.dumps(contents, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hmac.new(key, canonical.encode(), hashlib.sha256).hexdigest()
+
+
+def signing_keys() -> list[bytes]:
+    """The key that signs new rows, then those that signed older ones.
+
+    MUSTER_AUDIT_KEY, or else the secret key, is the source: set MUSTER_AUDIT_KEY before the secret key is
+    changed, or name the old one in MUSTER_AUDIT_OLD_KEYS, so that old rows still verify.
+    """
+    current = getattr(settings, "MUSTER_AUDIT_KEY", "") or settings.SECRET_KEY
+    sources = [current, *getattr(settings, "MUSTER_AUDIT_OLD_KEYS", [])]
+    return [
+        hmac.new(source.encode(), b"muster audit chain, version 1", hashlib.sha256).digest()
+        for source in sources
+    ]
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON that jsonb gives back unchanged: a row read back must have the same hash."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, str):
+        return _text(value, 20_000)
+    if isinstance(value, float):
+        # jsonb keeps numbers in decimal: 1e22 would come back as an integer.
+        return value if value == 0 or 1e-4 <= abs(value) < 1e15 else str(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
+    if isinstance(value, (Decimal, UUID, date)):
+        return str(value)
+    if isinstance(value, models.Model):
+        return {"id": plain(value.pk), "name": _text(str(value), 200)}
+    if isinstance(value, Mapping):
+        return {_text(str(key), 200): plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return _text(str(value), 2000)
+
+
+def _lock_head(shard: int) -> tuple[int, str, datetime]:
+    """Lock the chain; its head, and the database's clock once it is ours: times in a chain only rise."""
+    with connection.cursor() as cursor:
+        for _ in range(2):
+            cursor.execute(
+                "SELECT length, head, clock_timestamp() FROM accounts_auditchain WHERE shard = %s FOR UPDATE",
+                [shard],
+            )
+            if (row := cursor.fetchone()) is not None:
+                return row
+            AuditChain.objects.bulk_create([AuditChain(shard=shard, head=NO_HASH)], ignore_conflicts=True)
+    raise RuntimeError(f"audit chain {shard} cannot be made")
+
+
+def _project_id(project: Project | None, thing: models.Model | Thing) -> int | None:
+    if project is not None:
+        return project.pk
+    if isinstance(thing, Project):
+        return thing.pk
+    return getattr(thing, "project_id", None)
+
+
+def _text(value: str, limit: int) -> str:
+    """Text that PostgreSQL takes: no NUL, no lone surrogate, not longer than its column."""
+    cleaned = str(value).replace("\x00", "\N{SYMBOL FOR NULL}")
+    return cleaned.encode("utf-8", "replace").decode()[:limit]

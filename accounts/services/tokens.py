@@ -1,0 +1,198 @@
+"""Issues, checks and revokes API tokens; the secret is seen once, by the person who asked for it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from accounts import context, permissions
+from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
+from accounts.models import ApiToken, Project, User
+from accounts.scopes import SCOPES, implied
+from accounts.services import audit
+
+DEFAULT_DAYS: Final = 90
+MAX_DAYS: Final = 365
+#: How often a token in use is marked as such: a write for each request would be a write for each read.
+LAST_USED_SECONDS: Final = 60
+
+PREFIX_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+SECRET_LETTERS: Final = PREFIX_LETTERS + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+PREFIX_LENGTH: Final = 10
+SECRET_LENGTH: Final = 40  # 238 bits: a plain SHA-256 of it cannot be guessed back
+SHAPE: Final = re.compile(rf"muster_pat_([a-z0-9]{{{PREFIX_LENGTH}}})_([A-Za-z0-9]{{{SECRET_LENGTH}}})")
+
+
+class TokenRefused(MusterError):
+    """The token does not sign anybody in; `code` says whether it is unknown, expired, revoked or disabled."""
+
+
+def issue_token(
+    *,
+    user: User,
+    by: User,
+    name: str,
+    scopes: Iterable[str],
+    days: int = DEFAULT_DAYS,
+    project: Project | None = None,
+) -> tuple[ApiToken, str]:
+    """Make a token for a person; answers its row and the plain token, which is nowhere else.
+
+    A token that makes a token gives away no more than it has: scopes, project and expiry all narrow.
+    """
+    scopes = list(dict.fromkeys(scopes))
+    name = name.strip()
+    _check(name=name, scopes=scopes, days=days)
+    permissions.require(by, "edit", user)
+    if project is not None:
+        permissions.require(user, "view", project)
+    _refuse_escalation(by, scopes, project)
+
+    prefix = "".join(secrets.choice(PREFIX_LETTERS) for _ in range(PREFIX_LENGTH))
+    secret = "".join(secrets.choice(SECRET_LETTERS) for _ in range(SECRET_LENGTH))
+    plain = f"muster_pat_{prefix}_{secret}"
+    with transaction.atomic():
+        token = ApiToken.objects.create(
+            user=user,
+            name=name,
+            prefix=prefix,
+            digest=_digest(plain),
+            scopes=scopes,
+            project=project,
+            expires_at=timezone.now() + timedelta(days=days),
+        )
+        audit.record(
+            by=by,
+            action="token.issue",
+            thing=token,
+            after={
+                "for": user.username,
+                "scopes": scopes,
+                "expires_at": token.expires_at,
+                "project": project,
+            },
+        )
+    return token, plain
+
+
+@transaction.atomic
+def revoke_token(*, token: ApiToken, by: User, reason: str = "") -> ApiToken:
+    """End a token at once; revoking one that has been revoked changes nothing."""
+    permissions.require(by, "revoke", token)
+    now = timezone.now()
+    if ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=now):
+        token.revoked_at = now
+        audit.record(
+            by=by, action="token.revoke", thing=token, after={"for": token.user.username}, reason=reason
+        )
+    else:
+        token.refresh_from_db(fields=["revoked_at"])
+    return token
+
+
+def authenticate_token(plain: str, address: str = "") -> ApiToken:
+    """The token behind a plain one, with its person; raises TokenRefused otherwise.
+
+    Why a token is refused is told only to those who know its secret.
+    """
+    match = SHAPE.fullmatch(plain)
+    token = (
+        ApiToken.objects.select_related("user", "project").filter(prefix=match[1]).first() if match else None
+    )
+    # Compare in constant time, and compare something when there is no such row.
+    if not hmac.compare_digest(_digest(plain), token.digest if token else "-" * 64) or token is None:
+        raise TokenRefused("This token is not known.", code="token-unknown", way_out=WAY_OUT, status=401)
+    _refuse_ended(token)
+    _mark_used(token, address)
+    return token
+
+
+WAY_OUT: Final = "Make a new one under Tokens in the portal, or with `manage.py token`."
+
+
+def _refuse_ended(token: ApiToken) -> None:
+    if token.revoked_at is not None:
+        raise TokenRefused(
+            f"The token {token.prefix} was revoked on {token.revoked_at:%Y-%m-%d %H:%M} UTC.",
+            code="token-revoked", way_out=WAY_OUT, status=401, refused=("use", token),
+        )  # fmt: skip
+    if token.expires_at <= timezone.now():
+        raise TokenRefused(
+            f"The token {token.prefix} expired on {token.expires_at:%Y-%m-%d %H:%M} UTC.",
+            code="token-expired", way_out=WAY_OUT, status=401, refused=("use", token),
+        )  # fmt: skip
+    if not token.user.is_active:
+        raise TokenRefused(
+            "The account of this token is disabled.",
+            code="account-disabled", way_out="Ask an admin of this site.", status=401, refused=("use", token),
+        )  # fmt: skip
+
+
+def _mark_used(token: ApiToken, address: str) -> None:
+    now = timezone.now()
+    if token.last_used_at is not None and (now - token.last_used_at).total_seconds() < LAST_USED_SECONDS:
+        return
+    stale = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
+    where = address if context.is_address(address) else None
+    ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now, last_used_address=where)
+    token.last_used_at = now
+
+
+def _check(*, name: str, scopes: list[str], days: int) -> None:
+    problems = []
+    if not name or len(name) > 120 or "\x00" in name:
+        problems.append(
+            FieldProblem("name", "Give the token a name of 1 to 120 characters that says what uses it.")
+        )
+    for scope in scopes:
+        if scope not in SCOPES:
+            close = get_close_matches(str(scope), SCOPES, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            problems.append(
+                FieldProblem(
+                    "scopes", f"{str(scope)[:40]!r} is not a scope.{hint} Scopes are {', '.join(SCOPES)}."
+                )
+            )
+    if not scopes:
+        problems.append(
+            FieldProblem("scopes", f"Name at least one scope: {', '.join(SCOPES)}.", code="required")
+        )
+    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MAX_DAYS:
+        problems.append(FieldProblem("days", f"A token lives 1 to {MAX_DAYS} days."))
+    if problems:
+        raise InvalidInput(problems[0].message, problems=problems)
+
+
+def _refuse_escalation(by: User, scopes: list[str], project: Project | None) -> None:
+    known = context.current()
+    if known.token_scopes is None or known.token_user_id != by.pk:
+        return
+    extra = sorted(implied(scopes) - implied(known.token_scopes))
+    if extra:
+        raise NotAllowed(
+            f"The token you use cannot give what it does not have: {', '.join(extra)}.",
+            code="token-escalation",
+            way_out="Leave these scopes out, or make the token while signed in to the portal.",
+            refused=("issue_token", audit.Thing("apitoken", known.token_prefix)),
+        )
+    if known.token_project_id is not None and (project is None or project.pk != known.token_project_id):
+        raise NotAllowed(
+            "The token you use is held to one project, so a token it makes must be held to the same one.",
+            code="token-escalation",
+            way_out="Name that project, or make the token while signed in to the portal.",
+            refused=("issue_token", audit.Thing("apitoken", known.token_prefix)),
+        )
+
+
+def _digest(plain: str) -> str:
+    return hashlib.sha256(plain.encode("utf-8", "replace")).hexdigest()

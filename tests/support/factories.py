@@ -1,0 +1,427 @@
+"""Rows for tests, by factory-boy: one factory a model, and the cast that every door is tried with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import factory
+from django.utils import timezone
+from factory.django import DjangoModelFactory
+
+from accounts.models import ApiToken, Membership, Organization, Project, ProjectRole, SiteRole, User
+from accounts.services.tokens import issue_token
+from quotas.models import Quota, QuotaResource
+from scheduler.core.lifecycle import AttemptState, JobState, TaskState
+from scheduler.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    Cycle,
+    Device,
+    IdempotencyKey,
+    Job,
+    JobDependency,
+    JobEvent,
+    JoinToken,
+    Lease,
+    LogChunk,
+    Node,
+    Partition,
+    PriorityClass,
+    Queue,
+    Reservation,
+    SchedulerProfile,
+    Task,
+)
+
+PASSWORD = "correct horse battery staple"
+
+
+# ---------------------------------------------------------------- accounts
+
+
+class UserFactory(DjangoModelFactory):
+    class Meta:
+        model = User
+        skip_postgeneration_save = True
+
+    username = factory.Sequence(lambda n: f"person{n}")
+    email = factory.LazyAttribute(lambda user: f"{user.username}@example.org")
+    password = factory.django.Password(PASSWORD)
+
+
+class OperatorFactory(UserFactory):
+    username = factory.Sequence(lambda n: f"operator{n}")
+    site_role = SiteRole.OPERATOR
+    is_staff = True
+
+
+class AuditorFactory(UserFactory):
+    username = factory.Sequence(lambda n: f"auditor{n}")
+    site_role = SiteRole.AUDITOR
+
+
+class AdminFactory(UserFactory):
+    username = factory.Sequence(lambda n: f"admin{n}")
+    site_role = SiteRole.ADMIN
+    is_staff = True
+
+
+class OrganizationFactory(DjangoModelFactory):
+    class Meta:
+        model = Organization
+
+    slug = factory.Sequence(lambda n: f"department-{n}")
+    name = factory.LazyAttribute(lambda organization: organization.slug.replace("-", " ").title())
+
+
+class ProjectFactory(DjangoModelFactory):
+    """`ProjectFactory(lead=alice, member=bob, viewer=vera)` writes the memberships as well."""
+
+    class Meta:
+        model = Project
+        skip_postgeneration_save = True
+
+    organization = factory.SubFactory(OrganizationFactory)
+    slug = factory.Sequence(lambda n: f"project-{n}")
+    name = factory.LazyAttribute(lambda project: project.slug.replace("-", " ").title())
+
+    @factory.post_generation
+    def lead(project: Project, create: bool, person: User | None, **_: Any) -> None:
+        _join(project, person, ProjectRole.LEAD)
+
+    @factory.post_generation
+    def member(project: Project, create: bool, person: User | None, **_: Any) -> None:
+        _join(project, person, ProjectRole.MEMBER)
+
+    @factory.post_generation
+    def viewer(project: Project, create: bool, person: User | None, **_: Any) -> None:
+        _join(project, person, ProjectRole.VIEWER)
+
+
+def _join(project: Project, person: User | None, role: ProjectRole) -> None:
+    if person is not None:
+        MembershipFactory(project=project, user=person, role=role)
+
+
+class MembershipFactory(DjangoModelFactory):
+    class Meta:
+        model = Membership
+
+    user = factory.SubFactory(UserFactory)
+    project = factory.SubFactory(ProjectFactory)
+    role = ProjectRole.MEMBER
+
+
+class ApiTokenFactory(DjangoModelFactory):
+    """A row that no plain token fits; `a_token` makes one that works."""
+
+    class Meta:
+        model = ApiToken
+
+    user = factory.SubFactory(UserFactory)
+    name = "a token"
+    prefix = factory.Sequence(lambda n: f"t{n:09d}")
+    digest = "0" * 64
+    scopes = ["jobs:read"]
+    expires_at = factory.LazyFunction(lambda: timezone.now() + timedelta(days=90))
+
+
+def a_token(user: User, *scopes: str, project: Project | None = None, days: int = 90) -> str:
+    """The plain text of a working token."""
+    return issue_token(user=user, by=user, name="a test", scopes=scopes, project=project, days=days)[1]
+
+
+def bearer(user: User, *scopes: str, project: Project | None = None) -> dict[str, str]:
+    """Headers for a test client: `client.get(url, headers=bearer(alice, "jobs:read"))`."""
+    return {"Authorization": f"Bearer {a_token(user, *scopes, project=project)}"}
+
+
+# ---------------------------------------------------------------- quotas
+
+
+class QuotaFactory(DjangoModelFactory):
+    class Meta:
+        model = Quota
+
+    project = factory.SubFactory(ProjectFactory)
+    resource = QuotaResource.CPU_MILLIS
+    nominal = factory.SelfAttribute("hard")
+    hard = 100_000
+
+
+# ---------------------------------------------------------------- scheduler: machines and queues
+
+
+class ClusterFactory(DjangoModelFactory):
+    class Meta:
+        model = Cluster
+
+    slug = factory.Sequence(lambda n: f"cluster-{n}")
+    name = factory.SelfAttribute("slug")
+
+
+class PartitionFactory(DjangoModelFactory):
+    class Meta:
+        model = Partition
+
+    cluster = factory.SubFactory(ClusterFactory)
+    name = factory.Sequence(lambda n: f"partition-{n}")
+
+
+class JoinTokenFactory(DjangoModelFactory):
+    class Meta:
+        model = JoinToken
+
+    cluster = factory.SubFactory(ClusterFactory)
+    prefix = factory.Sequence(lambda n: f"j{n:09d}")
+    digest = "0" * 64
+    expires_at = factory.LazyFunction(lambda: timezone.now() + timedelta(days=1))
+
+
+class NodeFactory(DjangoModelFactory):
+    """16 cores, 64 GiB, no GPU; `NodeFactory(gpus=4)` also writes its devices."""
+
+    class Meta:
+        model = Node
+        skip_postgeneration_save = True
+
+    cluster = factory.SubFactory(ClusterFactory)
+    name = factory.Sequence(lambda n: f"node-{n}")
+    cpu_millis = 16_000
+    memory_mib = 65_536
+    storage_mib = 102_400
+    cpu_millis_capacity = factory.SelfAttribute("cpu_millis")
+    memory_mib_capacity = factory.SelfAttribute("memory_mib")
+    last_seen_at = factory.LazyFunction(timezone.now)
+
+    @factory.post_generation
+    def gpus(node: Node, create: bool, count: int | None, **kwargs: Any) -> None:
+        if count:
+            DeviceFactory.create_batch(count, node=node, **kwargs)
+            node.gpu_millis = 1000 * count
+            node.save(update_fields=["gpu_millis"])
+
+    @factory.post_generation
+    def partition(node: Node, create: bool, partition: Partition | None, **_: Any) -> None:
+        if partition is not None:
+            node.partitions.add(partition)
+
+
+class DeviceFactory(DjangoModelFactory):
+    class Meta:
+        model = Device
+
+    node = factory.SubFactory(NodeFactory)
+    index = factory.LazyAttribute(lambda device: device.node.devices.count())
+    uuid = factory.LazyAttribute(lambda device: f"GPU-{device.node.pk}-{device.index}")
+    model = "A100"
+    memory_mib = 81_920
+
+
+class SchedulerProfileFactory(DjangoModelFactory):
+    class Meta:
+        model = SchedulerProfile
+
+    name = factory.Sequence(lambda n: f"profile {n}")
+
+
+class PriorityClassFactory(DjangoModelFactory):
+    class Meta:
+        model = PriorityClass
+
+    name = factory.Sequence(lambda n: f"CLASS{n}")
+    value = factory.Sequence(lambda n: n % 101)
+
+
+class QueueFactory(DjangoModelFactory):
+    """Its cluster gets a partition unless `partition` gives one."""
+
+    class Meta:
+        model = Queue
+        skip_postgeneration_save = True
+
+    cluster = factory.SubFactory(ClusterFactory)
+    slug = factory.Sequence(lambda n: f"queue-{n}")
+    name = factory.SelfAttribute("slug")
+
+    @factory.post_generation
+    def partition(queue: Queue, create: bool, partition: Partition | None, **_: Any) -> None:
+        queue.partitions.add(partition or PartitionFactory(cluster=queue.cluster))
+
+
+class ReservationFactory(DjangoModelFactory):
+    class Meta:
+        model = Reservation
+
+    cluster = factory.SubFactory(ClusterFactory)
+    name = "maintenance"
+    starts_at = factory.LazyFunction(lambda: timezone.now() + timedelta(hours=1))
+    ends_at = factory.LazyAttribute(lambda reservation: reservation.starts_at + timedelta(hours=2))
+
+
+class CycleFactory(DjangoModelFactory):
+    class Meta:
+        model = Cycle
+
+    cluster = factory.SubFactory(ClusterFactory)
+    fencing_token = 1
+    trigger = "test"
+    started_at = factory.LazyFunction(timezone.now)
+    snapshot_digest = "0" * 64
+    plan_digest = "0" * 64
+
+
+class LeaseFactory(DjangoModelFactory):
+    class Meta:
+        model = Lease
+
+    scope = factory.Sequence(lambda n: f"cluster:{n}")
+
+
+# ---------------------------------------------------------------- scheduler: jobs
+
+
+class JobFactory(DjangoModelFactory):
+    """A queued job of one task and one core, of a member of its project."""
+
+    class Meta:
+        model = Job
+
+    name = factory.Sequence(lambda n: f"job {n}")
+    project = factory.SubFactory(ProjectFactory)
+    user = factory.LazyAttribute(lambda job: MembershipFactory(project=job.project).user)
+    queue = factory.SubFactory(QueueFactory)
+    command = "true"
+    cpu_millis = 1000
+    memory_mib = 1024
+    state = JobState.QUEUED
+    created_at = factory.LazyFunction(timezone.now)
+    eligible_at = factory.SelfAttribute("created_at")
+
+
+class AttemptFactory(DjangoModelFactory):
+    """A running attempt; the job's own state is the test's to set."""
+
+    class Meta:
+        model = Attempt
+
+    job = factory.SubFactory(JobFactory, state=JobState.RUNNING, epoch=1)
+    epoch = factory.SelfAttribute("job.epoch")
+    backend = "agents"
+    state = AttemptState.RUNNING
+    scheduled_at = factory.LazyFunction(timezone.now)
+    started_at = factory.SelfAttribute("scheduled_at")
+
+
+class TaskFactory(DjangoModelFactory):
+    class Meta:
+        model = Task
+
+    attempt = factory.SubFactory(AttemptFactory)
+    rank = 0
+    node = factory.SubFactory(NodeFactory)
+    state = TaskState.RUNNING
+
+
+class AllocationFactory(DjangoModelFactory):
+    """What one task holds; the counters of node, device and quota are the test's to set."""
+
+    class Meta:
+        model = Allocation
+
+    attempt = factory.SubFactory(AttemptFactory)
+    rank = 0
+    node = factory.SubFactory(NodeFactory)
+    cpu_millis = 1000
+    memory_mib = 1024
+    held_at = factory.LazyFunction(timezone.now)
+
+
+class LogChunkFactory(DjangoModelFactory):
+    class Meta:
+        model = LogChunk
+
+    task = factory.SubFactory(TaskFactory)
+    stream = "stdout"
+    offset = 0
+    data = b"hello\n"
+    length = factory.LazyAttribute(lambda chunk: len(chunk.data))
+    received_at = factory.LazyFunction(timezone.now)
+
+
+class JobEventFactory(DjangoModelFactory):
+    class Meta:
+        model = JobEvent
+
+    job = factory.SubFactory(JobFactory)
+    at = factory.LazyFunction(timezone.now)
+    kind = "job.queued"
+    because = "submitted"
+
+
+class JobDependencyFactory(DjangoModelFactory):
+    class Meta:
+        model = JobDependency
+
+    job = factory.SubFactory(JobFactory)
+    on = factory.SubFactory(JobFactory)
+
+
+class IdempotencyKeyFactory(DjangoModelFactory):
+    class Meta:
+        model = IdempotencyKey
+
+    user = factory.SubFactory(UserFactory)
+    key = factory.Sequence(lambda n: f"key-{n}")
+    request_hash = "0" * 64
+
+
+# ---------------------------------------------------------------- the cast
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who every door is tried with: `owner` and `colleague` are members, `stranger` is of another project."""
+
+    project: Project
+    owner: User
+    colleague: User
+    lead: User
+    viewer: User
+    stranger: User
+    operator: User
+    auditor: User
+    admin: User
+
+    def people(self) -> dict[str, User]:
+        return {
+            name: getattr(self, name)
+            for name in ("owner", "colleague", "lead", "viewer", "stranger", "operator", "auditor", "admin")
+        }
+
+
+def the_cast() -> Cast:
+    """A project with its owner (of jobs), a colleague, a lead and a viewer; a stranger; the three site roles.
+
+    The stranger is a member of another project, so that "no project at all" hides no mistake.
+    """
+    owner, colleague, lead, viewer, stranger = (
+        UserFactory(username=name) for name in ("owner", "colleague", "lead", "viewer", "stranger")
+    )
+    project = ProjectFactory(slug="vision", name="Vision", lead=lead, member=owner, viewer=viewer)
+    MembershipFactory(project=project, user=colleague)
+    ProjectFactory(slug="elsewhere", name="Elsewhere", member=stranger)
+    return Cast(
+        project=project,
+        owner=owner,
+        colleague=colleague,
+        lead=lead,
+        viewer=viewer,
+        stranger=stranger,
+        operator=OperatorFactory(username="operator"),
+        auditor=AuditorFactory(username="auditor"),
+        admin=AdminFactory(username="admin"),
+    )
