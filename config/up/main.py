@@ -80,7 +80,8 @@ class Portal:
             if other and other.web_url:
                 raise StateError(
                     f"Already running at {other.web_url} (process {other.owner_pid}, "
-                    f"state in {self.state.path}). Stop it first, or set MUSTER_STATE to another folder to run a second portal."
+                    f"state in {self.state.path}). Stop it first, or set MUSTER_STATE to another folder to "
+                    "run a second portal."
                 )
             if time.monotonic() > deadline:
                 who = f"`{other.command}` (process {other.owner_pid})" if other else "Another process"
@@ -102,8 +103,8 @@ class Portal:
                 return listen(host, port)
             except PortInUseError as error:
                 raise StateError(
-                    f"Port {port} on {host}, asked for by {self.options.port_from}, is in use or not "
-                    f"allowed. Choose another, or leave {self.options.port_from} out to get the next free one."
+                    f"Port {port} on {host}, asked for by {self.options.port_from}, is in use or refused. "
+                    f"Choose another, or leave out {self.options.port_from} to get the next free one."
                 ) from error
         for candidate in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY):
             try:

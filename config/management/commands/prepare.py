@@ -1,4 +1,4 @@
-"""What `manage.py up` needs from the database before it serves, in one process: start-up is mostly imports."""
+"""What `manage.py up` needs from the database before it serves, in one process to start sooner."""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+# The front door. Needs python3 (3.11 or newer) and make; everything else goes into .venv.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+
+# `check --deploy` looks at the settings of production; these values name nothing that exists.
+AS_PRODUCTION := DJANGO_SETTINGS_MODULE=config.settings.production \
+  MUSTER_SECRET_KEY=only-for-the-check-4fd0b1c97a2e85d3-4fd0b1c97a2e85d3-4fd0b1c9 \
+  MUSTER_ALLOWED_HOSTS=muster.example.org \
+  DATABASE_URL=postgres://nobody@127.0.0.1:1/nothing REDIS_URL=redis://127.0.0.1:1/0
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help run check test bench docs demo lock clean runtime development
+
+help:  ## Say what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+run: runtime  ## Run the whole portal here and print its address (PORT=8080, ARGS="--nodes 2 --no-demo")
+	@exec $(PY) manage.py up $(ARGS)
+
+check: development  ## Style, types, import contracts, migrations, deployment checks: what CI runs
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+	$(PY) manage.py makemigrations --check --dry-run
+	env $(AS_PRODUCTION) $(PY) manage.py check --deploy --fail-level WARNING
+	@echo "All checks passed."
+
+test: development  ## The whole test suite (ARGS="tests/scheduler -k gang")
+	@exec $(PY) -m pytest $(ARGS)
+
+bench: development  ## Measure, and write var/bench/latest.json
+	@exec $(PY) -m benchmarks.run $(ARGS)
+
+demo: runtime  ## Load demo people, projects and queues where they are missing
+	@exec $(PY) manage.py seed_demo
+
+docs: development  ## Write the OpenAPI description to docs/reference/openapi.yaml
+	@mkdir -p docs/reference
+	@exec $(PY) manage.py spectacular --validate --file docs/reference/openapi.yaml
+
+lock:  ## Make the lock files again from requirements*.in (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links requirements.in -o requirements.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links -c requirements.txt requirements-dev.in -o requirements-dev.txt
+
+clean:  ## Remove what was built; the state in var/ stays
+	rm -rf $(VENV) static-root .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './var/*' -prune -exec rm -rf {} +
+
+runtime:
+	@$(PYTHON) -m config.up.bootstrap runtime
+
+development:
+	@$(PYTHON) -m config.up.bootstrap development

@@ -1,0 +1,60 @@
+"""The API's knobs: who may call, how answers look, how often one may ask, and the text of its schema."""
+
+from __future__ import annotations
+
+import environ
+
+env = environ.Env()
+
+#: The most jobs one request to jobs:bulk may carry, and the most elements of one array.
+MUSTER_MAX_BULK = env.int("MUSTER_MAX_BULK", default=1000)
+MUSTER_MAX_ARRAY_SIZE = env.int("MUSTER_MAX_ARRAY_SIZE", default=10_000)
+#: How old the figures may be that say whether a request could ever fit.
+MUSTER_SHAPES_SECONDS = env.float("MUSTER_SHAPES_SECONDS", default=5.0)
+#: Requests a second that one token or person may make on average, and at once; 0 takes the limit away.
+MUSTER_API_RATE = env.float("MUSTER_API_RATE", default=500.0)
+MUSTER_API_BURST = env.int("MUSTER_API_BURST", default=3000)
+#: Answers kept for a repeated Idempotency-Key.
+MUSTER_KEEP_IDEMPOTENCY_HOURS = env.int("MUSTER_KEEP_IDEMPOTENCY_HOURS", default=24)
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "accounts.api.authentication.BearerAuthentication",
+        "accounts.api.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["accounts.api.permissions.ScopePermission"],
+    "DEFAULT_PARSER_CLASSES": ["config.rest.CleanJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PAGINATION_CLASS": "config.rest.NewestFirst",
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_THROTTLE_CLASSES": ["config.rest.Throttle"],
+    "DEFAULT_SCHEMA_CLASS": "config.rest.Schema",
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "config.rest.Negotiation",
+    "EXCEPTION_HANDLER": "config.rest.handle_exception",
+    "PAGE_SIZE": 100,
+    "UNICODE_JSON": True,
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Muster",
+    "DESCRIPTION": "A job scheduler and quota portal for shared compute. Amounts of a job are per task. "
+    "Errors are RFC 9457 problems with a stable `code`. Send an `Idempotency-Key` with a POST to be able to "
+    "repeat it safely.",
+    "VERSION": "1.0.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": False, "tryItOutEnabled": False},
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "config.rest.describe_errors",
+    ],
+}
