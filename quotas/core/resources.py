@@ -49,7 +49,11 @@ class Resources:
 
     def __mul__(self, times: int) -> Resources:
         return Resources(
-            *(getattr(self, name) * times for name in NAMES),
+            cpu_millis=self.cpu_millis * times,
+            memory_mib=self.memory_mib * times,
+            gpus=self.gpus * times,
+            gpu_millis=self.gpu_millis * times,
+            storage_mib=self.storage_mib * times,
             extras=tuple((name, amount * times) for name, amount in self.extras),
         )
 
@@ -58,7 +62,11 @@ class Resources:
         for name, amount in other.extras:
             extras[name] = extras.get(name, 0) + sign * amount
         return Resources(
-            *(getattr(self, name) + sign * getattr(other, name) for name in NAMES),
+            cpu_millis=self.cpu_millis + sign * other.cpu_millis,
+            memory_mib=self.memory_mib + sign * other.memory_mib,
+            gpus=self.gpus + sign * other.gpus,
+            gpu_millis=self.gpu_millis + sign * other.gpu_millis,
+            storage_mib=self.storage_mib + sign * other.storage_mib,
             extras=tuple(sorted((name, amount) for name, amount in extras.items() if amount)),
         )
 
@@ -86,7 +94,7 @@ class Resources:
         return replace(self, extras=tuple(sorted(extras.items())))
 
 
-assert tuple(f.name for f in fields(Resources))[:-1] == NAMES  # noqa: S101 - NAMES is the columns, in order
+assert tuple(f.name for f in fields(Resources))[:-1] == NAMES
 
 
 class BadAmount(ValueError):

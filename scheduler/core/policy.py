@@ -41,7 +41,7 @@ class Policy:
     with the reason Priority). Without it a later job may start whenever it fits, which can make a large
     job wait long while small ones keep arriving.
 
-    `weights` add scorers by name to the placement's own score; the sum is normalised to 0..100.
+    `weights` are (scorer, weight) pairs that replace those of the placement; empty takes the placement's own.
     `plugins` names outside plugins, in order; the caller of `plan_cycle` hands over the objects.
     """
 

@@ -173,7 +173,7 @@ class QuotaColumns(Columns):
     """Upper bounds on what may be in use at once.
 
     `resource` is a name of `quotas.core.resources.NAMES` (`gpu_millis` counts whole devices as 1000 each),
-    `jobs` (running jobs), or the name of an extra.
+    `running_jobs`, or the name of an extra. Lines without a hard bound are left out.
     """
 
     id: Ints = ints()
@@ -288,9 +288,7 @@ class Snapshot:
 GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms", "classes"})
 
 
-def _canonical_classes(
-    classes: tuple[RequestClass, ...], met: Ints
-) -> tuple[tuple[RequestClass, ...], Ints]:
+def _canonical_classes(classes: tuple[RequestClass, ...], met: Ints) -> tuple[tuple[RequestClass, ...], Ints]:
     """The classes that some job has, each once and in their fixed order, and the new number of each old one."""
     kept = tuple(sorted({classes[number] for number in met.tolist()}, key=lambda request: request.sort_key))
     place = {request: number for number, request in enumerate(kept)}

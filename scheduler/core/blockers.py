@@ -1,0 +1,392 @@
+"""Blockers: everything that keeps a job waiting, each with its numbers; the strongest is the headline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.feasibility import FactGate, Question, RoomGate, capacity_slots, task_slots
+from scheduler.core.groups import Group, describe
+from scheduler.core.placement import Candidates, Shape, choose_nodes, spread_tasks
+from scheduler.core.plan import Decision, Fact, GateCount
+from scheduler.core.plugins import Rules
+from scheduler.core.reasons import PRECEDENCE, ReasonCode
+from scheduler.core.snapshot import GATE_REASONS, JobGate
+from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.world import World
+
+Facts = dict[str, int | str]
+
+
+def decide(reason: ReasonCode, **facts: int | str) -> Decision:
+    """A decision without node counts; empty texts are left out."""
+    return Decision(reason, facts=_sorted_facts(facts))
+
+
+def own_blockers(world: World) -> Iterator[tuple[Ints, Decision]]:
+    """What jobs' own rows and their queues say, before any node is asked: (pending rows, why)."""
+    snapshot = world.snapshot
+    pending, queues = snapshot.pending, snapshot.queues
+    for gate, reason in GATE_REASONS.items():
+        if gate is not JobGate.BACKOFF:
+            yield np.flatnonzero(pending.gate == gate), decide(reason)
+    for row in np.flatnonzero(queues.paused).tolist():
+        why = decide(ReasonCode.QUEUE_STOPPED, queue=queues.name[row], text=queues.paused_text[row])
+        yield np.flatnonzero(world.pending_queue == row), why
+    early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
+    for rows, values in _split(early, pending.eligible_ms[early], pending.gate[early]):
+        reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME
+        yield rows, decide(reason, begin_ms=values[0])
+    if len(pending):
+        bound = queues.max_wall_seconds[world.pending_queue]
+        long = np.flatnonzero((bound > 0) & (pending.time_limit_seconds > bound))
+        for rows, values in _split(long, pending.time_limit_seconds[long], world.pending_queue[long]):
+            yield (
+                rows,
+                decide(
+                    ReasonCode.EXCEEDS_MAX_WALLTIME,
+                    needs=values[0],
+                    limit=int(queues.max_wall_seconds[values[1]]),
+                    queue=queues.name[values[1]],
+                ),
+            )
+
+
+def array_blockers(world: World, workspace: Workspace) -> Iterator[tuple[Ints, Decision]]:
+    """Jobs of arrays that already have as many members running as they allow."""
+    pending = world.snapshot.pending
+    bound = np.flatnonzero((pending.array_id > 0) & (pending.array_max_running > 0))
+    for rows, values in _split(bound, pending.array_id[bound], pending.array_max_running[bound]):
+        running = workspace.array_running.get(values[0], 0)
+        if running >= values[1]:
+            yield (
+                rows,
+                decide(
+                    ReasonCode.RATE_LIMITED, scope="array", array=values[0], running=running, limit=values[1]
+                ),
+            )
+
+
+class Answers:
+    """What groups of jobs are told, each worked out once for one state of the workspace."""
+
+    def __init__(self, world: World, workspace: Workspace, rules: Rules) -> None:
+        self.world = world
+        self.workspace = workspace
+        self.rules = rules
+        self._groups: dict[int, Group] = {}
+        self._candidates: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Candidates] = {}
+        self._never: dict[tuple[int, Shape], Decision | None] = {}
+        self._now: dict[tuple[int, Shape], Decision | None] = {}
+        self._now_at = -1
+
+    def group(self, row: int) -> Group:
+        """The group of the pending job in this row."""
+        if row not in self._groups:
+            self._groups[row] = describe(self.world, row)
+        return self._groups[row]
+
+    def candidates(self, group: Group) -> Candidates:
+        """The nodes for a group's question; groups with an equal question share them."""
+        question = group.question
+        key = (group.class_index, question.queue_partition_ids, question.reservation_rows)
+        if key not in self._candidates:
+            self._candidates[key] = Candidates(question, self.workspace, self.rules)
+        return self._candidates[key]
+
+    def never(self, group: Group) -> Decision | None:
+        """Why this can never start as written, however empty the cluster; None when it can."""
+        candidates = self.candidates(group)
+        key = (id(candidates), group.shape)
+        if key not in self._never:
+            self._never[key] = never_fits(candidates, group.shape, self.rules)
+        return self._never[key]
+
+    def quota(self, group: Group) -> list[Decision]:
+        """Every quota line without room for it."""
+        quotas, workspace = self.world.snapshot.quotas, self.workspace
+        found: list[Decision] = []
+        for line, need in workspace.charges(group.project_row, group.class_index, group.shape.tasks):
+            hard, used = workspace.quota_hard[line], workspace.quota_used[line]
+            if used + need <= hard:
+                continue
+            facts: Facts = {
+                "owner": quotas.owner[line],
+                "resource": quotas.resource[line],
+                "needs": need,
+                "limit": hard,
+            }
+            if hard == 0:
+                found.append(decide(ReasonCode.QUOTA_ZERO, **facts))
+            elif need > hard:
+                found.append(decide(ReasonCode.EXCEEDS_MAX_QUOTA, **facts))
+            else:
+                found.append(decide(ReasonCode.WAITING_FOR_QUOTA, used=used, **facts))
+        return found
+
+    def queue(self, group: Group) -> Decision | None:
+        """Whether its queue already runs as many jobs as it may."""
+        workspace, row = self.workspace, group.queue_row
+        if not workspace.queue_is_full(row):
+            return None
+        return decide(
+            ReasonCode.RATE_LIMITED,
+            scope="queue",
+            queue=self.world.snapshot.queues.name[row],
+            running=workspace.queue_running[row],
+            limit=workspace.queue_bound[row],
+        )
+
+    def nodes(self, group: Group) -> Decision | None:
+        """Why no nodes are there for it now; None when they are."""
+        if self._now_at != self.workspace.log_length:
+            self._now.clear()
+            self._now_at = self.workspace.log_length
+        candidates = self.candidates(group)
+        key = (id(candidates), group.shape)
+        if key not in self._now:
+            self._now[key] = not_now(candidates, group.shape, self.rules)
+        return self._now[key]
+
+    def pool(self, group: Group) -> Decision | None:
+        """Whether a licence or other extra of the cluster is short."""
+        short = self.workspace.short_pool(group.question.request, group.shape.tasks)
+        if short is None:
+            return None
+        name, needs, free, total = short
+        return decide(ReasonCode.WAITING_FOR_RESOURCES, resource=name, needs=needs, free=free, total=total)
+
+    def blockers(self, group: Group) -> list[Decision]:
+        """Everything that keeps the group's jobs from starting now, strongest first; empty = nothing does."""
+        never = self.never(group)
+        found = [never, self.queue(group), *self.quota(group)]
+        if never is None:
+            found += [self.pool(group), self.nodes(group)]
+        return sorted((d for d in found if d is not None), key=lambda decision: PRECEDENCE[decision.reason])
+
+
+def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | None:
+    """What makes a request impossible on this cluster even when all of it is idle and open."""
+    question, world, workspace = candidates.question, candidates.workspace.world, candidates.workspace
+    if not shape.is_possible:
+        return decide(
+            ReasonCode.INVALID_SPEC,
+            kind="shape",
+            tasks=shape.tasks,
+            nodes=shape.nodes,
+            tasks_per_node=shape.tasks_per_node,
+        )
+    short = workspace.short_pool(question.request, shape.tasks)
+    if short is not None and short[1] > short[3]:
+        return decide(
+            ReasonCode.INVALID_SPEC, kind="total", resource=short[0], needs=short[1], total=short[3]
+        )
+    slots, allowed = capacity_slots(question, world, rules.gates)
+    if not allowed.any():
+        return _no_matching_node(candidates, rules)
+    if spread_tasks(slots, np.zeros(world.node_count), shape) is not None:
+        return None
+    facts: Facts
+    rooms = _capacities(question, world, rules)
+    counts = gate_counts(candidates, rules)
+    if not slots.any():
+        for name, column, need in rooms:
+            largest = int(column[allowed].max())
+            if need > largest:
+                facts = {"kind": "node", "resource": name, "needs": need, "largest": largest}
+                return _with_gates(ReasonCode.INVALID_SPEC, facts, world, counts)
+        return _with_gates(ReasonCode.NO_MATCHING_NODE, {"gate": "combination"}, world, counts)
+    for name, column, need in rooms:
+        total = int(column[allowed].sum())
+        if need * shape.tasks > total:
+            facts = {"kind": "total", "resource": name, "needs": need * shape.tasks, "total": total}
+            return _with_gates(ReasonCode.INVALID_SPEC, facts, world, counts)
+    facts = {"kind": "total", "resource": "tasks", "needs": shape.tasks,
+             "total": int(np.minimum(slots, shape.tasks).sum()), "nodes_wanted": shape.nodes,
+             "tasks_per_node": shape.tasks_per_node}  # fmt: skip
+    return _with_gates(ReasonCode.INVALID_SPEC, facts, world, counts)
+
+
+def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | None:
+    """Which of the passing conditions keeps a request that is possible from its nodes; None = nothing."""
+    if choose_nodes(candidates, shape) is not None:
+        return None
+    question, workspace = candidates.question, candidates.workspace
+    world = workspace.world
+    counts = gate_counts(candidates, rules)
+    everywhere = NodeView(workspace)
+    open_but_reserved = np.ones(world.node_count, dtype=np.bool_)
+    for gate in rules.gates:
+        if not isinstance(gate, RoomGate) and gate.name != "reserved":
+            open_but_reserved &= gate.filter(question, everywhere)
+    held = world.reserved(question.reservation_rows)
+    opened = open_but_reserved & ~held
+
+    if held.any():
+        slots = task_slots(question, workspace, open_but_reserved, rules.gates)
+        if spread_tasks(slots, np.zeros(world.node_count), shape) is not None:
+            return _with_gates(ReasonCode.RESERVATION, _reservation_facts(question, world), world, counts)
+
+    suitable = capacity_slots(question, world, rules.gates)[0] > 0
+    if not (suitable & world.is_up).any():
+        silent = int(suitable.sum())
+        return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, world, counts)
+
+    rooms = list(_frees(question, workspace, rules))
+    for name, column, need in rooms:
+        free = int(np.maximum(column[opened], 0).sum())
+        if need * shape.tasks > free:
+            facts = _resource_facts(
+                candidates, name, rules, needs=need * shape.tasks, free=free, opened=opened
+            )
+            return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, world, counts)
+    if rooms and opened.any():
+        # Enough in all, but in pieces: name the resource that splits worst, the first among equals.
+        fitting = [
+            (int((column[opened] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)
+        ]
+        name, column, need = rooms[min(fitting)[1]]
+        facts = {
+            "resource": name,
+            "needs": need * shape.tasks,
+            "per_task": need,
+            "free": int(np.maximum(column[opened], 0).sum()),
+            "largest": int(column[opened].max()),
+        }
+        return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, facts, world, counts)
+    # Nothing is measured, or every node is closed: say how many nodes are, the counts say why.
+    facts = {
+        "resource": "nodes",
+        "needs": max(shape.nodes, 1),
+        "free": int(opened.sum()),
+        "total": int(suitable.sum()),
+    }
+    return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, world, counts)
+
+
+def gate_counts(candidates: Candidates, rules: Rules) -> tuple[GateCount, ...]:
+    """For each gate that turns a node away: how many it is the first to turn away, and how many in all."""
+    everywhere = NodeView(candidates.workspace)
+    left = np.ones(candidates.workspace.world.node_count, dtype=np.bool_)
+    counts: list[GateCount] = []
+    for gate in rules.gates:
+        if isinstance(gate, FactGate) and gate.keep(candidates.question, candidates.workspace.world) is None:
+            continue
+        keep = gate.filter(candidates.question, everywhere)
+        alone = int((~keep).sum())
+        if alone:
+            counts.append(GateCount(gate.name, first=int((left & ~keep).sum()), alone=alone))
+            left &= keep
+    return tuple(counts)
+
+
+def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
+    """No node passes the permanent gates: name the one that turns most away, and what it was asked for."""
+    question, world = candidates.question, candidates.workspace.world
+    request = question.request
+    counts = gate_counts(candidates, rules)
+    permanent = {gate.name for gate in rules.gates if isinstance(gate, FactGate) and gate.permanent}
+    worst = max((c for c in counts if c.gate in permanent), key=lambda count: count.alone, default=None)
+    facts: Facts = {"gate": worst.gate if worst else "none"}
+    if worst is not None and worst.gate == "gpu_model":
+        facts["wanted"] = request.gpu_model
+        if request.gpu_memory_mib:
+            facts["gpu_memory_mib"] = request.gpu_memory_mib
+    elif worst is not None and worst.gate == "labels":
+        facts["wanted"] = ", ".join(f"{key}={value}" for key, value in request.node_selector)
+    return _with_gates(ReasonCode.NO_MATCHING_NODE, facts, world, counts)
+
+
+def _reservation_facts(question: Question, world: World) -> Facts:
+    """The reservation in the way that ends last."""
+    reservations = world.snapshot.reservations
+    row = max(question.reservation_rows, key=lambda row: (int(reservations.ends_ms[row]), -row))
+    return {
+        "reservation": reservations.name[row],
+        "starts_ms": int(reservations.starts_ms[row]),
+        "ends_ms": int(reservations.ends_ms[row]),
+        "reserved_nodes": int(world.reserved(question.reservation_rows).sum()),
+    }
+
+
+def _resource_facts(
+    candidates: Candidates, name: str, rules: Rules, *, needs: int, free: int, opened: Bools
+) -> Facts:
+    """Needed, free now, there in all, and how much of it ends by when."""
+    question, world = candidates.question, candidates.workspace.world
+    facts: Facts = {"resource": name, "needs": needs, "free": free}
+    if name in {"gpus", "gpu_millis"} and question.request.gpu_model:
+        facts["gpu_model"] = question.request.gpu_model
+    total, amounts = _held(question, world, name)
+    facts["total"] = int(total[capacity_slots(question, world, rules.gates)[1]].sum())
+    ends = world.allocation_end_ms
+    counted = (
+        np.flatnonzero((ends > 0) & opened[world.allocation_node] & (amounts > 0)) if len(ends) else ends
+    )
+    if len(counted):
+        counted = counted[np.argsort(ends[counted], kind="stable")]
+        running = np.cumsum(amounts[counted])
+        last = min(int(np.searchsorted(running, needs - free)), len(counted) - 1)
+        facts["ending"] = int(running[last])
+        facts["ending_by_ms"] = max(int(ends[counted[last]]), world.snapshot.now_ms)
+    return facts
+
+
+def _held(question: Question, world: World, name: str) -> tuple[Ints, Ints]:
+    """What every node has of a resource, and what every allocation holds of it."""
+    nodes, allocations = world.snapshot.nodes, world.snapshot.allocations
+    if name in {"gpus", "gpu_millis"}:
+        fitting = world.gpu_matches(question.request.gpu_model, question.request.gpu_memory_mib)
+        unit = GPU_MILLIS if name == "gpu_millis" else 1
+        held = world.devices_held(fitting)
+        return world.per_node(fitting) * unit, held * allocations.gpu_millis if name == "gpu_millis" else held
+    return getattr(nodes, name), getattr(allocations, name)
+
+
+def _frees(question: Question, workspace: Workspace, rules: Rules) -> Iterator[tuple[str, Ints, int]]:
+    """Every measured resource: what each node has free, and what a task needs."""
+    world, request = workspace.world, question.request
+    for gate in rules.gates:
+        if isinstance(gate, RoomGate) and (headroom := gate.free(question, workspace)) is not None:
+            column, need = headroom
+            if gate.name == "gpus" and request.shares_gpu:
+                usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
+                column = np.zeros(world.node_count, dtype=np.int64)
+                np.add.at(column, world.device_node[usable], GPU_MILLIS - workspace.device_used[usable])
+                yield "gpu_millis", column, need
+            else:
+                yield gate.name, column, need
+
+
+def _capacities(question: Question, world: World, rules: Rules) -> list[tuple[str, Ints, int]]:
+    """Every measured resource: what each node has in all, and what a task needs."""
+    found: list[tuple[str, Ints, int]] = []
+    for gate in rules.gates:
+        if isinstance(gate, RoomGate) and (headroom := gate.capacity(question, world)) is not None:
+            if gate.name == "gpus" and question.request.shares_gpu:
+                found.append(("gpu_millis", headroom[0] * GPU_MILLIS, question.request.per_task.gpu_millis))
+            else:
+                found.append((gate.name, *headroom))
+    return found
+
+
+def _with_gates(reason: ReasonCode, facts: Facts, world: World, counts: tuple[GateCount, ...]) -> Decision:
+    return Decision(reason, facts=_sorted_facts(facts), nodes=world.node_count, gates=counts)
+
+
+def _sorted_facts(facts: Facts) -> tuple[Fact, ...]:
+    return tuple(sorted((name, value) for name, value in facts.items() if value != ""))
+
+
+def _split(rows: Ints, *columns: Ints) -> Iterator[tuple[Ints, tuple[int, ...]]]:
+    """The rows by equal values of the columns (one value a row), each with those values."""
+    if not len(rows):
+        return
+    order = np.lexsort((rows, *columns[::-1]))
+    values = np.stack([column[order] for column in columns], axis=1)
+    changes = np.flatnonzero((values[1:] != values[:-1]).any(axis=1)) + 1
+    for part, first in zip(np.split(rows[order], changes), [0, *changes.tolist()], strict=True):
+        yield part, tuple(values[first].tolist())

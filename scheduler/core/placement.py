@@ -1,0 +1,218 @@
+"""Placement: all tasks of a job onto nodes and devices, or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.feasibility import FactGate, NodeFilter, Question, RoomGate, task_slots
+from scheduler.core.plan import Placement
+from scheduler.core.plugins import Rules
+from scheduler.core.scoring import score_parts, total_score
+from scheduler.core.workspace import Floats, NodeView, Workspace
+
+#: A node that cannot take a task; every real score is at least 0.
+NO: Final = -1.0
+
+#: Refresh all nodes instead of the touched ones when that is less work (measured: about a third, or 256).
+_FEW_NODES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many tasks, and what the job says about their spread (0 = says nothing)."""
+
+    tasks: int = 1
+    nodes: int = 0
+    tasks_per_node: int = 0
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the three numbers can be true together on any cluster."""
+        if self.nodes > self.tasks:
+            return False
+        if self.nodes and self.tasks_per_node:
+            return -(-self.tasks // self.tasks_per_node) == self.nodes
+        return True
+
+
+class Candidates:
+    """The nodes for one question: a score a node, or `NO`; brought up to date from the workspace's log.
+
+    Idea: filter and score every node each time somebody asks. The code differs in that only nodes touched
+    since the last time are looked at again, and that shapes which failed are remembered: inside a cycle
+    capacity only shrinks, so what did not fit will not fit later.
+    """
+
+    __slots__ = ("_cursor", "_dynamic", "_rules", "_static", "failed", "question", "scores", "workspace")
+
+    def __init__(self, question: Question, workspace: Workspace, rules: Rules) -> None:
+        self.question = question
+        self.workspace = workspace
+        self.failed: set[Shape] = set()
+        self._rules = rules
+        everywhere = NodeView(workspace)
+        self._static: Bools = np.ones(workspace.world.node_count, dtype=np.bool_)
+        for gate in rules.gates:
+            if isinstance(gate, FactGate):
+                mask = gate.keep(question, workspace.world)
+                self._static = self._static if mask is None else self._static & mask
+            elif not gate.dynamic:
+                self._static = self._static & gate.filter(question, everywhere)
+        self._dynamic: tuple[NodeFilter, ...] = tuple(
+            gate
+            for gate in rules.gates
+            if gate.dynamic and not (isinstance(gate, RoomGate) and gate.free(question, workspace) is None)
+        )
+        self.scores: Floats = self._score(everywhere)
+        self._cursor = workspace.log_length
+
+    def refresh(self) -> Floats:
+        """Scores as of now."""
+        workspace = self.workspace
+        stale = workspace.log_length - self._cursor
+        if stale:
+            if workspace.world.node_count <= _FEW_NODES or stale * 3 > workspace.world.node_count:
+                self.scores = self._score(NodeView(workspace))
+            else:
+                rows = workspace.log[self._cursor : workspace.log_length]
+                self.scores[rows] = self._score(NodeView(workspace, rows))
+            self._cursor = workspace.log_length
+        return self.scores
+
+    def best(self) -> int:
+        """The row of the best node for one task, lowest row first among equals; -1 when none can take it."""
+        scores = self.refresh()
+        if not len(scores):
+            return -1
+        row = int(scores.argmax())
+        return row if scores[row] >= 0.0 else -1
+
+    def slots(self) -> Ints:
+        """How many tasks each node could take at once, now."""
+        return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self._rules.gates)
+
+    def parts(self, row: int) -> tuple[tuple[str, int], ...]:
+        """Why this node: the parts of its score, for the record."""
+        nodes = NodeView(self.workspace, np.array([row], dtype=np.int64))
+        return score_parts(self._rules.scorers, self.question, nodes)
+
+    def _score(self, nodes: NodeView) -> Floats:
+        keep = nodes.bools(self._static)
+        for gate in self._dynamic:
+            keep = keep & gate.filter(self.question, nodes)
+        return np.where(keep, total_score(self._rules.scorers, self.question, nodes), NO)
+
+
+def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] | None:
+    """(node row, tasks on it) for a whole job, by row; None when it does not fit whole.
+
+    One node when one can take all, else as few as can be, the last one the tightest that holds the rest.
+    """
+    if shape in candidates.failed or not shape.is_possible:
+        return None
+    if shape.tasks == 1:
+        row = candidates.best()
+        chosen = [(row, 1)] if row >= 0 else None
+    else:
+        chosen = spread_tasks(candidates.slots(), candidates.scores, shape)
+    if chosen is None:
+        candidates.failed.add(shape)
+        return None
+    return sorted(chosen)
+
+
+def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:
+    """Divide a job's tasks over nodes with so many slots each; None when they do not all fit."""
+    tasks, nodes, each = shape.tasks, shape.nodes, shape.tasks_per_node
+    if each:
+        return _equal_parts(slots, scores, tasks, each)
+    if nodes:
+        return _exactly(slots, scores, tasks, nodes)
+    # One node for all.
+    whole = np.flatnonzero(slots >= tasks)
+    if len(whole):
+        return [(int(whole[scores[whole].argmax()]), tasks)]
+    # As few nodes as can be: the roomiest first, and the best of those that hold what is left at the end.
+    rows = np.flatnonzero(slots > 0)
+    if int(np.minimum(slots[rows], tasks).sum()) < tasks:
+        return None
+    chosen: list[tuple[int, int]] = []
+    order = rows[np.lexsort((rows, -scores[rows], -slots[rows]))]
+    for position, row in enumerate(order.tolist()):
+        left = order[position:]
+        holding = left[slots[left] >= tasks]
+        if len(holding):
+            fewest = holding[slots[holding] == slots[holding].min()]
+            chosen.append((int(fewest[np.lexsort((fewest, -scores[fewest]))[0]]), tasks))
+            break
+        chosen.append((row, int(slots[row])))
+        tasks -= int(slots[row])
+    return chosen
+
+
+def _equal_parts(slots: Ints, scores: Floats, tasks: int, each: int) -> list[tuple[int, int]] | None:
+    """`each` tasks on every node, and what is left over on one more."""
+    full, rest = divmod(tasks, each)
+    rows = _best_rows(np.flatnonzero(slots >= each), scores)
+    if len(rows) < full:
+        return None
+    chosen = [(row, each) for row in rows[:full]]
+    if rest:
+        others = np.flatnonzero(slots >= rest)
+        spare = [row for row in _best_rows(others, scores) if row not in set(rows[:full])]
+        if not spare:
+            return None
+        chosen.append((spare[0], rest))
+    return chosen
+
+
+def _exactly(slots: Ints, scores: Floats, tasks: int, nodes: int) -> list[tuple[int, int]] | None:
+    """At least one task on each of so many nodes: evenly when that fits, else the roomiest take more."""
+    even, more = divmod(tasks, nodes)
+    roomy = _best_rows(np.flatnonzero(slots >= even + (1 if more else 0)), scores)
+    if len(roomy) >= nodes:
+        return [(row, even + (1 if place < more else 0)) for place, row in enumerate(sorted(roomy[:nodes]))]
+    rows = np.flatnonzero(slots > 0)
+    rows = rows[np.lexsort((rows, -scores[rows], -slots[rows]))][:nodes]
+    if len(rows) < nodes or int(np.minimum(slots[rows], tasks).sum()) < tasks:
+        return None
+    chosen: list[tuple[int, int]] = []
+    for place, row in enumerate(rows.tolist()):
+        count = min(int(slots[row]), tasks - (nodes - place - 1))  # leave one for each node after it
+        chosen.append((row, count))
+        tasks -= count
+    return chosen
+
+
+def _best_rows(rows: Ints, scores: Floats) -> list[int]:
+    order: list[int] = rows[np.lexsort((rows, -scores[rows]))].tolist()
+    return order
+
+
+def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[Placement, ...]:
+    """Hand out nodes and devices to every task, in rank order, from the workspace."""
+    workspace, request = candidates.workspace, candidates.question.request
+    per_task = request.per_task
+    millis = (per_task.gpu_millis if request.shares_gpu else GPU_MILLIS) if per_task.gpus else 0
+    node_ids, device_ids = workspace.world.snapshot.nodes.id, workspace.world.device_id
+    placements: list[Placement] = []
+    for row, count in chosen:
+        node_id = int(node_ids[row])
+        for _ in range(count):
+            devices = workspace.pick_devices(row, request)
+            workspace.take(row, per_task, devices, millis)
+            placements.append(
+                Placement(
+                    rank=len(placements),
+                    node_id=node_id,
+                    device_ids=tuple(int(device_ids[device]) for device in devices),
+                    gpu_millis=millis,
+                    numa=workspace.numa_of(devices),
+                )
+            )
+    return tuple(placements)

@@ -1,0 +1,204 @@
+"""World: a snapshot with its ids resolved to rows, and static questions about nodes answered by columns."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE, Requirement, Taint, Toleration
+from scheduler.core.columns import Bools, Ints, rows_of
+from scheduler.core.lifecycle import NodeState
+from scheduler.core.snapshot import Snapshot
+
+_VENDORS: Final = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|instinct)-")
+
+
+class World:
+    """Row numbers in place of ids. Immutable once made; scratch state is in the workspace.
+
+    Devices are kept in the order (node row, position), so that a node's devices are one slice.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        nodes, devices = snapshot.nodes, snapshot.devices
+        self.snapshot = snapshot
+        self.node_count = len(nodes)
+        self.is_up: Bools = np.array([state == NodeState.UP for state in nodes.state], dtype=np.bool_)
+
+        node_row = rows_of(nodes.id, devices.node_id, what="node")
+        order = np.lexsort((devices.id, devices.position, node_row))
+        self.device_node: Ints = node_row[order]
+        self.device_id: Ints = devices.id[order]
+        self.device_numa: Ints = devices.numa[order]
+        self.device_memory: Ints = devices.memory_mib[order]
+        self.device_healthy: Bools = devices.healthy[order]
+        self.device_used: Ints = devices.used_millis[order]
+        self.device_model: tuple[str, ...] = tuple(devices.model[i] for i in order.tolist())
+        self.device_first: list[int] = np.searchsorted(
+            self.device_node, np.arange(self.node_count + 1)
+        ).tolist()
+        self.device_numa_list: list[int] = self.device_numa.tolist()
+        self.numa_count = int(self.device_numa.max(initial=0)) + 1
+
+        self.barred_by: list[Ints] | None = None  # kept by groups: a mask of pending rows a reservation
+
+        self._repelled: dict[tuple[tuple[Toleration, ...], bool], Bools | None] = {}
+        self._gpu_matches: dict[tuple[str, int], Bools] = {}
+        self._models = tuple(dict.fromkeys(self.device_model))
+        place = {model: number for number, model in enumerate(self._models)}
+        self._model_number: Ints = np.array([place[model] for model in self.device_model], dtype=np.int64)
+
+    # Rows of ids.
+
+    @cached_property
+    def node_row(self) -> dict[int, int]:
+        return {node_id: row for row, node_id in enumerate(self.snapshot.nodes.id.tolist())}
+
+    @cached_property
+    def device_row(self) -> dict[int, int]:
+        return {device_id: row for row, device_id in enumerate(self.device_id.tolist())}
+
+    @cached_property
+    def pending_queue(self) -> Ints:
+        return rows_of(self.snapshot.queues.id, self.snapshot.pending.queue_id, what="queue")
+
+    @cached_property
+    def pending_project(self) -> Ints:
+        return rows_of(self.snapshot.projects.id, self.snapshot.pending.project_id, what="project")
+
+    @cached_property
+    def allocation_node(self) -> Ints:
+        return rows_of(self.snapshot.nodes.id, self.snapshot.allocations.node_id, what="node")
+
+    @cached_property
+    def allocation_end_ms(self) -> Ints:
+        """When the job of each allocation is expected to end; 0 = unknown."""
+        running = self.snapshot.running
+        return running.expected_end_ms[
+            rows_of(running.id, self.snapshot.allocations.job_id, what="running job")
+        ]
+
+    def devices_held(self, devices: Bools) -> Ints:
+        """How many of these devices each allocation holds."""
+        allocation, device = self._allocated_devices
+        return np.bincount(allocation[devices[device]], minlength=len(self.snapshot.allocations)).astype(
+            np.int64
+        )
+
+    @cached_property
+    def _allocated_devices(self) -> tuple[Ints, Ints]:
+        """(row of the allocation, row of the device) of every device that is held."""
+        pairs = [
+            (row, self.device_row[device_id])
+            for row, device_ids in enumerate(self.snapshot.allocations.device_ids)
+            for device_id in device_ids
+            if device_id in self.device_row
+        ]
+        table = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
+        return table[:, 0], table[:, 1]
+
+    # Static facts of nodes, one array a question.
+
+    @cached_property
+    def _labels(self) -> dict[str, dict[str, list[int]]]:
+        """Label key -> value -> rows of the nodes that have it: read once, however many classes ask."""
+        table: dict[str, dict[str, list[int]]] = {}
+        for row, labels in enumerate(self.snapshot.nodes.labels):
+            for key, value in labels:
+                table.setdefault(key, {}).setdefault(value, []).append(row)
+        return table
+
+    def labelled(self, key: str, value: str) -> Bools:
+        """Nodes that carry this label."""
+        return self._mask(self._labels.get(key, {}).get(value, []))
+
+    def meets(self, requirement: Requirement) -> Bools:
+        """Nodes whose labels meet one condition: each distinct value of the key is tried once."""
+        values = self._labels.get(requirement.key, {})
+        met = np.full(self.node_count, requirement.holds_for({}), dtype=np.bool_)
+        for value, rows in values.items():
+            met[rows] = requirement.holds_for({requirement.key: value})
+        return met
+
+    @cached_property
+    def _taints(self) -> dict[Taint, list[int]]:
+        table: dict[Taint, list[int]] = {}
+        for row, taints in enumerate(self.snapshot.nodes.taints):
+            for taint in taints:
+                table.setdefault(taint, []).append(row)
+        return table
+
+    def repelled(self, tolerations: tuple[Toleration, ...], *, hard: bool) -> Bools | None:
+        """Nodes with a taint that none of these tolerates, hard or soft; None when there is none."""
+        key = (tolerations, hard)
+        if key in self._repelled:
+            return self._repelled[key]
+        effects = HARD_EFFECTS if hard else frozenset({PREFER_NO_SCHEDULE})
+        mask: Bools | None = None
+        for taint, rows in self._taints.items():
+            if taint.effect in effects and not any(toleration.tolerates(taint) for toleration in tolerations):
+                mask = np.zeros(self.node_count, dtype=np.bool_) if mask is None else mask
+                mask[rows] = True
+        self._repelled[key] = mask
+        return mask
+
+    @cached_property
+    def _partitions(self) -> dict[int, list[int]]:
+        table: dict[int, list[int]] = {}
+        for row, partitions in enumerate(self.snapshot.nodes.partition_ids):
+            for partition in partitions:
+                table.setdefault(partition, []).append(row)
+        return table
+
+    def in_partitions(self, partition_ids: tuple[int, ...]) -> Bools:
+        """Nodes in at least one of these partitions."""
+        mask = np.zeros(self.node_count, dtype=np.bool_)
+        for partition in partition_ids:
+            mask[self._partitions.get(partition, [])] = True
+        return mask
+
+    def reserved(self, reservation_rows: tuple[int, ...]) -> Bools:
+        """Nodes that any of these reservations holds."""
+        mask = np.zeros(self.node_count, dtype=np.bool_)
+        for row in reservation_rows:
+            for node_id in self.snapshot.reservations.node_ids[row]:
+                if node_id in self.node_row:  # a reservation may name nodes of another scope
+                    mask[self.node_row[node_id]] = True
+        return mask
+
+    def gpu_matches(self, model: str, memory_mib: int) -> Bools:
+        """Devices, healthy or not, of a model and with at least so much memory."""
+        key = (model, memory_mib)
+        if key not in self._gpu_matches:
+            mask = self.device_memory >= memory_mib
+            if model:
+                fitting = np.array([model_matches(model, have) for have in self._models], dtype=np.bool_)
+                mask = mask & fitting[self._model_number] if len(fitting) else mask
+            self._gpu_matches[key] = mask
+        return self._gpu_matches[key]
+
+    def per_node(self, devices: Bools) -> Ints:
+        """How many of these devices each node has."""
+        return np.bincount(self.device_node[devices], minlength=self.node_count).astype(np.int64)
+
+    def _mask(self, rows: list[int]) -> Bools:
+        mask = np.zeros(self.node_count, dtype=np.bool_)
+        mask[rows] = True
+        return mask
+
+
+def model_matches(wanted: str, have: str) -> bool:
+    """`H100` matches `H100`, `h100-80GB` and `NVIDIA H100 80GB HBM3`; `A10` does not match `A100`."""
+    want, model = _plain(wanted), _plain(have)
+    return model == want or model.startswith(want + "-")
+
+
+def _plain(model: str) -> str:
+    """Lower case, words joined by "-", without the maker's name."""
+    plain = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
+    while (shorter := _VENDORS.sub("", plain)) != plain:
+        plain = shorter
+    return plain

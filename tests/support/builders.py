@@ -1,0 +1,482 @@
+"""Builders: small worlds for tests of the core, in words a reader can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from quotas.core.limits import charge
+from quotas.core.resources import Resources
+from scheduler.core.classes import ClassTable, RequestClass, Requirement, Taint, Toleration, request_class
+from scheduler.core.plan import Plan, Start
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot import (
+    AllocationColumns,
+    DeviceColumns,
+    JobGate,
+    NodeColumns,
+    PendingColumns,
+    PoolColumns,
+    ProjectColumns,
+    QueueColumns,
+    QuotaColumns,
+    ReservationColumns,
+    RunningColumns,
+    Snapshot,
+)
+
+NOW_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+GIB = 1024
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    name: str
+    cpus: float = 64
+    memory_gib: float = 256
+    storage_gib: float = 0
+    gpus: int = 0
+    model: str = "H100"
+    gpu_memory_gib: int = 80
+    numa: int = 1
+    unhealthy: tuple[int, ...] = ()
+    state: str = "up"
+    cordoned: bool = False
+    draining: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    partitions: tuple[int, ...] = ()
+    id: int | None = None
+    first_device_id: int | None = None
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    name: str
+    request: RequestClass
+    queue: str = "main"
+    project: str = "vision"
+    user: int = 1
+    priority: int = 50
+    submitted: int = 0  # minutes after NOW_MS (negative = before)
+    begin: int | None = None
+    tasks: int = 1
+    nodes: int = 0
+    tasks_per_node: int = 0
+    minutes: int = 0
+    generation: int = 1
+    gate: JobGate = JobGate.OPEN
+    array: int = 0
+    array_max_running: int = 0
+    id: int | None = None
+
+
+@dataclass(frozen=True)
+class RunningSpec:
+    """A job that runs: `on` gives, for each task, a node name and the positions of its devices there."""
+
+    job: JobSpec
+    on: tuple[tuple[str, tuple[int, ...]], ...]
+    ends_in: int = 0  # minutes from now; 0 = unknown
+
+
+@dataclass(frozen=True)
+class QueueSpec:
+    name: str = "main"
+    priority: int = 50
+    paused: str | None = None  # why
+    max_concurrent_jobs: int = 0
+    running: int | None = None  # default: as many as run in the world
+    partitions: tuple[int, ...] = ()
+    max_minutes: int = 0
+
+
+@dataclass(frozen=True)
+class ReservationSpec:
+    name: str
+    nodes: tuple[str, ...]
+    starts_in: int = 0  # minutes from now
+    minutes: int = 60
+    projects: tuple[str, ...] = ()
+    users: tuple[int, ...] = ()
+    jobs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class QuotaSpec:
+    resource: str
+    hard: int
+    projects: tuple[str, ...] = ("vision",)  # several = a line above them
+    owner: str = "project vision"
+    used: int = 0
+    enforce: bool = True
+
+
+def a_node(name: str, **words: Any) -> NodeSpec:
+    """`a_node("n1", gpus=4, numa=2)`: 64 cores and 256 GiB unless said; devices split evenly over domains."""
+    return NodeSpec(name, **words)
+
+
+def a_job(
+    name: str,
+    *,
+    cpus: float = 1,
+    memory_gib: float = 1,
+    storage_gib: float = 0,
+    gpus: int = 0,
+    share: int = 0,
+    model: str = "",
+    gpu_memory_gib: int = 0,
+    extras: Mapping[str, int] | None = None,
+    selector: Mapping[str, str] | None = None,
+    tolerations: Iterable[Toleration] = (),
+    affinity: Iterable[Iterable[Requirement]] = (),
+    partitions: Iterable[int] = (),
+    **words: Any,
+) -> JobSpec:
+    """`a_job("train", tasks=2, gpus=4)`: amounts are per task; 1 core and 1 GiB unless said."""
+    per_task = Resources(
+        cpu_millis=round(cpus * 1000),
+        memory_mib=round(memory_gib * GIB),
+        gpus=gpus,
+        gpu_millis=share,
+        storage_mib=round(storage_gib * GIB),
+        extras=tuple(sorted((extras or {}).items())),
+    )
+    request = request_class(
+        per_task,
+        gpu_model=model,
+        gpu_memory_mib=gpu_memory_gib * GIB,
+        node_selector=(selector or {}).items(),
+        tolerations=tolerations,
+        required_affinity=affinity,
+        partition_ids=partitions,
+    )
+    return JobSpec(name, request, **words)
+
+
+def running(job: JobSpec, *on: tuple[str, Sequence[int]] | str, ends_in: int = 0) -> RunningSpec:
+    """`running(a_job("old", gpus=2), ("n1", [0, 1]), ends_in=30)`: a place for each task."""
+    places = tuple((place, ()) if isinstance(place, str) else (place[0], tuple(place[1])) for place in on)
+    return RunningSpec(job, places, ends_in)
+
+
+def a_queue(name: str = "main", **words: Any) -> QueueSpec:
+    return QueueSpec(name, **words)
+
+
+def a_quota(resource: str, hard: int, **words: Any) -> QuotaSpec:
+    return QuotaSpec(resource, hard, **words)
+
+
+def a_reservation(name: str, *nodes: str, **words: Any) -> ReservationSpec:
+    return ReservationSpec(name, nodes, **words)
+
+
+def a_policy(**words: Any) -> Policy:
+    return Policy(**words)
+
+
+@dataclass(frozen=True)
+class World:
+    """A snapshot with the ids of the names it was built from."""
+
+    snapshot: Snapshot
+    nodes: dict[str, int]
+    jobs: dict[str, int]
+    devices: dict[tuple[str, int], int]
+
+    def job(self, name: str) -> int:
+        return self.jobs[name]
+
+    def starts(self, plan: Plan) -> dict[str, list[str]]:
+        """Job name -> node name of each task: the readable half of a plan."""
+        node_name = {node_id: name for name, node_id in self.nodes.items()}
+        return {
+            self._job_name(start.job_id): [node_name[p.node_id] for p in start.placements]
+            for start in plan.starts
+        }
+
+    def devices_of(self, start: Start) -> list[list[tuple[str, int]]]:
+        """(node name, position) of every device of each task."""
+        place = {device_id: key for key, device_id in self.devices.items()}
+        return [[place[device] for device in placement.device_ids] for placement in start.placements]
+
+    def reasons(self, plan: Plan) -> dict[str, str]:
+        """Job name -> headline: the other half."""
+        return {self._job_name(job_id): reason.value for job_id, reason in plan.reasons.items()}
+
+    def _job_name(self, job_id: int) -> str:
+        return next(name for name, number in self.jobs.items() if number == job_id)
+
+
+def a_world(
+    *,
+    nodes: Sequence[NodeSpec] = (),
+    pending: Sequence[JobSpec] = (),
+    running: Sequence[RunningSpec] = (),
+    queues: Sequence[QueueSpec] = (),
+    quotas: Sequence[QuotaSpec] = (),
+    reservations: Sequence[ReservationSpec] = (),
+    licences: Mapping[str, tuple[int, int]] | None = None,  # name -> (how many, in use)
+    now_ms: int = NOW_MS,
+) -> World:
+    """Everything not said is the plainest there is: one queue `main`, one project `vision`, no limits."""
+    node_ids = {spec.name: spec.id or number for number, spec in enumerate(nodes, 1)}
+    devices = [
+        (spec, position, (spec.first_device_id or node_ids[spec.name] * 100) + position)
+        for spec in nodes
+        for position in range(spec.gpus)
+    ]
+    device_ids = {(spec.name, position): number for spec, position, number in devices}
+    all_jobs = [spec.job for spec in running] + list(pending)
+    job_ids = {spec.name: spec.id or number for number, spec in enumerate(all_jobs, 1)}
+    assert len(job_ids) == len(all_jobs), "two jobs of one name"
+    queue_names = dict.fromkeys(
+        [spec.name for spec in queues] + [spec.queue for spec in all_jobs] or ["main"]
+    )
+    queue_specs = {name: QueueSpec(name) for name in queue_names} | {spec.name: spec for spec in queues}
+    queue_ids = {name: number for number, name in enumerate(queue_specs, 1)}
+    project_names = sorted(
+        {spec.project for spec in all_jobs}
+        | {name for quota in quotas for name in quota.projects}
+        | {name for reservation in reservations for name in reservation.projects}
+        | {"vision"}
+    )
+    project_ids = {name: number for number, name in enumerate(project_names, 1)}
+    table = ClassTable()
+
+    used_cpu, used_memory, used_storage = (
+        dict.fromkeys(node_ids, 0),
+        dict.fromkeys(node_ids, 0),
+        dict.fromkeys(node_ids, 0),
+    )
+    used_device = dict.fromkeys(device_ids.values(), 0)
+    allocations: list[tuple[Any, ...]] = []
+    for spec in running:
+        request = spec.job.request
+        millis = (request.per_task.gpu_millis or 1000) if request.per_task.gpus else 0
+        for rank, (node, positions) in enumerate(spec.on):
+            used_cpu[node] += request.per_task.cpu_millis
+            used_memory[node] += request.per_task.memory_mib
+            used_storage[node] += request.per_task.storage_mib
+            held = tuple(device_ids[node, position] for position in positions)
+            for device in held:
+                used_device[device] += millis
+            allocations.append(
+                (
+                    len(allocations) + 1,
+                    job_ids[spec.job.name],
+                    rank,
+                    node_ids[node],
+                    request.per_task.cpu_millis,
+                    request.per_task.memory_mib,
+                    request.per_task.storage_mib,
+                    held,
+                    millis,
+                )
+            )
+
+    def jobs_in(queue: str) -> int:
+        return sum(spec.job.queue == queue for spec in running)
+
+    snapshot = Snapshot.build(
+        now_ms=now_ms,
+        nodes=NodeColumns(
+            id=[node_ids[spec.name] for spec in nodes],
+            name=[spec.name for spec in nodes],
+            state=[spec.state for spec in nodes],
+            cordoned=[spec.cordoned for spec in nodes],
+            draining=[spec.draining for spec in nodes],
+            cpu_millis=[round(spec.cpus * 1000) for spec in nodes],
+            memory_mib=[round(spec.memory_gib * GIB) for spec in nodes],
+            storage_mib=[round(spec.storage_gib * GIB) for spec in nodes],
+            used_cpu_millis=[used_cpu[spec.name] for spec in nodes],
+            used_memory_mib=[used_memory[spec.name] for spec in nodes],
+            used_storage_mib=[used_storage[spec.name] for spec in nodes],
+            labels=[tuple(sorted(spec.labels.items())) for spec in nodes],
+            taints=[tuple(sorted(spec.taints)) for spec in nodes],
+            partition_ids=[spec.partitions for spec in nodes],
+        ),
+        devices=DeviceColumns(
+            id=[number for _, _, number in devices],
+            node_id=[node_ids[spec.name] for spec, _, _ in devices],
+            position=[position for _, position, _ in devices],
+            numa=[position * spec.numa // spec.gpus for spec, position, _ in devices],
+            model=[spec.model for spec, _, _ in devices],
+            memory_mib=[spec.gpu_memory_gib * GIB for spec, _, _ in devices],
+            healthy=[position not in spec.unhealthy for spec, position, _ in devices],
+            used_millis=[used_device[number] for _, _, number in devices],
+        ),
+        pending=PendingColumns.from_rows(
+            [
+                (
+                    job_ids[job.name],
+                    table.intern(job.request),
+                    queue_ids[job.queue],
+                    project_ids[job.project],
+                    job.user,
+                    job.priority,
+                    now_ms + job.submitted * MINUTE_MS,
+                    0 if job.begin is None else now_ms + job.begin * MINUTE_MS,
+                    job.tasks,
+                    job.nodes,
+                    job.tasks_per_node,
+                    job.minutes * 60,
+                    job.generation,
+                    int(job.gate),
+                    job.array,
+                    job.array_max_running,
+                )
+                for job in pending
+            ]
+        ),
+        running=RunningColumns.from_rows(
+            [
+                (
+                    job_ids[spec.job.name],
+                    number,
+                    table.intern(spec.job.request),
+                    queue_ids[spec.job.queue],
+                    project_ids[spec.job.project],
+                    spec.job.user,
+                    spec.job.priority,
+                    now_ms,
+                    now_ms + spec.ends_in * MINUTE_MS if spec.ends_in else 0,
+                    spec.job.array,
+                )
+                for number, spec in enumerate(running, 1)
+            ]
+        ),
+        classes=table.classes,
+        allocations=AllocationColumns.from_rows(allocations),
+        reservations=ReservationColumns(
+            id=range(1, len(reservations) + 1),
+            name=[spec.name for spec in reservations],
+            starts_ms=[now_ms + spec.starts_in * MINUTE_MS for spec in reservations],
+            ends_ms=[now_ms + (spec.starts_in + spec.minutes) * MINUTE_MS for spec in reservations],
+            node_ids=[tuple(node_ids[node] for node in spec.nodes) for spec in reservations],
+            project_ids=[tuple(project_ids[project] for project in spec.projects) for spec in reservations],
+            user_ids=[spec.users for spec in reservations],
+            job_ids=[spec.jobs for spec in reservations],
+        ),
+        queues=QueueColumns(
+            id=list(queue_ids.values()),
+            name=list(queue_ids),
+            priority=[spec.priority for spec in queue_specs.values()],
+            paused=[spec.paused is not None for spec in queue_specs.values()],
+            paused_text=[spec.paused or "" for spec in queue_specs.values()],
+            max_concurrent_jobs=[spec.max_concurrent_jobs for spec in queue_specs.values()],
+            running_jobs=[
+                jobs_in(spec.name) if spec.running is None else spec.running for spec in queue_specs.values()
+            ],
+            partition_ids=[spec.partitions for spec in queue_specs.values()],
+            max_wall_seconds=[spec.max_minutes * 60 for spec in queue_specs.values()],
+        ),
+        projects=ProjectColumns(
+            id=list(project_ids.values()),
+            name=list(project_ids),
+            quota_line_ids=[
+                tuple(number for number, quota in enumerate(quotas, 1) if project in quota.projects)
+                for project in project_ids
+            ],
+        ),
+        quotas=QuotaColumns(
+            id=range(1, len(quotas) + 1),
+            owner=[quota.owner for quota in quotas],
+            resource=[quota.resource for quota in quotas],
+            hard=[quota.hard for quota in quotas],
+            used=[quota.used for quota in quotas],
+            enforce=[quota.enforce for quota in quotas],
+        ),
+        pools=PoolColumns(
+            id=range(1, len(licences or {}) + 1),
+            name=list(licences or {}),
+            capacity=[count for count, _ in (licences or {}).values()],
+            used=[used for _, used in (licences or {}).values()],
+        ),
+    )
+    return World(snapshot, node_ids, job_ids, device_ids)
+
+
+def a_snapshot(**words: Any) -> Snapshot:
+    """`a_world(...)` when its names are not needed: jobs and nodes are numbered from 1 in the order given."""
+    return a_world(**words).snapshot
+
+
+def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The world once a plan's starts are running: what the next cycle sees if nothing else happens."""
+    nodes, devices, quotas, queues, pools = (
+        snapshot.nodes, snapshot.devices, snapshot.quotas, snapshot.queues, snapshot.pools,
+    )  # fmt: skip
+    used = {
+        name: getattr(nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib", "storage_mib")
+    }
+    node_row = {number: row for row, number in enumerate(nodes.id.tolist())}
+    device_row = {number: row for row, number in enumerate(devices.id.tolist())}
+    line_row = {number: row for row, number in enumerate(quotas.id.tolist())}
+    used_millis, quota_used = devices.used_millis.copy(), quotas.used.copy()
+    queue_running, pool_used = queues.running_jobs.copy(), pools.used.copy()
+    running = list(zip(*(getattr(snapshot.running, name) for name in _names(RunningColumns)), strict=True))
+    allocations = list(
+        zip(*(getattr(snapshot.allocations, name) for name in _names(AllocationColumns)), strict=True)
+    )
+    for start in plan.starts:
+        row = snapshot.job_row(start.job_id)
+        pending = snapshot.pending
+        for placement in start.placements:
+            for name, column in used.items():
+                column[node_row[placement.node_id]] += getattr(start.per_task, name)
+            for device in placement.device_ids:
+                used_millis[device_row[device]] += placement.gpu_millis
+            allocations.append(
+                (
+                    len(allocations) + 1_000_000,
+                    start.job_id,
+                    placement.rank,
+                    placement.node_id,
+                    start.per_task.cpu_millis,
+                    start.per_task.memory_mib,
+                    start.per_task.storage_mib,
+                    placement.device_ids,
+                    placement.gpu_millis,
+                )
+            )
+        project = snapshot.projects.id.tolist().index(start.project_id)
+        for line in snapshot.projects.quota_line_ids[project]:
+            quota_used[line_row[line]] += charge(
+                quotas.resource[line_row[line]], start.per_task, len(start.placements)
+            )
+        queue_running[queues.id.tolist().index(start.queue_id)] += 1
+        for name, amount in start.per_task.extras:
+            pool_used[pools.name.index(name)] += amount * len(start.placements)
+        limit = int(pending.time_limit_seconds[row])
+        running.append(
+            (start.job_id, 1, int(pending.class_index[row]), start.queue_id, start.project_id,
+             int(pending.user_id[row]), int(pending.priority[row]), snapshot.now_ms,
+             snapshot.now_ms + limit * 1000 if limit else 0, int(pending.array_id[row]))
+        )  # fmt: skip
+    started = {start.job_id for start in plan.starts}
+    keep = [row for row, number in enumerate(snapshot.pending.id.tolist()) if number not in started]
+    return Snapshot.build(
+        now_ms=snapshot.now_ms,
+        nodes=replace(nodes, **{f"used_{name}": column for name, column in used.items()}),
+        devices=replace(devices, used_millis=used_millis),
+        classes=snapshot.classes,
+        pending=snapshot.pending.take(np.array(keep, dtype=np.int64)),
+        running=RunningColumns.from_rows(running),
+        allocations=AllocationColumns.from_rows(allocations),
+        reservations=snapshot.reservations,
+        queues=replace(queues, running_jobs=queue_running),
+        projects=snapshot.projects,
+        quotas=replace(quotas, used=quota_used),
+        pools=replace(pools, used=pool_used),
+    )
+
+
+def _names(columns: type[Any]) -> list[str]:
+    return [column.name for column in fields(columns)]
