@@ -1,0 +1,155 @@
+"""One planner a scope: terms, their fencing tokens, and how long a holder may trust them."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection, transaction
+
+from scheduler.models import Lease
+from scheduler.state import leases
+from scheduler.state.leases import MARGIN_SECONDS, LeaseLost
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class AClock:
+    """A monotonic clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def expire(scope: str) -> None:
+    """Only the database's clock ends a term: move the end, not the clock."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE scheduler_lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE scope = %s", [scope]
+        )
+
+
+def test_a_scope_has_one_holder_until_its_term_is_over() -> None:
+    first = leases.acquire("cluster:1", holder="a", seconds=10)
+    assert first is not None
+
+    assert leases.acquire("cluster:1", holder="b", seconds=10) is None
+    expire("cluster:1")
+    second = leases.acquire("cluster:1", holder="b", seconds=10)
+
+    assert second is not None
+    assert second.token == first.token + 1
+
+
+def test_other_scopes_are_free() -> None:
+    assert leases.acquire("cluster:1", holder="a", seconds=10)
+    assert leases.acquire("cluster:2", holder="b", seconds=10)
+
+
+def test_a_released_scope_is_free_at_once_and_its_token_still_rises() -> None:
+    first = leases.acquire("cluster:1", holder="a", seconds=10)
+    assert first is not None
+    assert leases.release(first)
+
+    second = leases.acquire("cluster:1", holder="a", seconds=10)
+
+    assert second is not None
+    assert second.token == first.token + 1
+
+
+def test_t11_a_holder_that_is_cut_off_issues_nothing_after_its_trust_window() -> None:
+    clock = AClock()
+    lease = leases.acquire("cluster:1", holder="a", seconds=10, clock=clock)
+    assert lease is not None
+    with transaction.atomic():
+        leases.fence(lease)
+
+    clock.now += 10 - MARGIN_SECONDS
+
+    assert not lease.trusted
+    with pytest.raises(LeaseLost), transaction.atomic():
+        leases.fence(lease)
+
+
+def test_t11_a_holder_that_was_replaced_is_stopped_by_its_token_while_it_still_trusts_itself() -> None:
+    old = leases.acquire("cluster:1", holder="a", seconds=10)
+    assert old is not None
+    expire("cluster:1")
+    leases.acquire("cluster:1", holder="b", seconds=10)
+
+    assert old.trusted
+    with pytest.raises(LeaseLost), transaction.atomic():
+        leases.fence(old)
+
+
+def test_t11_a_term_that_the_database_calls_over_is_over_even_if_nobody_took_it() -> None:
+    lease = leases.acquire("cluster:1", holder="a", seconds=10)
+    assert lease is not None
+    expire("cluster:1")
+
+    with pytest.raises(LeaseLost), transaction.atomic():
+        leases.fence(lease)
+
+
+def test_t12_a_slow_renewal_does_not_extend_trust() -> None:
+    clock = AClock()
+    lease = leases.acquire("cluster:1", holder="a", seconds=10, clock=clock)
+    assert lease is not None
+
+    class SlowClock(AClock):
+        """The answer takes 30 seconds: everything after the first look is that much later."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.looks = 0
+
+        def __call__(self) -> float:
+            self.looks += 1
+            return self.now if self.looks == 1 else self.now + 30
+
+    slow = leases.HeldLease(lease.scope, lease.holder, lease.token, lease.trusted_until, SlowClock())
+    renewed = leases.renew(slow, seconds=10)
+
+    assert renewed.trusted_until == 1000 + 10 - MARGIN_SECONDS
+    assert not renewed.trusted
+
+
+def test_a_quick_renewal_extends_trust() -> None:
+    clock = AClock()
+    lease = leases.acquire("cluster:1", holder="a", seconds=10, clock=clock)
+    assert lease is not None
+    clock.now += 5
+
+    renewed = leases.renew(lease, seconds=10)
+
+    assert renewed.token == lease.token
+    assert renewed.trusted_seconds == pytest.approx(10 - MARGIN_SECONDS)
+
+
+def test_a_term_that_is_over_cannot_be_renewed() -> None:
+    lease = leases.acquire("cluster:1", holder="a", seconds=10)
+    assert lease is not None
+    expire("cluster:1")
+
+    with pytest.raises(LeaseLost):
+        leases.renew(lease, seconds=10)
+
+
+def test_t13_a_delayed_release_of_an_old_term_leaves_the_new_one_of_the_same_holder() -> None:
+    old = leases.acquire("cluster:1", holder="a", seconds=10)
+    assert old is not None
+    expire("cluster:1")
+    new = leases.acquire("cluster:1", holder="a", seconds=10)
+    assert new is not None
+
+    assert not leases.release(old)
+
+    row = Lease.objects.get(scope="cluster:1")
+    assert (row.holder, row.token) == ("a", new.token)
+    with transaction.atomic():
+        leases.fence(new)
+
+
+def test_holders_have_names_of_their_own() -> None:
+    assert leases.new_holder() != leases.new_holder()
