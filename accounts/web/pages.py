@@ -1,0 +1,77 @@
+"""What every page has in common: a signed-in reader, and refusals shown as pages that say the way out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from accounts.errors import MusterError, NotAllowed, NotFound
+from accounts.models import User
+from accounts.services import audit
+
+View = Callable[..., HttpResponse]
+
+TITLES = {403: "You may not do that", 404: "Nothing here", 409: "It has changed meanwhile"}
+
+
+def page(view: View) -> View:
+    """A view for people who are signed in; errors of the services become a page, or a message after a post."""
+
+    @functools.wraps(view)
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not request.user.is_authenticated:
+            return _ask_to_sign_in(request)
+        try:
+            return view(request, *args, **kwargs)
+        except MusterError as error:
+            audit.record_refusal(error, by=request.user)
+            return refusal(request, error)
+
+    return wrapped
+
+
+def _ask_to_sign_in(request: HttpRequest) -> HttpResponse:
+    """The sign-in page, and after it the page asked for; a partial refresh reloads the whole page instead."""
+    if request.headers.get("HX-Request") or "partial" in request.GET:
+        response = HttpResponse(status=401)
+        response.headers["HX-Redirect"] = reverse("signin")
+        return response
+    return redirect_to_login(request.get_full_path() if request.method == "GET" else reverse("home"))
+
+
+def refusal(request: HttpRequest, error: MusterError) -> HttpResponse:
+    """Show an error where the person is: a fragment to htmx, a message after a post, else a page."""
+    if request.headers.get("HX-Request"):
+        return render(request, "partials/problem.html", {"error": error}, status=error.status)
+    if request.method == "POST" and not isinstance(error, NotFound | NotAllowed):
+        messages.error(request, str(error))
+        for problem in error.problems:
+            messages.error(
+                request, f"{problem.field}: {problem.message}" if problem.field else problem.message
+            )
+        return back(request)
+    context = {"error": error, "heading": TITLES.get(error.status, "That did not work")}
+    return render(request, "refusal.html", context, status=error.status)
+
+
+def back(request: HttpRequest, otherwise: str = "home") -> HttpResponse:
+    """To the page that posted, when it is one of ours."""
+    for url in (request.POST.get("next", ""), request.headers.get("Referer", "")):
+        if url and url_has_allowed_host_and_scheme(
+            url, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+        ):
+            return HttpResponseRedirect(url)
+    return HttpResponseRedirect(reverse(otherwise))
+
+
+def reader(request: HttpRequest) -> User:
+    """The person who is signed in, on a view behind `page`."""
+    return cast(User, request.user)

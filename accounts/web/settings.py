@@ -1,0 +1,90 @@
+"""A person's own settings: colours, time zone, default project, password."""
+
+from __future__ import annotations
+
+import zoneinfo
+
+from django.contrib import messages
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.forms import PasswordChangeForm
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
+
+from accounts.errors import InvalidInput
+from accounts.models.user import Theme
+from accounts.selectors import submit_projects
+from accounts.services.preferences import change_password as set_password
+from accounts.services.preferences import change_preferences
+from accounts.web.pages import back, page, reader
+
+#: Offered while typing; every zone of the database is taken.
+COMMON_AREAS = ("Africa/", "America/", "Asia/", "Australia/", "Europe/", "Pacific/")
+
+
+@require_http_methods(["GET", "POST"])
+@page
+def show(request: HttpRequest) -> HttpResponse:
+    user = reader(request)
+    problems: dict[str, str] = {}
+    if request.method == "POST":
+        project = request.POST.get("default_project", "")
+        try:
+            change_preferences(
+                user=user,
+                by=user,
+                changes={
+                    "theme": request.POST.get("theme", ""),
+                    "time_zone": request.POST.get("time_zone", "").strip(),
+                    "default_project_id": int(project) if project.isdecimal() and len(project) < 19 else None,
+                },
+            )
+        except InvalidInput as error:
+            problems = {problem.field: problem.message for problem in error.problems}
+        else:
+            messages.success(request, "Saved.")
+            return redirect("settings")
+    return _render(request, PasswordChangeForm(user), problems)
+
+
+@require_POST
+@page
+def change_theme(request: HttpRequest) -> HttpResponse:
+    """The switch in the header; scripts get an empty answer, a plain form its page again."""
+    user = reader(request)
+    change_preferences(user=user, by=user, changes={"theme": request.POST.get("theme", "")})
+    return HttpResponse(status=204) if request.headers.get("X-Requested-With") else back(request)
+
+
+@require_POST
+@page
+def change_password(request: HttpRequest) -> HttpResponse:
+    user = reader(request)
+    form = PasswordChangeForm(user, request.POST)
+    if user.is_demo:
+        form.add_error(None, "The password of a demo account is printed for everybody and stays as it is.")
+    if not form.is_valid():
+        return _render(request, form, {})
+    update_session_auth_hash(
+        request, set_password(user=user, by=user, password=form.cleaned_data["new_password1"])
+    )
+    messages.success(request, "Your password was changed. Other browsers are signed out.")
+    return redirect("settings")
+
+
+def _render(request: HttpRequest, form: PasswordChangeForm, problems: dict[str, str]) -> HttpResponse:
+    user = reader(request)
+    zones = sorted(zone for zone in zoneinfo.available_timezones() if zone.startswith(COMMON_AREAS))
+    return render(
+        request,
+        "accounts/settings.html",
+        {
+            "themes": Theme.choices,
+            "zones": ["UTC", *zones],
+            "projects": submit_projects(user).order_by("name"),
+            "password_form": form,
+            "problems": problems,
+            "time_zone": request.POST.get("time_zone", user.time_zone) if problems else user.time_zone,
+        },
+        status=422 if problems or form.errors else 200,
+    )

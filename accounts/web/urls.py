@@ -1,0 +1,20 @@
+"""Addresses of the pages about people: sign-in, settings, tokens, projects, audit."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from accounts.web import audit, doors, projects, settings, tokens
+
+urlpatterns = [
+    path("signin/", doors.SignIn.as_view(), name="signin"),
+    path("signout/", doors.SignOut.as_view(), name="signout"),
+    path("settings/", settings.show, name="settings"),
+    path("settings/theme/", settings.change_theme, name="theme"),
+    path("settings/password/", settings.change_password, name="password"),
+    path("tokens/", tokens.show, name="tokens"),
+    path("tokens/<int:token_id>/revoke/", tokens.revoke, name="token-revoke"),
+    path("projects/", projects.index, name="projects"),
+    path("projects/<slug:slug>/", projects.show, name="project"),
+    path("audit/", audit.show, name="audit"),
+]
