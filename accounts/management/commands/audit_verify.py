@@ -1,0 +1,46 @@
+"""Verifies the audit trail; the exit code is the contract."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts.services import audit_check
+
+
+class Command(BaseCommand):
+    help = "Verifies every audit chain. Exits 0 when all rows are what was written, else 1 with the first bad row."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--checkpoint", type=Path, help="also compare with a checkpoint kept from earlier"
+        )
+        parser.add_argument(
+            "--write-checkpoint",
+            type=Path,
+            metavar="FILE",
+            help="write a signed checkpoint; keep it elsewhere",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        checkpoint = None
+        if options["checkpoint"]:
+            try:
+                checkpoint = options["checkpoint"].read_text()
+            except OSError as error:
+                raise CommandError(f"The checkpoint cannot be read: {error}") from error
+        try:
+            result = audit_check.verify(checkpoint=checkpoint)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CommandError(f"{options['checkpoint']} is not a checkpoint: {error}") from error
+        if result.bad is not None:
+            self.stderr.write(f"The audit trail is broken at {result.bad}")
+            sys.exit(1)
+        self.stdout.write(f"The audit trail is intact: {result.rows} rows in {result.chains} chains.")
+        if options["write_checkpoint"]:
+            options["write_checkpoint"].write_text(audit_check.make_checkpoint(result) + "\n")
+            self.stdout.write(f"Wrote a checkpoint to {options['write_checkpoint']}.")

@@ -1,0 +1,173 @@
+"""Reads the audit chains back and says which row, if any, is not what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db.models import Max
+from django.utils import timezone
+
+from accounts.models import AuditChain, AuditCheck, AuditEvent
+from accounts.services.audit import NO_HASH, row_hash, signing_keys
+
+#: Rows held in memory at once, whatever the length of the trail.
+ROWS_AT_ONCE: Final = 2000
+#: How many results the badge's history keeps.
+CHECKS_KEPT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """The first row of a chain that does not fit, and in words what is wrong with it."""
+
+    shard: int
+    number: int
+    event_id: int | None
+    problem: str
+
+    def __str__(self) -> str:
+        row = f" (row {self.event_id})" if self.event_id is not None else ""
+        return f"chain {self.shard}, number {self.number}{row}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    rows: int
+    chains: int
+    bad: BadRow | None
+    #: Chain -> (length, head): kept elsewhere, it shows later that the whole trail was put back.
+    heads: Mapping[int, tuple[int, str]]
+
+    @property
+    def ok(self) -> bool:
+        return self.bad is None
+
+
+def verify(*, checkpoint: str | None = None) -> Verification:
+    """Walk every chain from its first row to its head, streaming; stops at the first bad row.
+
+    Finds rows that were edited, swapped, removed or inserted, and a tail that was cut, for then the head
+    matches no row. Rows written meanwhile do not disturb it. With a checkpoint of earlier, also finds that
+    the trail as a whole was replaced by an older one.
+    """
+    rows = 0
+    heads: dict[int, tuple[int, str]] = {}
+    for shard in _shards():
+        head = AuditChain.objects.filter(pk=shard).first()
+        length, last = (head.length, head.head) if head else (0, NO_HASH)
+        bad = None
+        previous, number = NO_HASH, 0
+        for event in _events(shard, length):
+            number += 1
+            bad = _problem(event, number, previous)
+            if bad:
+                break
+            previous = event.hash
+        rows += number
+        bad = bad or _tail_problem(shard, number, previous, length, last) or _extra_rows(shard, length)
+        if bad:
+            return Verification(rows, len(heads) + 1, bad, heads)
+        heads[shard] = (length, last)
+    bad = _replaced(checkpoint, heads) if checkpoint is not None else None
+    return Verification(rows, len(heads), bad, heads)
+
+
+def verify_and_keep() -> AuditCheck:
+    """Verify, and keep the result for the badge and the metric."""
+    result = verify()
+    check = AuditCheck.objects.create(
+        ok=result.ok, rows=result.rows, problem=str(result.bad)[:300] if result.bad else ""
+    )
+    AuditCheck.objects.filter(pk__lte=check.pk - CHECKS_KEPT).delete()
+    return check
+
+
+def make_checkpoint(result: Verification) -> str:
+    """Signed JSON with every chain's length and head, to be kept out of the database owner's reach."""
+    contents: dict[str, Any] = {
+        "at": timezone.now().astimezone(UTC).isoformat(),
+        "heads": {str(shard): list(head) for shard, head in sorted(result.heads.items())},
+    }
+    return json.dumps(contents | {"signature": _sign(contents, signing_keys()[0])}, sort_keys=True)
+
+
+def _shards() -> list[int]:
+    """Every chain that has a head or a row, in order."""
+    with_rows = AuditEvent.objects.order_by("shard").values_list("shard", flat=True).distinct()
+    return sorted({*AuditChain.objects.values_list("shard", flat=True), *with_rows})
+
+
+def _events(shard: int, length: int) -> Iterator[AuditEvent]:
+    chain = AuditEvent.objects.filter(shard=shard, number__lte=length).order_by("number")
+    return chain.iterator(chunk_size=ROWS_AT_ONCE)
+
+
+def _problem(event: AuditEvent, number: int, previous: str) -> BadRow | None:
+    if event.number != number:
+        return BadRow(
+            event.shard, number, None, f"the row is missing; the next one there is number {event.number}"
+        )
+    if event.previous_hash != previous:
+        return BadRow(event.shard, number, event.pk, "the row does not follow the one before it")
+    if not any(hmac.compare_digest(event.hash, row_hash(event, key)) for key in signing_keys()):
+        return BadRow(
+            event.shard, number, event.pk, "the row is not what was written, or not written by Muster"
+        )
+    return None
+
+
+def _tail_problem(shard: int, number: int, previous: str, length: int, head: str) -> BadRow | None:
+    if number < length:
+        return BadRow(
+            shard, number + 1, None, f"the row is missing; the chain had {length} rows, the tail was cut"
+        )
+    if previous != head:
+        return BadRow(shard, number, None, "the head of the chain is not its last row")
+    return None
+
+
+def _extra_rows(shard: int, length: int) -> BadRow | None:
+    """Rows beyond the head: written just now, for then the head has moved as well; or put there by hand."""
+    last = AuditEvent.objects.filter(shard=shard).aggregate(last=Max("number"))["last"] or 0
+    if last <= length:
+        return None
+    head = AuditChain.objects.filter(pk=shard).first()
+    known = head.length if head else 0
+    if last <= known:
+        return None
+    extra = (
+        AuditEvent.objects.filter(shard=shard, number__gt=known)
+        .order_by("number")
+        .values_list("pk", "number")
+    )
+    event_id, number = extra[0]
+    return BadRow(
+        shard, number, event_id, f"the row stands beyond the head of its chain, which has {known} rows"
+    )
+
+
+def _replaced(checkpoint: str, heads: Mapping[int, tuple[int, str]]) -> BadRow | None:
+    contents = json.loads(checkpoint)
+    signature = str(contents.pop("signature", ""))
+    if not any(hmac.compare_digest(signature, _sign(contents, key)) for key in signing_keys()):
+        return BadRow(0, 0, None, "the checkpoint is not one that Muster signed")
+    at = datetime.fromisoformat(contents["at"])
+    for shard, (length, head) in sorted((int(shard), head) for shard, head in contents["heads"].items()):
+        if heads.get(shard, (0, NO_HASH))[0] < length:
+            problem = f"the row was there on {at:%Y-%m-%d %H:%M} UTC; the trail was put back to an older one"
+            return BadRow(shard, heads.get(shard, (0, NO_HASH))[0] + 1, None, problem)
+        row = AuditEvent.objects.filter(shard=shard, number=length).first()
+        if length and (row is None or row.hash != head):
+            problem = f"the row is not the one that was there on {at:%Y-%m-%d %H:%M} UTC"
+            return BadRow(shard, length, row.pk if row else None, problem)
+    return None
+
+
+def _sign(contents: Mapping[str, Any], key: bytes) -> str:
+    return hmac.new(key, json.dumps(contents, sort_keys=True).encode(), hashlib.sha256).hexdigest()
