@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from accounts.errors import NotAllowed
 from accounts.models import ApiToken
 from accounts.scopes import covers
 from accounts.services.audit import Thing
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
 
 
 class ScopePermission(BasePermission):

@@ -8,6 +8,7 @@ import environ
 from celery.schedules import schedule as every
 
 from config.logging import logging_config
+from config.settings.rest import *
 
 ROOT = Path(__file__).resolve().parents[2]
 env = environ.Env()
@@ -55,6 +56,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "config.health.LivenessMiddleware",  # first: it must answer whatever else is broken
     "config.request_ids.RequestIdMiddleware",
+    "config.problems.ProblemMiddleware",
     "config.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "config.security.ContentPolicyMiddleware",

@@ -28,9 +28,9 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "config.rest.NewestFirst",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_THROTTLE_CLASSES": ["config.rest.Throttle"],
-    "DEFAULT_SCHEMA_CLASS": "config.rest.Schema",
+    "DEFAULT_SCHEMA_CLASS": "config.schema.Schema",
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "config.rest.Negotiation",
-    "EXCEPTION_HANDLER": "config.rest.handle_exception",
+    "EXCEPTION_HANDLER": "config.problems.handle_exception",
     "PAGE_SIZE": 100,
     "UNICODE_JSON": True,
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
@@ -55,6 +55,6 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": False, "tryItOutEnabled": False},
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "config.rest.describe_errors",
+        "config.schema.describe_errors",
     ],
 }

@@ -1,0 +1,214 @@
+"""How the API reads and pages: clean input, fair rates, stable pages."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
+from rest_framework import exceptions
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.pagination import CursorPagination
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
+
+from accounts.errors import FieldProblem, MusterError
+from accounts.models import ApiToken
+from config.problems import SEND_JSON, BadInput, too_big
+
+# ---------------------------------------------------------------- input
+
+
+MAX_DEPTH: Final = 32
+
+
+class CleanJSONParser(JSONParser):
+    """JSON that can be stored: no NUL, no half surrogate, no NaN, no number or nesting without end."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        try:
+            raw = stream.read(most + 1)
+        except RequestDataTooBig as big:
+            raise BadInput(too_big()) from big
+        if len(raw) > most:
+            raise BadInput(too_big())
+        try:
+            value = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant)
+        except UnicodeDecodeError as broken:
+            raise exceptions.ParseError("The body is not UTF-8.") from broken
+        except RecursionError as broken:
+            raise exceptions.ParseError("The body is nested too deep.") from broken
+        except ValueError as broken:
+            raise exceptions.ParseError(f"The body is not JSON: {str(broken)[:200]}.") from broken
+        _check_clean(value)
+        return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_clean(value: Any, at: str = "", depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise exceptions.ParseError(f"The body is nested deeper than {MAX_DEPTH} levels.")
+    if isinstance(value, str):
+        _check_text(value, at)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            _check_text(name, at)
+            if isinstance(inner, (str, dict, list)):
+                _check_clean(inner, f"{at}/{name}" if at else name, depth + 1)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            if isinstance(inner, (str, dict, list)):
+                _check_clean(inner, f"{at}/{number}" if at else str(number), depth + 1)
+
+
+def _check_text(text: str, at: str) -> None:
+    if text.isascii() and "\x00" not in text:
+        return
+    trouble = unclean(text)
+    if trouble:
+        where = at.encode("utf-8", "replace").decode().replace("\x00", "\N{SYMBOL FOR NULL}")[:200]
+        raise BadInput(
+            MusterError(
+                message=f"{where or 'The body'} {trouble}.",
+                code="bad-text",
+                status=422,
+                way_out=SEND_JSON,
+                problems=[FieldProblem(where, f"{trouble[:1].upper()}{trouble[1:]}.", "bad-text")],
+            )
+        )
+
+
+def unclean(text: str) -> str:
+    """Why a text cannot be stored, or ""."""
+    if "\x00" in text:
+        return "contains a NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "contains half a surrogate pair, which is no character"
+    return ""
+
+
+def check_query(request: Request) -> None:
+    """Refuse query values that no column can be compared with."""
+    problems = [
+        FieldProblem(name.replace("\x00", "")[:60], f"The value {trouble}.", "bad-text")
+        for name, values in request.query_params.lists()
+        for value in (name, *values)
+        if (trouble := unclean(value))
+    ]
+    if problems:
+        raise BadInput(
+            MusterError(message=problems[0].message, code="bad-text", status=400, problems=problems)
+        )
+
+
+class Negotiation(DefaultContentNegotiation):
+    """Problems are JSON whatever was asked for, and a view that can only speak JSON never refuses to."""
+
+    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
+        try:
+            return super().select_renderer(request, renderers, None)
+        except exceptions.NotAcceptable:
+            return renderers[0], renderers[0].media_type
+
+    def filter_renderers(self, renderers: Any, format: str) -> Any:
+        return renderers
+
+
+# ---------------------------------------------------------------- pages
+
+
+class NewestFirst(CursorPagination):
+    """`{results, next, previous}`, newest first; a page stays whole while rows come and go."""
+
+    ordering = "-pk"
+    page_size = 100
+    max_page_size = 500
+    page_size_query_param = "limit"
+    cursor_query_param = "cursor"
+    invalid_cursor_message = "This cursor is not one that a list gave."
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
+        limit = request.query_params.get("limit", "")
+        if limit and not (
+            limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= self.max_page_size
+        ):
+            message = f"Has to be from 1 to {self.max_page_size}."
+            raise BadInput(
+                MusterError(
+                    message=f"limit: {message}",
+                    code="invalid",
+                    status=400,
+                    problems=[FieldProblem("limit", message, "out-of-range")],
+                )
+            )
+        return super().paginate_queryset(queryset, request, view)
+
+    def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
+        return tuple(getattr(view, "page_ordering", ("-pk",)))
+
+    def decode_cursor(self, request: Request) -> Any:
+        try:
+            return super().decode_cursor(request)
+        except (ValueError, TypeError, OverflowError) as broken:
+            raise exceptions.NotFound(self.invalid_cursor_message) from broken
+
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"results": data, "next": self.get_next_link(), "previous": self.get_previous_link()})
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        link = {"type": "string", "nullable": True, "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["results", "next", "previous"],
+            "properties": {"results": schema, "next": link, "previous": link},
+        }
+
+
+# ---------------------------------------------------------------- rates
+
+
+class Throttle(BaseThrottle):
+    """A bucket of MUSTER_API_BURST requests that refills with MUSTER_API_RATE a second, per token or person.
+
+    Counted in each web process by itself: it keeps one caller from starving the others, and needs no
+    answer from Redis to say yes.
+    """
+
+    _buckets: dict[str, tuple[float, float]] = {}
+    MOST_KEPT = 10_000
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        rate, burst = settings.MUSTER_API_RATE, settings.MUSTER_API_BURST
+        if not rate:
+            return True
+        key, now = self._caller(request), time.monotonic()
+        left, at = self._buckets.get(key, (float(burst), now))
+        left = min(float(burst), left + (now - at) * rate)
+        if len(self._buckets) > self.MOST_KEPT:
+            self._buckets.clear()
+        if left < 1:
+            self._buckets[key] = (left, now)
+            self._wait_seconds = (1 - left) / rate
+            return False
+        self._buckets[key] = (left - 1, now)
+        return True
+
+    def wait(self) -> float:
+        return self._wait_seconds
+
+    def _caller(self, request: Request) -> str:
+        if isinstance(request.auth, ApiToken):
+            return f"token:{request.auth.pk}"
+        if request.user and request.user.is_authenticated:
+            return f"user:{request.user.pk}"
+        return f"address:{request.META.get('REMOTE_ADDR', '')}"

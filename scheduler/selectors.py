@@ -1,0 +1,309 @@
+"""Reads that join models or ask who may see: jobs, queues, machines."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.models import Count, Prefetch, Q, QuerySet, Sum
+
+from accounts.errors import NotFound
+from accounts.models import Project, User
+from accounts.permissions import sees_everything
+from accounts.selectors import visible_projects
+from quotas.models import Quota
+from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, JobState
+from scheduler.models import Allocation, Device, Job, Node, PriorityClass, Queue, Reservation
+from scheduler.models.job import JobQuerySet
+
+_JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def visible_jobs(user: User) -> JobQuerySet:
+    """Jobs of the projects that this person belongs to; of all projects for operators and auditors."""
+    jobs = Job.objects.select_related("queue", "project", "user")
+    if sees_everything(user):
+        return jobs
+    return jobs.filter(project_id__in=visible_projects(user).values("pk"))
+
+
+def job_by_ref(user: User, ref: str | int | uuid.UUID) -> Job:
+    """A visible job by number or id; raises NotFound for any other."""
+    lookup = _job_lookup(ref)
+    job = visible_jobs(user).filter(**lookup).first() if lookup else None
+    if job is None:
+        raise NotFound(f"There is no job {str(ref)[:60]}, or you may not see it.", way_out=_JOB_NOT_FOUND)
+    return job
+
+
+def _job_lookup(ref: str | int | uuid.UUID) -> dict[str, Any] | None:
+    if isinstance(ref, uuid.UUID):
+        return {"uuid": ref}
+    text = str(ref).strip()
+    if text.isascii() and text.isdecimal():
+        return {"number": int(text)} if len(text) < 19 else None
+    try:
+        return {"uuid": uuid.UUID(text)}
+    except ValueError:
+        return None
+
+
+def with_allocations(jobs: JobQuerySet) -> JobQuerySet:
+    """Brings the allocations of each job's latest attempts along, in a fixed number of queries."""
+    return jobs.prefetch_related(
+        Prefetch(
+            "attempts__allocations", queryset=Allocation.objects.select_related("node").order_by("rank")
+        ),
+        "dependencies__on",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """How many pending jobs of the same queue stand before one, and the GPUs they ask for."""
+
+    position: int
+    ahead_jobs: int
+    ahead_gpus: int
+
+
+def queue_position(job: Job) -> QueuePosition | None:
+    """Where a queued job stands by submission order, or by priority where its queue orders so."""
+    if job.state != JobState.QUEUED:
+        return None
+    profile = job.queue.profile or job.queue.cluster.profile
+    policy = profile.policy if profile else settings.SCHEDULING_POLICY
+    before = Q(number__lt=job.number)
+    if policy != "fifo":
+        before = Q(priority__gt=job.priority) | Q(priority=job.priority, number__lt=job.number)
+    ahead = Job.objects.queued().filter(before, queue_id=job.queue_id)
+    rows = ahead.values_list("gpus", "tasks").annotate(jobs=Count("number")).order_by()
+    jobs = gpus = 0
+    for each, tasks, count in rows:
+        jobs, gpus = jobs + count, gpus + each * tasks * count
+    return QueuePosition(position=jobs + 1, ahead_jobs=jobs, ahead_gpus=gpus)
+
+
+def priority_names() -> list[tuple[int, str]]:
+    """Priority classes, highest first."""
+    return list(PriorityClass.objects.order_by("-value").values_list("value", "name"))
+
+
+# ---------------------------------------------------------------- queues
+
+
+def visible_queues(user: User) -> QuerySet[Queue]:
+    """Queues open to all, and those of the person's own projects."""
+    queues = Queue.objects.select_related("cluster", "project", "profile", "cluster__profile")
+    if sees_everything(user):
+        return queues
+    return queues.filter(Q(project__isnull=True) | Q(project_id__in=visible_projects(user).values("pk")))
+
+
+def queue_by_ref(user: User, ref: str | int) -> Queue:
+    text = str(ref).strip()
+    queues = visible_queues(user)
+    found = queues.filter(slug=text).first() if "\x00" not in text else None
+    if found is None and text.isascii() and text.isdecimal() and len(text) < 19:
+        found = queues.filter(pk=int(text)).first()
+    if found is None:
+        raise NotFound(
+            f"There is no queue {text[:60]!r}, or you may not see it.",
+            way_out="GET /api/v1/queues lists them.",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """What is in one queue now (Q26)."""
+
+    running: int = 0
+    pending: int = 0
+    total: int = 0
+    pending_gpus: int = 0
+    running_gpus: int = 0
+
+
+def queue_loads(queue_ids: Iterable[int]) -> dict[int, QueueLoad]:
+    """Counters of several queues, one query for all; `total` counts finished jobs too."""
+    rows = (
+        Job.objects.filter(queue_id__in=list(queue_ids))
+        .values("queue_id", "state")
+        .annotate(jobs=Count("number"), gpus=Sum("gpus"))
+        .order_by()
+    )
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        count = sums[row["queue_id"]]
+        count["total"] += row["jobs"]
+        for what, states in (("running", ACTIVE), ("pending", PENDING)):
+            if row["state"] in states:
+                count[what] += row["jobs"]
+                count[f"{what}_gpus"] += row["gpus"] or 0
+    return {queue_id: QueueLoad(**count) for queue_id, count in sums.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """One queue as a page shows it."""
+
+    queue: Queue
+    load: QueueLoad
+    #: Pending jobs by reason code, most frequent first.
+    reasons: tuple[tuple[str, int], ...]
+
+
+def queue_overview(user: User) -> list[QueueOverview]:
+    queues = list(visible_queues(user).prefetch_related("partitions"))
+    ids = [queue.pk for queue in queues]
+    loads = queue_loads(ids)
+    reasons: dict[int, Counter[str]] = defaultdict(Counter)
+    rows = Job.objects.pending().filter(queue_id__in=ids).values_list("queue_id", "reason_code")
+    for queue_id, code, count in rows.annotate(jobs=Count("number")).order_by():
+        reasons[queue_id][code or "NotEvaluatedYet"] += count
+    return [
+        QueueOverview(queue, loads.get(queue.pk, QueueLoad()), tuple(reasons[queue.pk].most_common()))
+        for queue in queues
+    ]
+
+
+def state_counts(user: User, *, project: Project | None = None, mine: bool = False) -> dict[str, int]:
+    """Visible jobs by internal state."""
+    jobs = visible_jobs(user)
+    if project is not None:
+        jobs = jobs.filter(project=project)
+    if mine:
+        jobs = jobs.filter(user=user)
+    return dict(jobs.order_by().values_list("state").annotate(jobs=Count("number")))
+
+
+def finished_states() -> list[str]:
+    return [state.value for state in TERMINAL]
+
+
+# ---------------------------------------------------------------- machines
+
+
+def nodes_with_devices() -> QuerySet[Node]:
+    """Nodes with their present devices and partitions, in a fixed number of queries."""
+    return Node.objects.select_related("cluster").prefetch_related(
+        Prefetch("devices", queryset=Device.objects.filter(gone=False).order_by("index")), "partitions"
+    )
+
+
+def node_by_ref(ref: str | int) -> Node:
+    """A node by id or name: machines are no secret of any project."""
+    text = str(ref).strip()
+    nodes = nodes_with_devices()
+    found = nodes.filter(name=text).first() if "\x00" not in text else None
+    if found is None and text.isascii() and text.isdecimal() and len(text) < 19:
+        found = nodes.filter(pk=int(text)).first()
+    if found is None:
+        raise NotFound(f"There is no node {text[:60]!r}.", way_out="GET /api/v1/nodes lists them.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOnMap:
+    """One node as the map shows it: the row, its devices, who holds what on it."""
+
+    node: Node
+    devices: tuple[Device, ...]
+    #: Held allocations with `attempt.job` loaded; `shown` says whether the viewer may know whose they are.
+    allocations: tuple[tuple[Allocation, bool], ...]
+
+
+def cluster_map(user: User) -> list[NodeOnMap]:
+    """Every node, its devices and what is held there; other people's jobs are there without their names."""
+    nodes = list(nodes_with_devices().order_by("cluster_id", "zone", "rack", "name"))
+    everything = sees_everything(user)
+    mine = set() if everything else set(visible_projects(user).values_list("pk", flat=True))
+    held: dict[int, list[tuple[Allocation, bool]]] = defaultdict(list)
+    rows = Allocation.objects.held().select_related("attempt__job__user", "attempt__job__project")
+    for allocation in rows.order_by("attempt_id", "rank"):
+        shown = everything or allocation.attempt.job.project_id in mine
+        held[allocation.node_id].append((allocation, shown))
+    return [NodeOnMap(node, tuple(node.devices.all()), tuple(held[node.pk])) for node in nodes]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NodeShape:
+    """Nodes that are alike: what one can give when it is empty, and how many there are."""
+
+    cpu_millis: int
+    memory_mib: int
+    storage_mib: int
+    gpus: tuple[tuple[str, int], ...]  # model, how many
+    count: int
+
+
+_shapes: dict[int, tuple[float, tuple[NodeShape, ...]]] = {}
+
+
+def cluster_shapes(cluster_id: int, *, fresh: bool = False) -> tuple[NodeShape, ...]:
+    """The kinds of node a cluster has, whatever their state; a few seconds old unless `fresh`.
+
+    Used at submission for "could this ever start?": a stale answer only lets a request through that the
+    planner then explains, for a refusal is always made on fresh figures.
+    """
+    now = time.monotonic()
+    kept = _shapes.get(cluster_id)
+    if kept is not None and not fresh and now < kept[0]:
+        return kept[1]
+    gpus: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    devices = Device.objects.filter(node__cluster_id=cluster_id, kind="gpu", gone=False)
+    for node_id, model, count in (
+        devices.values_list("node_id", "model").annotate(devices=Count("id")).order_by("node_id", "model")
+    ):
+        gpus[node_id].append((model, count))
+    nodes = Node.objects.filter(cluster_id=cluster_id).values_list(
+        "pk", "cpu_millis_capacity", "memory_mib_capacity", "storage_mib"
+    )
+    counts = Counter((cpu, memory, storage, tuple(gpus[pk])) for pk, cpu, memory, storage in nodes)
+    shapes = tuple(sorted(NodeShape(*shape, count=count) for shape, count in counts.items()))
+    _shapes[cluster_id] = (now + settings.MUSTER_SHAPES_SECONDS, shapes)
+    return shapes
+
+
+# ---------------------------------------------------------------- quotas, reservations
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """One line of a project: what is used, what waits for it, and the bounds."""
+
+    line: Quota
+    pending: int
+
+
+def quota_overview(project: Project) -> list[QuotaUse]:
+    """The project's lines with what its pending jobs ask for, in two queries."""
+    asked: Counter[str] = Counter()
+    rows = Job.objects.pending().filter(project=project).order_by()
+    for cpu, memory, storage, gpus, share, tasks, count in rows.values_list(
+        "cpu_millis", "memory_mib", "storage_mib", "gpus", "gpu_millis", "tasks"
+    ).annotate(jobs=Count("number")):
+        times = tasks * count
+        asked["cpu_millis"] += cpu * times
+        asked["memory_mib"] += memory * times
+        asked["storage_mib"] += storage * times
+        asked["gpu_millis"] += (share or gpus * 1000) * times
+        asked["running_jobs"] += count
+    return [QuotaUse(line, asked[line.resource]) for line in Quota.objects.filter(project=project)]
+
+
+def visible_reservations(user: User) -> QuerySet[Reservation]:
+    """Maintenance and the person's own projects' bookings; all of them for operators and auditors."""
+    rows = Reservation.objects.select_related("cluster", "project", "created_by").prefetch_related("nodes")
+    if sees_everything(user):
+        return rows
+    return rows.filter(Q(project__isnull=True) | Q(project_id__in=visible_projects(user).values("pk")))

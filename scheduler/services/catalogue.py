@@ -1,0 +1,154 @@
+"""What one person may use when submitting: projects, queues, priority names, quotas; read once a request."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cached_property
+from typing import Any
+
+from accounts.models import Project, User
+from accounts.selectors import submit_projects, visible_projects
+from quotas.models import Quota
+from scheduler.models import PriorityClass, Queue
+from scheduler.services.inputs import Inputs
+
+
+class Catalogue:
+    """Answers for many requests of one person with a fixed number of queries."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        self._quotas: dict[int, list[Quota]] = {}
+
+    def project(self, inputs: Inputs) -> Project | None:
+        """The project a request names, or the person's default or only one."""
+        value = inputs.given("project")
+        if value is None:
+            return self._own_project(inputs)
+        wanted = _name_or_id(inputs, "project", value)
+        if wanted is None:
+            return None
+        found = next((project for project in self._projects if _is_called(project, wanted)), None)
+        if found is None:
+            self._refuse_project(inputs, wanted)
+        return found
+
+    def _own_project(self, inputs: Inputs) -> Project | None:
+        default = next((p for p in self._projects if p.pk == self.user.default_project_id), None)
+        if default is not None:
+            return default
+        if len(self._projects) == 1:
+            return self._projects[0]
+        if self._projects:
+            names = ", ".join(project.slug for project in self._projects[:20])
+            inputs.wrong("project", f"Has to be one of yours: {names}.", code="required")
+        else:
+            inputs.wrong(
+                "project",
+                "You are in no project that takes jobs; ask a project's lead to add you as a member.",
+                code="project-not-usable",
+                denied=True,
+            )
+        return None
+
+    def _refuse_project(self, inputs: Inputs, wanted: str) -> None:
+        # One that exists and is not theirs reads like one that does not exist: names are not for strangers.
+        seen = next((p for p in visible_projects(self.user) if _is_called(p, wanted)), None)
+        if seen is not None and not seen.active:
+            message = f"Project {seen.slug} is closed and takes no new jobs."
+        elif seen is not None:
+            message = (
+                f"You may look at project {seen.slug} but not submit to it; its lead can make you a member."
+            )
+        else:
+            message = f"There is no project {wanted[:60]!r} that you may submit to{self._near(wanted)}."
+        inputs.wrong("project", message, code="project-not-usable", denied=True)
+
+    def _near(self, wanted: str) -> str:
+        near = difflib.get_close_matches(wanted, [p.slug for p in self._projects], n=1, cutoff=0.5)
+        return f"; did you mean {near[0]!r}?" if near else "; ask its lead to add you"
+
+    def queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
+        """The queue a request names, or the default one, if the project may use it."""
+        value = inputs.given("queue")
+        if value is None:
+            return self._default_queue(inputs, project)
+        wanted = _name_or_id(inputs, "queue", value)
+        if wanted is None:
+            return None
+        found = next((queue for queue in self._queues if _is_called(queue, wanted)), None)
+        if found is None:
+            near = difflib.get_close_matches(wanted, [q.slug for q in self._queues], n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"there are {', '.join(q.slug for q in self._queues)}."
+            )
+            inputs.wrong("queue", f"There is no queue {wanted[:60]!r}; {hint}", code="not-found")
+        elif project is not None and found.project_id not in (None, project.pk):
+            inputs.wrong(
+                "queue",
+                f"Queue {found.slug} is for another project; use another queue, or submit to that project.",
+                code="queue-not-usable",
+                denied=True,
+            )
+        return found
+
+    def _default_queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
+        if project is None:
+            return next((queue for queue in self._queues if queue.is_default), None)
+        usable = [queue for queue in self._queues if queue.project_id in (None, project.pk)]
+        chosen = next((queue for queue in usable if queue.is_default), usable[0] if usable else None)
+        if chosen is None:
+            inputs.wrong(
+                "queue", f"No queue takes jobs of project {project.slug}; ask an operator.", code="not-found"
+            )
+        return chosen
+
+    def quotas(self, project: Project) -> list[Quota]:
+        if project.pk not in self._quotas:
+            self._quotas[project.pk] = list(
+                Quota.objects.filter(project=project, hard__isnull=False, enforce=True)
+            )
+        return self._quotas[project.pk]
+
+    def priority_named(self, name: Any) -> int | None:
+        """The number behind a priority's name or alias, in any case."""
+        wanted = str(name).strip().upper()
+        for row in self._priorities:
+            if wanted == row.name.upper() or wanted in (str(alias).upper() for alias in row.aliases):
+                return row.value
+        return None
+
+    def priority_names(self) -> list[str]:
+        return [row.name for row in self._priorities]
+
+    @cached_property
+    def _projects(self) -> list[Project]:
+        return list(submit_projects(self.user))
+
+    @cached_property
+    def _queues(self) -> list[Queue]:
+        """Those open to all and those of the person's projects: others are not for their eyes."""
+        mine = {project.pk for project in self._projects}
+        rows = Queue.objects.select_related("cluster").order_by(
+            "cluster_id", "-is_default", "-priority", "name"
+        )
+        return [queue for queue in rows if queue.project_id is None or queue.project_id in mine]
+
+    @cached_property
+    def _priorities(self) -> list[PriorityClass]:
+        return list(PriorityClass.objects.all())
+
+
+def _name_or_id(inputs: Inputs, field: str, value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    text = inputs.text(field, most=120)
+    if not text and isinstance(value, str):
+        return None
+    return text or None
+
+
+def _is_called(thing: Project | Queue, wanted: str) -> bool:
+    return wanted == thing.slug or wanted.casefold() == thing.name.casefold() or wanted == str(thing.pk)

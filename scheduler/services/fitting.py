@@ -1,0 +1,152 @@
+"""Requests that could never start: larger than the hard quota, or than any machine there is (C16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from accounts.models import Project
+from quotas.core.resources import Resources, show_cpus, show_mib
+from quotas.models import Quota, QuotaResource
+from scheduler.core.world import model_matches
+from scheduler.selectors import NodeShape, cluster_shapes
+from scheduler.services.inputs import Inputs
+
+
+def check_fit(
+    inputs: Inputs,
+    *,
+    per_task: Resources,
+    gpu_model: str,
+    tasks: int,
+    nodes: int | None,
+    tasks_per_node: int | None,
+    project: Project,
+    quotas: Iterable[Quota],
+    cluster_id: int,
+) -> None:
+    """Name what makes the request impossible, with the number that exists.
+
+    Only capacity counts, whatever the state of the machines and whoever uses them now: what is impossible
+    today only because of a label, a drain or a full cluster is for the planner to explain.
+    """
+    _check_quota(inputs, per_task * tasks, per_task.gpu_millis_charged * tasks, project, quotas)
+    size = (per_task, gpu_model, tasks, nodes, tasks_per_node)
+    if _holds(cluster_shapes(cluster_id), *size):
+        return
+    # A machine may have joined since those figures were read.
+    shapes = cluster_shapes(cluster_id, fresh=True)
+    if not _holds(shapes, *size):
+        _explain(inputs, shapes, per_task, gpu_model, tasks, nodes, tasks_per_node)
+
+
+def _check_quota(
+    inputs: Inputs, total: Resources, gpu_millis: int, project: Project, quotas: Iterable[Quota]
+) -> None:
+    asked = {
+        QuotaResource.CPU_MILLIS: (total.cpu_millis, "cpu_cores", show_cpus, "CPU cores"),
+        QuotaResource.MEMORY_MIB: (total.memory_mib, "memory", show_mib, "of memory"),
+        QuotaResource.GPU_MILLIS: (gpu_millis, "gpu_count", show_cpus, "GPUs"),
+        QuotaResource.STORAGE_MIB: (total.storage_mib, "storage_bytes", show_mib, "of storage"),
+        QuotaResource.RUNNING_JOBS: (1, "project", str, "running jobs"),
+    }
+    for quota in quotas:
+        amount, field, show, what = asked[QuotaResource(quota.resource)]
+        if quota.hard is not None and amount > quota.hard:
+            inputs.wrong(
+                field,
+                f"Asks for {show(amount)} {what} in all; the hard quota of project {project.slug} is "
+                f"{show(quota.hard)}. Ask for less, or ask its lead for a larger quota.",
+                code="exceeds-quota",
+            )
+
+
+def _holds(
+    shapes: tuple[NodeShape, ...],
+    per_task: Resources,
+    gpu_model: str,
+    tasks: int,
+    nodes: int | None,
+    tasks_per_node: int | None,
+) -> bool:
+    if not shapes:
+        return True  # no machine has joined yet: wait for one instead of refusing everything
+    room: list[int] = []
+    for shape in shapes:
+        fits = _tasks_that_fit(shape, per_task, gpu_model)
+        room += [min(fits, tasks_per_node or fits)] * min(shape.count, nodes or shape.count)
+    if nodes is not None:
+        room = sorted(room, reverse=True)[:nodes]
+    return sum(room) >= tasks
+
+
+def _tasks_that_fit(shape: NodeShape, per_task: Resources, gpu_model: str) -> int:
+    """How many tasks an empty node of this shape holds."""
+    gpus = _matching(shape, gpu_model)
+    bounds = [
+        shape.cpu_millis // max(1, per_task.cpu_millis),
+        shape.memory_mib // max(1, per_task.memory_mib),
+    ]
+    if per_task.storage_mib:
+        bounds.append(shape.storage_mib // per_task.storage_mib)
+    if per_task.gpu_millis:
+        bounds.append(gpus * (1000 // per_task.gpu_millis))
+    elif per_task.gpus:
+        bounds.append(gpus // per_task.gpus)
+    return min(bounds)
+
+
+def _matching(shape: NodeShape, gpu_model: str) -> int:
+    return sum(count for model, count in shape.gpus if not gpu_model or model_matches(gpu_model, model))
+
+
+def _explain(
+    inputs: Inputs,
+    shapes: tuple[NodeShape, ...],
+    per_task: Resources,
+    gpu_model: str,
+    tasks: int,
+    nodes: int | None,
+    tasks_per_node: int | None,
+) -> None:
+    gpu_name = f"{gpu_model} GPUs" if gpu_model else "GPUs"
+    largest_gpus = max(_matching(shape, gpu_model) for shape in shapes)
+    all_gpus = sum(_matching(shape, gpu_model) * shape.count for shape in shapes)
+    largest = [
+        ("gpu_count", per_task.gpus, largest_gpus, str, gpu_name),
+        ("cpu_cores", per_task.cpu_millis, max(s.cpu_millis for s in shapes), show_cpus, "CPU cores"),
+        ("memory", per_task.memory_mib, max(s.memory_mib for s in shapes), show_mib, "of memory"),
+        ("storage_bytes", per_task.storage_mib, max(s.storage_mib for s in shapes), show_mib, "of storage"),
+    ]
+    said = False
+    for field, amount, most, show, what in largest:
+        if amount > most:
+            beside = f" ({all_gpus} in the whole cluster)" if field == "gpu_count" else ""
+            inputs.wrong(
+                field,
+                f"Asks for {show(amount)} {what} in one task; the largest node has {show(most)}{beside}. "
+                "It can never start as written: ask for less per task, or for more tasks.",
+                code="can-never-fit",
+            )
+            said = True
+    if said:
+        return
+    if not any(_tasks_that_fit(shape, per_task, gpu_model) for shape in shapes):
+        field = "gpu_count" if per_task.gpus else "cpu_cores"
+        inputs.wrong(
+            field,
+            "No node has all of what one task asks for together, though some node has each part. "
+            "It can never start as written: ask for less of one of them.",
+            code="can-never-fit",
+        )
+        return
+    count = sum(shape.count for shape in shapes)
+    whole = sum(_tasks_that_fit(shape, per_task, gpu_model) * shape.count for shape in shapes)
+    layout = f" on {nodes} nodes" if nodes else ""
+    layout += f" with {tasks_per_node} on each" if tasks_per_node else ""
+    gpus = f"; it has {all_gpus} {gpu_name}" if per_task.gpus else ""
+    inputs.wrong(
+        "nodes" if nodes and nodes > count else "tasks",
+        f"Asks for {tasks} tasks at once{layout}; the whole cluster has {count} nodes and holds {whole} such "
+        f"tasks{gpus}. It can never start as written: ask for fewer tasks.",
+        code="can-never-fit",
+    )

@@ -1,0 +1,413 @@
+"""What people do with jobs: submit, cancel, hold, release, requeue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, InvalidInput, MusterError, NotAllowed, TooMany
+from accounts.models import User
+from accounts.services import audit
+from scheduler import outbox
+from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, StopReason
+from scheduler.core.reasons import CATEGORY, ReasonCode
+from scheduler.models import Job, JobDependency, JobEvent
+from scheduler.services.catalogue import Catalogue
+from scheduler.services.inserts import insert_jobs_with_events
+from scheduler.services.specs import JobSpec, parse_job
+from scheduler.state.dependencies import holds, lock_states, not_evaluated, resolve_dependants, waits_for
+from scheduler.state.transitions import ImpossibleMove, StaleJob, move_job
+
+#: How often a verb looks again when the job moved while it was deciding.
+TRIES: Final = 5
+
+
+# ---------------------------------------------------------------- submit
+
+
+def submit_job(*, payload: Mapping[str, Any], by: User, via: str = "api") -> Job:
+    """Take one request; an array answers its first job, and `array_id` names the others.
+
+    Raises InvalidInput, NotAllowed or TooMany, and then nothing was written.
+    """
+    spec = parse_job(payload, by=by)
+    return submit_specs(specs=[spec], by=by, via=via)[0]
+
+
+def submit_many(*, payloads: Sequence[Any], by: User, via: str = "api") -> list[Job]:
+    """Take all requests or none; problems say which request they are in, as in `jobs/3/gpu_count`."""
+    specs, errors = parse_many(payloads=payloads, by=by)
+    if errors:
+        raise refused_whole(errors)
+    return submit_specs(specs=[spec for spec in specs if spec is not None], by=by, via=via)
+
+
+def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | None], dict[int, MusterError]]:
+    """Read each request on its own; the refused ones have None for a spec and their error by position."""
+    catalogue = Catalogue(by)
+    specs: list[JobSpec | None] = []
+    errors: dict[int, MusterError] = {}
+    for number, payload in enumerate(payloads):
+        under = f"jobs/{number}/"
+        try:
+            if not isinstance(payload, Mapping):
+                raise InvalidInput(message=f"jobs/{number} has to be an object that describes a job.")
+            specs.append(parse_job(payload, by=by, catalogue=catalogue, under=under))
+        except MusterError as error:
+            specs.append(None)
+            errors[number] = error
+    return specs, errors
+
+
+def refused_whole(errors: Mapping[int, MusterError]) -> MusterError:
+    """One refusal for a batch, with the problems of all its requests."""
+    problems = [problem for error in errors.values() for problem in error.problems]
+    denial = next((error for error in errors.values() if isinstance(error, NotAllowed)), None)
+    kind = NotAllowed if denial is not None else InvalidInput
+    return kind(
+        message=f"{len(errors)} of the jobs cannot be taken, so none was.",
+        code=denial.code if denial is not None else "invalid",
+        problems=problems[:500],
+        way_out="Correct the fields named in errors, or send atomic=false to have the others taken.",
+        refused=denial.refused if denial is not None else None,
+    )
+
+
+@transaction.atomic
+def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
+    """Write checked requests: jobs, dependencies, events and one audit row, all or nothing."""
+    if not specs:
+        return []
+    now = timezone.now()
+    _refuse_full_queues(specs)
+    states = lock_states(d.number for spec in specs for d in spec.depends_on)
+    rows: list[dict[str, Any]] = []
+    owners: list[JobSpec] = []
+    for spec in specs:
+        beginning = _beginning(spec, states, by=by, at=now)
+        common = spec.columns() | _UNSTARTED | beginning | {
+            "user_id": by.pk, "submitted_via": via, "created_at": now,
+            "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
+        }  # fmt: skip
+        for index in spec.array or (None,):
+            rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
+            owners.append(spec)
+    numbers = insert_jobs_with_events(
+        Job,
+        rows,
+        JobEvent,
+        {"at": now, "kind": "job.submitted", "because": f"submitted by {by.username}", "epoch": None,
+         "actor_id": by.pk, "details": {"via": via}},
+    )  # fmt: skip
+    jobs = [_as_job(row, numbers[row["uuid"]], spec, by) for row, spec in zip(rows, owners, strict=True)]
+    _wait_for_others(jobs, owners, states)
+    outbox.announce(
+        outbox.user_topic(by.pk),
+        outbox.QUEUES_TOPIC,
+        *{outbox.project_topic(spec.project.pk) for spec in specs},
+    )
+    if any(job.state == JobState.QUEUED for job in jobs):
+        for cluster_id in {spec.queue.cluster_id for spec in specs}:
+            outbox.wake_planner(cluster_id, trigger="submit")
+    _audit_submission(jobs, by)
+    return jobs
+
+
+#: What a job row begins with besides what its request says.
+_UNSTARTED: Final[dict[str, Any]] = {
+    "expected_start_at": None,
+    "epoch": 0,
+    "exit_code": None,
+    "exit_signal": None,
+    "end_text": "",
+    "scheduled_at": None,
+    "started_at": None,
+    "completed_at": None,
+    "generation": 1,
+}
+
+
+def _beginning(spec: JobSpec, states: Mapping[int, str], *, by: User, at: datetime) -> dict[str, Any]:
+    """State, eligibility and reason of a job at its submission."""
+    waiting = [d for d in spec.depends_on if holds(d.kind, states.get(d.number, "")) is not True]
+    if spec.held:
+        return {"state": JobState.HELD.value, "held_by": "user", "eligible_at": None, **_held(by, at)}
+    if waiting:
+        reason = waits_for([d.number for d in waiting], {d.number: d.name for d in waiting}, at=at)
+        return {"state": JobState.BLOCKED.value, "held_by": "", "eligible_at": None, **reason}
+    eligible_at = max(at, spec.begin_at) if spec.begin_at else at
+    return {"state": JobState.QUEUED.value, "held_by": "", "eligible_at": eligible_at, **not_evaluated(at)}
+
+
+def _wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], states: Mapping[int, str]) -> None:
+    rows = [
+        JobDependency(
+            job_id=job.number, on_id=d.number, kind=d.kind, satisfied=holds(d.kind, states[d.number])
+        )
+        for job, spec in zip(jobs, owners, strict=True)
+        for d in spec.depends_on
+    ]
+    if any(row.satisfied is False for row in rows):
+        raise Conflict(
+            message="A job that this one waits for has just ended the other way, so it could never start.",
+            way_out="Look at that job, then submit again.",
+        )
+    if rows:
+        JobDependency.objects.bulk_create(rows)
+
+
+def _refuse_full_queues(specs: Sequence[JobSpec]) -> None:
+    """A queue takes at most `max_pending_jobs`; submissions to such a queue count one after the other."""
+    bounded = {spec.queue.pk: spec.queue for spec in specs if spec.queue.max_pending_jobs is not None}
+    for queue_id, queue in sorted(bounded.items()):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_QUEUE_LOCK, queue_id])
+        coming = sum(spec.size for spec in specs if spec.queue.pk == queue_id)
+        there = Job.objects.pending().filter(queue_id=queue_id).count()
+        if there + coming > queue.max_pending_jobs:
+            raise TooMany(
+                message=f"Queue {queue.slug} holds {there} pending jobs and takes at most "
+                f"{queue.max_pending_jobs}; {coming} more do not fit.",
+                code="queue-full",
+                way_out="Wait until some have started, cancel some, or use another queue.",
+            )
+
+
+#: Tells our advisory locks on queues from others.
+_QUEUE_LOCK: Final = 0x4D51
+
+
+def _as_job(row: Mapping[str, Any], number: int, spec: JobSpec, by: User) -> Job:
+    """The row as an object, with its relations at hand, without reading it back."""
+    names = _ATTNAMES
+    job: Job = Job.from_db("default", names, [number if name == "number" else row[name] for name in names])
+    job.queue, job.project, job.user = spec.queue, spec.project, by
+    return job
+
+
+_ATTNAMES: Final = [field.attname for field in Job._meta.concrete_fields]
+
+
+def _audit_submission(jobs: Sequence[Job], by: User) -> None:
+    first, last = jobs[0], jobs[-1]
+    if len(jobs) == 1:
+        audit.record(by=by, action="job.submit", thing=first, after=_summary(first), project=first.project)
+        return
+    audit.record(
+        by=by,
+        action="job.submit",
+        thing=audit.Thing("job", str(first.number), f"{len(jobs)} jobs, {first.number} to {last.number}"),
+        after={"jobs": len(jobs), "first": first.number, "last": last.number, "example": _summary(first)},
+        project=first.project,
+    )
+
+
+def _summary(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "queue": job.queue.slug,
+        "project": job.project.slug,
+        "tasks": job.tasks,
+        "cpu_millis": job.cpu_millis,
+        "memory_mib": job.memory_mib,
+        "gpus": job.gpus,
+        "priority": job.priority,
+        "state": job.state,
+        "command": (job.command or job.script)[:500],
+    }
+
+
+# ---------------------------------------------------------------- cancel
+
+
+def cancel_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Cancel a job: a pending one is over at once, a running one is told to stop.
+
+    Doing it twice changes nothing. Raises Conflict for a job that has ended in another way.
+    """
+    permissions.require(by, "cancel", job)
+    return _try_again(job, lambda: _cancel(job, by, reason), verb="cancelled")
+
+
+def _cancel(job: Job, by: User, reason: str) -> None:
+    if job.state in (JobState.CANCELLED, JobState.STOPPING):
+        return
+    if job.is_terminal:
+        raise Conflict(
+            message=f"Job {job.number} has {job.state} already.", way_out="There is nothing left to cancel."
+        )
+    before, now = job.state, timezone.now()
+    because = f"cancelled by {by.username}" + (f": {reason}" if reason else "")
+    if job.state in ACTIVE:
+        _ask_to_stop(job, by, because, now)
+    else:
+        move_job(job, JobState.CANCELLED, because=because, by=by, at=now, end_text=because[:300])
+        for cluster_id in resolve_dependants([job], at=now):
+            outbox.wake_planner(cluster_id, trigger="dependency")
+    _audit_verb("job.cancel", job, by, before=before, reason=reason)
+
+
+def _ask_to_stop(job: Job, by: User, because: str, now: datetime) -> None:
+    # The job first: whoever moves it decides, and the attempt follows in the same transaction.
+    move_job(job, JobState.STOPPING, because=because, by=by, at=now)
+    attempt = job.attempts.live().first()
+    if attempt is None:
+        raise StaleJob(job.number)
+    job.attempts.live().filter(stop_asked_at__isnull=True).update(
+        stop_reason=StopReason.CANCELLED, stop_asked_at=now
+    )
+    nodes = attempt.allocations.held().values_list("node_id", flat=True)
+    outbox.announce(*{outbox.node_topic(node_id) for node_id in nodes}, outbox.CLUSTER_TOPIC)
+
+
+# ---------------------------------------------------------------- hold, release, requeue
+
+
+def hold_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Keep a pending job from being considered until it is released."""
+    permissions.require(by, "hold", job)
+    return _try_again(job, lambda: _hold(job, by, reason), verb="held")
+
+
+def _hold(job: Job, by: User, reason: str) -> None:
+    if job.state == JobState.HELD:
+        return
+    if job.state not in PENDING | INTERRUPTED or job.state == JobState.SUSPENDED:
+        raise _no_longer_pending(job, "held")
+    before, now = job.state, timezone.now()
+    held_by = "user" if by.pk == job.user_id else "admin"
+    because = f"held by {by.username}" + (f": {reason}" if reason else "")
+    move_job(
+        job, JobState.HELD, because=because, by=by, at=now,
+        held_by=held_by, eligible_at=None, **_held(by, now, admin=held_by == "admin", reason=reason),
+    )  # fmt: skip
+    _audit_verb("job.hold", job, by, before=before, reason=reason)
+
+
+def _held(by: User, at: datetime, *, admin: bool = False, reason: str = "") -> dict[str, Any]:
+    code = ReasonCode.HELD_BY_ADMIN if admin else ReasonCode.HELD_BY_USER
+    why = f": {reason}" if reason else ""
+    return {
+        "reason_code": code.value,
+        "reason_category": CATEGORY[code].value,
+        "reason_text": f"Held by {by.username} since {at:%Y-%m-%d %H:%M} UTC{why}. It waits to be released.",
+        "reason_details": {"by": by.username, "reason": reason},
+        "reason_at": at,
+    }
+
+
+def release_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Let a held job be considered again; one that waits for other jobs goes on waiting for them.
+
+    What an operator held, only an operator releases.
+    """
+    permissions.require(by, "release", job)
+    return _try_again(job, lambda: _release(job, by, reason), verb="released")
+
+
+def _release(job: Job, by: User, reason: str) -> None:
+    if job.state != JobState.HELD:
+        raise Conflict(
+            message=f"Job {job.number} is {job.public_state} and not held.",
+            way_out="Only a held job is released.",
+        )
+    if job.held_by == "admin" and not by.is_operator:
+        raise NotAllowed(
+            message=f"Job {job.number} was held by an operator.",
+            way_out="Ask an operator to release it.",
+            refused=("release", job),
+        )
+    now = timezone.now()
+    because = f"released by {by.username}" + (f": {reason}" if reason else "")
+    unmet = list(job.dependencies.exclude(satisfied=True).select_related("on"))
+    if unmet:
+        others = {d.on_id: d.on.name for d in unmet}
+        move_job(job, JobState.BLOCKED, because=because, by=by, at=now, held_by="",
+                 **waits_for(sorted(others), others, at=now))  # fmt: skip
+    else:
+        eligible_at = max(now, job.begin_at) if job.begin_at else now
+        move_job(job, JobState.QUEUED, because=because, by=by, at=now, held_by="", eligible_at=eligible_at,
+                 **not_evaluated(now))  # fmt: skip
+        outbox.wake_planner(job.queue.cluster_id, trigger="release")
+    _audit_verb("job.release", job, by, before=JobState.HELD, reason=reason)
+
+
+def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Stop a running job and let it wait again from the beginning; a finished one is submitted anew instead."""
+    permissions.require(by, "requeue", job)
+    return _try_again(job, lambda: _requeue(job, by, reason), verb="requeued")
+
+
+def _requeue(job: Job, by: User, reason: str) -> None:
+    if job.is_terminal:
+        raise Conflict(
+            message=f"Job {job.number} has {job.state} and never changes again.",
+            way_out="Submit it again: GET the job, and POST its request fields.",
+        )
+    if job.state not in ACTIVE | {JobState.PREEMPTED} or job.state == JobState.STOPPING:
+        raise Conflict(
+            message=f"Job {job.number} is {job.state} and not running.",
+            way_out="Only a job that has been given nodes can be requeued.",
+        )
+    before, now = job.state, timezone.now()
+    because = f"requeued by {by.username}" + (f": {reason}" if reason else "")
+    if job.state == JobState.PREEMPTED:
+        move_job(job, JobState.QUEUED, because=because, by=by, at=now, eligible_at=now, **not_evaluated(now))
+        outbox.wake_planner(job.queue.cluster_id, trigger="requeue")
+    elif job.state == JobState.PREEMPTING:
+        return  # it is on its way back to the queue already
+    else:
+        _ask_to_requeue(job, by, because, now)
+    _audit_verb("job.requeue", job, by, before=before, reason=reason)
+
+
+def _ask_to_requeue(job: Job, by: User, because: str, now: datetime) -> None:
+    """Preemption's own way: its processes get the notice, and the end of the attempt queues the job again."""
+    move_job(job, JobState.PREEMPTING, because=because, by=by, at=now)
+    attempt = job.attempts.live().first()
+    if attempt is None:
+        raise StaleJob(job.number)
+    job.attempts.live().filter(stop_asked_at__isnull=True).update(
+        stop_reason=StopReason.PREEMPTED, stop_asked_at=now
+    )
+    nodes = attempt.allocations.held().values_list("node_id", flat=True)
+    outbox.announce(*{outbox.node_topic(node_id) for node_id in nodes}, outbox.CLUSTER_TOPIC)
+
+
+# ---------------------------------------------------------------- shared
+
+
+def _try_again(job: Job, verb_once: Callable[[], None], *, verb: str) -> Job:
+    """Do it on the job as it is now: when it moves meanwhile, look again and decide anew."""
+    for _ in range(TRIES):
+        try:
+            with transaction.atomic():
+                verb_once()
+            return job
+        except (StaleJob, ImpossibleMove):
+            fresh = Job.objects.get(pk=job.pk)
+            for field in Job._meta.concrete_fields:
+                setattr(job, field.attname, getattr(fresh, field.attname))
+    raise Conflict(
+        message=f"Job {job.number} kept changing and could not be {verb}.", way_out="Try again in a moment."
+    )
+
+
+def _no_longer_pending(job: Job, verb: str) -> Conflict:
+    return Conflict(
+        message=f"Job {job.number} is {job.public_state}; only a pending job can be {verb}.",
+        way_out="Cancel or requeue it instead." if job.is_active else "There is nothing left to hold.",
+    )
+
+
+def _audit_verb(action: str, job: Job, by: User, *, before: str, reason: str) -> None:
+    audit.record(
+        by=by, action=action, thing=job, before={"state": str(before)}, after={"state": str(job.state)},
+        reason=reason, project=job.project,
+    )  # fmt: skip

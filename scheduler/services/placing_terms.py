@@ -1,0 +1,151 @@
+"""Where a job may run: labels, tolerations and affinity, read into the forms its row keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE
+from scheduler.services.inputs import Inputs, read_integer, text_trouble
+
+KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
+MAX_LABELS: Final = 64
+MAX_TERMS: Final = 16
+MAX_VALUES: Final = 64
+MAX_VALUE: Final = 253
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+EFFECTS: Final = (*sorted(HARD_EFFECTS), PREFER_NO_SCHEDULE)
+
+_BAD_KEY = "Is no label key: letters, digits and . _ - /, beginning and ending with a letter or digit."
+
+
+def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
+    """A flat object of text, such as `{"arch": "amd64"}`."""
+    found: dict[str, str] = {}
+    for key, value in inputs.mapping(name, most=MAX_LABELS).items():
+        at = f"{name}/{str(key)[:60]}"
+        text = str(value).lower() if isinstance(value, bool) else value
+        if not isinstance(key, str) or not KEY.fullmatch(key):
+            inputs.wrong(at, _BAD_KEY, code="bad-name")
+        elif not isinstance(text, (str, int, float)):
+            inputs.wrong(at, "Has to be text.", code="not-text")
+        elif trouble := text_trouble(str(text), most=MAX_VALUE):
+            inputs.wrong(at, trouble, code="bad-text")
+        else:
+            found[key] = str(text)
+    return found
+
+
+def read_tolerations(inputs: Inputs) -> list[dict[str, str]]:
+    """`[{"key", "operator": "Equal" | "Exists", "value", "effect"}]` (N3, N4)."""
+    found: list[dict[str, str]] = []
+    for number, item in enumerate(inputs.listing("tolerations", most=MAX_LABELS)):
+        at = f"tolerations/{number}"
+        if not isinstance(item, Mapping):
+            inputs.wrong(
+                at, "Has to be an object with key, operator, value and effect.", code="not-an-object"
+            )
+            continue
+        one = Inputs(item, under=f"{inputs.under}{at}/")
+        one.refuse_unknown(("key", "operator", "value", "effect"))
+        key, value = one.text("key", most=MAX_VALUE), one.text("value", most=MAX_VALUE)
+        operator = _word(one, "operator", ("Equal", "Exists"), "Equal")
+        effect = _word(one, "effect", EFFECTS, "")
+        if operator == "Equal" and not key:
+            one.wrong(
+                "key",
+                'Is needed with operator "Equal"; use "Exists" to tolerate every taint.',
+                code="required",
+            )
+        if operator == "Exists" and value:
+            one.wrong("value", 'Means nothing with operator "Exists"; leave it out.', code="inconsistent")
+        inputs.problems += one.problems
+        found.append({"key": key, "operator": operator, "value": value, "effect": effect})
+    return found
+
+
+def read_affinity(inputs: Inputs) -> dict[str, Any]:
+    """Wishes about node labels (N5).
+
+    `required` is a list of terms joined by "or", each a list of requirements joined by "and";
+    `preferred` is a list of `{"weight": 1-100, "requirements": [...]}`.
+    """
+    given = inputs.mapping("affinity", most=2)
+    if not given:
+        return {}
+    one = Inputs(given, under=f"{inputs.under}affinity/")
+    one.refuse_unknown(("required", "preferred"))
+    required = [
+        _requirements(one, term, f"required/{number}")
+        for number, term in enumerate(one.listing("required", most=MAX_TERMS))
+    ]
+    preferred = [
+        _preference(one, term, f"preferred/{number}")
+        for number, term in enumerate(one.listing("preferred", most=MAX_TERMS))
+    ]
+    inputs.problems += one.problems
+    parts = {
+        "required": [term for term in required if term],
+        "preferred": [term for term in preferred if term],
+    }
+    return {name: terms for name, terms in parts.items() if terms}
+
+
+def _preference(inputs: Inputs, term: Any, at: str) -> dict[str, Any]:
+    if not isinstance(term, Mapping):
+        inputs.wrong(at, "Has to be an object with weight and requirements.", code="not-an-object")
+        return {}
+    one = Inputs(term, under=f"{inputs.under}{at}/")
+    one.refuse_unknown(("weight", "requirements"))
+    weight = one.integer("weight", least=1, most=100, default=1)
+    requirements = _requirements(one, term.get("requirements"), "requirements")
+    inputs.problems += one.problems
+    return {"weight": weight, "requirements": requirements}
+
+
+def _requirements(inputs: Inputs, term: Any, at: str) -> list[dict[str, Any]]:
+    """One term: a list of requirements that all have to hold; a lone requirement counts as a list of one."""
+    items = [term] if isinstance(term, Mapping) else term
+    if not isinstance(items, (list, tuple)) or not items:
+        inputs.wrong(at, "Has to be a list of requirements with key, operator and values.", code="not-a-list")
+        return []
+    if len(items) > MAX_TERMS:
+        inputs.wrong(at, f"Has {len(items)} requirements; at most {MAX_TERMS} are taken.", code="too-many")
+        return []
+    return [_requirement(inputs, item, f"{at}/{number}") for number, item in enumerate(items)]
+
+
+def _requirement(inputs: Inputs, item: Any, at: str) -> dict[str, Any]:
+    if not isinstance(item, Mapping):
+        inputs.wrong(at, "Has to be an object with key, operator and values.", code="not-an-object")
+        return {}
+    one = Inputs(item, under=f"{inputs.under}{at}/")
+    one.refuse_unknown(("key", "operator", "values"))
+    key = one.text("key", most=MAX_VALUE)
+    operator = _word(one, "operator", OPERATORS, "In")
+    values = [str(value) for value in one.listing("values", most=MAX_VALUES) if isinstance(value, (str, int))]
+    if not KEY.fullmatch(key) and not (key == "" and one.problems):
+        one.wrong("key", _BAD_KEY, code="bad-name")
+    if any(text_trouble(value, most=MAX_VALUE) for value in values):
+        one.wrong("values", "Holds text that cannot be a label's value.", code="bad-text")
+    elif operator in ("In", "NotIn") and not values:
+        one.wrong("values", f"Is needed with operator {operator!r}.", code="required")
+    elif operator in ("Exists", "DoesNotExist") and values:
+        one.wrong("values", f"Means nothing with operator {operator!r}; leave it out.", code="inconsistent")
+    elif operator in ("Gt", "Lt") and (len(values) != 1 or read_integer(values[0]) is None):
+        one.wrong("values", f"Has to be one whole number with operator {operator!r}.", code="not-a-number")
+    inputs.problems += one.problems
+    return {"key": key, "operator": operator, "values": values}
+
+
+def _word(inputs: Inputs, name: str, words: tuple[str, ...], default: str) -> str:
+    """One of a few words, in whatever case it was written."""
+    value = inputs.given(name)
+    if value is None:
+        return default
+    for word in words:
+        if isinstance(value, str) and value.strip().lower() == word.lower():
+            return word
+    inputs.wrong(name, f"Has to be one of {', '.join(words)}.", code="unknown-choice")
+    return default

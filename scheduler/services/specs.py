@@ -1,0 +1,421 @@
+"""From what a person sent to a job that can be written: read, check, and name every problem at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.conf import settings
+from django.utils import timezone
+
+from accounts.models import Project, User
+from quotas.core.resources import Resources, cores_to_millis, parse_mib
+from scheduler.core.lifecycle import RestartPolicy
+from scheduler.models import Queue
+from scheduler.services.catalogue import Catalogue
+from scheduler.services.fitting import check_fit
+from scheduler.services.inputs import (
+    BadValue,
+    Inputs,
+    read_decimal,
+    read_integer,
+    read_moment,
+    read_seconds,
+    text_trouble,
+)
+from scheduler.services.placing_terms import read_affinity, read_labels, read_tolerations
+from scheduler.services.waits import DependsOn, read_array, read_dependencies
+
+MAX_NAME: Final = 200
+MAX_COMMAND: Final = 65_536
+MAX_SCRIPT: Final = 1_048_576
+MAX_ENV_ENTRIES: Final = 512
+#: The kernel gives a process about 2 MiB for arguments and environment together.
+MAX_ENV_CHARACTERS: Final = 262_144
+MAX_ENV_VALUE: Final = 32_768
+#: One task row and one process each.
+MAX_TASKS: Final = 10_000
+MAX_GPUS: Final = 1_000_000
+#: What a task gets when its job says nothing; small, so that forgetting it costs little.
+DEFAULT_MEMORY_MIB: Final = 256
+DEFAULT_CPU_MILLIS: Final = 1000
+DEFAULT_PRIORITY: Final = 50
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+#: Muster and the drivers set these for each task.
+ENV_OURS: Final = ("MUSTER_", "CUDA_VISIBLE_DEVICES")
+_WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+#: Every field that a job may be sent with.
+FIELDS: Final = frozenset(
+    {
+        "name", "command", "script", "queue", "project", "job_type", "priority", "labels", "env", "working_dir",
+        "tasks", "nodes", "tasks_per_node", "cpu_cores", "memory", "memory_bytes", "memory_gb", "storage_bytes",
+        "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit", "node_selector", "tolerations", "affinity",
+        "depends_on", "begin_at", "deadline", "array", "restart_policy", "max_restarts", "preemptible", "hold",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A request that was read and checked; amounts are per task."""
+
+    name: str
+    project: Project
+    queue: Queue
+    command: str
+    script: str
+    env: dict[str, str]
+    working_dir: str
+    job_type: str
+    tasks: int
+    nodes: int | None
+    tasks_per_node: int | None
+    per_task: Resources
+    gpu_model: str
+    time_limit_seconds: int | None
+    node_selector: dict[str, str]
+    tolerations: list[dict[str, str]]
+    affinity: dict[str, Any]
+    labels: dict[str, str]
+    priority: int
+    begin_at: datetime | None
+    deadline_at: datetime | None
+    restart_policy: str
+    max_restarts: int
+    preemptible: bool
+    held: bool
+    depends_on: tuple[DependsOn, ...]
+    #: The indices of an array; empty for a single job.
+    array: tuple[int, ...]
+    array_max_running: int | None
+
+    @property
+    def total(self) -> Resources:
+        """What all its tasks hold together."""
+        return self.per_task * self.tasks
+
+    @property
+    def size(self) -> int:
+        """How many jobs it becomes."""
+        return len(self.array) or 1
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of a job row that the request itself decides."""
+        return {
+            "name": self.name,
+            "project_id": self.project.pk,
+            "queue_id": self.queue.pk,
+            "job_type": self.job_type,
+            "command": self.command,
+            "script": self.script,
+            "env": self.env,
+            "working_dir": self.working_dir,
+            "tasks": self.tasks,
+            "nodes": self.nodes,
+            "tasks_per_node": self.tasks_per_node,
+            "cpu_millis": self.per_task.cpu_millis,
+            "memory_mib": self.per_task.memory_mib,
+            "storage_mib": self.per_task.storage_mib,
+            "gpus": self.per_task.gpus,
+            "gpu_millis": self.per_task.gpu_millis,
+            "gpu_model": self.gpu_model,
+            "extras": dict(self.per_task.extras),
+            "time_limit_seconds": self.time_limit_seconds,
+            "node_selector": self.node_selector,
+            "tolerations": self.tolerations,
+            "affinity": self.affinity,
+            "labels": self.labels,
+            "priority": self.priority,
+            "begin_at": self.begin_at,
+            "deadline_at": self.deadline_at,
+            "restart_policy": self.restart_policy,
+            "max_restarts": self.max_restarts,
+            "preemptible": self.preemptible,
+        }
+
+
+def parse_job(
+    payload: Mapping[str, Any], *, by: User, catalogue: Catalogue | None = None, under: str = ""
+) -> JobSpec:
+    """Read a request of `by`; raises InvalidInput or NotAllowed naming every problem, and writes nothing.
+
+    `catalogue` is what many requests of one person share; `under` stands before each field in problems.
+    """
+    catalogue = catalogue or Catalogue(by)
+    inputs = Inputs(payload, under=under)
+    inputs.refuse_unknown(FIELDS)
+
+    command, script = _what_runs(inputs)
+    project = catalogue.project(inputs)
+    queue = catalogue.queue(inputs, project)
+    tasks, nodes, tasks_per_node = _layout(inputs)
+    per_task, gpu_model = _amounts(inputs)
+    begin_at, deadline_at = _window(inputs)
+    array, array_max_running = inputs.read(
+        "array", lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE), default=((), None)
+    )
+    time_limit_seconds = _time_limit(inputs, queue)
+    fields: dict[str, Any] = {
+        "name": inputs.text("name", most=MAX_NAME) or _name_of(command, script),
+        "command": command,
+        "script": script,
+        "env": _env(inputs),
+        "working_dir": _working_dir(inputs),
+        "job_type": inputs.read("job_type", _job_type, default="batch"),
+        "tasks": tasks,
+        "nodes": nodes,
+        "tasks_per_node": tasks_per_node,
+        "per_task": per_task,
+        "gpu_model": gpu_model,
+        "time_limit_seconds": time_limit_seconds,
+        "node_selector": read_labels(inputs, "node_selector"),
+        "tolerations": read_tolerations(inputs),
+        "affinity": read_affinity(inputs),
+        "labels": read_labels(inputs, "labels"),
+        "priority": _priority(inputs, catalogue),
+        "begin_at": begin_at,
+        "deadline_at": deadline_at,
+        "restart_policy": inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.NEVER),
+        "max_restarts": inputs.integer("max_restarts", least=0, most=100, default=3),
+        "preemptible": inputs.flag("preemptible", default=True),
+        "held": inputs.flag("hold", default=False),
+        "depends_on": read_dependencies(inputs, by=by),
+        "array": array,
+        "array_max_running": array_max_running,
+    }
+    if project is not None and queue is not None and not inputs.problems:
+        check_fit(
+            inputs,
+            per_task=per_task,
+            gpu_model=gpu_model,
+            tasks=tasks,
+            nodes=nodes,
+            tasks_per_node=tasks_per_node,
+            project=project,
+            quotas=catalogue.quotas(project),
+            cluster_id=queue.cluster_id,
+        )
+    inputs.finish("The job cannot be taken as it is")
+    assert project is not None  # otherwise there was a problem
+    assert queue is not None
+    return JobSpec(project=project, queue=queue, **fields)
+
+
+def _what_runs(inputs: Inputs) -> tuple[str, str]:
+    command = inputs.text("command", most=MAX_COMMAND, strip=False)
+    script = inputs.text("script", most=MAX_SCRIPT, strip=False)
+    if inputs.given("command") is None and inputs.given("script") is None:
+        inputs.wrong(
+            "command", "Says nothing to run; give command (for /bin/sh -c) or script.", code="required"
+        )
+    elif command and script:
+        inputs.wrong("script", "Has both command and script; give one of them.", code="one-of")
+    elif script and not script.startswith("#!"):
+        inputs.wrong(
+            "script", "Has to begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang"
+        )
+    return command, script
+
+
+def _name_of(command: str, script: str) -> str:
+    """A name for a job that has none: the first line of what it runs that says something."""
+    for line in (command or script).splitlines():
+        line = line.strip()
+        if line and not line.startswith("#"):
+            return line[:60].strip()
+    return "job"
+
+
+def _layout(inputs: Inputs) -> tuple[int, int | None, int | None]:
+    """Tasks, nodes and tasks per node, in the one form where `tasks` is always known."""
+    tasks = inputs.integer("tasks", least=1, most=MAX_TASKS)
+    nodes = inputs.integer("nodes", least=1, most=MAX_TASKS)
+    per_node = inputs.integer("tasks_per_node", least=1, most=MAX_TASKS)
+    if tasks is None:
+        tasks = (nodes or 1) * (per_node or 1)
+        if tasks > MAX_TASKS:
+            inputs.wrong(
+                "tasks_per_node", f"Makes {tasks} tasks; at most {MAX_TASKS} are taken.", code="out-of-range"
+            )
+            tasks = 1
+    elif nodes is not None and nodes > tasks:
+        inputs.wrong(
+            "nodes", f"Asks for {nodes} nodes but has only {tasks} tasks; lower nodes.", code="inconsistent"
+        )
+    elif nodes is not None and per_node is not None and tasks > nodes * per_node:
+        inputs.wrong(
+            "tasks",
+            f"Has {tasks} tasks, but {nodes} nodes with {per_node} each hold {nodes * per_node}.",
+            code="inconsistent",
+        )
+    return tasks, nodes, per_node
+
+
+def _amounts(inputs: Inputs) -> tuple[Resources, str]:
+    cpu_millis = inputs.read("cpu_cores", cores_to_millis, default=DEFAULT_CPU_MILLIS)
+    if cpu_millis < 1:
+        inputs.wrong(
+            "cpu_cores", "Has to be more than 0; a thousandth of a core is the least.", code="out-of-range"
+        )
+    gpus, gpu_millis = _gpus(inputs)
+    gpu_model = inputs.text("gpu_type", most=80)
+    if gpu_model and not gpus and inputs.given("gpu_count") is None:
+        inputs.wrong("gpu_type", "Says which GPU but not how many; add gpu_count.", code="inconsistent")
+    resources = Resources(
+        cpu_millis=cpu_millis,
+        memory_mib=_memory(inputs),
+        gpus=gpus,
+        gpu_millis=gpu_millis,
+        storage_mib=inputs.read("storage_bytes", parse_mib, default=0),
+        extras=_extras(inputs),
+    )
+    return resources, gpu_model if gpus else ""
+
+
+def _memory(inputs: Inputs) -> int:
+    given = [name for name in ("memory", "memory_bytes", "memory_gb") if inputs.given(name) is not None]
+    if len(given) > 1:
+        inputs.wrong(given[1], f"Says the memory again beside {given[0]}; give one of them.", code="one-of")
+    if not given:
+        return DEFAULT_MEMORY_MIB
+    unit = "g" if given[0] == "memory_gb" else ""
+    memory_mib: int = inputs.read(
+        given[0], lambda v: parse_mib(v, bare_unit=unit), default=DEFAULT_MEMORY_MIB
+    )
+    if memory_mib < 1:
+        inputs.wrong(given[0], "Has to be more than 0; leave it out for the default.", code="out-of-range")
+    return memory_mib
+
+
+def _gpus(inputs: Inputs) -> tuple[int, int]:
+    count = inputs.integer("gpu_count", least=0, most=MAX_GPUS)
+    millis = inputs.read("gpu_share", _share, default=0)
+    if not millis:
+        return count or 0, 0
+    if count not in (None, 1):
+        inputs.wrong(
+            "gpu_share", f"Takes a part of one GPU, but gpu_count is {count}; make it 1.", code="inconsistent"
+        )
+    return 1, millis if millis < 1000 else 0
+
+
+def _share(value: Any) -> int:
+    """Thousandths of one GPU from `0.25` or `"25%"`."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        part = read_decimal(value.strip()[:-1]) / 100
+    else:
+        part = read_decimal(value)
+    if not 0 < part <= 1:
+        raise BadValue("Has to be more than 0 and at most 1, the part of one GPU; for example 0.25")
+    millis = part * 1000
+    if millis != int(millis):
+        raise BadValue("Is finer than a thousandth of a GPU")
+    return int(millis)
+
+
+def _extras(inputs: Inputs) -> tuple[tuple[str, int], ...]:
+    found: dict[str, int] = {}
+    for name, value in inputs.mapping("extras", most=32).items():
+        amount = read_integer(value)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", str(name)):
+            inputs.wrong(f"extras/{str(name)[:60]}", "Is no name of a countable thing.", code="bad-name")
+        elif amount is None or not 0 <= amount <= 2**31:
+            inputs.wrong(f"extras/{name}", "Has to be a whole number, 0 or more.", code="not-a-number")
+        elif amount:
+            found[str(name)] = amount
+    return tuple(sorted(found.items()))
+
+
+def _time_limit(inputs: Inputs, queue: Queue | None) -> int | None:
+    seconds: int | None = inputs.read("time_limit", read_seconds)
+    if queue is None:
+        return seconds
+    most = queue.max_wall_seconds
+    if seconds is None:
+        seconds = queue.default_wall_seconds
+        return seconds if most is None else min(seconds or most, most)
+    if most is not None and seconds > most:
+        inputs.wrong(
+            "time_limit",
+            f"Asks for {seconds} seconds; queue {queue.name} allows {most}. Ask for less, or use another queue.",
+            code="exceeds-wall-time",
+        )
+    return seconds
+
+
+def _priority(inputs: Inputs, catalogue: Catalogue) -> int:
+    value = inputs.given("priority")
+    if value is None:
+        return min(DEFAULT_PRIORITY, catalogue.user.priority_ceiling)
+    number = read_integer(value)
+    if number is None:
+        number = catalogue.priority_named(value)
+    if number is None:
+        names = ", ".join(catalogue.priority_names())
+        inputs.wrong("priority", f"Has to be 0 to 100 or one of {names}.", code="unknown-choice")
+        return DEFAULT_PRIORITY
+    if not 0 <= number <= 100:
+        inputs.wrong("priority", f"Has to be from 0 to 100; {number} is not.", code="out-of-range")
+        return DEFAULT_PRIORITY
+    ceiling = catalogue.user.priority_ceiling
+    if number > ceiling:
+        inputs.wrong(
+            "priority",
+            f"Asks for priority {number}; yours may be at most {ceiling}. Ask an operator to raise the ceiling.",
+            code="above-priority-ceiling",
+            denied=True,
+        )
+    return number
+
+
+def _env(inputs: Inputs) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in inputs.mapping("env", most=MAX_ENV_ENTRIES).items():
+        at = f"env/{str(name)[:60]}"
+        if not isinstance(name, str) or not ENV_NAME.fullmatch(name):
+            inputs.wrong(
+                at, "Is no name of a variable: letters, digits and _, no digit first.", code="bad-name"
+            )
+        elif name.startswith(ENV_OURS[0]) or name in ENV_OURS:
+            inputs.wrong(at, "Is set by Muster for each task; choose another name.", code="reserved")
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            inputs.wrong(at, "Has to be text or a number.", code="not-text")
+        elif trouble := text_trouble(str(value), most=MAX_ENV_VALUE):
+            inputs.wrong(at, trouble, code="bad-text")
+        else:
+            found[name] = str(value)
+    if sum(len(name) + len(value) for name, value in found.items()) > MAX_ENV_CHARACTERS:
+        inputs.wrong(
+            "env", f"Is longer than {MAX_ENV_CHARACTERS} characters in all; use a file.", code="too-long"
+        )
+    return found
+
+
+def _working_dir(inputs: Inputs) -> str:
+    path = inputs.text("working_dir", most=1024)
+    if path and not path.startswith("/"):
+        inputs.wrong("working_dir", "Has to be an absolute path, beginning with /.", code="not-absolute")
+    return path
+
+
+def _job_type(value: Any) -> str:
+    word = str(value).strip().lower()
+    if not _WORD.fullmatch(word):
+        raise BadValue("Has to be one short word of a-z, 0-9, - and _, such as batch or training")
+    return word
+
+
+def _window(inputs: Inputs) -> tuple[datetime | None, datetime | None]:
+    begin_at: datetime | None = inputs.read("begin_at", read_moment)
+    deadline_at: datetime | None = inputs.read("deadline", read_moment)
+    if deadline_at is not None:
+        if deadline_at <= timezone.now():
+            inputs.wrong("deadline", "Has passed already.", code="in-the-past")
+        elif begin_at is not None and deadline_at <= begin_at:
+            inputs.wrong("deadline", "Comes before begin_at.", code="inconsistent")
+    return begin_at, deadline_at
