@@ -223,14 +223,14 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         if not isinstance(gate, RoomGate) and gate.name != "reserved":
             open_but_reserved &= gate.filter(question, everywhere)
     held = world.reserved(question.reservation_rows)
-    opened = open_but_reserved & ~held
+    suitable = capacity_slots(question, world, rules.gates)[0] > 0  # could ever take one of its tasks
+    opened = open_but_reserved & ~held & suitable
 
     if held.any():
         slots = task_slots(question, workspace, open_but_reserved, rules.gates)
         if spread_tasks(slots, np.zeros(world.node_count), shape) is not None:
             return _with_gates(ReasonCode.RESERVATION, _reservation_facts(question, world), world, counts)
 
-    suitable = capacity_slots(question, world, rules.gates)[0] > 0
     if not (suitable & world.is_up).any():
         silent = int(suitable.sum())
         return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, world, counts)
@@ -240,7 +240,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         free = int(np.maximum(column[opened], 0).sum())
         if need * shape.tasks > free:
             facts = _resource_facts(
-                candidates, name, rules, needs=need * shape.tasks, free=free, opened=opened
+                candidates, name, needs=need * shape.tasks, free=free, opened=opened, suitable=suitable
             )
             return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, world, counts)
     if rooms and opened.any():
@@ -313,7 +313,7 @@ def _reservation_facts(question: Question, world: World) -> Facts:
 
 
 def _resource_facts(
-    candidates: Candidates, name: str, rules: Rules, *, needs: int, free: int, opened: Bools
+    candidates: Candidates, name: str, *, needs: int, free: int, opened: Bools, suitable: Bools
 ) -> Facts:
     """Needed, free now, there in all, and how much of it ends by when."""
     question, world = candidates.question, candidates.workspace.world
@@ -321,7 +321,7 @@ def _resource_facts(
     if name in {"gpus", "gpu_millis"} and question.request.gpu_model:
         facts["gpu_model"] = question.request.gpu_model
     total, amounts = _held(question, world, name)
-    facts["total"] = int(total[capacity_slots(question, world, rules.gates)[1]].sum())
+    facts["total"] = int(total[suitable].sum())
     ends = world.allocation_end_ms
     counted = (
         np.flatnonzero((ends > 0) & opened[world.allocation_node] & (amounts > 0)) if len(ends) else ends

@@ -68,7 +68,7 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
 
 
 def start_in_order(answers: Answers, groups: Groups, considered: Ints, *, strict: bool) -> list[Start]:
-    """Give nodes, devices and quota to jobs in order; what does not fit is left, or stops its queue if strict."""
+    """Give nodes, devices and quota to jobs in order; what does not fit waits (strict: and all after it)."""
     world = answers.world
     pending = world.snapshot.pending
     array_ids, array_bounds = pending.array_id, pending.array_max_running

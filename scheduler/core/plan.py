@@ -126,7 +126,7 @@ class Plan:
         }
 
     def by_decision(self) -> Iterator[tuple[Decision, Ints]]:
-        """Each decision with the ids of the jobs that share it: one statement each is enough to store them."""
+        """Each decision with the ids of the jobs that share it: one statement each stores them."""
         order = np.argsort(self.waiting.decision, kind="stable")
         bounds = np.searchsorted(self.waiting.decision[order], np.arange(len(self.decisions) + 1))
         for number, decision in enumerate(self.decisions):

@@ -1,4 +1,4 @@
-"""Plugins: the protocol of outside filters, scorers and orders, and how a policy's names become gates and scorers."""
+"""Plugins: the protocol of outside filters, scorers and orders, and how names of a policy become them."""
 
 from __future__ import annotations
 

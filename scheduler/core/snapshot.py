@@ -289,7 +289,7 @@ GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms
 
 
 def _canonical_classes(classes: tuple[RequestClass, ...], met: Ints) -> tuple[tuple[RequestClass, ...], Ints]:
-    """The classes that some job has, each once and in their fixed order, and the new number of each old one."""
+    """The classes that some job has, each once, in their fixed order, and the new number of each old one."""
     kept = tuple(sorted({classes[number] for number in met.tolist()}, key=lambda request: request.sort_key))
     place = {request: number for number, request in enumerate(kept)}
     return kept, np.array([place.get(request, -1) for request in classes], dtype=np.int64)

@@ -1,0 +1,132 @@
+"""Conflicts: which starts of a plan no longer hold on a fresh snapshot, by the planner's own predicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.blockers import Answers, array_blockers, own_blockers
+from scheduler.core.columns import rows_of
+from scheduler.core.groups import Group
+from scheduler.core.placement import Candidates
+from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
+from scheduler.core.plugins import NO_PLUGINS, Plugins, Rules, resolve
+from scheduler.core.policy import Policy
+from scheduler.core.reasons import PRECEDENCE, ReasonCode
+from scheduler.core.snapshot import Snapshot
+from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A start that must not be written, and why: the job goes on waiting with this reason."""
+
+    job_id: int
+    reason: ReasonCode
+    facts: tuple[Fact, ...] = ()
+
+
+def find_conflicts(
+    plan: Plan, fresh: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
+) -> tuple[Conflict, ...]:
+    """The starts that do not hold any more, in plan order; each that holds takes its share first.
+
+    `fresh` need not be a whole cluster: the rows of the plan's jobs, nodes, devices, queues and quota
+    lines are enough. A job that is gone or whose generation moved is `NotEvaluatedYet`.
+    """
+    rules = resolve(policy, plugins)
+    world = World(fresh)
+    workspace = Workspace(world)
+    answers = Answers(world, workspace, rules)
+    blocked: dict[int, Decision] = {}
+    for rows, decision in own_blockers(world):
+        for row in rows.tolist():
+            known = blocked.get(row)
+            if known is None or PRECEDENCE[decision.reason] < PRECEDENCE[known.reason]:
+                blocked[row] = decision
+    conflicts: list[Conflict] = []
+    for start in plan.starts:
+        conflict = _conflict_of(start, answers, blocked)
+        if conflict is not None:
+            conflicts.append(conflict)
+    return tuple(conflicts)
+
+
+def _conflict_of(start: Start, answers: Answers, blocked: dict[int, Decision]) -> Conflict | None:
+    """Take this start's share, or say why it cannot have it and take nothing."""
+    world, workspace = answers.world, answers.workspace
+    pending = world.snapshot.pending
+    try:
+        row = int(rows_of(pending.id, np.array([start.job_id], dtype=np.int64), what="pending job")[0])
+    except KeyError:
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "not pending any more"),))
+    if int(pending.generation[row]) != start.generation:
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
+    if row in blocked:
+        return Conflict(start.job_id, blocked[row].reason, blocked[row].facts)
+    for rows, decision in array_blockers(world, workspace):
+        if row in rows:
+            return Conflict(start.job_id, decision.reason, decision.facts)
+    group = answers.group(row)
+    limits = [answers.queue(group), *answers.quota(group), answers.pool(group)]
+    for limit in limits:
+        if limit is not None:
+            return Conflict(start.job_id, limit.reason, limit.facts)
+    if len(start.placements) != group.shape.tasks:
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
+
+    candidates = answers.candidates(group)
+    with workspace.trial() as trial:
+        for placement in start.placements:
+            why = _take(placement, candidates, answers.rules)
+            if why is not None:
+                return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, why)
+        workspace.take_limits(
+            queue_row=group.queue_row,
+            array_id=int(pending.array_id[row]),
+            charges=_charges(workspace, group),
+            request=group.question.request,
+            tasks=group.shape.tasks,
+        )
+        trial.keep()
+    return None
+
+
+def _take(placement: Placement, candidates: Candidates, rules: Rules) -> tuple[Fact, ...] | None:
+    """Put one task where the plan says, or name the node and the first gate that is closed now."""
+    workspace, request = candidates.workspace, candidates.question.request
+    world = workspace.world
+    row = world.node_row.get(placement.node_id)
+    if row is None:
+        return (("gate", "gone"), ("node_id", placement.node_id))
+    nodes = NodeView(workspace, np.array([row], dtype=np.int64))
+    for gate in rules.gates:
+        if not gate.filter(candidates.question, nodes)[0]:
+            return (("gate", gate.name), ("node", nodes.names[0]))
+    usable = workspace.gpu_features(request).usable if request.per_task.gpus else []
+    wanted = (
+        (request.per_task.gpu_millis if request.shares_gpu else GPU_MILLIS) if request.per_task.gpus else 0
+    )
+    devices: list[int] = []
+    for device_id in placement.device_ids:
+        device = world.device_row.get(device_id)
+        if (
+            device is None
+            or int(world.device_node[device]) != row
+            or not usable[device]
+            or not workspace.device_is_free(device, wanted)
+            or device in devices
+        ):
+            return (("device_id", device_id), ("gate", "device"), ("node", nodes.names[0]))
+        devices.append(device)
+    if len(devices) != request.per_task.gpus or placement.gpu_millis != wanted:
+        return (("gate", "device"), ("node", nodes.names[0]))
+    workspace.take(row, request.per_task, devices, wanted)
+    return None
+
+
+def _charges(workspace: Workspace, group: Group) -> tuple[tuple[int, int], ...]:
+    return workspace.charges(group.project_row, group.class_index, group.shape.tasks)

@@ -1,0 +1,240 @@
+"""Sentences: a decision's numbers in plain English, for the person who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from quotas.core.resources import show_cpus, show_mib
+from scheduler.core.plan import Fact
+from scheduler.core.reasons import ReasonCode
+
+Facts = Mapping[str, int | str]
+
+#: What each gate says about the nodes it turned away.
+GATE_WORDS: Final[Mapping[str, str]] = {
+    "state": "do not answer",
+    "cordoned": "are cordoned",
+    "draining": "are draining",
+    "partition": "are not in its partitions",
+    "labels": "lack a label it asks for",
+    "taints": "have a taint it does not tolerate",
+    "affinity": "do not meet its affinity",
+    "reserved": "are reserved for others",
+    "gpu_model": "have no GPU of the kind it asks for",
+    "gpu_health": "have too few healthy GPUs",
+    "gpus": "have too few free GPUs",
+    "cpu_millis": "have too few free CPUs",
+    "memory_mib": "have too little free memory",
+    "storage_mib": "have too little free storage",
+}
+
+
+def sentence(
+    reason: ReasonCode, facts: Iterable[Fact] | Facts, *, ahead_jobs: int = 0, ahead_gpus: int = 0
+) -> str:
+    """Say why a job waits, from the facts of its decision. Times are UTC."""
+    known = dict(facts)
+    text = _SENTENCES[reason](known)
+    if ahead_jobs:
+        gpus = f" ({ahead_gpus:,} {_plural('GPU', ahead_gpus)})" if ahead_gpus else ""
+        verb = "is" if ahead_jobs == 1 else "are"
+        text += f" {ahead_jobs:,} {_plural('job', ahead_jobs)}{gpus} {verb} ahead of it."
+    return text
+
+
+def amount(resource: str, count: int) -> str:
+    """`amount("memory_mib", 2048)` -> `2 GiB`; `amount("gpus", 4)` -> `4 GPUs`."""
+    if resource == "cpu_millis":
+        return f"{show_cpus(count)} {'CPU' if count == 1000 else 'CPUs'}"
+    if resource == "memory_mib":
+        return f"{show_mib(count)} of memory"
+    if resource == "storage_mib":
+        return f"{show_mib(count)} of storage"
+    if resource == "gpus":
+        return f"{count:,} {_plural('GPU', count)}"
+    if resource == "gpu_millis":
+        return f"{show_cpus(count)} {'GPU' if count == 1000 else 'GPUs'}"
+    if resource == "running_jobs":
+        return f"{count:,} running {_plural('job', count)}"
+    if resource in {"tasks", "nodes"}:
+        return f"{count:,} {_plural(resource[:-1], count)}"
+    return f"{count:,} {resource}"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"
+
+
+def _number(facts: Facts, name: str) -> int:
+    value = facts.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _text(facts: Facts, name: str, otherwise: str = "") -> str:
+    return str(facts.get(name) or otherwise)
+
+
+def _amount(facts: Facts, name: str) -> str:
+    text = amount(_text(facts, "resource"), _number(facts, name))
+    model = _text(facts, "gpu_model")
+    return text.replace("GPU", f"{model} GPU") if model else text
+
+
+def _time(facts: Facts, name: str) -> str:
+    return datetime.fromtimestamp(_number(facts, name) / 1000, tz=UTC).strftime("%d %b %H:%M UTC").lstrip("0")
+
+
+def _duration(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+
+
+def _invalid_spec(facts: Facts) -> str:
+    needs, total = _amount(facts, "needs"), _number_of(facts, "total")
+    kind = _text(facts, "kind")
+    if kind == "shape":
+        each = _number(facts, "tasks_per_node")
+        per_node = f" with {each:,} on each" if each else ""
+        return (
+            f"Asks for {amount('tasks', _number(facts, 'tasks'))} on "
+            f"{amount('nodes', _number(facts, 'nodes'))}{per_node}, which cannot be. It can never start as written."
+        )
+    if kind == "node":
+        return f"Asks for {needs} on one node; the largest node has {_number_of(facts, 'largest')}. It can never start as written."
+    if _text(facts, "resource") == "tasks":
+        return f"Asks for {needs} at once; all nodes that suit it, idle, hold {total}. It can never start as written."
+    return f"Asks for {needs} in all; the nodes that suit it have {total}. It can never start as written."
+
+
+def _number_of(facts: Facts, name: str) -> str:
+    """An amount without its noun where the noun was just said."""
+    resource, count = _text(facts, "resource"), _number(facts, name)
+    if resource in {"cpu_millis", "gpu_millis"}:
+        return show_cpus(count)
+    if resource in {"memory_mib", "storage_mib"}:
+        return show_mib(count)
+    return f"{count:,}"
+
+
+def _no_matching_node(facts: Facts) -> str:
+    gate, wanted = _text(facts, "gate"), _text(facts, "wanted")
+    if gate == "none":
+        return "There is no node yet."
+    if gate == "combination":
+        return "No single node has everything one task asks for together. It can never start as written."
+    named = f" ({wanted})" if wanted else ""
+    words = GATE_WORDS.get(gate, f"are turned away by {gate}")
+    return f"No node matches: they {words}{named}. It can never start as written."
+
+
+def _exceeds_max_quota(facts: Facts) -> str:
+    return (
+        f"Needs {_amount(facts, 'needs')}; the limit of {_text(facts, 'owner', 'its project')} is "
+        f"{_number_of(facts, 'limit')}. Ask for less, or for a larger limit."
+    )
+
+
+def _exceeds_max_walltime(facts: Facts) -> str:
+    return (
+        f"Asks for {_duration(_number(facts, 'needs'))}; the queue {_text(facts, 'queue')} allows "
+        f"{_duration(_number(facts, 'limit'))}. Shorten it or choose another queue."
+    )
+
+
+def _queue_stopped(facts: Facts) -> str:
+    text = _text(facts, "text")
+    return f"The queue {_text(facts, 'queue')} is paused{' ' + text if text else ''}."
+
+
+def _quota_zero(facts: Facts) -> str:
+    resource = {"gpu_millis": "GPU", "gpus": "GPU", "cpu_millis": "CPU", "memory_mib": "memory",
+                "storage_mib": "storage"}.get(_text(facts, "resource"), _text(facts, "resource"))  # fmt: skip
+    owner = _text(facts, "owner", "its project")
+    return f"The limit of {owner} for {resource} is 0. Ask its lead or an administrator."
+
+
+def _rate_limited(facts: Facts) -> str:
+    running, limit = _number(facts, "running"), _number(facts, "limit")
+    if _text(facts, "scope") == "array":
+        return f"{running:,} of its array run, which is as many as it allows ({limit:,})."
+    return (
+        f"The queue {_text(facts, 'queue')} runs {running:,} {_plural('job', running)}, of {limit:,} allowed."
+    )
+
+
+def _waiting_for_quota(facts: Facts) -> str:
+    owner = _text(facts, "owner", "its project")
+    used, limit = _number_of(facts, "used"), _number_of(facts, "limit")
+    return f"Needs {_amount(facts, 'needs')}; {owner} uses {used} of {limit}."
+
+
+def _reservation(facts: Facts) -> str:
+    count = _number(facts, "reserved_nodes")
+    name = _text(facts, "reservation")
+    quoted = f" “{name}”" if name else ""
+    return (
+        f"The {_plural('node', count)} it would take ({count:,}) {'is' if count == 1 else 'are'} reserved"
+        f"{quoted} from {_time(facts, 'starts_ms')} to {_time(facts, 'ends_ms')}."
+    )
+
+
+def _topology_fragmented(facts: Facts) -> str:
+    per_task, needs = _number(facts, "per_task"), _number(facts, "needs")
+    each = f", {_number_of(facts, 'per_task')} on one node" if per_task != needs else " on one node"
+    return (
+        f"Needs {_amount(facts, 'needs')}{each}; {_number_of(facts, 'free')} are free, but in pieces: "
+        f"the most on one node is {_number_of(facts, 'largest')}."
+    )
+
+
+def _waiting_for_resources(facts: Facts) -> str:
+    text = (
+        f"Needs {_amount(facts, 'needs')}; {_number_of(facts, 'free')} of {_number_of(facts, 'total')} free"
+    )
+    if "ending" in facts:
+        text += f", {_number_of(facts, 'ending')} more by {_time(facts, 'ending_by_ms')} at the latest"
+    return text + "."
+
+
+def _agent_unreachable(facts: Facts) -> str:
+    count = _number(facts, "unreachable")
+    return f"None of the nodes that could run it ({count:,}) answers."
+
+
+_SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
+    ReasonCode.INVALID_SPEC: _invalid_spec,
+    ReasonCode.NO_MATCHING_NODE: _no_matching_node,
+    ReasonCode.EXCEEDS_MAX_QUOTA: _exceeds_max_quota,
+    ReasonCode.EXCEEDS_MAX_WALLTIME: _exceeds_max_walltime,
+    ReasonCode.DEPENDENCY_NEVER_SATISFIED: lambda _: (
+        "A job it waits for ended in a way that can never satisfy it. Cancel it or change what it depends on."
+    ),
+    ReasonCode.IMAGE_NOT_FOUND: lambda _: "Its image does not exist.",
+    ReasonCode.QUEUE_STOPPED: _queue_stopped,
+    ReasonCode.HELD_BY_ADMIN: lambda _: "Held by an operator until released.",
+    ReasonCode.HELD_BY_USER: lambda _: "Held by its owner until released.",
+    ReasonCode.ACCOUNT_EXPIRED: lambda _: "Its account or project is closed.",
+    ReasonCode.QUOTA_ZERO: _quota_zero,
+    ReasonCode.APPROVAL_PENDING: lambda _: "Waits for somebody to approve it.",
+    ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as asked.",
+    ReasonCode.DEPENDENCY: lambda _: "Waits for other jobs to end.",
+    ReasonCode.BACKOFF: lambda facts: (
+        f"Its last try failed; the next is at {_time(facts, 'begin_ms')} or later."
+    ),
+    ReasonCode.RATE_LIMITED: _rate_limited,
+    ReasonCode.WAITING_FOR_QUOTA: _waiting_for_quota,
+    ReasonCode.FAIR_SHARE_BEHIND: lambda _: "Projects that used less go first.",
+    ReasonCode.WAITING_FOR_PREEMPTION: lambda _: "Other jobs are being stopped for it.",
+    ReasonCode.RESERVATION: _reservation,
+    ReasonCode.TOPOLOGY_FRAGMENTED: _topology_fragmented,
+    ReasonCode.WAITING_FOR_RESOURCES: _waiting_for_resources,
+    ReasonCode.PRIORITY: lambda facts: (
+        f"It would fit now, but the queue {_text(facts, 'queue')} starts jobs strictly in order."
+    ),
+    ReasonCode.NOT_EVALUATED_YET: lambda _: "Not looked at yet; the next cycle will.",
+    ReasonCode.SCHEDULER_BEHIND: lambda _: "The scheduler is behind.",
+    ReasonCode.AGENT_UNREACHABLE: _agent_unreachable,
+    ReasonCode.DATA_STALE: lambda _: "What is known of the cluster is too old to decide on.",
+}
