@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 
-from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.production")
 http = get_asgi_application()  # before anything that imports models
 
-if find_spec("scheduler.realtime.routing"):
-    from scheduler.realtime.routing import websocket_urlpatterns
-else:
-    websocket_urlpatterns = []
+from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
+from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(
-    {
-        "http": http,
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
-    }
+    {"http": http, "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
 )

@@ -78,6 +78,11 @@ class Process:
         return self.log_folder / f"{self.name}.log"
 
     @property
+    def pid_file(self) -> Path:
+        """Says which process this is, for whoever looks from outside."""
+        return self.log_folder.parent / "run" / f"{self.name}.pid"
+
+    @property
     def pid(self) -> int | None:
         return self.popen.pid if self.popen else None
 
@@ -100,6 +105,7 @@ class Process:
                 pass_fds=self.pass_fds,
                 **as_user,
             )
+        self.pid_file.write_text(f"{self.popen.pid}\n")
         self.ready = False
         self.started_at = time.monotonic()
 
@@ -136,6 +142,7 @@ class Process:
             gentle = False
         kill_session(self.popen.pid)
         self.popen.wait()
+        self.pid_file.unlink(missing_ok=True)
         self.popen = None
         self.ready = False
         return gentle

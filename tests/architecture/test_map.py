@@ -68,12 +68,13 @@ def test_supervisor_starts_without_django() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["config.up.bootstrap"])
-def test_the_first_module_needs_the_standard_library_alone(module: str) -> None:
-    code = f"import {module}, sys; print([n for n in sys.modules if 'site-packages' in (getattr(sys.modules[n], '__file__', '') or '')])"
-
+def test_the_first_module_needs_the_standard_library_alone() -> None:
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-S", "-c", "import config.up.bootstrap"],  # -S: no installed package can be seen
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,80 @@
+"""One whole portal and one browser for all end-to-end tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.support.stack import Stack, scratch_state
+
+WINDOW = {"width": 1280, "height": 900}
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="session")
+def live_stack() -> Iterator[Stack]:
+    """A real `manage.py up` with demo data and its four nodes, on a scratch state folder and a free port."""
+    state = scratch_state("e2e")
+    stack = Stack(state)
+    try:
+        yield stack.start()
+    finally:
+        stack.stop()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, driven for real."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        say = "NO CHROMIUM FOUND, so nothing was tried in a browser. On Debian: apt install chromium"
+        if os.environ.get("MUSTER_REQUIRE_BROWSER"):
+            pytest.fail(say)
+        pytest.skip(say)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium,
+            chromium_sandbox=os.geteuid() != 0,
+            args=[
+                "--disable-gpu",
+                "--disable-quic",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--disable-dev-shm-usage",
+            ],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, live_stack: Stack) -> Iterator[Page]:
+    """A fresh window on the portal; fails the test if the page asked an outside host or broke its policy."""
+    context = browser.new_context(base_url=live_stack.base_url, viewport=WINDOW)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    outside: list[str] = []
+    broken: list[str] = []
+    page.on("request", lambda request: outside.append(request.url) if is_outside(request.url) else None)
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    page.on(
+        "console",
+        lambda message: broken.append(message.text) if "Content Security Policy" in message.text else None,
+    )
+    yield page
+    context.close()
+    assert outside == []
+    assert broken == []
+
+
+def is_outside(url: str) -> bool:
+    where = urlsplit(url)
+    return where.scheme in ("http", "https", "ws", "wss") and where.hostname not in ("127.0.0.1", "localhost")

@@ -1,0 +1,165 @@
+"""A whole `manage.py up` for tests: on a state folder of its own, looked at and killed from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from config.up.demo import SIGN_INS
+from config.up.ports import free_port
+from config.up.processes import die_with_parent
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = "Muster is ready: "
+START_SECONDS = 240
+
+
+@dataclass
+class Stack:
+    """One running portal."""
+
+    state: Path
+    arguments: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    popen: subprocess.Popen[str] | None = None
+    base_url: str = ""
+    output: list[str] = field(default_factory=list)
+
+    #: The password of each demo account.
+    credentials = {name: f"{name}-demo" for name, _ in SIGN_INS}
+
+    def start(self) -> Stack:
+        """Start it and return when it says that it is ready."""
+        self.spawn()
+        wait_until(lambda: self.base_url or not self.running, seconds=START_SECONDS, why=self.said)
+        assert self.base_url, self.said()
+        return self
+
+    def spawn(self) -> None:
+        arguments = (
+            self.arguments if "--port" in self.arguments else [*self.arguments, "--port", str(free_port())]
+        )
+        self.base_url = ""
+        self.popen = subprocess.Popen(
+            [sys.executable, "manage.py", "up", *arguments],
+            cwd=ROOT,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),
+        )
+        threading.Thread(target=self._read, args=[self.popen], daemon=True).start()
+
+    def _read(self, popen: subprocess.Popen[str]) -> None:
+        assert popen.stdout is not None
+        with popen.stdout as lines:
+            for line in lines:
+                self.output.append(line.rstrip())
+                if line.startswith(READY):
+                    self.base_url = line.removeprefix(READY).strip().rstrip("/")
+
+    def environment(self) -> dict[str, str]:
+        hidden = {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "PORT", "MUSTER_DEMO"}
+        own = {name: value for name, value in os.environ.items() if name not in hidden}
+        return {**own, "MUSTER_STATE": str(self.state), "PYTHONUNBUFFERED": "1", **self.env}
+
+    @property
+    def running(self) -> bool:
+        return self.popen is not None and self.popen.poll() is None
+
+    def said(self) -> str:
+        return "\n".join(self.output)
+
+    def wait_ended(self, seconds: float = 60) -> int:
+        assert self.popen is not None
+        return self.popen.wait(seconds)
+
+    def stop(self) -> int:
+        """Ctrl-C, and its exit code."""
+        if self.popen is None:
+            return 0
+        if self.running:
+            self.popen.send_signal(signal.SIGINT)
+        return self.wait_ended(90)
+
+    def pid(self, name: str) -> int:
+        """The process of this name: web, worker-default, beat, node-1, postgres ... (see run/ in the state)."""
+        return int((self.state / "run" / f"{name}.pid").read_text())
+
+    def kill(self, name: str, sig: int = signal.SIGKILL) -> int:
+        """Send a signal to one process; returns its pid."""
+        pid = self.pid(name)
+        os.kill(pid, sig)
+        return pid
+
+    def wait_restarted(self, name: str, old: int, seconds: float = 60) -> int:
+        """Wait until another process has taken over this name."""
+        wait_until(lambda: self._pid_or_zero(name) not in (0, old), seconds=seconds, why=self.said)
+        return self.pid(name)
+
+    def _pid_or_zero(self, name: str) -> int:
+        try:
+            return self.pid(name)
+        except (OSError, ValueError):
+            return 0
+
+    def descendants(self) -> list[psutil.Process]:
+        assert self.popen is not None
+        return psutil.Process(self.popen.pid).children(recursive=True)
+
+    def manage(self, *arguments: str) -> str:
+        """Run a manage.py command beside it; its standard output."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def get(self, path: str, *, timeout: float = 30) -> tuple[int, str]:
+        """Status and text of a plain GET."""
+        try:
+            with urllib.request.urlopen(self.base_url + path, timeout=timeout) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def ready(self) -> dict[str, object]:
+        status, text = self.get("/readyz")
+        return {"code": status, **json.loads(text)}
+
+
+def scratch_state(name: str) -> Path:
+    """A folder that root's PostgreSQL, which runs under another account, can reach."""
+    folder = Path(tempfile.mkdtemp(prefix=f"muster-{name}-"))
+    folder.chmod(0o755)
+    return folder
+
+
+def wait_until(true: Callable[[], object], *, seconds: float = 30, why: Callable[[], str] = str) -> None:
+    """Ask again and again; fail with what `why` says."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds} s; {why()}"
+        time.sleep(0.05)
