@@ -28,12 +28,12 @@ def submit_projects(user: User) -> QuerySet[Project]:
 
 def project_by_ref(user: User, ref: str | int) -> Project:
     """A visible project by slug, id or exact name; raises NotFound for any other."""
-    text = str(ref).strip()
+    text = str(ref).strip().replace("\x00", "\N{SYMBOL FOR NULL}")
     projects = visible_projects(user)
     found = projects.filter(slug=text).first()
     if found is None and text.isdecimal() and len(text) < 19:
         found = projects.filter(pk=int(text)).first()
-    if found is None and "\x00" not in text:
+    if found is None:
         named = list(projects.filter(name=text)[:2])
         found = named[0] if len(named) == 1 else None
     if found is None:
@@ -51,6 +51,14 @@ def default_project(user: User) -> Project | None:
         if project.pk == user.default_project_id:
             return project
     return projects[0] if len(projects) == 1 else None
+
+
+def roles_by_slug(user: User) -> dict[str, str]:
+    """The person's present roles, by the slug of the project."""
+    memberships = _memberships(user).order_by("project__slug")
+    if (held_to := permissions.token_project_id(user)) is not None:
+        memberships = memberships.filter(project=held_to)
+    return dict(memberships.values_list("project__slug", "role"))
 
 
 def visible_users(user: User) -> QuerySet[User]:

@@ -1,0 +1,265 @@
+"""People, projects, tokens and the audit trail over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
+
+from accounts import permissions, selectors
+from accounts.api.filters import AuditFilter
+from accounts.api.serializers import (
+    AuditCheckSerializer,
+    AuditEventSerializer,
+    IssuedTokenSerializer,
+    MemberChangesSerializer,
+    MemberSerializer,
+    MeSerializer,
+    NewMemberSerializer,
+    NewProjectSerializer,
+    NewTokenSerializer,
+    ProjectChangesSerializer,
+    ProjectSerializer,
+    ReasonSerializer,
+    TokenSerializer,
+)
+from accounts.errors import NotFound
+from accounts.models import ApiToken, AuditCheck, AuditEvent, Membership, Project
+from accounts.services import projects as services
+from accounts.services.tokens import issue_token, revoke_token
+
+
+class MeView(APIView):
+    """Whose credentials these are, their roles, and what the token in use may do."""
+
+    required_scopes = {"GET": "projects:read"}
+    schema_tags = ["me"]
+
+    @extend_schema(responses=MeSerializer, operation_id="me")
+    def get(self, request: Request) -> Response:
+        known = {
+            "roles": selectors.roles_by_slug(request.user),
+            "token": request.auth if isinstance(request.auth, ApiToken) else None,
+        }
+        return Response(MeSerializer(request.user, context=known).data)
+
+
+REF = OpenApiParameter("ref", str, OpenApiParameter.PATH, description="The project's slug, id or exact name.")
+WHO = OpenApiParameter("username", str, OpenApiParameter.PATH)
+
+
+@extend_schema_view(list=extend_schema(summary="The projects you can see"))
+class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
+    """Projects and their members. A project that you may not see does not exist for you."""
+
+    serializer_class = ProjectSerializer
+    queryset = Project.objects.none()
+    lookup_url_kwarg = "ref"
+    lookup_value_regex = "[^/]+"
+    page_ordering = ("name", "pk")
+    schema_tags = ["projects"]
+    required_scopes = {
+        "GET": "projects:read",
+        "POST": "projects:write",
+        "PATCH": "projects:write",
+        "DELETE": "projects:write",
+    }
+
+    def get_queryset(self) -> QuerySet[Project]:
+        return selectors.visible_projects(self.request.user)
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return super().get_serializer_context() | {"roles": self._roles}
+
+    @property
+    def _roles(self) -> dict[int, str]:
+        if not self.request or not self.request.user.is_authenticated:
+            return {}  # the schema is being drawn
+        return permissions.roles_of(self.request.user)
+
+    @extend_schema(request=NewProjectSerializer, responses={201: ProjectSerializer}, summary="Open a project")
+    def create(self, request: Request) -> Response:
+        permissions.require(request.user, "administer")
+        data = _valid(NewProjectSerializer, request)
+        project = services.create_project(**data, by=request.user)
+        return Response(self.get_serializer(project).data, status=status.HTTP_201_CREATED)
+
+    @extend_schema(parameters=[REF], responses=ProjectSerializer, summary="One project")
+    def retrieve(self, request: Request, ref: str) -> Response:
+        return Response(self.get_serializer(self._project()).data)
+
+    @extend_schema(
+        parameters=[REF],
+        request=ProjectChangesSerializer,
+        responses=ProjectSerializer,
+        summary="Change name or description",
+    )
+    def partial_update(self, request: Request, ref: str) -> Response:
+        project = self._project()
+        permissions.require(request.user, "manage", project)
+        data = _valid(ProjectChangesSerializer, request)
+        reason = data.pop("reason")
+        services.edit_project(project=project, changes=data, by=request.user, reason=reason)
+        return Response(self.get_serializer(project).data)
+
+    @extend_schema(
+        parameters=[REF], request=ReasonSerializer, responses=ProjectSerializer, summary="Take no new jobs"
+    )
+    @action(detail=True, methods=["post"])
+    def close(self, request: Request, ref: str) -> Response:
+        project = services.close_project(
+            project=self._project(), by=request.user, reason=_valid(ReasonSerializer, request)["reason"]
+        )
+        return Response(self.get_serializer(project).data)
+
+    @extend_schema(
+        parameters=[REF], request=ReasonSerializer, responses=ProjectSerializer, summary="Take jobs again"
+    )
+    @action(detail=True, methods=["post"])
+    def reopen(self, request: Request, ref: str) -> Response:
+        project = services.reopen_project(
+            project=self._project(), by=request.user, reason=_valid(ReasonSerializer, request)["reason"]
+        )
+        return Response(self.get_serializer(project).data)
+
+    @extend_schema(parameters=[REF], responses=MemberSerializer(many=True), summary="Who belongs to it")
+    @action(detail=True, methods=["get"], pagination_class=None, filter_backends=[])
+    def members(self, request: Request, ref: str) -> Response:
+        members = self._project().memberships.select_related("user").order_by("user__username")
+        return Response({"results": MemberSerializer(members, many=True).data})
+
+    @extend_schema(
+        parameters=[REF],
+        request=NewMemberSerializer,
+        responses={201: MemberSerializer},
+        summary="Bring somebody in",
+    )
+    @members.mapping.post
+    def add_member(self, request: Request, ref: str) -> Response:
+        project = self._project()
+        # Asked before the names in the body are looked up: they are told to nobody else.
+        permissions.require(request.user, "manage", project)
+        membership = services.add_member(
+            project=project, by=request.user, **_valid(NewMemberSerializer, request)
+        )
+        return Response(MemberSerializer(membership).data, status=status.HTTP_201_CREATED)
+
+    @extend_schema(
+        parameters=[REF, WHO],
+        request=MemberChangesSerializer,
+        responses=MemberSerializer,
+        summary="Change a role",
+    )
+    @action(detail=True, methods=["patch"], url_path=r"members/(?P<username>[^/]+)")
+    def member(self, request: Request, ref: str, username: str) -> Response:
+        membership = self._membership(username)
+        permissions.require(request.user, "manage", membership.project)
+        data = _valid(MemberChangesSerializer, request)
+        membership = services.change_member(
+            membership=membership,
+            by=request.user,
+            role=data.get("role"),
+            expires_at=data.get("expires_at"),
+            keep_expiry="expires_at" not in data,
+            reason=data["reason"],
+        )
+        return Response(MemberSerializer(membership).data)
+
+    @extend_schema(parameters=[REF, WHO], request=None, responses={204: None}, summary="Take somebody out")
+    @member.mapping.delete
+    def remove_member(self, request: Request, ref: str, username: str) -> Response:
+        services.remove_member(membership=self._membership(username), by=request.user)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _project(self) -> Project:
+        return selectors.project_by_ref(self.request.user, self.kwargs["ref"])
+
+    def _membership(self, username: str) -> Membership:
+        project = self._project()
+        members = project.memberships.select_related("user", "project")
+        membership = members.filter(user__username=username.replace("\x00", "")).first()
+        if membership is None:
+            raise NotFound(f"{username[:80]} does not belong to {project}.")
+        return membership
+
+
+@extend_schema_view(
+    list=extend_schema(summary="Your tokens"),
+    retrieve=extend_schema(summary="One token, without its secret"),
+)
+class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[ApiToken]):
+    """API tokens. A token can make another one only with scopes, and for the project, that it has itself."""
+
+    serializer_class = TokenSerializer
+    queryset = ApiToken.objects.none()
+    lookup_value_regex = "[0-9]{1,18}"
+    schema_tags = ["tokens"]
+    required_scopes = {"GET": "tokens:write", "POST": "tokens:write", "DELETE": "tokens:write"}
+
+    def get_queryset(self) -> QuerySet[ApiToken]:
+        return selectors.visible_tokens(self.request.user)
+
+    @extend_schema(
+        request=NewTokenSerializer,
+        responses={201: IssuedTokenSerializer},
+        summary="Make a token; it is shown once",
+    )
+    def create(self, request: Request) -> Response:
+        data = _valid(NewTokenSerializer, request)
+        if data["project"] is not None:
+            data["project"] = selectors.project_by_ref(request.user, data["project"])
+        token, plain = issue_token(user=request.user, by=request.user, **data)
+        answer = IssuedTokenSerializer(token, context={"plain": plain}).data
+        return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+    @extend_schema(request=None, responses={204: None}, summary="Revoke a token, at once and for good")
+    def destroy(self, request: Request, pk: str) -> Response:
+        revoke_token(token=self.get_object(), by=request.user)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+@extend_schema_view(
+    list=extend_schema(summary="What was done, newest first"),
+    retrieve=extend_schema(summary="One audit row"),
+)
+class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[AuditEvent]):
+    """Who did what, when, from where, and why. For auditors and admins."""
+
+    serializer_class = AuditEventSerializer
+    queryset = AuditEvent.objects.none()
+    filterset_class = AuditFilter
+    lookup_value_regex = "[0-9]{1,18}"
+    schema_tags = ["audit"]
+    required_scopes = {"GET": "audit:read"}
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        permissions.require(request.user, "audit")
+
+    def get_queryset(self) -> QuerySet[AuditEvent]:
+        return selectors.visible_audit_events(self.request.user)
+
+    @extend_schema(
+        responses=AuditCheckSerializer, summary="Whether the audit chains were intact when last verified"
+    )
+    @action(detail=False, methods=["get"], pagination_class=None, filter_backends=[])
+    def check(self, request: Request) -> Response:
+        check = AuditCheck.objects.first()
+        if check is None:
+            raise NotFound(
+                "The audit chains have not been verified yet.", way_out="Run `manage.py audit_verify`."
+            )
+        return Response(AuditCheckSerializer(check).data)
+
+
+def _valid(serializer_class: type, request: Request) -> dict[str, Any]:
+    serializer = serializer_class(data=request.data)
+    serializer.is_valid(raise_exception=True)
+    return dict(serializer.validated_data)
