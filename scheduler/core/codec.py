@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from quotas.core.resources import Resources
+from quotas.core.resources import NAMES, Resources
 from scheduler.core.classes import RequestClass, Requirement, Taint, Toleration
 from scheduler.core.columns import Columns
 from scheduler.core.plan import Decision, GateCount, Placement, Plan, Start, WaitingColumns
@@ -216,8 +216,7 @@ def _taints(value: list[list[str]]) -> tuple[Taint, ...]:
 
 
 def _resources_row(resources: Resources) -> list[Any]:
-    return [resources.cpu_millis, resources.memory_mib, resources.gpus, resources.gpu_millis, resources.storage_mib,
-            [list(extra) for extra in resources.extras]]  # fmt: skip
+    return [*(getattr(resources, name) for name in NAMES), [list(extra) for extra in resources.extras]]
 
 
 def _resources_from(row: list[Any]) -> Resources:

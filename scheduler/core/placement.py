@@ -48,13 +48,13 @@ class Candidates:
     capacity only shrinks, so what did not fit will not fit later.
     """
 
-    __slots__ = ("_cursor", "_dynamic", "_rules", "_static", "failed", "question", "scores", "workspace")
+    __slots__ = ("_cursor", "_dynamic", "_static", "failed", "question", "rules", "scores", "workspace")
 
     def __init__(self, question: Question, workspace: Workspace, rules: Rules) -> None:
         self.question = question
         self.workspace = workspace
         self.failed: set[Shape] = set()
-        self._rules = rules
+        self.rules = rules
         everywhere = NodeView(workspace)
         self._static: Bools = np.ones(workspace.world.node_count, dtype=np.bool_)
         for gate in rules.gates:
@@ -94,18 +94,18 @@ class Candidates:
 
     def slots(self) -> Ints:
         """How many tasks each node could take at once, now."""
-        return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self._rules.gates)
+        return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self.rules.gates)
 
     def parts(self, row: int) -> tuple[tuple[str, int], ...]:
         """Why this node: the parts of its score, for the record."""
         nodes = NodeView(self.workspace, np.array([row], dtype=np.int64))
-        return score_parts(self._rules.scorers, self.question, nodes)
+        return score_parts(self.rules.scorers, self.question, nodes)
 
     def _score(self, nodes: NodeView) -> Floats:
         keep = nodes.bools(self._static)
         for gate in self._dynamic:
             keep = keep & gate.filter(self.question, nodes)
-        return np.where(keep, total_score(self._rules.scorers, self.question, nodes), NO)
+        return np.where(keep, total_score(self.rules.scorers, self.question, nodes), NO)
 
 
 def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] | None:

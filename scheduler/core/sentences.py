@@ -95,17 +95,16 @@ def _invalid_spec(facts: Facts) -> str:
     needs, total = _amount(facts, "needs"), _number_of(facts, "total")
     kind = _text(facts, "kind")
     if kind == "shape":
+        tasks, nodes = amount("tasks", _number(facts, "tasks")), amount("nodes", _number(facts, "nodes"))
         each = _number(facts, "tasks_per_node")
-        per_node = f" with {each:,} on each" if each else ""
-        return (
-            f"Asks for {amount('tasks', _number(facts, 'tasks'))} on "
-            f"{amount('nodes', _number(facts, 'nodes'))}{per_node}, which cannot be. It can never start as written."
-        )
-    if kind == "node":
-        return f"Asks for {needs} on one node; the largest node has {_number_of(facts, 'largest')}. It can never start as written."
-    if _text(facts, "resource") == "tasks":
-        return f"Asks for {needs} at once; all nodes that suit it, idle, hold {total}. It can never start as written."
-    return f"Asks for {needs} in all; the nodes that suit it have {total}. It can never start as written."
+        why = f"Asks for {tasks} on {nodes}{f' with {each:,} on each' if each else ''}, which cannot be."
+    elif kind == "node":
+        why = f"Asks for {needs} on one node; the largest node has {_number_of(facts, 'largest')}."
+    elif _text(facts, "resource") == "tasks":
+        why = f"Asks for {needs} at once; all nodes that suit it, idle, hold {total}."
+    else:
+        why = f"Asks for {needs} in all; the nodes that suit it have {total}."
+    return f"{why} It can never start as written."
 
 
 def _number_of(facts: Facts, name: str) -> str:

@@ -1,0 +1,228 @@
+"""Explain: everything that keeps one job waiting, node by node, and what a job not yet submitted meets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+
+from scheduler.core.blockers import Answers, array_blockers, own_blockers
+from scheduler.core.classes import RequestClass
+from scheduler.core.columns import rows_of
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.feasibility import RoomGate
+from scheduler.core.groups import Group
+from scheduler.core.placement import Candidates
+from scheduler.core.plan import Decision, Plan, Start
+from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
+from scheduler.core.policy import Policy
+from scheduler.core.reasons import PRECEDENCE
+from scheduler.core.sentences import amount
+from scheduler.core.snapshot import PendingColumns, Snapshot
+from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.world import World
+
+#: What a closed gate says of one node, where there is no number to give.
+_ONE_NODE: Final = {
+    "partition": "is not in its partitions",
+    "affinity": "does not meet its affinity",
+    "reserved": "is reserved for others",
+    "gpu_model": "has no GPU of the kind it asks for",
+    "gpu_health": "has too few healthy GPUs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a cycle says about one job. `blockers` is everything that would have to change, strongest first."""
+
+    job_id: int
+    start: Start | None
+    headline: Decision | None  # None when it starts
+    blockers: tuple[Decision, ...] = ()
+    ahead_jobs: int = 0
+    ahead_gpus: int = 0
+
+    @property
+    def position(self) -> int:
+        """1 = the next of those that wait their turn."""
+        return self.ahead_jobs + 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """What one node says to one task of a job; `gate` is the first closed one, None if it could take it."""
+
+    node_id: int
+    name: str
+    gate: str | None
+    sentence: str
+    slots: int = 0  # tasks it could take at once
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothetical:
+    """A job that nobody has submitted."""
+
+    request: RequestClass
+    queue_id: int
+    project_id: int
+    user_id: int = 0
+    priority: int = 50
+    tasks: int = 1
+    nodes: int = 0
+    tasks_per_node: int = 0
+    time_limit_seconds: int = 0
+    eligible_ms: int = 0
+
+
+def explain(
+    snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan | None = None, plugins: Plugins = NO_PLUGINS
+) -> Explanation:
+    """Everything that keeps a pending job waiting, in the world as the plan leaves it.
+
+    `plan` is the cycle's own, if at hand. Raises KeyError for a job that is not pending in the snapshot.
+    """
+    snapshot.job_row(job_id)
+    plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
+    start = plan.start_of(job_id)
+    if start is not None:
+        return Explanation(job_id, start, None)
+    answers = _after(snapshot, policy, plan, plugins)
+    row = snapshot.job_row(job_id)
+    headline = plan.decision_of(job_id)
+    found = [headline, *answers.blockers(answers.group(row))]
+    for blockers in (own_blockers(answers.world), array_blockers(answers.world, answers.workspace)):
+        found.extend(decision for rows, decision in blockers if row in rows)
+    details = plan.details_of(job_id)
+    return Explanation(
+        job_id,
+        None,
+        headline,
+        tuple(sorted(dict.fromkeys(found), key=lambda decision: PRECEDENCE[decision.reason])),
+        ahead_jobs=int(details["ahead_jobs"]),
+        ahead_gpus=int(details["ahead_gpus"]),
+    )
+
+
+def node_table(
+    snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan | None = None, plugins: Plugins = NO_PLUGINS
+) -> tuple[NodeVerdict, ...]:
+    """What every node says to a task of a pending job, in the world as the plan leaves it, by node id."""
+    row = snapshot.job_row(job_id)
+    plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
+    answers = _after(snapshot, policy, plan, plugins)
+    group = answers.group(row)
+    candidates = answers.candidates(group)
+    world, everywhere = answers.world, NodeView(answers.workspace)
+    first: list[str | None] = [None] * world.node_count
+    for gate in answers.rules.gates:
+        closed = ~gate.filter(candidates.question, everywhere)
+        for node in np.flatnonzero(closed).tolist():
+            first[node] = first[node] or gate.name
+    slots = np.minimum(candidates.slots(), group.shape.tasks).tolist()
+    return tuple(
+        NodeVerdict(
+            node_id=int(world.snapshot.nodes.id[node]),
+            name=world.snapshot.nodes.name[node],
+            gate=closed_gate,
+            sentence=_node_sentence(candidates, group, node, closed_gate, slots[node]),
+            slots=slots[node],
+        )
+        for node, closed_gate in enumerate(first)
+    )
+
+
+def preview(
+    snapshot: Snapshot, policy: Policy, job: Hypothetical, plugins: Plugins = NO_PLUGINS
+) -> Explanation:
+    """Whether a job submitted now would start in the next cycle, and where, or why not; changes nothing.
+
+    Raises KeyError when its queue or project is not in the snapshot.
+    """
+    taken = np.concatenate([snapshot.pending.id, snapshot.running.id])
+    job_id = int(taken.max(initial=0)) + 1
+    row = {
+        "id": job_id,
+        "class_index": len(snapshot.classes),
+        "submitted_ms": snapshot.now_ms,
+        **{f.name: getattr(job, f.name) for f in fields(job) if f.name != "request"},
+    }
+    pending = snapshot.pending
+    columns: dict[str, Any] = {
+        f.name: np.append(getattr(pending, f.name), row.get(f.name, f.metadata["default"] or 0))
+        for f in fields(pending)
+    }
+    groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    asked = Snapshot.build(
+        **(groups | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
+    )
+    return explain(asked, policy, job_id, plugins=plugins)
+
+
+def _after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins) -> Answers:
+    """The answers of the world once a plan's starts have taken what they were given."""
+    world = World(snapshot)
+    workspace = Workspace(world)
+    answers = Answers(world, workspace, resolve(policy, plugins))
+    pending = snapshot.pending
+    started = np.array([start.job_id for start in plan.starts], dtype=np.int64)
+    for row, start in zip(
+        rows_of(pending.id, started, what="pending job").tolist(), plan.starts, strict=True
+    ):
+        for placement in start.placements:
+            devices = [world.device_row[device_id] for device_id in placement.device_ids]
+            workspace.take(world.node_row[placement.node_id], start.per_task, devices, placement.gpu_millis)
+        group = answers.group(row)
+        workspace.take_limits(
+            queue_row=group.queue_row,
+            array_id=int(pending.array_id[row]),
+            charges=workspace.charges(group.project_row, group.class_index, group.shape.tasks),
+            request=group.question.request,
+            tasks=group.shape.tasks,
+        )
+    return answers
+
+
+def _node_sentence(candidates: Candidates, group: Group, node: int, gate: str | None, slots: int) -> str:
+    """One line about one node: what it lacks in numbers, or what it could take."""
+    question, workspace = candidates.question, candidates.workspace
+    nodes = workspace.world.snapshot.nodes
+    if gate is None:
+        tasks = group.shape.tasks
+        return "could take it" if tasks == 1 else f"could take {slots} of its {tasks} tasks"
+    if gate == "state":
+        return f"does not answer (its state is {nodes.state[node]})"
+    if gate == "cordoned":
+        return "is cordoned"
+    if gate == "draining":
+        return "is draining"
+    if gate == "labels":
+        have = dict(nodes.labels[node])
+        lacks = [f"{key}={value}" for key, value in question.request.node_selector if have.get(key) != value]
+        return f"lacks {', '.join(lacks)}"
+    if gate == "taints":
+        keys = [
+            f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+            for taint in nodes.taints[node]
+            if not any(toleration.tolerates(taint) for toleration in question.request.tolerations)
+        ]
+        return f"has the taint {', '.join(keys)}"
+    room = _room(candidates, gate, node)
+    if room is not None:
+        return room
+    return _ONE_NODE.get(gate, f"is turned away by {gate}")
+
+
+def _room(candidates: Candidates, gate: str, node: int) -> str | None:
+    """`needs 4 GPUs, has 2 GPUs free`, for a gate on amounts."""
+    question, workspace = candidates.question, candidates.workspace
+    for rule in candidates.rules.gates:
+        if rule.name == gate and isinstance(rule, RoomGate):
+            headroom = rule.free(question, workspace)
+            if headroom is not None:
+                name = "gpu_millis" if gate == "gpus" and question.request.shares_gpu else gate
+                free = max(int(headroom[0][node]), 0)
+                return f"needs {amount(name, headroom[1])}, has {amount(name, free)} free"
+    return None
