@@ -1,0 +1,220 @@
+"""The machines: a map with a cell for each GPU, one node's page, and taking nodes out of service."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from accounts import permissions
+from accounts.models import User
+from accounts.web.pages import page, reader
+from scheduler import labels
+from scheduler.core.lifecycle import NodeState
+from scheduler.models import Allocation, Device, Node
+from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref
+from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
+from scheduler.web import reads
+
+#: An allocated GPU that does less than this much work shows as idle.
+IDLE_PERCENT: Final = 5
+VERBS: Final = {"cordon": cordon_node, "drain": drain_node, "uncordon": uncordon_node}
+DONE: Final = {
+    "cordon": "{name} takes no new jobs; those on it go on.",
+    "drain": "{name} is draining: it takes no new jobs.",
+    "uncordon": "{name} takes jobs again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One GPU as a cell: how it looks, what it is called, where it leads."""
+
+    device: Device
+    look: str
+    mark: str
+    name: str
+    url: str
+    mine: bool = False
+
+    @property
+    def percent(self) -> int:
+        return self.device.used_millis // 10
+
+
+@dataclass(slots=True)
+class Tile:
+    """One node with its cells and the jobs on it that the reader may know of."""
+
+    node: Node
+    label: labels.Label
+    cells: list[Cell]
+    jobs: list[Any] = field(default_factory=list)
+    others: int = 0
+
+    @property
+    def off(self) -> bool:
+        return not self.node.schedulable
+
+
+@require_GET
+@page
+def index(request: HttpRequest) -> HttpResponse:
+    user = reader(request)
+    group_by = request.GET.get("by", "rack")
+    group_by = group_by if group_by in ("rack", "partition", "state") else "rack"
+    view = "table" if request.GET.get("view") == "table" else "map"
+    tiles = [tile_of(on_map, user) for on_map in cluster_map(user)]
+    supply = reads.gpu_supply()
+    context = {
+        "groups": _groups(tiles, group_by),
+        "tiles": tiles,
+        "group_by": group_by,
+        "view": view,
+        "states": Counter(tile.label.word for tile in tiles).most_common(),
+        "supply": supply,
+        "finding": finding(tiles, supply),
+        "live_url": f"{reverse('cluster')}?partial=1&by={group_by}&view={view}",
+    }
+    template = "scheduler/cluster_body.html" if "partial" in request.GET else "scheduler/cluster.html"
+    return render(request, template, context)
+
+
+def finding(tiles: list[Tile], supply: list[reads.GpuSupply]) -> str:
+    """The map's title: what it shows, in one sentence."""
+    if not tiles:
+        return "No node has joined yet"
+    up = sum(1 for tile in tiles if tile.node.schedulable)
+    nodes = f"{up} of {len(tiles)} nodes take jobs"
+    total = sum(gpu.total for gpu in supply) // 1000
+    if not total:
+        return nodes
+    free = sum(gpu.free for gpu in supply) // 1000
+    return f"{nodes}; {free} of {total} GPUs are free"
+
+
+def _groups(tiles: list[Tile], by: str) -> list[tuple[str, list[Tile]]]:
+    groups: dict[str, list[Tile]] = {}
+    for tile in tiles:
+        if by == "partition":
+            names = [partition.name for partition in tile.node.partitions.all()] or ["in no partition"]
+        elif by == "state":
+            names = [tile.label.word]
+        else:
+            names = [" / ".join(filter(None, (tile.node.zone, tile.node.rack))) or "no rack named"]
+        for name in names:
+            groups.setdefault(name, []).append(tile)
+    return sorted(groups.items())
+
+
+def tile_of(on_map: NodeOnMap, user: User) -> Tile:
+    holders: dict[int, list[tuple[Allocation, bool]]] = {}
+    tile = Tile(on_map.node, labels.node_label(on_map.node), [])
+    seen = set()
+    for allocation, shown in on_map.allocations:
+        for device_id in allocation.device_ids:
+            holders.setdefault(device_id, []).append((allocation, shown))
+        job = allocation.attempt.job
+        if job.pk in seen:
+            continue
+        seen.add(job.pk)
+        if shown:
+            tile.jobs.append(job)
+        else:
+            tile.others += 1
+    for device in on_map.devices:
+        tile.cells.append(_cell(on_map.node, device, holders.get(device.pk, []), user))
+    return tile
+
+
+def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], user: User) -> Cell:
+    words = [node.name, f"GPU {device.index}", device.model or "GPU"]
+    if device.fake:
+        words.append("demo GPU, computes nothing")
+    mark, url, mine = str(device.index), reverse("node", args=[node.pk]), False
+    if not device.healthy:
+        look, mark = "fault", "!"
+        words.append("faulty")
+    elif node.state != NodeState.UP:
+        look = "off"
+        words.append("its node does not answer")
+    elif device.used_millis == 0:
+        look = "free"
+        words.append("free" if node.schedulable else "free, but its node takes no new jobs")
+    elif device.used_millis < 1000:
+        look = "part"
+        words.append(f"{device.used_millis // 10} % given away")
+    elif device.utilisation_percent is not None and device.utilisation_percent < IDLE_PERCENT:
+        look = "idle"
+        words.append("in use but idle")
+    else:
+        look = "used"
+        words.append("in use")
+    for allocation, shown in holders:
+        job = allocation.attempt.job
+        if shown:
+            words.append(f"job {job.number} {job.name} of {job.user.username}")
+            url, mine = reverse("job", args=[job.number]), mine or job.user_id == user.pk
+        else:
+            words.append("a job of another project")
+    if device.utilisation_percent is not None:
+        words.append(f"{device.utilisation_percent} % busy")
+    if device.temperature_c is not None:
+        words.append(f"{device.temperature_c} °C")
+    return Cell(device, look, mark, ", ".join(words), url, mine)
+
+
+@require_GET
+@page
+def show(request: HttpRequest, node_id: int) -> HttpResponse:
+    user = reader(request)
+    node = node_by_ref(node_id)
+    held = (
+        Allocation.objects.held()
+        .filter(node=node)
+        .select_related("attempt__job__user", "attempt__job__project", "attempt__job__queue")
+    )
+    visible = set(permissions.roles_of(user))
+    everything = permissions.sees_everything(user)
+    allocations = tuple(
+        (allocation, everything or allocation.attempt.job.project_id in visible)
+        for allocation in held.order_by("attempt_id", "rank")
+    )
+    devices = tuple(node.devices.all())
+    tile = tile_of(NodeOnMap(node, devices, allocations), user)
+    context = {
+        "node": node,
+        "tile": tile,
+        "label": tile.label,
+        "holdings": [
+            (allocation, shown, [d for d in devices if d.pk in allocation.device_ids])
+            for allocation, shown in allocations
+        ],
+        "any_fake": any(device.fake for device in devices),
+        "may_operate": permissions.may(user, "operate", node),
+        "live_url": f"{reverse('node', args=[node.pk])}?partial=1",
+    }
+    template = "scheduler/node_body.html" if "partial" in request.GET else "scheduler/node.html"
+    return render(request, template, context)
+
+
+@require_POST
+@page
+def act(request: HttpRequest, node_id: int, verb: str) -> HttpResponse:
+    if verb not in VERBS:
+        raise Http404
+    user = reader(request)
+    node = node_by_ref(node_id)
+    reason = request.POST.get("reason", "").strip()[:200]
+    if verb == "uncordon":
+        uncordon_node(node=node, by=user)
+    else:
+        VERBS[verb](node=node, by=user, reason=reason)
+    messages.success(request, DONE[verb].format(name=node.name))
+    return redirect("node", node_id=node.pk)

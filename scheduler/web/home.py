@@ -1,0 +1,45 @@
+"""The first page: my jobs by state, what needs me, quota left, free GPUs."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from accounts.web.pages import page, reader
+from scheduler.models import Job
+from scheduler.selectors import visible_jobs
+from scheduler.web import reads
+
+RECENT = 6
+#: Shown on this page; the quota page has them all.
+QUOTA_LINES = 6
+
+
+@require_GET
+@page
+def show(request: HttpRequest) -> HttpResponse:
+    user = reader(request)
+    mine = visible_jobs(user).filter(user=user)
+    counts = reads.public_counts(Job.objects.filter(user=user))
+    recent = list(mine.order_by("-number")[:RECENT])
+    lines = reads.my_quota_lines(user)
+    supply = reads.gpu_supply()
+    context = {
+        "counts": counts,
+        "any_jobs": any(count.count for count in counts),
+        "recent": recent,
+        "nodes": reads.node_names(recent),
+        "attention": reads.attention(user),
+        "quota_lines": sorted(lines, key=lambda line: -_fullness(line))[:QUOTA_LINES],
+        "more_quota": max(0, len(lines) - QUOTA_LINES),
+        "supply": supply,
+        "in_a_project": bool(lines) or user.projects.exists(),
+    }
+    template = "scheduler/home_body.html" if "partial" in request.GET else "scheduler/home.html"
+    return render(request, template, context)
+
+
+def _fullness(line) -> float:  # type: ignore[no-untyped-def]
+    bound = line.hard or line.soft or line.nominal
+    return line.used / bound if bound else 0.0

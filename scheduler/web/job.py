@@ -1,0 +1,218 @@
+"""One job: where it is in its life, why it waits, what it prints, what happened to it."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from accounts import permissions
+from accounts.web.pages import page, reader
+from scheduler import labels
+from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
+from scheduler.models import Allocation, Attempt, Device, Job, Task
+from scheduler.selectors import job_by_ref
+from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
+from scheduler.services.logs import read_log
+from scheduler.web.reads import exit_words
+
+TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "events": "Events"}
+STREAMS: Final = ("merged", "stdout", "stderr")
+#: What the first paint carries of a log; the rest follows live or by download.
+FIRST_LOG_BYTES: Final = 65_536
+#: Of a gang, so many tasks are listed.
+MOST_TASKS: Final = 200
+MOST_EVENTS: Final = 300
+
+VERBS: Final[dict[str, Callable[..., Any]]] = {
+    "cancel": cancel_job, "hold": hold_job, "release": release_job, "requeue": requeue_job,
+}  # fmt: skip
+SAID: Final = {
+    "cancel": "Job {number} is cancelled.",
+    "stopping": "Job {number} is told to stop.",
+    "hold": "Job {number} is held: it waits until somebody releases it.",
+    "release": "Job {number} is released.",
+    "requeue": "Job {number} goes back to its queue.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the life of a job: when it was reached, and how long the way to the next took."""
+
+    word: str
+    tone: str
+    at: datetime | None
+    until: datetime | None = None
+    here: bool = False
+
+
+@require_GET
+@page
+def show(request: HttpRequest, number: int) -> HttpResponse:
+    user = reader(request)
+    job = job_by_ref(user, number)
+    asked = request.GET.get("tab", "")
+    tab = asked if asked in TABS else ("why" if job.state in PENDING else "overview")
+    stream = request.GET.get("stream", "")
+    stream = stream if stream in STREAMS else "merged"
+    context: dict[str, Any] = {
+        "job": job,
+        "label": labels.job_label(job),
+        "sentence": sentence(job),
+        "tab": tab,
+        "tabs": TABS.items(),
+        "steps": steps(job),
+        "verbs": _verbs(job, user),
+        "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
+    }
+    if tab == "overview":
+        context |= _holdings(job)
+    elif tab == "why":
+        context |= _why(job, user)
+    elif tab == "events":
+        context["events"] = list(job.events.select_related("actor").order_by("-id")[:MOST_EVENTS])
+    if "partial" in request.GET:
+        return render(request, "scheduler/job_body.html", context)
+    if asked in ("", "overview", "log"):
+        context |= _log(job, stream, bool(asked == "log"))
+    return render(request, "scheduler/job.html", context)
+
+
+def _verbs(job: Job, user: Any) -> frozenset[str]:
+    """What the person may do to it that its state allows."""
+    possible = set()
+    if not job.is_terminal and job.state != JobState.STOPPING:
+        possible.add("cancel")
+    if job.state in PENDING and job.state != JobState.HELD:
+        possible.add("hold")
+    if job.state == JobState.HELD:
+        possible.add("release")
+    if job.state in ACTIVE and job.state not in (JobState.STOPPING, JobState.PREEMPTING):
+        possible.add("requeue")
+    return permissions.allowed_verbs(user, job) & possible
+
+
+def sentence(job: Job) -> str:
+    """One sentence under the title: why it waits, or how it ended."""
+    if job.state in PENDING:
+        return job.reason_text or "Not looked at yet: the next cycle is seconds away."
+    if job.is_terminal:
+        words = [job.end_text, exit_words(job)]
+        return ". ".join(dict.fromkeys(word for word in words if word))
+    return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
+
+
+def steps(job: Job) -> list[Step]:
+    """Submitted, eligible, scheduled, running, ended: the ones reached with their times, the rest to come."""
+    end = labels.job_label(job)
+    moments: list[tuple[str, str, datetime | None]] = [("Submitted", "cancelled", job.created_at)]
+    if job.eligible_at is None or job.eligible_at != job.created_at:
+        moments.append(("Eligible", "pending", job.eligible_at))
+    moments += [
+        ("Scheduled", "starting", job.scheduled_at),
+        ("Running", "running", job.started_at),
+        (end.word.capitalize() if job.is_terminal else "Ends", end.tone if job.is_terminal else "completed",
+         job.completed_at),
+    ]  # fmt: skip
+    reached = [index for index, (_, _, at) in enumerate(moments) if at is not None]
+    last = reached[-1]
+    shown = []
+    for index, (word, tone, at) in enumerate(moments):
+        later = next((moments[i][2] for i in reached if i > index), None) if at is not None else None
+        shown.append(Step(word, tone, at, later, here=index == last and not job.is_terminal))
+    return shown
+
+
+def _holdings(job: Job) -> dict[str, Any]:
+    """What its attempts hold and held: per task the node and the GPU numbers."""
+    attempts = list(Attempt.objects.filter(job=job).order_by("-epoch"))
+    latest = attempts[0] if attempts else None
+    allocations: list[Allocation] = []
+    tasks: dict[int, Task] = {}
+    devices: dict[int, Device] = {}
+    if latest is not None:
+        allocations = list(
+            Allocation.objects.filter(attempt=latest).select_related("node").order_by("rank")[:MOST_TASKS]
+        )
+        tasks = {task.rank: task for task in Task.objects.filter(attempt=latest)[:MOST_TASKS]}
+        wanted = {device for allocation in allocations for device in allocation.device_ids}
+        devices = {device.pk: device for device in Device.objects.filter(pk__in=wanted)}
+    rows = [
+        (allocation, tasks.get(allocation.rank), [devices[d] for d in allocation.device_ids if d in devices])
+        for allocation in allocations
+    ]
+    return {
+        "attempts": attempts,
+        "latest": latest,
+        "allocation_rows": rows,
+        "dependencies": list(job.dependencies.select_related("on").order_by("id")),
+    }
+
+
+def _why(job: Job, user: Any) -> dict[str, Any]:
+    return {"history": list(job.events.order_by("-id")[:20])}
+
+
+def _log(job: Job, stream: str, whole_page: bool) -> dict[str, Any]:
+    piece = read_log(job=job, stream=stream, offset=0, limit=FIRST_LOG_BYTES)
+    text, used = whole_characters(bytes(piece.data))
+    return {
+        "show_log": True,
+        "log_text": text,
+        "log_offset": piece.offset + used,
+        "log_eof": piece.eof and used == len(piece.data),
+        "stream": stream,
+        "streams": STREAMS,
+        "log_tab": whole_page,
+    }
+
+
+def whole_characters(data: bytes) -> tuple[str, int]:
+    """The text up to the last whole character, and its length in bytes: an offset never cuts one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    return text, len(data) - len(decoder.getstate()[0])
+
+
+@require_GET
+@page
+def download_log(request: HttpRequest, number: int) -> HttpResponse | StreamingHttpResponse:
+    """The whole log as a file, as far as it has come."""
+    job = job_by_ref(reader(request), number)
+    stream = request.GET.get("stream", "merged")
+    stream = stream if stream in STREAMS else "merged"
+
+    def pieces() -> Any:
+        offset = 0
+        while True:
+            piece = read_log(job=job, stream=stream, offset=offset, limit=1_048_576)
+            if not piece.data:
+                return
+            yield bytes(piece.data)
+            offset = piece.next_offset
+
+    response = StreamingHttpResponse(pieces(), content_type="text/plain; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="job-{job.number}-{stream}.log"'
+    return response
+
+
+@require_POST
+@page
+def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
+    if verb not in VERBS:
+        raise Http404
+    user = reader(request)
+    job = job_by_ref(user, number)
+    VERBS[verb](job=job, by=user, reason=request.POST.get("reason", "").strip()[:300])
+    said = "stopping" if verb == "cancel" and not job.is_terminal else verb
+    messages.success(request, SAID[said].format(number=number))
+    return redirect("job", number=number)

@@ -1,0 +1,78 @@
+"""The queues: what waits and runs in each, why, and pausing one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Min
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from accounts import permissions
+from accounts.web.pages import page, reader
+from scheduler.models import Job, Queue
+from scheduler.selectors import QueueOverview, queue_by_ref, queue_overview
+from scheduler.services.queues import pause_queue, resume_queue
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One queue with its longest wait."""
+
+    overview: QueueOverview
+    oldest_at: datetime | None
+
+    @property
+    def queue(self) -> Queue:
+        return self.overview.queue
+
+    @property
+    def load(self) -> Any:
+        return self.overview.load
+
+    @property
+    def reasons(self) -> tuple[tuple[str, int], ...]:
+        return self.overview.reasons[:3]
+
+
+@require_GET
+@page
+def index(request: HttpRequest) -> HttpResponse:
+    user = reader(request)
+    overviews = queue_overview(user)
+    oldest = dict(
+        Job.objects.pending()
+        .filter(queue__in=[overview.queue.pk for overview in overviews])
+        .order_by()
+        .values_list("queue_id")
+        .annotate(at=Min("created_at"))
+    )
+    context = {
+        "rows": [Row(overview, oldest.get(overview.queue.pk)) for overview in overviews],
+        "may_operate": permissions.may(user, "operate"),
+        "live_url": f"{reverse('queues')}?partial=1",
+    }
+    template = "scheduler/queues_body.html" if "partial" in request.GET else "scheduler/queues.html"
+    return render(request, template, context)
+
+
+@require_POST
+@page
+def act(request: HttpRequest, queue_id: int, verb: str) -> HttpResponse:
+    if verb not in ("pause", "resume"):
+        raise Http404
+    user = reader(request)
+    queue = queue_by_ref(user, queue_id)
+    reason = request.POST.get("reason", "").strip()[:200]
+    if verb == "pause":
+        pause_queue(queue=queue, by=user, reason=reason)
+        messages.success(request, f"Queue {queue.name} is paused: nothing of it starts; what runs goes on.")
+    else:
+        resume_queue(queue=queue, by=user, reason=reason)
+        messages.success(request, f"Queue {queue.name} starts jobs again.")
+    return redirect("queues")

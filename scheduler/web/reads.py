@@ -1,0 +1,163 @@
+"""What pages ask of rows beyond the selectors: each a fixed number of queries, whatever the rows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from accounts.models import ApiToken, User
+from accounts.selectors import visible_projects
+from quotas.models import Quota
+from scheduler import labels
+from scheduler.core.lifecycle import PUBLIC, JobState, NodeState, PublicState
+from scheduler.core.reasons import ReasonCategory
+from scheduler.models import Allocation, Device, Job
+from scheduler.models.job import JobQuerySet
+from scheduler.selectors import visible_jobs
+
+#: A failure is news for so long.
+NEWS_HOURS: Final = 24
+TOKEN_WARNING_DAYS: Final = 7
+MOST_ATTENTION: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StateCount:
+    """One of the seven states with how many jobs are in it, for the strip."""
+
+    state: PublicState
+    label: labels.Label
+    count: int
+
+
+def public_counts(jobs: JobQuerySet) -> list[StateCount]:
+    """How many of these jobs are in each of the seven states; one query."""
+    sums: Counter[PublicState] = Counter()
+    for state, count in jobs.order_by().values_list("state").annotate(jobs=Count("number")):
+        sums[PUBLIC[JobState(state)]] += count
+    return [StateCount(state, labels.PUBLIC_STATES[state], sums[state]) for state in PublicState]
+
+
+def node_names(jobs: Sequence[Job]) -> dict[int, list[str]]:
+    """Node names of each job's latest attempt, in rank order; one query for all jobs."""
+    names: dict[int, list[str]] = defaultdict(list)
+    epochs = {job.pk: job.epoch for job in jobs if job.epoch}
+    if not epochs:
+        epochs = {-1: 0}  # the same query for an empty answer: pages cost the same whatever they show
+    rows = (
+        Allocation.objects.filter(attempt__job__in=list(epochs))
+        .order_by("attempt_id", "rank")
+        .values_list("attempt__job_id", "attempt__epoch", "node__name")
+    )
+    for number, epoch, name in rows:
+        if epochs[number] == epoch and name not in names[number]:
+            names[number].append(name)
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSupply:
+    """One model of GPU over the cluster, in thousandths of devices."""
+
+    model: str
+    total: int
+    used: int
+    off: int
+    fake: bool
+
+    @property
+    def free(self) -> int:
+        return self.total - self.used - self.off
+
+
+def gpu_supply() -> list[GpuSupply]:
+    """GPUs by model: how many there are, are in use, and are out of reach (node off, device faulty)."""
+    total: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    off: Counter[str] = Counter()
+    fake: dict[str, bool] = {}
+    rows = Device.objects.filter(kind="gpu", gone=False).values_list(
+        "model", "used_millis", "healthy", "fake", "node__state", "node__cordoned", "node__draining"
+    )
+    for model, millis, healthy, pretended, state, cordoned, draining in rows:
+        total[model] += 1000
+        used[model] += millis
+        fake[model] = fake.get(model, True) and pretended
+        if not healthy or state != NodeState.UP or cordoned or draining:
+            off[model] += 1000 - millis
+    return [
+        GpuSupply(name or "GPU", total[name], used[name], off[name], fake[name]) for name in sorted(total)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One thing that waits for the person, with where to go."""
+
+    icon: str
+    tone: str
+    what: str
+    why: str
+    job: Job | None = None
+    url_name: str = ""
+
+
+def attention(user: User) -> list[Attention]:
+    """What needs this person: jobs that waiting does not help, fresh failures, tokens about to end."""
+    now = timezone.now()
+    found: list[Attention] = []
+    stuck = (
+        Job.objects.pending()
+        .filter(user=user, reason_category__in=[ReasonCategory.FIX, ReasonCategory.ASK])
+        .exclude(reason_code="HeldByUser")
+        .order_by("-number")
+    )
+    for job in stuck[:MOST_ATTENTION]:
+        found.append(Attention("flag", "blocked", job.name, job.reason_text, job))
+    failed = Job.objects.filter(
+        user=user, state=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)
+    ).order_by("-completed_at", "-number")
+    for job in failed[:MOST_ATTENTION]:
+        found.append(Attention("cross", "failed", job.name, job.end_text or exit_words(job), job))
+    ending = ApiToken.objects.filter(
+        user=user,
+        revoked_at=None,
+        expires_at__gt=now,
+        expires_at__lt=now + timedelta(days=TOKEN_WARNING_DAYS),
+    ).order_by("expires_at")
+    for token in ending[:MOST_ATTENTION]:
+        text = f"Ends {token.expires_at:%d %b %H:%M} UTC; make a new one before."
+        found.append(Attention("key", "pending", f"Token {token.name}", text, None, "tokens"))
+    return found[:MOST_ATTENTION]
+
+
+def exit_words(job: Job) -> str:
+    """How it ended, in words."""
+    if job.exit_signal:
+        return f"ended by signal {job.exit_signal}"
+    return "" if job.exit_code is None else f"exit code {job.exit_code}"
+
+
+def my_quota_lines(user: User) -> list[Quota]:
+    """Lines with a bound of the projects this person is a member of."""
+    return list(
+        Quota.objects.filter(project__in=user.projects.all())
+        .filter(Q(hard__isnull=False) | Q(soft__isnull=False) | Q(nominal__isnull=False))
+        .select_related("project")
+        .order_by("project__name", "project_id", "resource")
+    )
+
+
+def filter_choices(user: User) -> dict[str, Any]:
+    return {"projects": list(visible_projects(user).order_by("name", "id"))}
+
+
+def jobs_of(user: User, *, numbers: Iterable[int]) -> list[Job]:
+    """Those of these jobs that the person may see, in the order they were submitted."""
+    return list(visible_jobs(user).filter(number__in=list(numbers)).order_by("number"))

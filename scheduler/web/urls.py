@@ -1,0 +1,24 @@
+"""Addresses of the pages about work and machines."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from scheduler.web import cluster, home, job, jobs, queues, quota, submit
+
+urlpatterns = [
+    path("", home.show, name="home"),
+    path("submit/", submit.show, name="submit"),
+    path("submit/preview/", submit.preview, name="submit-preview"),
+    path("jobs/", jobs.index, name="jobs"),
+    path("jobs/bulk/", jobs.bulk, name="jobs-bulk"),
+    path("jobs/<int:number>/", job.show, name="job"),
+    path("jobs/<int:number>/log/", job.download_log, name="job-log"),
+    path("jobs/<int:number>/<str:verb>/", job.act, name="job-act"),
+    path("cluster/", cluster.index, name="cluster"),
+    path("nodes/<int:node_id>/", cluster.show, name="node"),
+    path("nodes/<int:node_id>/<str:verb>/", cluster.act, name="node-act"),
+    path("queues/", queues.index, name="queues"),
+    path("queues/<int:queue_id>/<str:verb>/", queues.act, name="queue-act"),
+    path("quota/", quota.index, name="quota"),
+]
