@@ -1,0 +1,237 @@
+"""Jobs: submit, list, look at, cancel, hold, release, requeue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.errors import FieldProblem, InvalidInput
+from config.rest import NewestFirst
+from scheduler.api.base import ApiView, body_of, once, person
+from scheduler.api.filters import JobFilter, filtered
+from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer
+from scheduler.models import Job
+from scheduler.selectors import job_by_ref, priority_names, visible_jobs, with_allocations
+from scheduler.services import jobs as services
+
+KEY = OpenApiParameter(
+    "Idempotency-Key", str, OpenApiParameter.HEADER, description="Makes the request safe to repeat."
+)
+
+
+class ReasonBodySerializer(serializers.Serializer):
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
+
+
+class JobView(ApiView):
+    """What all views of jobs share."""
+
+    queryset = Job.objects.none()
+    serializer_class = JobSerializer
+    lookup_field = "ref"
+    schema_tags = ["jobs"]
+
+    def whole(self, job: Job) -> dict[str, Any]:
+        return JobSerializer(job, context={"priority_names": priority_names()}).data
+
+    def find(self, request: Request, ref: str) -> Job:
+        return job_by_ref(person(request), ref)
+
+    def again(self, request: Request, job: Job) -> dict[str, Any]:
+        """The job as it is now, with its allocations."""
+        return self.whole(with_allocations(visible_jobs(person(request))).get(pk=job.pk))
+
+
+class Jobs(JobView):
+    """`/jobs`"""
+
+    pagination_class = NewestFirst
+    filterset_class = JobFilter
+    required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
+
+    @extend_schema(operation_id="jobs_list", responses=JobRowSerializer(many=True), filters=True)
+    def get(self, request: Request) -> Response:
+        """Jobs that you may see, newest first."""
+        rows = filtered(JobFilter, request, with_allocations(visible_jobs(person(request))))
+        page = self.paginate_queryset(rows)
+        names = priority_names()
+        return self.get_paginated_response(
+            JobRowSerializer(page, many=True, context={"priority_names": names}).data
+        )
+
+    @extend_schema(
+        operation_id="jobs_submit",
+        parameters=[KEY],
+        request=JobRequestSerializer,
+        responses={201: JobSerializer},
+    )
+    @once
+    def post(self, request: Request) -> Response:
+        """Submit a job; amounts are per task. An array answers its first job."""
+        job = services.submit_job(payload=body_of(request), by=person(request), via="api")
+        job._prefetched_objects_cache = {"attempts": []}  # type: ignore[attr-defined]  # it has none yet
+        return Response(
+            self.whole(job), status=status.HTTP_201_CREATED, headers={"Location": f"/api/v1/jobs/{job.uuid}"}
+        )
+
+
+class JobDetail(JobView):
+    """`/jobs/{id}`"""
+
+    required_scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
+
+    @extend_schema(operation_id="jobs_get", responses=JobSerializer)
+    def get(self, request: Request, ref: str) -> Response:
+        """One job, by id or number."""
+        return Response(self.again(request, self.find(request, ref)))
+
+    @extend_schema(
+        operation_id="jobs_cancel",
+        parameters=[OpenApiParameter("reason", str, description="Why, for the record.")],
+        responses={200: JobSerializer, 202: OpenApiResponse(JobSerializer, "It runs and is told to stop.")},
+    )
+    def delete(self, request: Request, ref: str) -> Response:
+        """Cancel a job: 200 when it is over, 202 while its processes are told to end."""
+        job = services.cancel_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
+        over = status.HTTP_200_OK if job.is_terminal else status.HTTP_202_ACCEPTED
+        return Response(self.again(request, job), status=over)
+
+
+class JobVerb(JobView):
+    """`/jobs/{id}/hold`, `/release`, `/requeue`"""
+
+    required_scopes = {"POST": "jobs:write"}
+    verb = staticmethod(services.hold_job)
+
+    @extend_schema(parameters=[KEY], request=ReasonBodySerializer, responses=JobSerializer)
+    @once
+    def post(self, request: Request, ref: str) -> Response:
+        job = self.verb(job=self.find(request, ref), by=person(request), reason=reason_of(request))
+        return Response(self.again(request, job))
+
+
+class HoldJob(JobVerb):
+    """Keep a pending job from being considered until it is released."""
+
+
+class ReleaseJob(JobVerb):
+    """Let a held job be considered again."""
+
+    verb = staticmethod(services.release_job)
+
+
+class RequeueJob(JobVerb):
+    """Stop a running job and let it wait again from the beginning."""
+
+    verb = staticmethod(services.requeue_job)
+
+
+class BulkItemSerializer(serializers.Serializer):
+    index = serializers.IntegerField()
+    status = serializers.IntegerField()
+    id = serializers.UUIDField(required=False)
+    number = serializers.IntegerField(required=False)
+    state = serializers.CharField(required=False)
+    jobs = serializers.IntegerField(required=False, help_text="How many, when it is an array.")
+    error = serializers.DictField(required=False)
+
+
+class BulkAnswerSerializer(serializers.Serializer):
+    taken = serializers.IntegerField()
+    refused = serializers.IntegerField()
+    results = BulkItemSerializer(many=True)
+
+
+class BulkRequestSerializer(serializers.Serializer):
+    jobs = JobRequestSerializer(many=True)
+    atomic = serializers.BooleanField(default=True)
+
+
+class BulkJobs(JobView):
+    """`/jobs:bulk`"""
+
+    required_scopes = {"POST": "jobs:write"}
+
+    @extend_schema(
+        operation_id="jobs_submit_bulk",
+        parameters=[KEY],
+        request=BulkRequestSerializer,
+        responses={
+            201: BulkAnswerSerializer,
+            207: OpenApiResponse(BulkAnswerSerializer, "Some were refused."),
+        },
+    )
+    @once
+    def post(self, request: Request) -> Response:
+        """Submit many jobs: all or none, or with `atomic: false` each by itself."""
+        payloads, atomic = self._read(request)
+        specs, errors = services.parse_many(payloads=payloads, by=person(request))
+        if errors and (atomic or len(errors) == len(payloads)):
+            raise services.refused_whole(errors)
+        taken = services.submit_specs(
+            specs=[spec for spec in specs if spec is not None], by=person(request), via="api"
+        )
+        results: list[dict[str, Any]] = []
+        at = 0
+        for index, spec in enumerate(specs):
+            if spec is None:
+                results.append({"index": index, **_refusal(errors[index])})
+                continue
+            job = taken[at]
+            at += spec.size
+            item = {"index": index, "status": 201, "id": str(job.uuid), "number": job.number}
+            results.append({**item, "state": job.public_state.value, "jobs": spec.size})
+        body = {"taken": len(payloads) - len(errors), "refused": len(errors), "results": results}
+        return Response(body, status=status.HTTP_207_MULTI_STATUS if errors else status.HTTP_201_CREATED)
+
+    def _read(self, request: Request) -> tuple[list[Any], bool]:
+        body = body_of(request)
+        problems = [
+            FieldProblem(
+                str(name)[:60], "There is no such field; known are jobs and atomic.", "unknown-field"
+            )
+            for name in body
+            if name not in ("jobs", "atomic")
+        ]
+        payloads, atomic = body.get("jobs"), body.get("atomic", True)
+        most = settings.MUSTER_MAX_BULK
+        if not isinstance(payloads, list) or not 1 <= len(payloads) <= most:
+            problems.append(FieldProblem("jobs", f"Has to be a list of 1 to {most} jobs.", "out-of-range"))
+        if not isinstance(atomic, bool):
+            problems.append(FieldProblem("atomic", "Has to be true or false.", "not-a-flag"))
+        if problems:
+            raise InvalidInput(message=problems[0].message, problems=problems, way_out="Nothing was written.")
+        return payloads, atomic  # type: ignore[return-value]
+
+
+def _refusal(error: Any) -> dict[str, Any]:
+    problems = [
+        {"pointer": f"/{p.field}", "field": p.field, "message": p.message, "code": p.code}
+        for p in error.problems
+    ]
+    return {
+        "status": error.status,
+        "error": {"code": error.code, "detail": error.message, "errors": problems},
+    }
+
+
+def reason_of(request: Request) -> str:
+    """Why somebody does it: `reason` of the body or the query."""
+    body = request.data if isinstance(request.data, dict) else {}
+    unknown = [name for name in body if name != "reason"]
+    given = body.get("reason", request.query_params.get("reason", ""))
+    problem = None
+    if unknown:
+        problem = FieldProblem(
+            str(unknown[0])[:60], "There is no such field; known is reason.", "unknown-field"
+        )
+    elif not isinstance(given, str) or len(given) > 200:
+        problem = FieldProblem("reason", "Has to be text of at most 200 characters.", "bad-text")
+    if problem is not None:
+        raise InvalidInput(message=problem.message, problems=[problem])
+    return given.strip()

@@ -1,0 +1,304 @@
+"""How jobs and what belongs to them look in answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from quotas.core.resources import MIB
+from scheduler.core.lifecycle import PublicState, RestartPolicy
+from scheduler.core.reasons import ReasonCategory
+from scheduler.models import Job, JobEvent
+
+
+def moment(value: datetime | None) -> str | None:
+    """A time as every answer writes it: UTC, with a Z."""
+    return value.isoformat().replace("+00:00", "Z") if value is not None else None
+
+
+def priority_band(value: int) -> str:
+    """Low, Normal or High, for those who think in three bands (C1)."""
+    return "low" if value <= 33 else "normal" if value <= 66 else "high"
+
+
+class NameSerializer(serializers.Serializer):
+    """A thing by its id and its two names."""
+
+    id = serializers.IntegerField()
+    name = serializers.CharField()
+    slug = serializers.CharField(allow_null=True)
+
+
+class ReasonSerializer(serializers.Serializer):
+    code = serializers.CharField()
+    category = serializers.ChoiceField([c.value for c in ReasonCategory])
+    text = serializers.CharField()
+    details = serializers.DictField()
+
+
+class JobAllocationSerializer(serializers.Serializer):
+    rank = serializers.IntegerField()
+    node = serializers.CharField()
+    cpu_cores = serializers.FloatField()
+    memory_bytes = serializers.IntegerField()
+    storage_bytes = serializers.IntegerField()
+    gpu_millis = serializers.IntegerField()
+    device_ids = serializers.ListField(child=serializers.IntegerField())
+    numa_domain = serializers.IntegerField(allow_null=True)
+    held_at = serializers.DateTimeField()
+    released_at = serializers.DateTimeField(allow_null=True)
+
+
+class JobDependencySerializer(serializers.Serializer):
+    job = serializers.UUIDField()
+    number = serializers.IntegerField()
+    type = serializers.ChoiceField(["completion", "success", "failure"])
+    satisfied = serializers.BooleanField(allow_null=True)
+
+
+class JobSerializer(serializers.Serializer):
+    """A whole job. Amounts are per task."""
+
+    id = serializers.UUIDField()
+    number = serializers.IntegerField()
+    name = serializers.CharField()
+    state = serializers.ChoiceField([s.value for s in PublicState])
+    state_detail = serializers.CharField()
+    reason = ReasonSerializer(allow_null=True)
+    priority = serializers.IntegerField(min_value=0, max_value=100)
+    priority_class = serializers.CharField(allow_null=True)
+    priority_band = serializers.ChoiceField(["low", "normal", "high"])
+    queue = serializers.CharField()
+    project = serializers.CharField()
+    user = serializers.CharField()
+    command = serializers.CharField()
+    script = serializers.CharField()
+    job_type = serializers.CharField()
+    tasks = serializers.IntegerField()
+    nodes = serializers.IntegerField(allow_null=True)
+    tasks_per_node = serializers.IntegerField(allow_null=True)
+    cpu_cores = serializers.FloatField()
+    memory_bytes = serializers.IntegerField()
+    memory_gb = serializers.FloatField()
+    storage_bytes = serializers.IntegerField()
+    gpu_count = serializers.IntegerField()
+    gpu_type = serializers.CharField()
+    gpu_share = serializers.FloatField(allow_null=True)
+    extras = serializers.DictField(child=serializers.IntegerField())
+    time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
+    env = serializers.DictField(child=serializers.CharField())
+    working_dir = serializers.CharField()
+    labels = serializers.DictField(child=serializers.CharField())
+    node_selector = serializers.DictField(child=serializers.CharField())
+    tolerations = serializers.ListField(child=serializers.DictField())
+    affinity = serializers.DictField()
+    depends_on = JobDependencySerializer(many=True)
+    array_id = serializers.UUIDField(allow_null=True)
+    array_index = serializers.IntegerField(allow_null=True)
+    array_max_running = serializers.IntegerField(allow_null=True)
+    restart_policy = serializers.ChoiceField([p.value for p in RestartPolicy])
+    max_restarts = serializers.IntegerField()
+    preemptible = serializers.BooleanField()
+    created_at = serializers.DateTimeField()
+    begin_at = serializers.DateTimeField(allow_null=True)
+    deadline = serializers.DateTimeField(allow_null=True)
+    eligible_at = serializers.DateTimeField(allow_null=True)
+    scheduled_at = serializers.DateTimeField(allow_null=True)
+    started_at = serializers.DateTimeField(allow_null=True)
+    completed_at = serializers.DateTimeField(allow_null=True)
+    expected_start = serializers.DateTimeField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    exit_signal = serializers.IntegerField(allow_null=True)
+    end_text = serializers.CharField()
+    attempt = serializers.IntegerField(help_text="How many times it was started; 0 before the first.")
+    allocations = JobAllocationSerializer(many=True)
+    submitted_via = serializers.CharField()
+
+    def to_representation(self, job: Job) -> dict[str, Any]:
+        """Written out by hand: one dictionary a job, and no query beyond what the selector brought."""
+        return {**row_of(job, self.context.get("priority_names", ())), **_relations(job)}
+
+
+class JobRowSerializer(JobSerializer):
+    """A job in a list: all but what runs and its environment, which may be long."""
+
+    command = None  # type: ignore[assignment]
+    script = None  # type: ignore[assignment]
+    env = None  # type: ignore[assignment]
+
+    def to_representation(self, job: Job) -> dict[str, Any]:
+        whole = super().to_representation(job)
+        for name in ("command", "script", "env"):
+            del whole[name]
+        return whole
+
+
+def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
+    """What the job's own row and its queue, project and user say."""
+    return {
+        "id": str(job.uuid),
+        "number": job.number,
+        "name": job.name,
+        "state": job.public_state.value,
+        "state_detail": str(job.state),
+        "reason": _reason(job),
+        "priority": job.priority,
+        "priority_class": class_name(job.priority, priority_names),
+        "priority_band": priority_band(job.priority),
+        "queue": job.queue.slug,
+        "project": job.project.slug,
+        "user": job.user.username,
+        "command": job.command,
+        "script": job.script,
+        "job_type": job.job_type,
+        "tasks": job.tasks,
+        "nodes": job.nodes,
+        "tasks_per_node": job.tasks_per_node,
+        "cpu_cores": job.cpu_millis / 1000,
+        "memory_bytes": job.memory_mib * MIB,
+        "memory_gb": round(job.memory_mib * MIB / 10**9, 3),
+        "storage_bytes": job.storage_mib * MIB,
+        "gpu_count": job.gpus,
+        "gpu_type": job.gpu_model,
+        "gpu_share": job.gpu_millis / 1000 if job.gpu_millis else None,
+        "extras": job.extras,
+        "time_limit": job.time_limit_seconds,
+        "env": job.env,
+        "working_dir": job.working_dir,
+        "labels": job.labels,
+        "node_selector": job.node_selector,
+        "tolerations": job.tolerations,
+        "affinity": job.affinity,
+        "array_id": str(job.array_id) if job.array_id else None,
+        "array_index": job.array_index,
+        "array_max_running": job.array_max_running,
+        "restart_policy": job.restart_policy,
+        "max_restarts": job.max_restarts,
+        "preemptible": job.preemptible,
+        "created_at": moment(job.created_at),
+        "begin_at": moment(job.begin_at),
+        "deadline": moment(job.deadline_at),
+        "eligible_at": moment(job.eligible_at),
+        "scheduled_at": moment(job.scheduled_at),
+        "started_at": moment(job.started_at),
+        "completed_at": moment(job.completed_at),
+        "expected_start": moment(job.expected_start_at),
+        "exit_code": job.exit_code,
+        "exit_signal": job.exit_signal,
+        "end_text": job.end_text,
+        "attempt": job.epoch,
+        "submitted_via": job.submitted_via,
+    }
+
+
+def class_name(priority: int, names: Any) -> str | None:
+    """The highest class at or below a priority; `names` are (value, name), highest first."""
+    return next((name for value, name in names if value <= priority), None)
+
+
+def _reason(job: Job) -> dict[str, Any] | None:
+    if not job.reason_code:
+        return None
+    return {
+        "code": job.reason_code,
+        "category": job.reason_category,
+        "text": job.reason_text,
+        "details": job.reason_details,
+    }
+
+
+def _relations(job: Job) -> dict[str, Any]:
+    attempts = sorted(job.attempts.all(), key=lambda attempt: attempt.epoch)
+    held = attempts[-1].allocations.all() if attempts else []
+    return {
+        "depends_on": [
+            {"job": str(d.on.uuid), "number": d.on_id, "type": str(d.kind), "satisfied": d.satisfied}
+            for d in job.dependencies.all()
+        ],
+        "allocations": [
+            {
+                "rank": a.rank,
+                "node": a.node.name,
+                "cpu_cores": a.cpu_millis / 1000,
+                "memory_bytes": a.memory_mib * MIB,
+                "storage_bytes": a.storage_mib * MIB,
+                "gpu_millis": a.gpu_millis,
+                "device_ids": a.device_ids,
+                "numa_domain": a.numa_domain,
+                "held_at": moment(a.held_at),
+                "released_at": moment(a.released_at),
+            }
+            for a in held
+        ],
+    }
+
+
+class JobEventSerializer(serializers.ModelSerializer):
+    """What happened to a job, in a person's words."""
+
+    actor = serializers.CharField(source="actor.username", allow_null=True, default=None)
+    epoch = serializers.IntegerField(allow_null=True)
+
+    class Meta:
+        model = JobEvent
+        fields = ["id", "at", "kind", "because", "epoch", "actor", "details"]
+
+
+class LogSerializer(serializers.Serializer):
+    stream = serializers.ChoiceField(["stdout", "stderr", "merged"])
+    offset = serializers.IntegerField()
+    next_offset = serializers.IntegerField()
+    eof = serializers.BooleanField()
+    text = serializers.CharField()
+
+
+@extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
+class NumberOrText(serializers.Field):
+    """A number, or text that names one."""
+
+
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string"}]})
+class AmountField(serializers.Field):
+    """A number, or text with a unit."""
+
+
+class JobRequestSerializer(serializers.Serializer):
+    """A job as it is submitted; only for the schema, `scheduler.services.specs` reads it."""
+
+    name = serializers.CharField(max_length=200, required=False)
+    command = serializers.CharField(required=False, help_text="Given to /bin/sh -c.")
+    script = serializers.CharField(required=False, help_text="Begins with #! and its interpreter.")
+    queue = NumberOrText(required=False, help_text="Name, slug or id.")
+    project = NumberOrText(required=False, help_text="Name, slug or id.")
+    tasks = serializers.IntegerField(min_value=1, max_value=10_000, required=False)
+    nodes = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+    tasks_per_node = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+    cpu_cores = AmountField(required=False, help_text='2, 0.5 or "500m".')
+    memory = AmountField(required=False, help_text='"16Gi", "500M" or bytes.')
+    memory_bytes = AmountField(required=False)
+    memory_gb = AmountField(required=False)
+    storage_bytes = AmountField(required=False)
+    gpu_count = serializers.IntegerField(min_value=0, required=False)
+    gpu_type = serializers.CharField(max_length=80, required=False)
+    gpu_share = AmountField(required=False, help_text='Part of one GPU: 0.25 or "25%".')
+    extras = serializers.DictField(child=serializers.IntegerField(min_value=0), required=False)
+    time_limit = NumberOrText(required=False, help_text="Seconds, HH:MM:SS or D-HH:MM:SS.")
+    priority = NumberOrText(required=False, help_text="0 to 100, or the name of a class.")
+    env = serializers.DictField(child=serializers.CharField(), required=False)
+    working_dir = serializers.CharField(max_length=1024, required=False)
+    labels = serializers.DictField(child=serializers.CharField(), required=False)
+    node_selector = serializers.DictField(child=serializers.CharField(), required=False)
+    tolerations = serializers.ListField(child=serializers.DictField(), required=False)
+    affinity = serializers.DictField(required=False)
+    depends_on = serializers.ListField(child=serializers.JSONField(), required=False)
+    begin_at = serializers.DateTimeField(required=False, allow_null=True)
+    deadline = serializers.DateTimeField(required=False, allow_null=True)
+    array = serializers.CharField(required=False, help_text='"0-9", "1,3,5" or "0-99%10".')
+    restart_policy = serializers.ChoiceField([p.value for p in RestartPolicy], required=False)
+    max_restarts = serializers.IntegerField(min_value=0, max_value=100, required=False)
+    preemptible = serializers.BooleanField(required=False)
+    job_type = serializers.CharField(max_length=32, required=False)
+    hold = serializers.BooleanField(required=False)

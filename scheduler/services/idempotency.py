@@ -1,0 +1,87 @@
+"""Does a repeated request once: the key, the hash of its request and its answer, in one transaction with the work."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import connection, transaction
+
+from accounts.errors import Conflict, InvalidInput
+from accounts.models import User
+from scheduler.models import IdempotencyKey
+
+ACCEPTABLE: Final = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was answered: a status and a body of plain JSON values."""
+
+    status: int
+    body: Any
+    replayed: bool = False
+
+
+def request_hash(*parts: str | bytes) -> str:
+    """One hash over what makes two requests the same."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(len(raw).to_bytes(8, "big"))
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def do_once(*, user: User, key: str, request_hash: str, do: Callable[[], Answer]) -> Answer:
+    """Do it and keep the answer, or give the answer that was kept.
+
+    Raises InvalidInput when the key was used for another request, Conflict while the first request is
+    still under way. What `do` raises is not kept: the key is then free for another try.
+    """
+    if not ACCEPTABLE.fullmatch(key):
+        raise InvalidInput(
+            message="An Idempotency-Key is 1 to 200 visible ASCII characters.",
+            code="idempotency-key-bad",
+            status=400,
+            way_out="Use a fresh UUID for each new request.",
+        )
+    with transaction.atomic():
+        # 1. Whoever holds the lock is doing it now; the lock ends with the transaction, however it ends.
+        if not _lock(user, key):
+            raise Conflict(
+                message="The first request with this Idempotency-Key is still under way.",
+                code="idempotency-in-progress",
+                way_out="Send it again in a second; the answer will be the first one's.",
+                extra={"retry_after_seconds": 1},
+            )
+        # 2. A kept answer was committed together with its work.
+        kept = IdempotencyKey.objects.filter(user=user, key=key).first()
+        if kept is not None:
+            return _replay(kept, request_hash)
+        # 3. Otherwise do it, and commit both or neither.
+        answer = do()
+        IdempotencyKey.objects.create(
+            user=user, key=key, request_hash=request_hash, status=answer.status, body=answer.body
+        )
+        return answer
+
+
+def _lock(user: User, key: str) -> bool:
+    number = int.from_bytes(hashlib.sha256(f"{user.pk}:{key}".encode()).digest()[:8], "big", signed=True)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
+        return bool(cursor.fetchone()[0])
+
+
+def _replay(kept: IdempotencyKey, request_hash: str) -> Answer:
+    if kept.request_hash != request_hash:
+        raise InvalidInput(
+            message="This Idempotency-Key was used for another request.",
+            code="idempotency-key-reused",
+            way_out="Use a fresh key for each new request, and the same one only to repeat it unchanged.",
+        )
+    return Answer(status=kept.status or 200, body=kept.body, replayed=True)
