@@ -18,6 +18,9 @@ from scheduler.outbox import CHANNEL
 log = structlog.get_logger(__name__)
 
 RECONNECT_SECONDS: Final = 1.0
+PING_SECONDS: Final = 1.5
+#: A server that says nothing for so long, not even to a ping, is away.
+SILENCE_SECONDS: Final = 4.0
 
 
 class Listener:
@@ -75,16 +78,28 @@ class Relay:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _follow(self) -> None:
-        client = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=1.0)
+        client = redis.asyncio.Redis.from_url(
+            settings.REDIS_URL, socket_connect_timeout=1.0, socket_timeout=SILENCE_SECONDS
+        )
         async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
             await subscription.subscribe(CHANNEL)
             self.connected = True
             # Hints may have been missed before this point: let everybody look once.
             for listener in list(self._listeners):
                 listener.notify(listener.topics)
+            loop = asyncio.get_running_loop()
+            heard_at = loop.time()
             while self._listeners:
-                message = await subscription.get_message(timeout=5.0)
+                message = await subscription.get_message(timeout=PING_SECONDS)
+                now = loop.time()
                 if message is None:
+                    # A server that hangs looks like one with nothing to say: ask it.
+                    if now - heard_at > SILENCE_SECONDS:
+                        raise redis.TimeoutError(f"no answer for {SILENCE_SECONDS:g} s")
+                    await subscription.ping()
+                    continue
+                heard_at = now
+                if message["type"] != "message":
                     continue
                 topics = json.loads(message["data"])["topics"]
                 for listener in list(self._listeners):
