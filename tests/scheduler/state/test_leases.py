@@ -26,7 +26,8 @@ def expire(scope: str) -> None:
     """Only the database's clock ends a term: move the end, not the clock."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE scheduler_lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE scope = %s", [scope]
+            "UPDATE scheduler_lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE scope = %s",
+            [scope],
         )
 
 

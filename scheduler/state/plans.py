@@ -1,0 +1,265 @@
+"""Plan to rows: one transaction, compare-and-set, and what no longer held comes back as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import structlog
+from django.db import IntegrityError, transaction
+
+from scheduler import outbox
+from scheduler.core.columns import Ints
+from scheduler.core.conflicts import Conflict, find_conflicts
+from scheduler.core.plan import Decision, Plan, Start
+from scheduler.core.plugins import NO_PLUGINS, Plugins
+from scheduler.core.policy import Policy
+from scheduler.core.reasons import CATEGORY
+from scheduler.core.sentences import sentence
+from scheduler.core.snapshot import Snapshot
+from scheduler.state import leases, snapshots, statements
+from scheduler.state.leases import HeldLease
+
+log = structlog.get_logger(__name__)
+
+#: The database turned the start down although every check had passed: an invariant was about to break.
+REFUSED_BY_CONSTRAINT: Final = "RefusedByConstraint"
+#: The job is no longer queued as it was planned.
+JOB_CHANGED: Final = "JobChanged"
+
+#: Reasons written in one cycle at most: those who wait must not keep the next from starting.
+TOLD_JOBS: Final = 10_000
+#: Above so many, reasons whose numbers moved take turns; a reason of another kind is told first.
+REWORDED_JOBS: Final = 2000
+#: Of them, so many at the head of the line are told first; the others take turns over so many seconds.
+FIRST_IN_LINE: Final = 1000
+REWORDED_TURNS: Final = 16
+#: Rows of one statement.
+CHUNK: Final = 1000
+
+
+#: What may have become of a node since it was chosen, by the gate that is closed now.
+_SINCE: Final = {
+    "gone": "is not there",
+    "state": "does not answer",
+    "cordoned": "is cordoned",
+    "draining": "is draining",
+    "reserved": "is reserved",
+    "device": "has that GPU in use or sick",
+    "gpu_health": "has too few healthy GPUs",
+    "gpus": "has too few free GPUs",
+    "cpu_millis": "has too few free CPUs",
+    "memory_mib": "has too little free memory",
+    "storage_mib": "has too little free storage",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One start that no longer held when it was to be written."""
+
+    job: int
+    code: str
+    message: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"job": self.job, "code": self.code, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a plan's starts: each is in one of the two."""
+
+    started: tuple[Start, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """What every start of one plan has in common."""
+
+    backend: str
+    cycle_id: int | None
+    at: datetime
+    node_names: Mapping[int, str] = field(default_factory=dict)
+
+
+def apply_starts(
+    plan: Plan,
+    *,
+    cluster_id: int,
+    backend: str,
+    policy: Policy,
+    lease: HeldLease,
+    cycle_id: int | None,
+    at: datetime,
+    plugins: Plugins = NO_PLUGINS,
+) -> Applied:
+    """Write the starts that still hold; call it inside a transaction, which may hold the recording too.
+
+    1. The term is checked and cannot be taken over until the transaction ends.
+    2. The rows of the plan are locked in one order: queues, nodes, devices, quotas, jobs.
+    3. Every start is decided again on the fresh rows by the planner's own predicates.
+    4. What holds is written, one statement a table; a job is whole or not at all.
+    5. Should a constraint still refuse, only the start that broke it stays out.
+
+    Raises LeaseLost, and has written nothing, when another planner may have taken over.
+    """
+    if not plan.starts:
+        return Applied()
+    leases.fence(lease)
+    fresh = _lock(plan, cluster_id)
+    conflicts = {
+        conflict.job_id: Refusal(conflict.job_id, conflict.reason.value, _why(conflict))
+        for conflict in find_conflicts(plan, fresh, policy, plugins)
+    }
+    wanted = [start for start in plan.starts if start.job_id not in conflicts]
+    names = dict(zip(fresh.nodes.id.tolist(), fresh.nodes.name, strict=True))
+    started, broken = _write(wanted, _Writer(backend, cycle_id, at, names))
+    return Applied(tuple(started), (*conflicts.values(), *broken))
+
+
+def tell_waiting(plan: Plan, *, snapshot: Snapshot, told: Ints, lease: HeldLease, at: datetime) -> int:
+    """Give every waiting job its reason, where that is not what it says already; answers how many changed.
+
+    After the starts and apart from them: a reason informs and decides nothing, so those who start do not
+    wait until those who wait have been told.
+    """
+    reasons = [_told(decision) for decision in plan.decisions]
+    jobs, which = _untold(plan, snapshot, told, reasons)
+    changed = 0
+    for first in range(0, len(jobs), CHUNK):
+        some = slice(first, first + CHUNK)
+        with transaction.atomic():
+            leases.fence(lease)
+            rows = statements.tell_reasons(jobs[some].tolist(), which[some].tolist(), reasons, at=at)
+            outbox.announce_many(
+                [outbox.job_topic(number) for number, _, _ in rows]
+                + [outbox.user_topic(user_id) for _, user_id, _ in rows]
+                + [outbox.project_topic(project_id) for _, _, project_id in rows]
+                + [outbox.QUEUES_TOPIC]
+            )
+        changed += len(rows)
+    return changed
+
+
+# ------------------------------------------------------------------ starts
+
+
+def _lock(plan: Plan, cluster_id: int) -> Snapshot:
+    placements = [placement for start in plan.starts for placement in start.placements]
+    return snapshots.load_for_apply(
+        cluster_id=cluster_id,
+        queue_ids=sorted({start.queue_id for start in plan.starts}),
+        node_ids=sorted({placement.node_id for placement in placements}),
+        device_ids=sorted({device for placement in placements for device in placement.device_ids}),
+        project_ids=sorted({start.project_id for start in plan.starts}),
+        job_ids=sorted(start.job_id for start in plan.starts),
+    )
+
+
+def _write(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], list[Refusal]]:
+    """Write all, or find by halving those that a constraint refuses and write the others."""
+    if not starts:
+        return [], []
+    try:
+        with transaction.atomic():
+            return _write_all(starts, writer)
+    except IntegrityError as error:
+        if len(starts) == 1:
+            # The checks and the constraint disagree: a mistake of ours that the database has caught.
+            log.error("start_refused_by_constraint", job=starts[0].job_id, error=str(error))
+            return [], [Refusal(starts[0].job_id, REFUSED_BY_CONSTRAINT, _first_line(error))]
+    middle = len(starts) // 2
+    first, first_refused = _write(starts[:middle], writer)
+    second, second_refused = _write(starts[middle:], writer)
+    return first + second, first_refused + second_refused
+
+
+def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], list[Refusal]]:
+    moved = statements.schedule_jobs(starts, at=writer.at)
+    numbers = {row.number for row in moved}
+    refused = [
+        Refusal(start.job_id, JOB_CHANGED, f"Job {start.job_id} is no longer queued as it was planned.")
+        for start in starts
+        if start.job_id not in numbers
+    ]
+    starts = [start for start in starts if start.job_id in numbers]
+    if not starts:
+        return [], refused
+    attempts = statements.insert_attempts(
+        moved, backend=writer.backend, cycle_id=writer.cycle_id, at=writer.at
+    )
+    statements.insert_tasks_and_allocations(starts, attempts, at=writer.at)
+    statements.raise_node_counters(starts)
+    statements.raise_device_counters(starts)
+    statements.raise_quota_counters(starts)
+    names = {start.job_id: [writer.node_names[node] for node in start.node_ids] for start in starts}
+    statements.insert_events(
+        moved,
+        texts={job: f"placed on {', '.join(nodes)}" for job, nodes in names.items()},
+        details={job: {"nodes": nodes, "cycle": writer.cycle_id} for job, nodes in names.items()},
+        at=writer.at,
+    )
+    outbox.announce_many(
+        [outbox.node_topic(node) for start in starts for node in start.node_ids]
+        + [outbox.job_topic(row.number) for row in moved]
+        + [outbox.user_topic(row.user_id) for row in moved]
+        + [outbox.project_topic(row.project_id) for row in moved]
+        + [outbox.CLUSTER_TOPIC, outbox.QUEUES_TOPIC]
+    )
+    return starts, refused
+
+
+def _why(conflict: Conflict) -> str:
+    """What changed between the snapshot and the moment of writing."""
+    facts = dict(conflict.facts)
+    if "change" in facts:
+        return f"The start was planned, but {facts['change']}."
+    if "gate" in facts:
+        node, gate = facts.get("node", facts.get("node_id")), str(facts["gate"])
+        return f"It was to start on {node}, which {_SINCE.get(gate, f'{gate} turns away')} now."
+    return sentence(conflict.reason, conflict.facts)
+
+
+def _first_line(error: IntegrityError) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+# ------------------------------------------------------------------ reasons
+
+
+def _untold(
+    plan: Plan, snapshot: Snapshot, told: Ints, reasons: Sequence[statements.Told]
+) -> tuple[Ints, Ints]:
+    """The waiting jobs that do not show their reason yet, and which decision is theirs.
+
+    A reason of another kind is always told. When only its numbers moved, the first in line are told
+    and the others in turns: with 100,000 jobs waiting for the same GPUs, each start moves the numbers of all.
+    """
+    waiting = plan.waiting
+    due = snapshots.reason_marks([(reason.code, reason.text) for reason in reasons])[waiting.decision]
+    shown = told[np.searchsorted(snapshot.pending.id, waiting.job_id)]
+    rows = np.flatnonzero(shown != due)
+    if len(rows) > REWORDED_JOBS:
+        turn = (snapshot.now_ms // 1000) % REWORDED_TURNS
+        now = (
+            ~snapshots.same_kind(shown[rows], due[rows])
+            | (waiting.ahead_jobs[rows] < FIRST_IN_LINE)
+            | (waiting.job_id[rows] % REWORDED_TURNS == turn)
+        )
+        rows = rows[now][:TOLD_JOBS]
+    return waiting.job_id[rows], waiting.decision[rows]
+
+
+def _told(decision: Decision) -> statements.Told:
+    return statements.Told(
+        code=decision.reason.value,
+        category=CATEGORY[decision.reason].value,
+        text=sentence(decision.reason, decision.facts),
+        details=json.dumps(decision.details, sort_keys=True),
+    )

@@ -1,0 +1,150 @@
+"""The queries behind a snapshot; braces are filled in by what they are read for, `%s` by its parameters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler.core.lifecycle import ACTIVE as ACTIVE_STATES
+from scheduler.core.lifecycle import LIVE_ATTEMPT, JobState
+
+ACTIVE: Final = sorted(state.value for state in ACTIVE_STATES)
+LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
+
+
+def _ms(column: str) -> str:
+    return f"floor(extract(epoch FROM {column}) * 1000)::bigint"
+
+
+def _mark(code: str, text: str) -> str:
+    """The code in the upper half, the words in the lower."""
+    return f"((hashtext({code})::bigint << 32) | (hashtext({text})::bigint & 4294967295))"
+
+
+MARKS: Final = f"""
+SELECT {_mark("code", "words")}
+FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS reason(code, words, place) ORDER BY place
+"""
+
+CLUSTER: Final = f"""
+SELECT statement_timestamp(), {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
+    CASE WHEN cluster.paused THEN concat('with the whole cluster ', cluster.name,
+        nullif(' by ' || cluster.paused_by, ' by '),
+        to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
+        nullif(': ' || cluster.paused_reason, ': ')) END,
+    profile.policy, profile.tie_breakers::text, profile.strict_order, profile.placement,
+    profile.score_weights::text, profile.plugins::text
+FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
+WHERE cluster.id = %s
+"""
+
+#: What makes a request class, last in each row of a job.
+_CLASS: Final = """job.cpu_millis, job.memory_mib, job.storage_mib, job.gpus, job.gpu_millis, job.gpu_model,
+    job.extras::text, job.node_selector::text, job.tolerations::text, job.affinity::text"""
+CLASS_WIDTH: Final = 10
+
+#: The lower half of the array's UUID: one number per array, the same in every cycle.
+_ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0
+        ELSE ('x' || right(replace(job.array_id::text, '-', ''), 15))::bit(60)::bigint END"""
+
+PENDING_COLUMNS: Final = (
+    "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
+    "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running",
+)  # fmt: skip
+THESE_JOBS: Final = "job.number = ANY(%s) AND job.queue_id = ANY(%s) AND job.project_id = ANY(%s)"
+OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
+PENDING: Final = f"""
+SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms("job.created_at")},
+    coalesce({_ms("job.eligible_at")}, 0), job.tasks,
+    coalesce(job.nodes, 0), coalesce(job.tasks_per_node, 0), coalesce(job.time_limit_seconds, 0),
+    job.generation, {_ARRAY}, coalesce(job.array_max_running, 0),
+    {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
+    project.active AND person.is_active,
+    {_CLASS}
+FROM scheduler_job job
+    JOIN accounts_project project ON project.id = job.project_id
+    JOIN accounts_user person ON person.id = job.user_id
+WHERE {{which}} AND job.state = '{JobState.QUEUED.value}'
+ORDER BY job.number LIMIT %s {{lock}}
+"""
+
+RUNNING_COLUMNS: Final = (
+    "id", "attempt_id", "queue_id", "project_id", "user_id", "priority", "started_ms", "expected_end_ms",
+    "array_id",
+)  # fmt: skip
+_RUNNING_JOBS: Final = f"""
+SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.priority,
+    {_ms("coalesce(attempt.started_at, attempt.scheduled_at)")},
+    coalesce({_ms("coalesce(attempt.started_at, attempt.scheduled_at)")} + 1000 * job.time_limit_seconds, 0),
+    {_ARRAY}, {_CLASS}
+FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE attempt.state = ANY(%s)
+"""
+RUNNING: Final = _RUNNING_JOBS + f" AND {OF_CLUSTER} ORDER BY job.number"
+RUNNING_IN_ARRAYS_OF: Final = (
+    _RUNNING_JOBS
+    + """AND job.queue_id = ANY(%s) AND job.project_id = ANY(%s)
+    AND job.array_id IN (
+        SELECT array_id FROM scheduler_job WHERE number = ANY(%s) AND array_max_running IS NOT NULL
+    )
+ORDER BY job.number"""
+)
+
+ALLOCATIONS: Final = f"""
+SELECT allocation.id, attempt.job_id, allocation.rank, allocation.node_id, allocation.cpu_millis,
+    allocation.memory_mib, allocation.storage_mib, allocation.device_ids, allocation.gpu_millis,
+    allocation.extras::text
+FROM scheduler_allocation allocation
+    JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
+    JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_node node ON node.id = allocation.node_id
+WHERE allocation.released_at IS NULL AND attempt.state = ANY(%s) AND {OF_CLUSTER} AND node.cluster_id = %s
+ORDER BY allocation.id
+"""
+
+NODES: Final = """
+SELECT node.id, node.name, node.state, node.cordoned, node.draining, node.cpu_millis_capacity,
+    node.memory_mib_capacity, node.storage_mib, node.used_cpu_millis, node.used_memory_mib,
+    node.used_storage_mib, node.generation, node.labels::text, node.taints::text,
+    ARRAY(SELECT partition_id FROM scheduler_node_partitions WHERE node_id = node.id ORDER BY 1),
+    node.rack, node.zone, node.extras::text
+FROM scheduler_node node WHERE {which} ORDER BY node.id {lock}
+"""
+
+#: A device that its agent no longer reports is there as long as a job still holds it, as a sick one.
+DEVICES: Final = """
+SELECT device.id, device.node_id, device.index, device.numa_domain, device.model, device.memory_mib,
+    device.healthy AND NOT device.gone, device.used_millis
+FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
+WHERE {which} AND device.kind = 'gpu' AND (NOT device.gone OR device.used_millis > 0)
+ORDER BY device.id {lock}
+"""
+
+RESERVATIONS: Final = f"""
+SELECT reservation.id, reservation.name, {_ms("reservation.starts_at")}, {_ms("reservation.ends_at")},
+    ARRAY(SELECT node_id FROM scheduler_reservation_nodes WHERE reservation_id = reservation.id ORDER BY 1),
+    reservation.project_id
+FROM scheduler_reservation reservation
+WHERE reservation.cluster_id = %s AND reservation.cancelled_at IS NULL AND reservation.ends_at > %s
+ORDER BY reservation.id
+"""
+
+QUEUES: Final = """
+SELECT queue.id, queue.name, queue.priority, queue.paused,
+    concat(nullif('by ' || queue.paused_by, 'by '),
+        to_char(queue.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
+        nullif(': ' || queue.paused_reason, ': ')),
+    coalesce(queue.max_concurrent_jobs, 0),
+    (SELECT count(*) FROM scheduler_job job WHERE job.queue_id = queue.id AND job.state = ANY(%s)),
+    ARRAY(SELECT partition_id FROM scheduler_queue_partitions WHERE queue_id = queue.id ORDER BY 1),
+    coalesce(queue.max_wall_seconds, 0), queue.generation
+FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
+"""
+
+PROJECTS: Final = "SELECT id, slug FROM accounts_project WHERE id = ANY(%s) ORDER BY id"
+
+QUOTAS: Final = """
+SELECT quota.id, 'project ' || project.slug,
+    quota.resource, quota.hard, quota.used, quota.enforce, quota.generation, quota.project_id
+FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
+WHERE quota.project_id = ANY(%s) {bounded} ORDER BY quota.id {lock}
+"""

@@ -1,0 +1,411 @@
+"""Rows to Snapshot, in a fixed number of queries and as one consistent picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from django.conf import settings
+from django.db import connection, transaction
+
+from quotas.core.resources import Resources
+from scheduler.core.classes import ClassTable, Labels, Requirement, Taint, Toleration, request_class
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot import (
+    AllocationColumns,
+    DeviceColumns,
+    JobGate,
+    NodeColumns,
+    PendingColumns,
+    PoolColumns,
+    ProjectColumns,
+    QueueColumns,
+    QuotaColumns,
+    ReservationColumns,
+    RunningColumns,
+    Snapshot,
+)
+from scheduler.state import queries
+
+#: Tie-breakers as profiles name them, and the columns they are.
+TIE_BREAKERS: Final = {
+    "submitted": "submitted_ms",
+    "eligible": "eligible_ms",
+    "priority": "-priority",
+    "smallest": "tasks",
+    "shortest": "time_limit_seconds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a cycle starts from: the snapshot, the policy, and what the pending jobs were last told."""
+
+    cluster_id: int
+    #: Where its attempts run (Cluster.backend).
+    backend: str
+    snapshot: Snapshot
+    policy: Policy
+    #: One number for the reason that each pending job shows now, in the snapshot's order (`reason_marks`).
+    told: Ints
+
+
+def load_snapshot(
+    *, cluster_id: int, project_ids: Sequence[int] = (), max_pending: int | None = None
+) -> Loaded:
+    """Everything that planning this cluster needs, as it was at one moment.
+
+    `project_ids` come along with their quota lines even when they have no job; `max_pending` takes only
+    the first so many pending jobs, by number. Raises Cluster.DoesNotExist's cause, LookupError, for an
+    unknown cluster.
+    """
+    with one_picture():
+        cluster = _cluster(cluster_id)
+        table = ClassTable()
+        jobs = _fetch(queries.PENDING.format(which=queries.OF_CLUSTER, lock=""), [cluster_id, max_pending])
+        pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
+        running = _running(_fetch(queries.RUNNING, [queries.LIVE, cluster_id]), table)
+        held = _fetch(queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id])
+        nodes = _fetch(queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id])
+        devices = _fetch(queries.DEVICES.format(which="node.cluster_id = %s", lock=""), [cluster_id])
+        queues = _fetch(
+            queries.QUEUES.format(which="queue.cluster_id = %s", lock=""), [queries.ACTIVE, cluster_id]
+        )
+        met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
+        projects = _fetch(queries.PROJECTS, [sorted(met)])
+        quotas = _fetch(queries.QUOTAS.format(bounded="AND quota.hard IS NOT NULL", lock=""), [sorted(met)])
+        reservations = _fetch(queries.RESERVATIONS, [cluster_id, cluster.now])
+    snapshot = Snapshot.build(
+        now_ms=cluster.now_ms,
+        nodes=node_columns(nodes),
+        devices=device_columns(devices),
+        classes=table.classes,
+        pending=pending,
+        running=running,
+        allocations=_allocations(held),
+        reservations=reservation_columns(reservations),
+        queues=queue_columns(queues, cluster),
+        projects=project_columns(projects, quotas),
+        quotas=quota_columns(quotas),
+        pools=_pools(nodes, held),
+    )
+    return Loaded(cluster_id, cluster.backend, snapshot, policy_of(cluster), told)
+
+
+def load_for_apply(
+    *, cluster_id: int, node_ids: list[int], device_ids: list[int], queue_ids: list[int],
+    project_ids: list[int], job_ids: list[int],
+) -> Snapshot:  # fmt: skip
+    """The rows a plan is about to change, locked against others until the transaction ends.
+
+    Every writer takes its locks in this order and by rising id (queues, nodes, devices, quotas, jobs), so
+    that none can wait for another in a circle.
+    """
+    cluster = _cluster(cluster_id)
+    table = ClassTable()
+    lock = "FOR NO KEY UPDATE OF {}".format
+    queues = _fetch(
+        queries.QUEUES.format(which="queue.id = ANY(%s)", lock=lock("queue")), [queries.ACTIVE, queue_ids]
+    )
+    nodes = _fetch(queries.NODES.format(which="node.id = ANY(%s)", lock=lock("node")), [node_ids])
+    devices = _fetch(queries.DEVICES.format(which="device.id = ANY(%s)", lock=lock("device")), [device_ids])
+    projects = _fetch(queries.PROJECTS, [project_ids])
+    quotas = _fetch(queries.QUOTAS.format(bounded="", lock=lock("quota")), [project_ids])
+    # A job that has moved to another queue or project meanwhile is not the one that was planned.
+    jobs = _fetch(
+        queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
+        [job_ids, queue_ids, project_ids, None],
+    )
+    pending, _ = pending_columns(jobs, table, now_ms=cluster.now_ms)
+    running = _running(
+        _fetch(queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queue_ids, project_ids, job_ids]), table
+    )
+    pools: list[tuple[Any, ...]] = []
+    held: list[tuple[Any, ...]] = []
+    if any(request.per_task.extras for request in table.classes):
+        # Countable things belong to the whole cluster: count them over every node.
+        held = _fetch(queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id])
+        pools = _fetch(queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id])
+    return Snapshot.build(
+        now_ms=cluster.now_ms,
+        nodes=node_columns(nodes),
+        devices=device_columns(devices),
+        classes=table.classes,
+        pending=pending,
+        running=running,
+        reservations=reservation_columns(_fetch(queries.RESERVATIONS, [cluster_id, cluster.now])),
+        queues=queue_columns(queues, cluster),
+        projects=project_columns(projects, quotas),
+        quotas=quota_columns(quotas),
+        pools=_pools(pools, held),
+    )
+
+
+@contextmanager
+def one_picture() -> Iterator[None]:
+    """Every query inside sees the same moment, and none can write.
+
+    Inside a transaction that has begun already it is that transaction's picture (tests are run so).
+    """
+    if connection.in_atomic_block:
+        yield
+        return
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield
+
+
+def reason_marks(reasons: Sequence[tuple[str, str]]) -> Ints:
+    """The number that `Loaded.told` has for a job that shows this code and text."""
+    if not reasons:
+        return np.zeros(0, dtype=np.int64)
+    rows = _fetch(queries.MARKS, [[code for code, _ in reasons], [text for _, text in reasons]])
+    return np.array([row[0] for row in rows], dtype=np.int64)
+
+
+def same_kind(marks: Ints, others: Ints) -> Bools:
+    """Whether two reasons have one code, whatever their words."""
+    return (marks >> 32) == (others >> 32)
+
+
+# ------------------------------------------------------------------ the cluster and its policy
+
+
+class ClusterRow(NamedTuple):
+    """The row of a cluster with its profile, and the moment of the picture."""
+
+    now: Any
+    now_ms: int
+    name: str
+    backend: str
+    paused_text: str | None  # None while it is not paused
+    policy: str | None  # None without a profile, and so all that follow
+    tie_breakers: str | None
+    strict_order: bool | None
+    placement: str | None
+    weights: str | None
+    plugins: str | None
+
+
+def policy_of(cluster: ClusterRow) -> Policy:
+    """The cluster's profile as a policy; without one, SCHEDULING_POLICY and the built-in defaults (V1).
+
+    Raises ValueError that names the word it does not know.
+    """
+    if cluster.policy is None:
+        return Policy(name=settings.SCHEDULING_POLICY)
+    return Policy(
+        name=cluster.policy,
+        tie_breakers=tuple(TIE_BREAKERS.get(name, name) for name in json.loads(cluster.tie_breakers or "[]")),
+        strict_order=bool(cluster.strict_order),
+        placement=cluster.placement or "best_fit",
+        weights=tuple(sorted(json.loads(cluster.weights or "{}").items())),
+        plugins=tuple(json.loads(cluster.plugins or "[]")),
+    )
+
+
+def _cluster(cluster_id: int) -> ClusterRow:
+    rows = _fetch(queries.CLUSTER, [cluster_id])
+    if not rows:
+        raise LookupError(f"there is no cluster with id {cluster_id}")
+    return ClusterRow(*rows[0])
+
+
+# ------------------------------------------------------------------ jobs
+
+
+def pending_columns(
+    rows: list[tuple[Any, ...]], table: ClassTable, *, now_ms: int
+) -> tuple[PendingColumns, Ints]:
+    """Columns of pending jobs from rows of `queries.PENDING`, and what each of them was last told."""
+    if not rows:
+        return PendingColumns(), np.zeros(0, dtype=np.int64)
+    columns = list(zip(*rows, strict=True))
+    plain = dict(zip(queries.PENDING_COLUMNS, columns[: len(queries.PENDING_COLUMNS)], strict=True))
+    told, begin_ms, may_run = columns[len(queries.PENDING_COLUMNS) : len(queries.PENDING_COLUMNS) + 3]
+    eligible, begin = np.array(plain["eligible_ms"], dtype=np.int64), np.array(begin_ms, dtype=np.int64)
+    gate = np.zeros(len(rows), dtype=np.int64)
+    gate[(eligible > begin) & (eligible > now_ms)] = JobGate.BACKOFF
+    gate[~np.array(may_run, dtype=np.bool_)] = JobGate.ACCOUNT_EXPIRED
+    plain["eligible_ms"] = np.maximum(eligible, begin)
+    plain["class_index"] = _class_numbers(columns[-queries.CLASS_WIDTH :], table)
+    plain["gate"] = gate
+    return PendingColumns(**plain), np.array(told, dtype=np.int64)
+
+
+def _running(rows: list[tuple[Any, ...]], table: ClassTable) -> RunningColumns:
+    if not rows:
+        return RunningColumns()
+    columns = list(zip(*rows, strict=True))
+    plain = dict(zip(queries.RUNNING_COLUMNS, columns[: len(queries.RUNNING_COLUMNS)], strict=True))
+    return RunningColumns(**plain, class_index=_class_numbers(columns[-queries.CLASS_WIDTH :], table))
+
+
+def _class_numbers(columns: list[tuple[Any, ...]], table: ClassTable) -> Ints:
+    """The class of each row. Thousands of jobs ask the same, so each distinct request is read once."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    found = []
+    for key in zip(*columns, strict=True):
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = table.intern(class_of_row(*key))
+        found.append(number)
+    return np.array(found, dtype=np.int64)
+
+
+def class_of_row(
+    cpu_millis: int, memory_mib: int, storage_mib: int, gpus: int, gpu_millis: int, gpu_model: str,
+    extras: str, node_selector: str, tolerations: str, affinity: str,
+) -> Any:  # fmt: skip
+    """The request class of a job's columns; the last four are JSON."""
+    return request_class(
+        Resources(
+            cpu_millis=cpu_millis,
+            memory_mib=memory_mib,
+            gpus=gpus,
+            gpu_millis=gpu_millis,
+            storage_mib=storage_mib,
+            extras=tuple(sorted((name, int(amount)) for name, amount in json.loads(extras).items())),
+        ),
+        gpu_model=gpu_model,
+        node_selector=_labels(node_selector),
+        tolerations=[
+            Toleration(
+                key=t.get("key") or "",
+                operator=t.get("operator") or "Equal",
+                value=t.get("value") or "",
+                effect=t.get("effect") or "",
+            )
+            for t in json.loads(tolerations)
+        ],
+        required_affinity=[
+            [
+                Requirement(r["key"], r.get("operator") or "In", tuple(str(v) for v in r.get("values") or ()))
+                for r in term
+            ]
+            for term in json.loads(affinity).get("required") or ()
+        ],
+    )
+
+
+# ------------------------------------------------------------------ machines
+
+
+def node_columns(rows: list[tuple[Any, ...]]) -> NodeColumns:
+    return NodeColumns.from_rows(
+        (
+            (*row[:12], _labels(row[12]), _taints(row[13]), tuple(row[14]), *row[15:17])
+            for row in rows
+        ),
+        (
+            "id", "name", "state", "cordoned", "draining", "cpu_millis", "memory_mib", "storage_mib",
+            "used_cpu_millis", "used_memory_mib", "used_storage_mib", "generation", "labels", "taints",
+            "partition_ids", "rack", "zone",
+        ),
+    )  # fmt: skip
+
+
+def device_columns(rows: list[tuple[Any, ...]]) -> DeviceColumns:
+    return DeviceColumns.from_rows(rows)
+
+
+def _allocations(rows: list[tuple[Any, ...]]) -> AllocationColumns:
+    """`gpu_millis` of a row counts all its devices together, the column counts each."""
+    return AllocationColumns.from_rows(
+        (*row[:7], tuple(row[7]), row[8] // len(row[7]) if row[7] else 0) for row in rows
+    )
+
+
+def reservation_columns(rows: list[tuple[Any, ...]]) -> ReservationColumns:
+    return ReservationColumns.from_rows(
+        (
+            (id_, name, starts_ms, ends_ms, tuple(node_ids), () if project_id is None else (project_id,))
+            for id_, name, starts_ms, ends_ms, node_ids, project_id in rows
+        ),
+        ("id", "name", "starts_ms", "ends_ms", "node_ids", "project_ids"),
+    )
+
+
+def _pools(nodes: list[tuple[Any, ...]], held: list[tuple[Any, ...]]) -> PoolColumns:
+    """Countable things that nodes bring along: what one node offers, a job anywhere may use."""
+    capacity: dict[str, int] = {}
+    used: dict[str, int] = {}
+    for row in nodes:
+        for name, amount in _amounts(row[-1]):
+            capacity[name] = capacity.get(name, 0) + amount
+    for row in held:
+        for name, amount in _amounts(row[-1]):
+            used[name] = used.get(name, 0) + amount
+    names = sorted(capacity.keys() | used.keys())
+    return PoolColumns(
+        id=range(1, len(names) + 1),
+        name=names,
+        capacity=[capacity.get(name, 0) for name in names],
+        used=[used.get(name, 0) for name in names],
+    )
+
+
+# ------------------------------------------------------------------ queues and quotas
+
+
+def queue_columns(rows: list[tuple[Any, ...]], cluster: ClusterRow) -> QueueColumns:
+    """A paused cluster is one in which every queue is paused, and says so."""
+    return QueueColumns.from_rows(
+        (
+            (id_, name, priority, paused or cluster.paused_text is not None,
+             text if cluster.paused_text is None else cluster.paused_text,
+             most, running, tuple(partition_ids), wall, generation)
+            for id_, name, priority, paused, text, most, running, partition_ids, wall, generation in rows
+        )
+    )  # fmt: skip
+
+
+def project_columns(rows: list[tuple[Any, ...]], quotas: list[tuple[Any, ...]]) -> ProjectColumns:
+    lines: dict[int, list[int]] = {}
+    for quota in _bounded(quotas):
+        lines.setdefault(quota[-1], []).append(quota[0])
+    return ProjectColumns.from_rows((id_, name, tuple(lines.get(id_, ()))) for id_, name in rows)
+
+
+def quota_columns(rows: list[tuple[Any, ...]]) -> QuotaColumns:
+    return QuotaColumns.from_rows(row[:-1] for row in _bounded(rows))
+
+
+def _bounded(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A line without a hard bound stops nobody: it is locked with its siblings, and not looked at."""
+    return [row for row in rows if row[3] is not None]
+
+
+# ------------------------------------------------------------------ JSON, read once for each distinct text
+
+
+@lru_cache(maxsize=4096)
+def _labels(text: str) -> Labels:
+    return tuple(sorted((str(key), str(value)) for key, value in json.loads(text).items()))
+
+
+@lru_cache(maxsize=1024)
+def _taints(text: str) -> tuple[Taint, ...]:
+    return tuple(
+        sorted(
+            Taint(t["key"], t.get("value") or "", t.get("effect") or "NoSchedule") for t in json.loads(text)
+        )
+    )
+
+
+@lru_cache(maxsize=1024)
+def _amounts(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, int(amount)) for name, amount in json.loads(text).items())
+
+
+def _fetch(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall()

@@ -1,0 +1,29 @@
+"""Celery's functions: each calls one service and is safe to run twice."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from scheduler.services import cycles, retention
+
+
+@shared_task
+def plan_cluster(cluster_id: int, trigger: str) -> None:
+    cycles.run_cycle(cluster_id=cluster_id, trigger=trigger)
+
+
+@shared_task
+def plan_all() -> None:
+    cycles.plan_all_clusters(trigger="clock")
+
+
+@shared_task
+def reconcile() -> None:
+    from scheduler.services.reconcile import reconcile_all
+
+    reconcile_all()
+
+
+@shared_task
+def prune() -> None:
+    retention.prune_all()

@@ -1,0 +1,95 @@
+"""A small world in rows: a cluster with its queue, a project, and jobs to plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from accounts.models import Project, User
+from quotas.models import Quota
+from scheduler.core.lifecycle import ACTIVE
+from scheduler.models import Allocation, Attempt, Cluster, Device, Job, Node, Queue, Task
+from scheduler.services.cycles import CycleResult, run_cycle
+from tests.support.factories import (
+    ClusterFactory,
+    JobFactory,
+    MembershipFactory,
+    NodeFactory,
+    ProjectFactory,
+    QuotaFactory,
+)
+
+
+@dataclass
+class SmallWorld:
+    """One cluster, one queue that reaches every node, one project with one member."""
+
+    cluster: Cluster = field(default_factory=ClusterFactory)
+    project: Project = field(default_factory=ProjectFactory)
+    queue: Queue = field(init=False)
+    person: User = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = a_queue(self.cluster, "default")
+        self.person = MembershipFactory(project=self.project).user
+
+    def node(self, name: str, **kwargs: Any) -> Node:
+        return NodeFactory(cluster=self.cluster, name=name, **kwargs)
+
+    def job(self, name: str = "train", **kwargs: Any) -> Job:
+        kwargs.setdefault("queue", self.queue)
+        kwargs.setdefault("project", self.project)
+        kwargs.setdefault("user", self.person)
+        return JobFactory(name=name, **kwargs)
+
+    def quota(self, resource: str, hard: int | None, **kwargs: Any) -> Quota:
+        return QuotaFactory(project=self.project, resource=resource, hard=hard, **kwargs)
+
+    def plan(self) -> CycleResult:
+        return run_cycle(cluster_id=self.cluster.pk, trigger="test")
+
+
+def a_queue(cluster: Cluster, slug: str, **kwargs: Any) -> Queue:
+    return Queue.objects.create(cluster=cluster, name=slug, slug=f"{slug}-{cluster.pk}", **kwargs)
+
+
+def broken_invariants() -> list[str]:
+    """Every way in which the rows contradict each other: none, whatever happened (I1-I3, I5-I7)."""
+    found = []
+    held = list(Allocation.objects.filter(released_at__isnull=True).select_related("attempt__job"))
+    for node in Node.objects.all():
+        here = [a for a in held if a.node_id == node.pk]
+        for counter, name, capacity in (
+            (node.used_cpu_millis, "cpu_millis", node.cpu_millis_capacity),
+            (node.used_memory_mib, "memory_mib", node.memory_mib_capacity),
+            (node.used_storage_mib, "storage_mib", node.storage_mib),
+            (node.used_gpu_millis, "gpu_millis", node.gpu_millis),
+        ):
+            total = sum(getattr(a, name) for a in here)
+            if total != counter:
+                found.append(f"{node} counts {counter} {name} and holds {total}")
+            if total > capacity:
+                found.append(f"{node} holds {total} {name} of {capacity}")
+    for device in Device.objects.all():
+        total = sum(a.gpu_millis // len(a.device_ids) for a in held if device.pk in a.device_ids)
+        if total != device.used_millis or total > 1000:
+            found.append(f"{device} counts {device.used_millis} and holds {total}")
+    for quota in Quota.objects.all():
+        mine = [a for a in held if a.attempt.job.project_id == quota.project_id]
+        if quota.resource == "running_jobs":
+            total = len({a.attempt.job_id for a in mine})
+        else:
+            total = sum(getattr(a, quota.resource) for a in mine)
+        if total != quota.used:
+            found.append(f"{quota} counts {quota.used} and is {total}")
+    for job in Job.objects.all():
+        live = Attempt.objects.live().filter(job=job).count()
+        if live != (job.state in ACTIVE):
+            found.append(f"job {job.number} is {job.state} with {live} live attempts")
+        if live:
+            attempt = Attempt.objects.live().get(job=job)
+            ranks = list(range(job.tasks))
+            for rows in (attempt.allocations, Task.objects.filter(attempt=attempt)):
+                if list(rows.order_by("rank").values_list("rank", flat=True)) != ranks:
+                    found.append(f"job {job.number} runs in part")
+    return found

@@ -1,0 +1,562 @@
+"""A plan applied: whole, refused in part, and raced by a second writer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from quotas.models import Quota
+from scheduler import outbox
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskState
+from scheduler.core.plan import Plan, Start
+from scheduler.models import Allocation, Attempt, Device, Job, JobEvent, Lease, Node, Task
+from scheduler.state import leases, plans, snapshots
+from scheduler.state.leases import HeldLease, LeaseLost
+from scheduler.state.plans import Applied
+from scheduler.state.snapshots import Loaded
+from tests.scheduler.state.small import SmallWorld, broken_invariants
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def world() -> SmallWorld:
+    return SmallWorld()
+
+
+@pytest.fixture(autouse=True)
+def nothing_contradicts_itself() -> Iterator[None]:
+    """Whatever a test does, these must hold after it."""
+    yield
+    assert broken_invariants() == []
+
+
+def seen_and_planned(world: SmallWorld) -> tuple[Loaded, Plan]:
+    loaded = snapshots.load_snapshot(cluster_id=world.cluster.pk)
+    return loaded, plan_cycle(loaded.snapshot, loaded.policy)
+
+
+def a_lease(world: SmallWorld, holder: str = "us") -> HeldLease:
+    lease = leases.acquire(leases.cluster_scope(world.cluster.pk), holder=holder, seconds=60)
+    assert lease is not None
+    return lease
+
+
+def applied(world: SmallWorld, loaded: Loaded, plan: Plan, lease: HeldLease) -> Applied:
+    with transaction.atomic():
+        return plans.apply_starts(
+            plan, cluster_id=world.cluster.pk, backend=loaded.backend, policy=loaded.policy, lease=lease,
+            cycle_id=None, at=datetime.now(UTC),
+        )  # fmt: skip
+
+
+def refused(outcome: Applied) -> dict[int, str]:
+    return {refusal.job: refusal.code for refusal in outcome.refused}
+
+
+# ------------------------------------------------------------------ whole
+
+
+def test_a_start_is_written_with_all_that_it_holds(world: SmallWorld) -> None:
+    node = world.node("n1", gpus=4)
+    gpus = world.quota("gpu_millis", 4000)
+    running = world.quota("running_jobs", 5)
+    cpus = world.quota("cpu_millis", None)  # counted, though nothing bounds it
+    job = world.job(tasks=2, cpu_millis=2000, memory_mib=512, storage_mib=10, gpus=1, generation=3, epoch=1)
+    loaded, plan = seen_and_planned(world)
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert [start.job_id for start in outcome.started] == [job.number]
+    assert outcome.refused == ()
+    job.refresh_from_db()
+    assert (job.state, job.generation, job.epoch) == (JobState.SCHEDULED, 4, 2)
+    assert job.scheduled_at is not None
+    attempt = Attempt.objects.get(job=job)
+    assert (attempt.state, attempt.epoch, attempt.backend) == (AttemptState.ASSIGNED, 2, "agents")
+    tasks = Task.objects.filter(attempt=attempt).values_list("rank", "node_id", "state")
+    assert list(tasks) == [(0, node.pk, TaskState.ASSIGNED), (1, node.pk, TaskState.ASSIGNED)]
+    for rank, allocation in enumerate(Allocation.objects.filter(attempt=attempt)):
+        assert (allocation.rank, allocation.node_id) == (rank, node.pk)
+        assert (allocation.cpu_millis, allocation.memory_mib, allocation.storage_mib) == (2000, 512, 10)
+        assert (allocation.gpu_millis, len(allocation.device_ids)) == (1000, 1)
+        assert allocation.numa_domain == 0
+        assert allocation.released_at is None
+    node.refresh_from_db()
+    assert (node.used_cpu_millis, node.used_memory_mib, node.used_storage_mib, node.used_gpu_millis) == (
+        4000, 1024, 20, 2000,
+    )  # fmt: skip
+    assert sorted(Device.objects.values_list("used_millis", flat=True)) == [0, 0, 1000, 1000]
+    used = {line.pk: line.used for line in Quota.objects.all()}
+    assert used == {gpus.pk: 2000, running.pk: 1, cpus.pk: 4000}
+    event = JobEvent.objects.get(job=job)
+    assert (event.kind, event.epoch, event.because) == ("job.scheduled", 2, "placed on n1")
+    assert event.details == {"nodes": ["n1"], "cycle": None}
+
+
+def test_a_share_of_a_gpu_counts_for_what_it_is(world: SmallWorld) -> None:
+    world.node("n1", gpus=1)
+    line = world.quota("gpu_millis", 1000)
+    world.job(gpus=1, gpu_millis=250)
+    world.job(gpus=1, gpu_millis=500)
+    loaded, plan = seen_and_planned(world)
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert len(outcome.started) == 2
+    assert Device.objects.get().used_millis == 750
+    line.refresh_from_db()
+    assert line.used == 750
+
+
+def test_a_gang_over_several_nodes_is_written_whole(world: SmallWorld) -> None:
+    for name in ("n1", "n2", "n3"):
+        world.node(name, gpus=2)
+    job = world.job(tasks=3, gpus=2)
+    loaded, plan = seen_and_planned(world)
+
+    applied(world, loaded, plan, a_lease(world))
+
+    assert Task.objects.filter(attempt__job=job).values("node").distinct().count() == 3
+    assert set(Device.objects.values_list("used_millis", flat=True)) == {1000}
+
+
+def test_everybody_concerned_is_told(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, job = world.node("n1"), world.job()
+    loaded, plan = seen_and_planned(world)
+    told: list[str] = []
+    monkeypatch.setattr(outbox, "_publish", told.extend)
+
+    applied(world, loaded, plan, a_lease(world))
+
+    assert set(told) == {
+        outbox.node_topic(node.pk), outbox.job_topic(job.number), outbox.user_topic(world.person.pk),
+        outbox.project_topic(world.project.pk), "cluster", "queues",
+    }  # fmt: skip
+
+
+def test_a_hundred_starts_take_one_statement_a_table(world: SmallWorld) -> None:
+    for number in range(8):
+        world.node(f"n{number}", cpu_millis=32_000, gpus=4)
+    world.quota("cpu_millis", 1_000_000)
+    for number in range(100):
+        world.job(gpus=number % 2 if number < 60 else 0)
+    loaded, plan = seen_and_planned(world)
+    lease = a_lease(world)
+
+    with CaptureQueriesContext(connection) as captured:
+        outcome = applied(world, loaded, plan, lease)
+
+    assert len(outcome.started) == 100
+    writes = [
+        query["sql"].split()[:3]
+        for query in captured
+        if query["sql"].split()[0] in ("UPDATE", "INSERT", "DELETE", "WITH")
+    ]
+    tables = [words[1] if words[0] == "UPDATE" else words[2] for words in writes]
+    assert sorted(tables) == [
+        "quotas_quota", "scheduler_allocation", "scheduler_attempt", "scheduler_device", "scheduler_job",
+        "scheduler_jobevent", "scheduler_node", "scheduler_task",
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------ refused in part
+
+
+def cancel(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(
+        state=JobState.CANCELLED, generation=job.generation + 1, completed_at=timezone.now()
+    )
+
+
+Change = Callable[[SmallWorld], None]
+
+#: What may happen between the snapshot and the moment of writing, and why the start on n2 is refused then.
+CHANGES: dict[str, tuple[Change, str]] = {
+    "the node drains": (lambda w: set_node(w, draining=True), "WaitingForResources"),
+    "the node is cordoned": (lambda w: set_node(w, cordoned=True), "WaitingForResources"),
+    "the node stops answering": (lambda w: set_node(w, state=NodeState.UNKNOWN), "WaitingForResources"),
+    "the node loses its cores": (lambda w: set_node(w, cpu_millis_capacity=500), "WaitingForResources"),
+    "the GPU falls sick": (lambda w: set_devices(w, healthy=False), "WaitingForResources"),
+    "the GPU goes away": (lambda w: set_devices(w, gone=True), "WaitingForResources"),
+    "the queue is paused": (lambda w: set_queue(w, paused=True), "QueueStopped"),
+    "the job changes": (lambda w: set_job(w, generation=7), "NotEvaluatedYet"),
+    "the job is held": (lambda w: set_job(w, state=JobState.HELD, generation=2), "NotEvaluatedYet"),
+    "the project closes": (lambda w: close_project(w), "AccountExpired"),
+    "the quota is cut": (lambda w: cut_quota(w), "ExceedsMaxQuota"),
+}
+
+
+def set_node(world: SmallWorld, **columns: object) -> None:
+    Node.objects.filter(name="n2").update(**columns)
+
+
+def set_devices(world: SmallWorld, **columns: object) -> None:
+    Device.objects.filter(node__name="n2").update(**columns)
+
+
+def set_queue(world: SmallWorld, **columns: object) -> None:
+    type(world.queue).objects.filter(jobs__name="other").update(**columns)
+
+
+def set_job(world: SmallWorld, **columns: object) -> None:
+    Job.objects.filter(name="other").update(**columns)
+
+
+def close_project(world: SmallWorld) -> None:
+    project = Job.objects.get(name="other").project
+    project.active = False
+    project.save()
+
+
+def cut_quota(world: SmallWorld) -> None:
+    Quota.objects.filter(project__jobs__name="other").update(hard=500)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_start_that_no_longer_holds_is_refused_and_the_others_are_written(what: str) -> None:
+    world, other = SmallWorld(), SmallWorld()
+    other.quota("cpu_millis", 100_000)
+    other.queue.cluster = world.cluster
+    other.queue.save()
+    world.node("n1", labels={"name": "n1"}, gpus=1)
+    world.node("n2", labels={"name": "n2"}, gpus=1)
+    first = world.job("first", node_selector={"name": "n1"}, gpus=1)
+    second = other.job("other", node_selector={"name": "n2"}, gpus=1)
+    loaded, plan = seen_and_planned(world)
+    assert {start.job_id for start in plan.starts} == {first.number, second.number}
+    change, code = CHANGES[what]
+    change(world)
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert [start.job_id for start in outcome.started] == [first.number]
+    assert refused(outcome) == {second.number: code}
+    assert outcome.refused[0].message.endswith(".")
+    assert not Attempt.objects.filter(job=second).exists()
+
+
+def test_a_job_cancelled_after_the_snapshot_stays_cancelled(world: SmallWorld) -> None:
+    world.node("n1")
+    job, other = world.job(), world.job()
+    loaded, plan = seen_and_planned(world)
+    cancel(job)
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert [start.job_id for start in outcome.started] == [other.number]
+    assert refused(outcome) == {job.number: "NotEvaluatedYet"}
+    job.refresh_from_db()
+    assert job.state == JobState.CANCELLED
+
+
+def test_a_gang_with_one_bad_node_is_refused_whole(world: SmallWorld) -> None:
+    world.node("n1", gpus=1)
+    world.node("n2", gpus=1)
+    job = world.job(tasks=2, gpus=1)
+    loaded, plan = seen_and_planned(world)
+    set_node(world, draining=True)
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert outcome.started == ()
+    assert refused(outcome) == {job.number: "WaitingForResources"}
+    assert outcome.refused[0].message == "It was to start on n2, which is draining now."
+    assert Allocation.objects.count() == Task.objects.count() == 0
+
+
+def test_a_reservation_made_after_the_snapshot_is_kept(world: SmallWorld) -> None:
+    node, job = world.node("n1"), world.job(time_limit_seconds=600)
+    loaded, plan = seen_and_planned(world)
+    world.cluster.reservations.create(
+        name="maintenance", starts_at=timezone.now(), ends_at=timezone.now() + timezone.timedelta(hours=1)
+    ).nodes.add(node)
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert list(refused(outcome)) == [job.number]
+
+
+def test_a_plan_larger_than_what_is_left_is_applied_as_far_as_it_goes(world: SmallWorld) -> None:
+    """Somebody else took half of the node: the later starts of the plan are those that are refused."""
+    node = world.node("n1", cpu_millis=4000)
+    jobs = [world.job(cpu_millis=1000) for _ in range(4)]
+    loaded, plan = seen_and_planned(world)
+    assert len(plan.starts) == 4
+    Node.objects.filter(pk=node.pk).update(cpu_millis_capacity=2000)
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert [start.job_id for start in outcome.started] == [job.number for job in jobs[:2]]
+    assert refused(outcome) == {job.number: "WaitingForResources" for job in jobs[2:]}
+
+
+# ------------------------------------------------------------------ leases
+
+
+def test_a_planner_that_was_replaced_writes_nothing(world: SmallWorld) -> None:
+    world.node("n1")
+    job = world.job()
+    loaded, plan = seen_and_planned(world)
+    old = a_lease(world, "old")
+    Lease.objects.update(expires_at=timezone.now())
+    a_lease(world, "new")
+
+    with pytest.raises(LeaseLost):
+        applied(world, loaded, plan, old)
+
+    job.refresh_from_db()
+    assert job.state == JobState.QUEUED
+    assert Attempt.objects.count() == 0
+
+
+# ------------------------------------------------------------------ constraints
+
+
+def test_what_every_check_missed_a_constraint_refuses_and_the_rest_is_written(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks are switched off: the same two GPUs are handed out to two jobs."""
+    world.node("n1", gpus=2)
+    jobs = [world.job(gpus=1) for _ in range(6)]
+    loaded, plan = seen_and_planned(world)
+    taken, free = plan.starts
+    stolen = [
+        Start(job.number, 1, start.queue_id, start.project_id, start.per_task, start.placements)
+        for job, start in zip(jobs[2:], (taken, taken, free, free), strict=True)
+    ]
+    plan = Plan(starts=(*plan.starts, *stolen))
+    monkeypatch.setattr(plans, "find_conflicts", lambda *_: ())
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert [start.job_id for start in outcome.started] == [job.number for job in jobs[:2]]
+    assert refused(outcome) == {job.number: plans.REFUSED_BY_CONSTRAINT for job in jobs[2:]}
+    assert "overcommitted" in outcome.refused[0].message
+
+
+def test_a_quota_is_not_passed_even_when_the_checks_are_switched_off(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.node("n1")
+    line = world.quota("running_jobs", 2)
+    for _ in range(3):
+        world.job()
+    Quota.objects.update(enforce=False)
+    loaded, plan = seen_and_planned(world)
+    assert len(plan.starts) == 3
+    Quota.objects.update(enforce=True)
+    monkeypatch.setattr(plans, "find_conflicts", lambda *_: ())
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert len(outcome.started) == 2
+    assert list(refused(outcome).values()) == [plans.REFUSED_BY_CONSTRAINT]
+    line.refresh_from_db()
+    assert line.used == 2
+
+
+# ------------------------------------------------------------------ races
+
+
+def at_once(*calls: Callable[[], object]) -> list[object]:
+    """Run these at the same moment, each with a connection of its own; raises what any of them raised."""
+    gate = threading.Barrier(len(calls))
+    results: list[object] = [None] * len(calls)
+
+    def run(number: int, call: Callable[[], object]) -> None:
+        try:
+            gate.wait()
+            results[number] = call()
+        except Exception as error:
+            results[number] = error
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(n, call)) for n, call in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def test_t19_two_planners_by_force_start_every_job_once(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Split brain: the lease stops neither, both apply the same plan at the same moment."""
+    for number in range(3):
+        world.node(f"n{number}", gpus=4)
+    line = world.quota("gpu_millis", 8000)
+    for _ in range(20):
+        world.job(gpus=1)
+    loaded, plan = seen_and_planned(world)
+    lease = a_lease(world)
+    monkeypatch.setattr(leases, "fence", lambda _: None)
+
+    outcomes = at_once(*[lambda: applied(world, loaded, plan, lease)] * 4)
+
+    started = [start.job_id for outcome in outcomes for start in outcome.started]  # type: ignore[attr-defined]
+    assert sorted(started) == sorted(start.job_id for start in plan.starts)
+    assert len(started) == 8
+    assert Attempt.objects.live().count() == 8
+    line.refresh_from_db()
+    assert line.used == 8000
+
+
+def test_t22_at_the_edge_of_a_quota_exactly_the_limit_is_admitted(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several planners, each with a snapshot in which the whole quota is free, and each with other jobs."""
+    for number in range(8):
+        world.node(f"n{number}")
+    world.quota("running_jobs", 5)
+    jobs = [world.job() for _ in range(16)]
+    loaded, _ = seen_and_planned(world)
+    lease = a_lease(world)
+    monkeypatch.setattr(leases, "fence", lambda _: None)
+    shares = [[job.number for job in jobs[first::4]] for first in range(4)]
+    halves = []
+    for share in shares:
+        mine = snapshots.load_snapshot(cluster_id=world.cluster.pk)
+        mask = [number in share for number in mine.snapshot.pending.id.tolist()]
+        halves.append(plan_cycle(only(mine, mask).snapshot, mine.policy))
+
+    outcomes = at_once(*[lambda p=plan: applied(world, loaded, p, lease) for plan in halves])
+
+    assert sum(len(outcome.started) for outcome in outcomes) == 5  # type: ignore[attr-defined]
+    assert Quota.objects.get().used == 5
+
+
+def only(loaded: Loaded, mask: list[bool]) -> Loaded:
+    snapshot = loaded.snapshot
+    return replace(loaded, snapshot=replace(snapshot, pending=snapshot.pending.take(np.array(mask))))
+
+
+# ------------------------------------------------------------------ reasons
+
+
+def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds(
+    world: SmallWorld,
+) -> None:
+    world.node("n1", gpus=2)
+    world.job(gpus=2)
+    waits = [world.job(gpus=2) for _ in range(3)]
+    too_large = world.job(cpu_millis=1_000_000)
+    loaded, plan = seen_and_planned(world)
+    lease = a_lease(world)
+    applied(world, loaded, plan, lease)
+
+    at = datetime.now(UTC)
+    assert plans.tell_waiting(plan, snapshot=loaded.snapshot, told=loaded.told, lease=lease, at=at) == 4
+
+    for job in waits:
+        job.refresh_from_db()
+        assert (job.reason_code, job.reason_category) == ("WaitingForResources", "wait")
+        assert job.reason_text == "Needs 2 GPUs; 0 of 2 free."
+        assert job.reason_details["needs"] == 2
+        assert job.generation == 1
+        assert job.reason_at == at
+    too_large.refresh_from_db()
+    assert too_large.reason_category == "fix"
+    again, plan = seen_and_planned(world)
+    assert plans.tell_waiting(plan, snapshot=again.snapshot, told=again.told, lease=lease, at=at) == 0
+
+
+def test_a_reason_that_no_longer_holds_is_replaced_and_cleared_at_the_start(world: SmallWorld) -> None:
+    world.job()
+    world.plan()
+    job = Job.objects.get()
+    assert job.reason_text == "There is no node yet."
+
+    node = world.node("n1", cordoned=True)
+    world.plan()
+    job.refresh_from_db()
+    assert job.reason_text == "Needs 1 CPU; 0 of 16 free."
+
+    Node.objects.filter(pk=node.pk).update(cordoned=False)
+    world.plan()
+    job.refresh_from_db()
+    assert job.state == JobState.SCHEDULED
+    assert (job.reason_code, job.reason_category, job.reason_text, job.reason_details, job.reason_at) == (
+        "", "", "", {}, None,
+    )  # fmt: skip
+
+
+def test_a_job_that_somebody_is_changing_is_told_in_the_next_cycle(world: SmallWorld) -> None:
+    """A reason is never worth waiting for: the row is skipped, and nobody is blocked."""
+    busy, free = world.job(), world.job()
+    loaded, plan = seen_and_planned(world)
+    lease = a_lease(world)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                Job.objects.select_for_update().get(pk=busy.pk)
+                held.set()
+                done.wait(10)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    try:
+        told = plans.tell_waiting(
+            plan, snapshot=loaded.snapshot, told=loaded.told, lease=lease, at=datetime.now(UTC)
+        )
+    finally:
+        done.set()
+        thread.join()
+
+    assert told == 1
+    free.refresh_from_db()
+    assert free.reason_code
+    busy.refresh_from_db()
+    assert not busy.reason_code
+
+
+def test_reworded_reasons_are_written_in_turns(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "REWORDED_JOBS", 10)
+    monkeypatch.setattr(plans, "FIRST_IN_LINE", 5)
+    world.node("n1", cordoned=True)
+    jobs = [
+        world.job(reason_code="WaitingForResources", reason_category="wait", reason_text="something older")
+        for _ in range(64)
+    ]
+    new = world.job()
+    lease = a_lease(world)
+
+    rounds = 0
+    while Job.objects.filter(reason_text="something older").exists():
+        loaded, plan = seen_and_planned(world)
+        changed = plans.tell_waiting(
+            plan, snapshot=moved(loaded, rounds).snapshot, told=loaded.told, lease=lease, at=datetime.now(UTC)
+        )
+        assert changed < 20
+        rounds += 1
+        if rounds == 1:
+            new.refresh_from_db()
+            assert new.reason_code == "WaitingForResources"
+    assert 3 < rounds <= plans.REWORDED_TURNS
+    assert len(jobs) == 64
+
+
+def moved(loaded: Loaded, seconds: int) -> Loaded:
+    """The same picture, so many seconds into the turns."""
+    snapshot = loaded.snapshot
+    now_ms = snapshot.now_ms // 16_000 * 16_000 + seconds * 1000
+    return replace(loaded, snapshot=replace(snapshot, now_ms=now_ms))

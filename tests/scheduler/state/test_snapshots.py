@@ -1,0 +1,289 @@
+"""Rows to Snapshot: a fixed number of queries, and every fact in its column."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from quotas.core.resources import Resources
+from scheduler.core.classes import Requirement, Taint, Toleration, request_class
+from scheduler.core.lifecycle import TERMINAL, JobState
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot import JobGate
+from scheduler.state.snapshots import load_snapshot, reason_marks
+from tests.scheduler.state.small import SmallWorld, a_queue
+from tests.support.factories import (
+    AllocationFactory,
+    AttemptFactory,
+    ClusterFactory,
+    MembershipFactory,
+    PartitionFactory,
+    ProjectFactory,
+    QuotaFactory,
+    ReservationFactory,
+    SchedulerProfileFactory,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def fill(world: SmallWorld, number: int) -> None:
+    """One more of everything that a snapshot holds."""
+    node = world.node(f"n{number}", gpus=2)
+    node.partitions.add(PartitionFactory(cluster=world.cluster))
+    queue = a_queue(world.cluster, f"queue{number}")
+    project = ProjectFactory()
+    QuotaFactory(project=project)
+    world.job(queue=queue, project=project, array_id=uuid.uuid4(), array_index=number)
+    running = world.job(queue=queue, project=project, state=JobState.RUNNING, epoch=1)
+    AllocationFactory(attempt=AttemptFactory(job=running), node=node, device_ids=[node.devices.first().pk])
+    ReservationFactory(cluster=world.cluster).nodes.add(node)
+
+
+def test_one_and_three_of_everything_take_the_same_queries() -> None:
+    world = SmallWorld()
+    counts = []
+    for number in range(1, 4):
+        fill(world, number)
+        with CaptureQueriesContext(connection) as captured:
+            loaded = load_snapshot(cluster_id=world.cluster.pk)
+        counts.append(len(captured))
+        assert len(loaded.snapshot.pending) == len(loaded.snapshot.running) == number
+        assert len(loaded.snapshot.devices) == 2 * number
+
+    assert counts == [10, 10, 10]
+
+
+def test_a_node_is_read_with_everything_that_decides_about_it() -> None:
+    world = SmallWorld()
+    partition = PartitionFactory(cluster=world.cluster)
+    node = world.node(
+        "n1", labels={"arch": "amd64", "disk": "nvme"}, taints=[{"key": "spot", "value": "yes"}], rack="r1",
+        cpu_millis=16_000, cpu_millis_capacity=24_000, draining=True, gpus=2, used_cpu_millis=500,
+        partition=partition,
+    )  # fmt: skip
+
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+
+    nodes = snapshot.nodes
+    assert nodes.id.tolist() == [node.pk]
+    assert nodes.cpu_millis.tolist() == [24_000]  # overcommit included
+    assert nodes.used_cpu_millis.tolist() == [500]
+    assert nodes.labels == ((("arch", "amd64"), ("disk", "nvme")),)
+    assert nodes.taints == ((Taint("spot", "yes", "NoSchedule"),),)
+    assert nodes.partition_ids == ((partition.pk,),)
+    assert (nodes.draining.tolist(), nodes.cordoned.tolist(), nodes.rack) == ([True], [False], ("r1",))
+    assert snapshot.devices.model == ("A100", "A100")
+    assert snapshot.devices.position.tolist() == [0, 1]
+
+
+def test_a_device_that_is_gone_stays_while_a_job_holds_it_and_takes_nobody_new() -> None:
+    world = SmallWorld()
+    held, free = world.node("n1", gpus=2).devices.order_by("index")
+    for device, used in ((held, 1000), (free, 0)):
+        device.gone, device.used_millis = True, used
+        device.save()
+
+    devices = load_snapshot(cluster_id=world.cluster.pk).snapshot.devices
+
+    assert devices.id.tolist() == [held.pk]
+    assert devices.healthy.tolist() == [False]
+
+
+def test_a_job_is_read_as_the_question_it_asks() -> None:
+    world = SmallWorld()
+    first = world.job(
+        cpu_millis=2000, memory_mib=4096, gpus=1, gpu_millis=500, gpu_model="A100", tasks=3, nodes=2,
+        time_limit_seconds=60, priority=75, extras={"licence/matlab": 2}, node_selector={"disk": "nvme"},
+        tolerations=[{"key": "spot", "operator": "Exists"}],
+        affinity={"required": [[{"key": "zone", "operator": "In", "values": ["a", "b"]}]]},
+    )  # fmt: skip
+    second = world.job()
+
+    loaded = load_snapshot(cluster_id=world.cluster.pk)
+
+    pending = loaded.snapshot.pending
+    assert pending.id.tolist() == [first.number, second.number]
+    assert loaded.snapshot.job_class(first.number) == request_class(
+        Resources(cpu_millis=2000, memory_mib=4096, gpus=1, gpu_millis=500, extras=(("licence/matlab", 2),)),
+        gpu_model="A100",
+        node_selector=[("disk", "nvme")],
+        tolerations=[Toleration("spot", "Exists")],
+        required_affinity=[[Requirement("zone", "In", ("a", "b"))]],
+    )
+    row = loaded.snapshot.job_row(first.number)
+    assert (pending.tasks[row], pending.nodes[row], pending.tasks_per_node[row]) == (3, 2, 0)
+    assert (pending.priority[row], pending.time_limit_seconds[row]) == (75, 60)
+    assert pending.submitted_ms[row] == int(first.created_at.timestamp() * 1000)
+    assert pending.gate.tolist() == [JobGate.OPEN, JobGate.OPEN]
+
+
+@pytest.mark.parametrize("state", sorted(set(JobState) - TERMINAL - {JobState.QUEUED}))
+def test_only_queued_jobs_are_pending(state: JobState) -> None:
+    world = SmallWorld()
+    world.job(state=state)
+
+    assert len(load_snapshot(cluster_id=world.cluster.pk).snapshot.pending) == 0
+
+
+def test_other_clusters_are_not_in_the_picture() -> None:
+    world, other = SmallWorld(), SmallWorld()
+    mine = world.job()
+    fill(other, 1)
+
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+
+    assert snapshot.pending.id.tolist() == [mine.number]
+    assert [
+        len(group) for group in (snapshot.nodes, snapshot.devices, snapshot.running, snapshot.allocations)
+    ] == [0] * 4
+    assert snapshot.queues.name == ("default",)
+
+
+def test_an_unknown_cluster_is_named() -> None:
+    with pytest.raises(LookupError, match="no cluster with id 4711"):
+        load_snapshot(cluster_id=4711)
+
+
+def test_begin_times_and_back_offs_are_told_apart() -> None:
+    world = SmallWorld()
+    later = timezone.now() + timedelta(hours=1)
+    begins = world.job(begin_at=later, eligible_at=later)
+    backs_off = world.job(eligible_at=later)
+
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+
+    assert snapshot.pending.eligible_ms.tolist() == [int(later.timestamp() * 1000)] * 2
+    gates = dict(zip(snapshot.pending.id.tolist(), snapshot.pending.gate.tolist(), strict=True))
+    assert gates == {begins.number: JobGate.OPEN, backs_off.number: JobGate.BACKOFF}
+
+
+def test_jobs_of_closed_projects_and_disabled_people_wait_with_a_reason() -> None:
+    world = SmallWorld()
+    closed = world.job(project=ProjectFactory(active=False))
+    gone = MembershipFactory(project=world.project, user__is_active=False).user
+    disabled = world.job(user=gone)
+
+    pending = load_snapshot(cluster_id=world.cluster.pk).snapshot.pending
+
+    assert pending.id.tolist() == [closed.number, disabled.number]
+    assert pending.gate.tolist() == [JobGate.ACCOUNT_EXPIRED] * 2
+
+
+def test_what_runs_is_read_with_its_expected_end_and_each_device_apart() -> None:
+    world = SmallWorld()
+    node = world.node("n1", gpus=2)
+    devices = [device.pk for device in node.devices.order_by("index")]
+    job = world.job(state=JobState.RUNNING, epoch=1, gpus=2, time_limit_seconds=600)
+    attempt = AttemptFactory(job=job)
+    AllocationFactory(attempt=attempt, node=node, device_ids=devices, gpu_millis=2000)
+    AllocationFactory(
+        attempt=attempt, node=node, rank=1, held_at=attempt.started_at, released_at=timezone.now()
+    )
+
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+
+    assert snapshot.running.attempt_id.tolist() == [attempt.pk]
+    started_ms = int(attempt.started_at.timestamp() * 1000)
+    assert snapshot.running.expected_end_ms.tolist() == [started_ms + 600_000]
+    assert snapshot.allocations.job_id.tolist() == [job.number]
+    assert snapshot.allocations.device_ids == (tuple(devices),)
+    assert snapshot.allocations.gpu_millis.tolist() == [1000]
+    assert snapshot.queues.running_jobs.tolist() == [1]
+
+
+def test_quota_lines_come_with_their_projects() -> None:
+    world = SmallWorld()
+    gpus = world.quota("gpu_millis", 4000, used=1000)
+    jobs = world.quota("running_jobs", 5, enforce=False)
+    world.quota("cpu_millis", None)
+    QuotaFactory()  # of a project without jobs here
+    world.job()
+
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+
+    assert snapshot.projects.name == (world.project.slug,)
+    assert snapshot.projects.quota_line_ids == ((gpus.pk, jobs.pk),)
+    assert snapshot.quotas.resource == ("gpu_millis", "running_jobs")
+    assert snapshot.quotas.used.tolist() == [1000, 0]
+    assert snapshot.quotas.enforce.tolist() == [True, False]
+    assert snapshot.quotas.owner == (f"project {world.project.slug}",) * 2
+
+
+def test_countable_things_belong_to_the_whole_cluster() -> None:
+    world = SmallWorld()
+    node = world.node("n1", extras={"licence/matlab": 5})
+    world.node("n2", extras={"licence/matlab": 1, "bandwidth": 10})
+    job = world.job(state=JobState.RUNNING, epoch=1)
+    AllocationFactory(attempt=AttemptFactory(job=job), node=node, extras={"licence/matlab": 2})
+
+    pools = load_snapshot(cluster_id=world.cluster.pk).snapshot.pools
+
+    assert (pools.name, pools.capacity.tolist(), pools.used.tolist()) == (
+        ("bandwidth", "licence/matlab"), [10, 6], [0, 2],
+    )  # fmt: skip
+
+
+def test_reservations_now_and_later_are_seen_and_past_or_cancelled_ones_are_not() -> None:
+    world = SmallWorld()
+    node, now = world.node("n1"), timezone.now()
+    mine = ReservationFactory(cluster=world.cluster, project=world.project, starts_at=now)
+    mine.nodes.add(node)
+    maintenance = ReservationFactory(cluster=world.cluster)
+    ReservationFactory(cluster=world.cluster, cancelled_at=now)
+    ReservationFactory(
+        cluster=world.cluster, starts_at=now - timedelta(hours=3), ends_at=now - timedelta(hours=1)
+    )
+
+    reservations = load_snapshot(cluster_id=world.cluster.pk).snapshot.reservations
+
+    assert reservations.id.tolist() == [mine.pk, maintenance.pk]
+    assert reservations.node_ids == ((node.pk,), ())
+    assert reservations.project_ids == ((world.project.pk,), ())
+
+
+def test_a_paused_cluster_pauses_every_queue_and_says_who_and_why() -> None:
+    cluster = ClusterFactory(
+        name="main", paused=True, paused_by="A. Admin", paused_reason="maintenance",
+        paused_at=timezone.now().replace(year=2026, month=11, day=28, hour=9, minute=12),
+    )  # fmt: skip
+    world = SmallWorld(cluster=cluster)
+
+    queues = load_snapshot(cluster_id=world.cluster.pk).snapshot.queues
+
+    assert queues.paused.tolist() == [True]
+    assert queues.paused_text == (
+        "with the whole cluster main by A. Admin since 2026-11-28 09:12 UTC: maintenance",
+    )
+
+
+def test_the_policy_is_the_clusters_profile_or_the_setting(settings) -> None:  # type: ignore[no-untyped-def]
+    settings.SCHEDULING_POLICY = "priority"
+    world = SmallWorld()
+    assert load_snapshot(cluster_id=world.cluster.pk).policy == Policy(name="priority")
+
+    world.cluster.profile = SchedulerProfileFactory(
+        policy="fifo", tie_breakers=["submitted"], strict_order=True, placement="spread",
+        score_weights={"pack": 2, "balance": 1},
+    )  # fmt: skip
+    world.cluster.save()
+
+    assert load_snapshot(cluster_id=world.cluster.pk).policy == Policy(
+        name="fifo", tie_breakers=("submitted_ms",), strict_order=True, placement="spread",
+        weights=(("balance", 1), ("pack", 2)),
+    )  # fmt: skip
+
+
+def test_a_job_shows_the_mark_of_its_reason() -> None:
+    world = SmallWorld()
+    world.job(reason_code="WaitingForResources", reason_text="Needs 4 GPUs.")
+    world.job()
+
+    told = load_snapshot(cluster_id=world.cluster.pk).told
+
+    assert told.tolist() == reason_marks([("WaitingForResources", "Needs 4 GPUs."), ("", "")]).tolist()
