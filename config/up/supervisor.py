@@ -14,6 +14,8 @@ from config.up.processes import Process, kill_session
 from config.up.state import StateError
 
 TICK_SECONDS = 0.5
+# Something that never yet worked and ends this often will not work.
+FAILURES_AT_START = 3
 # A process that fails again and again is mentioned this often at first, then every tenth time.
 MENTIONED_FAILURES = 3
 
@@ -56,12 +58,12 @@ class Supervisor:
             self.require_not_stopping()
             self._look_after(self._running)
             late = [process for process in fresh if not process.ready]
-            if late and time.monotonic() > deadline:
+            hopeless = [process for process in late if process.failures >= FAILURES_AT_START]
+            if hopeless or (late and time.monotonic() > deadline):
+                process = (hopeless or late)[0]
+                why = f"ended {process.failures} times ({process.last_exit})" if hopeless else "is not ready"
                 raise StateError(
-                    "\n".join(
-                        f"{process.name} is not ready; its log {process.log_file} ends:\n{process.log_tail()}"
-                        for process in late
-                    )
+                    f"{process.name} {why}. Its log {process.log_file} ends:\n{process.log_tail()}"
                 )
             if late:
                 self._wait(0.05)
