@@ -9,9 +9,11 @@ from django.core.cache import cache
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from accounts.templatetags.ui import icon
+from accounts.templatetags.ui import duration, icon
+from quotas.core.resources import show_cpus
 from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
+from scheduler.core.reasons import ReasonCategory
 from scheduler.labels import Label
 from scheduler.models import Cluster, Job, Node
 
@@ -68,3 +70,27 @@ def paused_clusters() -> list[dict[str, Any]]:
         )
         cache.set("muster:paused-clusters", found, PAUSE_MEMORY_SECONDS)
     return found
+
+
+@register.filter
+def category_word(category: str) -> str:
+    """What the reason asks of the person: `fix it`, `ask someone`, `wait`, `system`."""
+    try:
+        return labels.CATEGORIES[ReasonCategory(category)].word
+    except ValueError:
+        return category
+
+
+@register.filter
+def gpu_text(job: Job) -> str:
+    """All its GPUs: `4 × H100`, `0.5 × L4`, `–`."""
+    if not job.gpus:
+        return "–"
+    count = show_cpus(job.gpu_millis * job.tasks) if job.gpu_millis else f"{job.gpus * job.tasks:,}"
+    return f"{count} × {job.gpu_model}" if job.gpu_model else count
+
+
+@register.filter
+def cpu_seconds(milliseconds: int) -> str:
+    """`1250` -> `1.2s`, `90000` -> `1m 30s`."""
+    return f"{milliseconds / 1000:.1f}s" if milliseconds < 60_000 else duration(milliseconds / 1000)

@@ -19,12 +19,14 @@ from scheduler import labels
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref
-from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.web import reads
 
 #: An allocated GPU that does less than this much work shows as idle.
 IDLE_PERCENT: Final = 5
-VERBS: Final = {"cordon": cordon_node, "drain": drain_node, "uncordon": uncordon_node}
+DIALOGS: Final = (
+    ("cordon", "Cordon {name}?", "It takes no new jobs. Those on it go on to their end.", "Cordon"),
+    ("drain", "Drain {name}?", "It takes no new jobs, and those on it are to leave.", "Drain"),
+)
 DONE: Final = {
     "cordon": "{name} takes no new jobs; those on it go on.",
     "drain": "{name} is draining: it takes no new jobs.",
@@ -198,6 +200,7 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         ],
         "any_fake": any(device.fake for device in devices),
         "may_operate": permissions.may(user, "operate", node),
+        "dialogs": [(verb, title.format(name=node.name), *rest) for verb, title, *rest in DIALOGS],
         "live_url": f"{reverse('node', args=[node.pk])}?partial=1",
     }
     template = "scheduler/node_body.html" if "partial" in request.GET else "scheduler/node.html"
@@ -207,14 +210,18 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
 @require_POST
 @page
 def act(request: HttpRequest, node_id: int, verb: str) -> HttpResponse:
-    if verb not in VERBS:
+    from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
+
+    if verb not in DONE:
         raise Http404
     user = reader(request)
     node = node_by_ref(node_id)
     reason = request.POST.get("reason", "").strip()[:200]
     if verb == "uncordon":
         uncordon_node(node=node, by=user)
+    elif verb == "drain":
+        drain_node(node=node, by=user, reason=reason)
     else:
-        VERBS[verb](node=node, by=user, reason=reason)
+        cordon_node(node=node, by=user, reason=reason)
     messages.success(request, DONE[verb].format(name=node.name))
     return redirect("node", node_id=node.pk)
