@@ -22,6 +22,10 @@ class Reservation(models.Model):
     project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.CASCADE, related_name="reservations"
     )
+    #: Set for a hold: the nodes take only this job while it is pending (R7).
+    job = models.ForeignKey(
+        "scheduler.Job", null=True, blank=True, on_delete=models.CASCADE, related_name="reservations"
+    )
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField()
     reason = models.CharField(max_length=200, blank=True)

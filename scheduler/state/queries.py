@@ -119,12 +119,14 @@ WHERE {which} AND device.kind = 'gpu' AND (NOT device.gone OR device.used_millis
 ORDER BY device.id {lock}
 """
 
+#: A hold for one job ends by itself once that job has its nodes.
 RESERVATIONS: Final = f"""
 SELECT reservation.id, reservation.name, {_ms("reservation.starts_at")}, {_ms("reservation.ends_at")},
     ARRAY(SELECT node_id FROM scheduler_reservation_nodes WHERE reservation_id = reservation.id ORDER BY 1),
-    reservation.project_id
-FROM scheduler_reservation reservation
+    reservation.project_id, reservation.job_id
+FROM scheduler_reservation reservation LEFT JOIN scheduler_job job ON job.number = reservation.job_id
 WHERE reservation.cluster_id = %s AND reservation.cancelled_at IS NULL AND reservation.ends_at > %s
+    AND (job.number IS NULL OR job.state IN ('created', 'held', 'blocked', 'queued', 'reserved', 'preempted'))
 ORDER BY reservation.id
 """
 

@@ -326,11 +326,15 @@ def _allocations(rows: list[tuple[Any, ...]]) -> AllocationColumns:
 def reservation_columns(rows: list[tuple[Any, ...]]) -> ReservationColumns:
     return ReservationColumns.from_rows(
         (
-            (id_, name, starts_ms, ends_ms, tuple(node_ids), () if project_id is None else (project_id,))
-            for id_, name, starts_ms, ends_ms, node_ids, project_id in rows
+            (
+                *row[:4], tuple(row[4]),
+                () if row[5] is None or row[6] is not None else (row[5],),
+                () if row[6] is None else (row[6],),
+            )
+            for row in rows
         ),
-        ("id", "name", "starts_ms", "ends_ms", "node_ids", "project_ids"),
-    )
+        ("id", "name", "starts_ms", "ends_ms", "node_ids", "project_ids", "job_ids"),
+    )  # fmt: skip
 
 
 def _pools(nodes: list[tuple[Any, ...]], held: list[tuple[Any, ...]]) -> PoolColumns:
