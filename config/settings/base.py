@@ -180,6 +180,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(3600),
         "options": {"queue": "default", "expire_seconds": 3600},
     },
+    "recount quotas": {
+        "task": "quotas.tasks.sync_all",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),
@@ -272,6 +277,8 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", 
 # V1-V10: names and defaults as given; every one can be set in the environment.
 SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priority, fairshare
 QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
+QUOTA_USAGE_SOURCE = "scheduler.services.quota_usage.HeldAllocations"
+PLAN_ALL_TASK = "scheduler.tasks.plan_all"
 K8S_QUOTA_NAMESPACE = env.str("K8S_QUOTA_NAMESPACE", default="wanllmdb-jobs")
 K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=False)
 SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")

@@ -1,0 +1,111 @@
+"""Quotas over HTTP: read, change with a reason, recount."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts import permissions
+from accounts.errors import InvalidInput
+from accounts.models import Project
+from accounts.selectors import project_by_ref
+from quotas.api.serializers import (
+    QuotaChangesSerializer,
+    QuotaSerializer,
+    SyncedQuotaSerializer,
+    changes_from,
+)
+from quotas.providers.base import QuotaSheet
+from quotas.selectors import quota_sheet
+from quotas.services.limits import set_quota, sync_quota
+
+PROJECT = OpenApiParameter("project_id", str, OpenApiParameter.PATH, description="The project's id or slug.")
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="The ETag that was seen; 412 when it is no longer so.",
+)
+
+
+class QuotaView(APIView):
+    """What a project may use at once, and what it uses."""
+
+    required_scopes = {"GET": "quota:read", "PATCH": "quota:write"}
+    schema_tags = ["quota"]
+
+    @extend_schema(parameters=[PROJECT], responses=QuotaSerializer, summary="A project's quota and its use")
+    def get(self, request: Request, project_id: str) -> Response:
+        project = project_by_ref(request.user, project_id)
+        permissions.require(request.user, "view_quota", project)
+        return _answer(project, quota_sheet(project))
+
+    @extend_schema(
+        parameters=[PROJECT, IF_MATCH],
+        request=QuotaChangesSerializer,
+        responses=QuotaSerializer,
+        summary="Change a quota; for operators, with a reason",
+    )
+    def patch(self, request: Request, project_id: str) -> Response:
+        project = project_by_ref(request.user, project_id)
+        permissions.require(request.user, "edit_quota", project)
+        serializer = QuotaChangesSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        data = serializer.validated_data
+        sheet = set_quota(
+            project=project,
+            changes=changes_from(data),
+            by=request.user,
+            reason=data["reason"],
+            expected_generation=_expected(request, project),
+        )
+        return _answer(project, sheet)
+
+
+class QuotaSyncView(APIView):
+    """Recounts what a project holds, from its allocations, and repairs its counters."""
+
+    required_scopes = {"POST": "quota:write"}
+    schema_tags = ["quota"]
+
+    @extend_schema(
+        parameters=[PROJECT],
+        request=None,
+        responses=SyncedQuotaSerializer,
+        summary="Recount and repair; for operators",
+    )
+    def post(self, request: Request, project_id: str) -> Response:
+        project = project_by_ref(request.user, project_id)
+        drift = sync_quota(project=project, by=request.user)
+        sheet = quota_sheet(project)
+        body = SyncedQuotaSerializer(sheet, context={"project": project, "drift": drift}).data
+        return Response(body, headers={"ETag": etag(sheet)})
+
+
+def etag(sheet: QuotaSheet) -> str:
+    """Names what can be edited: usage moves without it."""
+    return f'"quota-{sheet.project_id}-{sheet.generation}"'
+
+
+def _answer(project: Project, sheet: QuotaSheet) -> Response:
+    body = QuotaSerializer(sheet, context={"project": project}).data
+    return Response(body, headers={"ETag": etag(sheet)})
+
+
+def _expected(request: Request, project: Project) -> int | None:
+    """The generation in If-Match; None without the header or with `*`."""
+    given = request.headers.get("If-Match", "").strip()
+    if given in ("", "*"):
+        return None
+    prefix, suffix = f'"quota-{project.pk}-', '"'
+    digits = given[len(prefix) : -len(suffix)] if given.startswith(prefix) and given.endswith(suffix) else ""
+    if not (digits.isascii() and digits.isdecimal()):
+        raise InvalidInput(
+            "If-Match is not an ETag of this quota.",
+            code="bad-if-match",
+            way_out="Send back the ETag of your last GET as it is.",
+            status=400,
+        )
+    return int(digits[:18])

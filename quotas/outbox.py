@@ -1,0 +1,36 @@
+"""Tells the planner, after commit, that limits have changed; quotas knows it by the name of its task only."""
+
+from __future__ import annotations
+
+import structlog
+from celery import current_app
+from django.conf import settings
+from django.db import transaction
+
+log = structlog.get_logger(__name__)
+
+
+def wake_planners() -> None:
+    """Ask for a cycle of every cluster; a hint, for beat plans every few seconds anyway."""
+    transaction.on_commit(_send, robust=True)
+
+
+def recount_soon(project_id: int) -> None:
+    """Ask for a recount of a project's lines once those who were starting jobs meanwhile are through."""
+    transaction.on_commit(lambda: _send_recount(project_id), robust=True)
+
+
+def _send() -> None:
+    try:
+        current_app.send_task(
+            settings.PLAN_ALL_TASK, queue="scheduling", retry=False, ignore_result=True, expires=30
+        )
+    except Exception as error:  # kombu raises many kinds; beat plans anyway
+        log.warning("hints_unavailable", what="wake planners", error=str(error))
+
+
+def _send_recount(project_id: int) -> None:
+    try:
+        current_app.send_task("quotas.tasks.sync_project", args=[project_id], countdown=5, retry=False)
+    except Exception as error:  # the periodic recount comes anyway
+        log.warning("hints_unavailable", what="recount", error=str(error))

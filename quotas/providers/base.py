@@ -1,0 +1,134 @@
+"""What a quota provider is (U1): the one that says what a project may use, and keeps it to that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from quotas.core.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """One line of a project's quota as it is now; amounts in the units of its resource, null = no bound."""
+
+    resource: str
+    nominal: int | None
+    soft: int | None
+    hard: int | None
+    enforce: bool
+    used: int
+    generation: int
+    synced_at: datetime | None
+
+    @property
+    def available(self) -> int | None:
+        """What is left under the hard bound; 0 when a cut of it left more in use than it allows."""
+        return None if self.hard is None else max(self.hard - self.used, 0)
+
+    @property
+    def usage_percent(self) -> float | None:
+        """Of the hard bound; above 100 where usage is older than the bound, null where there is none."""
+        if self.hard is None:
+            return None
+        if self.hard == 0:
+            return 100.0 if self.used else 0.0
+        return round(100 * self.used / self.hard, 1)
+
+    @property
+    def over(self) -> bool:
+        """More is in use than may be: grandfathered, and nothing new starts until it has gone down."""
+        return self.hard is not None and self.used > self.hard
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSheet:
+    """A project's whole quota: a line for each resource, in the order of QuotaResource."""
+
+    project_id: int
+    provider: str
+    lines: tuple[LineView, ...]
+
+    def line(self, resource: str) -> LineView:
+        return next(line for line in self.lines if line.resource == resource)
+
+    @property
+    def generation(self) -> int:
+        """Rises with each edit of any line; usage does not touch it."""
+        return sum(line.generation for line in self.lines)
+
+    @property
+    def enforced(self) -> bool:
+        """Whether every bound blocks (C15); with no bound at all, whether one would."""
+        bounded = [line.enforce for line in self.lines if line.hard is not None]
+        return all(bounded or [line.enforce for line in self.lines])
+
+    @property
+    def synced_at(self) -> datetime | None:
+        """When the counters were last compared with what is held; null = never."""
+        return min((line.synced_at for line in self.lines if line.synced_at), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A line that does not let a request through."""
+
+    resource: str
+    needed: int
+    hard: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaCheck:
+    """May it start now, could it ever, and which soft limits would it pass?"""
+
+    allowed: bool
+    possible: bool
+    shortfalls: tuple[Shortfall, ...] = ()
+    soft_passed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A counter that was not what is really held, and is now."""
+
+    resource: str
+    was: int
+    found: int
+
+
+class QuotaProvider(Protocol):
+    """Enforces quotas in one place: in Muster's own rows, in Kubernetes, in Slurm.
+
+    `resources` are those of one task. `job_type` is for providers whose limits differ by it.
+    """
+
+    name: str
+
+    def get_quota(self, project_id: int) -> QuotaSheet: ...
+
+    def check_quota(
+        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+    ) -> QuotaCheck: ...
+
+    def allocate_quota(
+        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+    ) -> None: ...
+
+    def release_quota(
+        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+    ) -> None: ...
+
+    def sync(self, project_id: int) -> tuple[Drift, ...]: ...
+
+
+class UsageSource(Protocol):
+    """Knows what projects really hold at this moment, by resource: the ground truth of the counters.
+
+    The scheduler gives it (settings.QUOTA_USAGE_SOURCE), for allocations are its rows.
+    """
+
+    def usage(self, project_ids: Iterable[int]) -> Mapping[int, Mapping[str, int]]: ...

@@ -1,0 +1,206 @@
+"""Changes of limits, and the recount that puts counters right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, FieldProblem, InvalidInput
+from accounts.models import Project, User
+from accounts.services import audit
+from quotas import outbox
+from quotas.core.resources import MAX_AMOUNT
+from quotas.models import Quota, QuotaResource
+from quotas.providers.base import Drift, QuotaSheet
+from quotas.providers.local import sheet_of
+from quotas.providers.registry import provider, usage_source
+
+BOUNDS: Final = ("nominal", "soft", "hard")
+#: What may be changed of a line.
+EDITABLE: Final = (*BOUNDS, "enforce", "provider")
+
+
+def set_quota(
+    *,
+    project: Project,
+    changes: Mapping[str, Mapping[str, Any]],
+    by: User,
+    reason: str,
+    expected_generation: int | None = None,
+) -> QuotaSheet:
+    """Change bounds: `{"gpu_millis": {"hard": 8000, "soft": None}}`; lines that are missing are made.
+
+    With `expected_generation`, the sheet's as the person saw it, raises Conflict (412) with the present
+    values when somebody has changed it since (T33). A bound may be cut below what is in use: nothing is
+    stopped, and nothing new starts until usage has gone down.
+    """
+    permissions.require(by, "edit_quota", project)
+    reason = reason.strip()
+    _check(changes, reason)
+    with transaction.atomic():
+        # 1. One edit of a project's quota at a time, its first one included, when there is no line to lock.
+        Project.objects.select_for_update(no_key=True, of=("self",)).get(pk=project.pk)
+        rows = {
+            row.resource: row
+            for row in Quota.objects.select_for_update(of=("self",)).filter(project=project).order_by("id")
+        }
+        # 2. Compare with what the person saw.
+        if expected_generation is not None:
+            _compare(sheet_of(project.pk, rows.values()), expected_generation)
+        # 3. Every resource gets a line at the first edit, so that its usage is counted from then on.
+        made = _make_missing(project, rows)
+        before: dict[str, Any] = {}
+        after: dict[str, Any] = {}
+        for resource, wanted in sorted(changes.items()):
+            row = rows[resource]
+            old = {name: getattr(row, name) for name in EDITABLE}
+            new = old | dict(wanted)
+            _check_order(resource, new)
+            was, becomes = audit.changed(old, new)
+            if becomes:
+                Quota.objects.filter(pk=row.pk).update(generation=F("generation") + 1, **becomes)
+                before[resource], after[resource] = was, becomes
+        # 4. The trail last, for its chain stays locked until we are through.
+        if after:
+            outbox.wake_planners()
+            if made:
+                outbox.recount_soon(project.pk)
+            audit.record(
+                by=by,
+                action="quota.set",
+                thing=project,
+                before=before,
+                after=after,
+                reason=reason,
+                project=project,
+            )
+        return sheet_of(project.pk, Quota.objects.filter(project=project))
+
+
+def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[Drift, ...]:
+    """Recount what the project holds and repair its counters (U12); drift that was found is audited.
+
+    `by` is None for the recount that the clock asks for.
+    """
+    if by is not None:
+        permissions.require(by, "edit_quota", project)
+    with transaction.atomic():
+        drifts = provider(_provider_name(project)).sync(project.pk)
+        if drifts:
+            outbox.wake_planners()
+            audit.record(
+                by=by,
+                action="quota.repair",
+                thing=project,
+                before={drift.resource: drift.was for drift in drifts},
+                after={drift.resource: drift.found for drift in drifts},
+                reason=reason or "the counters were not what is held",
+                project=project,
+            )
+    return drifts
+
+
+def drifting_projects() -> list[int]:
+    """Projects with a counter that seems wrong; read without locks, so some may be amid a start."""
+    counted: dict[int, dict[str, int]] = {}
+    for project_id, resource, used in Quota.objects.values_list("project_id", "resource", "used"):
+        counted.setdefault(project_id, {})[resource] = used
+    held = usage_source().usage(counted)
+    return sorted(
+        project_id
+        for project_id, lines in counted.items()
+        if any(held.get(project_id, {}).get(resource, 0) != used for resource, used in lines.items())
+    )
+
+
+def _provider_name(project: Project) -> str:
+    row = Quota.objects.filter(project=project).first()
+    return row.provider if row else ""
+
+
+def _make_missing(project: Project, rows: dict[str, Quota]) -> bool:
+    missing = [resource for resource in QuotaResource if resource not in rows]
+    if not missing:
+        return False
+    held = usage_source().usage([project.pk]).get(project.pk, {})
+    name = next((row.provider for row in rows.values()), provider().name)
+    for resource in missing:
+        rows[resource] = Quota.objects.create(
+            project=project,
+            resource=resource,
+            provider=name,
+            used=held.get(resource, 0),
+            synced_at=timezone.now(),
+            generation=0,
+        )
+    return True
+
+
+def _compare(sheet: QuotaSheet, expected_generation: int) -> None:
+    if sheet.generation == expected_generation:
+        return
+    raise Conflict(
+        "Somebody changed this quota while you were looking at it.",
+        code="stale",
+        status=412,
+        way_out="Look at the present values, then send your change again with the new ETag.",
+        extra={
+            "generation": sheet.generation,
+            "current": {
+                line.resource: {name: getattr(line, name) for name in (*BOUNDS, "enforce", "used")}
+                for line in sheet.lines
+            },
+        },
+    )
+
+
+def _check(changes: Mapping[str, Mapping[str, Any]], reason: str) -> None:
+    problems = []
+    if not reason:
+        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+    if not changes:
+        problems.append(FieldProblem("", "Name at least one limit to change.", "required"))
+    for resource, wanted in changes.items():
+        if resource not in QuotaResource.values:
+            known = ", ".join(QuotaResource.values)
+            problems.append(
+                FieldProblem(resource, f"There is no resource {resource[:40]!r}; known are {known}.")
+            )
+            continue
+        for name, value in wanted.items():
+            if (problem := _value_problem(name, value)) is not None:
+                problems.append(FieldProblem(f"{resource}/{name}", problem))
+    if problems:
+        raise InvalidInput(problems[0].message, problems=problems)
+
+
+def _value_problem(name: str, value: Any) -> str | None:
+    if name in BOUNDS:
+        if value is None or (
+            isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_AMOUNT
+        ):
+            return None
+        return f"A bound is a whole number from 0 to {MAX_AMOUNT}, or null for none."
+    if name == "enforce":
+        return None if isinstance(value, bool) else "enforce is true or false."
+    if name == "provider":
+        provider(str(value))  # raises with words of its own
+        return None
+    return f"A line has no {name[:40]!r}; it has {', '.join(EDITABLE)}."
+
+
+def _check_order(resource: str, line: Mapping[str, Any]) -> None:
+    if line["soft"] is not None and line["hard"] is not None and line["soft"] > line["hard"]:
+        message = (
+            f"The soft limit of {resource} ({line['soft']}) would be above the hard one ({line['hard']})."
+        )
+        raise InvalidInput(
+            message,
+            way_out="Change both together.",
+            problems=[FieldProblem(f"{resource}/soft", message, "too-large")],
+        )

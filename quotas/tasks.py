@@ -1,0 +1,29 @@
+"""What quotas does by the clock."""
+
+from __future__ import annotations
+
+import structlog
+from celery import shared_task
+
+from accounts.models import Project
+from quotas.services.limits import drifting_projects, sync_quota
+
+log = structlog.get_logger(__name__)
+
+
+@shared_task
+def sync_all() -> None:
+    """Find counters that are not what is held, and repair them under lock."""
+    for project_id in drifting_projects():
+        sync_project(project_id)
+
+
+@shared_task
+def sync_project(project_id: int) -> None:
+    project = Project.objects.filter(pk=project_id).first()
+    if project is None:
+        return
+    for drift in sync_quota(project=project, by=None, reason="found by the periodic recount"):
+        log.warning(
+            "quota_drift", project=project.slug, resource=drift.resource, was=drift.was, found=drift.found
+        )
