@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from quotas.core.limits import charge
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.feasibility import FactGate, Question, RoomGate, capacity_slots, task_slots
-from scheduler.core.groups import Group, describe
+from scheduler.core.groups import Group, Groups, number_together
 from scheduler.core.placement import Candidates, Shape, choose_nodes, spread_tasks
 from scheduler.core.plan import Decision, Fact, GateCount
 from scheduler.core.plugins import Rules
@@ -30,20 +31,20 @@ def own_blockers(world: World) -> Iterator[tuple[Ints, Decision]]:
     """What jobs' own rows and their queues say, before any node is asked: (pending rows, why)."""
     snapshot = world.snapshot
     pending, queues = snapshot.pending, snapshot.queues
-    for gate, reason in GATE_REASONS.items():
+    for gate, reason in GATE_REASONS.items() if pending.gate.any() else ():
         if gate is not JobGate.BACKOFF:
             yield np.flatnonzero(pending.gate == gate), decide(reason)
     for row in np.flatnonzero(queues.paused).tolist():
         why = decide(ReasonCode.QUEUE_STOPPED, queue=queues.name[row], text=queues.paused_text[row])
         yield np.flatnonzero(world.pending_queue == row), why
     early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
-    for rows, values in _split(early, pending.eligible_ms[early], pending.gate[early]):
+    for rows, values in split(early, pending.eligible_ms[early], pending.gate[early]):
         reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME
         yield rows, decide(reason, begin_ms=values[0])
     if len(pending):
         bound = queues.max_wall_seconds[world.pending_queue]
         long = np.flatnonzero((bound > 0) & (pending.time_limit_seconds > bound))
-        for rows, values in _split(long, pending.time_limit_seconds[long], world.pending_queue[long]):
+        for rows, values in split(long, pending.time_limit_seconds[long], world.pending_queue[long]):
             yield (
                 rows,
                 decide(
@@ -59,7 +60,7 @@ def array_blockers(world: World, workspace: Workspace) -> Iterator[tuple[Ints, D
     """Jobs of arrays that already have as many members running as they allow."""
     pending = world.snapshot.pending
     bound = np.flatnonzero((pending.array_id > 0) & (pending.array_max_running > 0))
-    for rows, values in _split(bound, pending.array_id[bound], pending.array_max_running[bound]):
+    for rows, values in split(bound, pending.array_id[bound], pending.array_max_running[bound]):
         running = workspace.array_running.get(values[0], 0)
         if running >= values[1]:
             yield (
@@ -73,83 +74,74 @@ def array_blockers(world: World, workspace: Workspace) -> Iterator[tuple[Ints, D
 class Answers:
     """What groups of jobs are told, each worked out once for one state of the workspace."""
 
-    def __init__(self, world: World, workspace: Workspace, rules: Rules) -> None:
+    def __init__(self, world: World, rules: Rules) -> None:
         self.world = world
-        self.workspace = workspace
+        self.workspace = Workspace(world)
+        self.groups = Groups(world)
         self.rules = rules
-        self._groups: dict[int, Group] = {}
-        self._candidates: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Candidates] = {}
-        self._never: dict[tuple[int, Shape], Decision | None] = {}
-        self._now: dict[tuple[int, Shape], Decision | None] = {}
+        self._candidates: dict[int, Candidates] = {}
+        self._never: dict[int, Decision | None] = {}
+        self._now: dict[int, Decision | None] = {}
         self._now_at = -1
-
-    def group(self, row: int) -> Group:
-        """The group of the pending job in this row."""
-        if row not in self._groups:
-            self._groups[row] = describe(self.world, row)
-        return self._groups[row]
 
     def candidates(self, group: Group) -> Candidates:
         """The nodes for a group's question; groups with an equal question share them."""
-        question = group.question
-        key = (group.class_index, question.queue_partition_ids, question.reservation_rows)
-        if key not in self._candidates:
-            self._candidates[key] = Candidates(question, self.workspace, self.rules)
-        return self._candidates[key]
+        known = self._candidates.get(group.question_number)
+        if known is None:
+            known = Candidates(group.question, self.workspace, self.rules)
+            self._candidates[group.question_number] = known
+        return known
 
     def never(self, group: Group) -> Decision | None:
         """Why this can never start as written, however empty the cluster; None when it can."""
-        candidates = self.candidates(group)
-        key = (id(candidates), group.shape)
-        if key not in self._never:
-            self._never[key] = never_fits(candidates, group.shape, self.rules)
-        return self._never[key]
-
-    def quota(self, group: Group) -> list[Decision]:
-        """Every quota line without room for it."""
-        quotas, workspace = self.world.snapshot.quotas, self.workspace
-        found: list[Decision] = []
-        for line, need in workspace.charges(group.project_row, group.class_index, group.shape.tasks):
-            hard, used = workspace.quota_hard[line], workspace.quota_used[line]
-            if used + need <= hard:
-                continue
-            facts: Facts = {
-                "owner": quotas.owner[line],
-                "resource": quotas.resource[line],
-                "needs": need,
-                "limit": hard,
-            }
-            if hard == 0:
-                found.append(decide(ReasonCode.QUOTA_ZERO, **facts))
-            elif need > hard:
-                found.append(decide(ReasonCode.EXCEEDS_MAX_QUOTA, **facts))
-            else:
-                found.append(decide(ReasonCode.WAITING_FOR_QUOTA, used=used, **facts))
-        return found
-
-    def queue(self, group: Group) -> Decision | None:
-        """Whether its queue already runs as many jobs as it may."""
-        workspace, row = self.workspace, group.queue_row
-        if not workspace.queue_is_full(row):
-            return None
-        return decide(
-            ReasonCode.RATE_LIMITED,
-            scope="queue",
-            queue=self.world.snapshot.queues.name[row],
-            running=workspace.queue_running[row],
-            limit=workspace.queue_bound[row],
-        )
+        if group.pair not in self._never:
+            self._never[group.pair] = never_fits(self.candidates(group), group.shape, self.rules)
+        return self._never[group.pair]
 
     def nodes(self, group: Group) -> Decision | None:
         """Why no nodes are there for it now; None when they are."""
         if self._now_at != self.workspace.log_length:
             self._now.clear()
             self._now_at = self.workspace.log_length
-        candidates = self.candidates(group)
-        key = (id(candidates), group.shape)
-        if key not in self._now:
-            self._now[key] = not_now(candidates, group.shape, self.rules)
-        return self._now[key]
+        if group.pair not in self._now:
+            self._now[group.pair] = not_now(self.candidates(group), group.shape, self.rules)
+        return self._now[group.pair]
+
+    def queue(self, queue_row: int) -> Decision | None:
+        """Whether a queue already runs as many jobs as it may."""
+        workspace = self.workspace
+        if not workspace.queue_is_full(queue_row):
+            return None
+        return decide(
+            ReasonCode.RATE_LIMITED,
+            scope="queue",
+            queue=self.world.snapshot.queues.name[queue_row],
+            running=workspace.queue_running[queue_row],
+            limit=workspace.queue_bound[queue_row],
+        )
+
+    def quota_line(self, line: int, need: int) -> Decision | None:
+        """Whether a quota line has no room for so much."""
+        quotas, workspace = self.world.snapshot.quotas, self.workspace
+        hard, used = workspace.quota_hard[line], workspace.quota_used[line]
+        if used + need <= hard:
+            return None
+        facts: Facts = {
+            "owner": quotas.owner[line],
+            "resource": quotas.resource[line],
+            "needs": need,
+            "limit": hard,
+        }
+        if hard == 0:
+            return decide(ReasonCode.QUOTA_ZERO, **facts)
+        if need > hard:
+            return decide(ReasonCode.EXCEEDS_MAX_QUOTA, **facts)
+        return decide(ReasonCode.WAITING_FOR_QUOTA, used=used, **facts)
+
+    def quota(self, group: Group) -> list[Decision]:
+        """Every quota line without room for a job of this group."""
+        charges = self.workspace.charges(group.project_row, group.class_index, group.shape.tasks)
+        return _there(self.quota_line(line, need) for line, need in charges)
 
     def pool(self, group: Group) -> Decision | None:
         """Whether a licence or other extra of the cluster is short."""
@@ -159,13 +151,49 @@ class Answers:
         name, needs, free, total = short
         return decide(ReasonCode.WAITING_FOR_RESOURCES, resource=name, needs=needs, free=free, total=total)
 
-    def blockers(self, group: Group) -> list[Decision]:
-        """Everything that keeps the group's jobs from starting now, strongest first; empty = nothing does."""
+    def pair_blockers(self, group: Group) -> list[Decision]:
+        """What keeps this request from nodes and pools, whoever asks, strongest first."""
         never = self.never(group)
-        found = [never, self.queue(group), *self.quota(group)]
-        if never is None:
-            found += [self.pool(group), self.nodes(group)]
-        return sorted((d for d in found if d is not None), key=lambda decision: PRECEDENCE[decision.reason])
+        return [never] if never is not None else _there((self.pool(group), self.nodes(group)))
+
+    def blockers(self, group: Group) -> list[Decision]:
+        """Everything that keeps a group's jobs from starting now, strongest first; empty = nothing does."""
+        found = [*self.pair_blockers(group), *_there([self.queue(group.queue_row)]), *self.quota(group)]
+        return sorted(found, key=lambda decision: PRECEDENCE[decision.reason])
+
+    def short_groups(self) -> tuple[Ints, Ints, Ints]:
+        """(group, quota row, need) wherever a group meets a quota line without room: all groups at once."""
+        groups, workspace, snapshot = self.groups, self.workspace, self.world.snapshot
+        lines = workspace.project_lines
+        counts = np.array([len(rows) for rows in lines] or [0], dtype=np.int64)[groups.project_row]
+        if not counts.sum():
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none
+        starts = np.cumsum([0, *(len(rows) for rows in lines)])
+        flat = np.array([row for rows in lines for row in rows], dtype=np.int64)
+        group = np.repeat(np.arange(len(groups)), counts)
+        offset = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+        line = flat[starts[groups.project_row[group]] + offset]
+
+        pending, first = snapshot.pending, groups.first_row
+        kind = number_together(len(first), pending.class_index[first], pending.tasks[first])
+        resources = {name: number for number, name in enumerate(dict.fromkeys(snapshot.quotas.resource))}
+        needs = np.zeros((int(kind.max()) + 1, len(resources)), dtype=np.int64)
+        sample = np.zeros(len(needs), dtype=np.int64)
+        sample[kind] = first
+        for number, row in enumerate(sample.tolist()):
+            per_task = snapshot.classes[int(pending.class_index[row])].per_task
+            tasks = int(pending.tasks[row])
+            needs[number] = [charge(name, per_task, tasks) for name in resources]
+        resource = np.array([resources[name] for name in snapshot.quotas.resource], dtype=np.int64)
+        need = needs[kind[group], resource[line]]
+        used, hard = np.array(workspace.quota_used), np.array(workspace.quota_hard)
+        short = (need > 0) & snapshot.quotas.enforce[line] & (used[line] + need > hard[line])
+        return group[short], line[short], need[short]
+
+
+def _there(decisions: Iterable[Decision | None]) -> list[Decision]:
+    return [decision for decision in decisions if decision is not None]
 
 
 def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | None:
@@ -381,7 +409,7 @@ def _sorted_facts(facts: Facts) -> tuple[Fact, ...]:
     return tuple(sorted((name, value) for name, value in facts.items() if value != ""))
 
 
-def _split(rows: Ints, *columns: Ints) -> Iterator[tuple[Ints, tuple[int, ...]]]:
+def split(rows: Ints, *columns: Ints) -> Iterator[tuple[Ints, tuple[int, ...]]]:
     """The rows by equal values of the columns (one value a row), each with those values."""
     if not len(rows):
         return

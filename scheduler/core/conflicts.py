@@ -39,8 +39,7 @@ def find_conflicts(
     """
     rules = resolve(policy, plugins)
     world = World(fresh)
-    workspace = Workspace(world)
-    answers = Answers(world, workspace, rules)
+    answers = Answers(world, rules)
     blocked: dict[int, Decision] = {}
     for rows, decision in own_blockers(world):
         for row in rows.tolist():
@@ -70,8 +69,8 @@ def _conflict_of(start: Start, answers: Answers, blocked: dict[int, Decision]) -
     for rows, decision in array_blockers(world, workspace):
         if row in rows:
             return Conflict(start.job_id, decision.reason, decision.facts)
-    group = answers.group(row)
-    limits = [answers.queue(group), *answers.quota(group), answers.pool(group)]
+    group = answers.groups.of(row)
+    limits = [answers.queue(group.queue_row), *answers.quota(group), answers.pool(group)]
     for limit in limits:
         if limit is not None:
             return Conflict(start.job_id, limit.reason, limit.facts)

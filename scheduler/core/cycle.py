@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers
+from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
 from scheduler.core.columns import Bools, Ints, rows_of
-from scheduler.core.groups import Groups, group_jobs
+from scheduler.core.groups import Group
 from scheduler.core.ordering import job_order
 from scheduler.core.placement import choose_nodes, take_tasks
 from scheduler.core.plan import Decision, Plan, Start, WaitingColumns
@@ -16,7 +16,6 @@ from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.workspace import Workspace
 from scheduler.core.world import World
 
 #: Jobs of a settled group are dropped from the order this many at a time.
@@ -30,81 +29,68 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     in that jobs of one group (equal request, shape, queue, project) are tried until the first that does
     not fit: inside a cycle capacity and quota only shrink, so the others of its group would not fit either.
     """
-    # 1. Ids to rows; scratch capacity, devices and limits; the policy's names to gates and scorers.
+    # 1. Ids to rows, equal questions to groups, the policy's names to gates and scorers; scratch capacity.
     rules = resolve(policy, plugins)
     world = World(snapshot)
-    workspace = Workspace(world)
-    answers = Answers(world, workspace, rules)
+    answers = Answers(world, rules)
 
-    # 2. Jobs that are the same question.
-    groups = group_jobs(world)
-
-    # 3. Jobs that their own rows or queues stop: they are not looked at.
+    # 2. Jobs that their own rows or queues stop: they are not looked at.
     notes = _Notes(len(snapshot.pending))
     for rows, decision in own_blockers(world):
         notes.add(rows, decision)
 
-    # 4. Who goes first.
+    # 3. Who goes first.
     order = job_order(world, policy, rules.orders)
-
-    # 5. In that order, start whatever fits, whole.
     considered = order[notes.is_clear[order]]
-    starts = start_in_order(answers, groups, considered, strict=policy.strict_order)
 
-    # 6. The headline of everybody else, from what is left.
+    # 4. In that order, start whatever fits, whole.
+    starts = start_in_order(answers, considered, strict=policy.strict_order)
+
+    # 5. The headline of everybody else, from what is left.
     waiting = np.ones(len(snapshot.pending), dtype=np.bool_)
     started = np.array([start.job_id for start in starts], dtype=np.int64)
     waiting[rows_of(snapshot.pending.id, started, what="pending job")] = False
-    explain_waiting(answers, groups, waiting, notes, strict=policy.strict_order)
+    explain_waiting(answers, waiting, notes, strict=policy.strict_order)
 
-    # 7. The plan, with who is ahead of whom.
+    # 6. The plan, with who is ahead of whom.
     columns = _waiting_columns(world, order, waiting, considered, notes)
-    kept, numbers = np.unique(columns.decision, return_inverse=True)
-    return Plan(
-        starts=tuple(starts),
-        waiting=replace(columns, decision=numbers),
-        decisions=tuple(notes.decisions[number] for number in kept.tolist()),
-    )
+    decisions, numbers = notes.used(columns.decision)
+    return Plan(starts=tuple(starts), waiting=replace(columns, decision=numbers), decisions=decisions)
 
 
-def start_in_order(answers: Answers, groups: Groups, considered: Ints, *, strict: bool) -> list[Start]:
+def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[Start]:
     """Give nodes, devices and quota to jobs in order; what does not fit waits (strict: and all after it)."""
-    world = answers.world
-    pending = world.snapshot.pending
-    array_ids, array_bounds = pending.array_id, pending.array_max_running
+    groups, workspace = answers.groups, answers.workspace
+    pending = answers.world.snapshot.pending
+    array_bound = pending.array_max_running
     settled = bytearray(len(groups))
-    is_settled = np.frombuffer(settled, dtype=np.uint8)  # the same bytes, for whole chunks at once
+    is_settled = np.frombuffer(settled, dtype=np.uint8)  # the same bytes, for many groups at once
     starts: list[Start] = []
-    stopped_queues: set[int] = set()
     for begin in range(0, len(considered), _CHUNK):
         rows = considered[begin : begin + _CHUNK]
         rows = rows[is_settled[groups.of_row[rows]] == 0]
         for row, number in zip(rows.tolist(), groups.of_row[rows].tolist(), strict=True):
             if settled[number]:
                 continue
-            bound = int(array_bounds[row])
-            if bound and answers.workspace.array_running.get(int(array_ids[row]), 0) >= bound:
-                continue  # another job of this group may be in no array, or in one with room
-            group = answers.group(groups.first_row[number])
-            start = (
-                None
-                if group.queue_row in stopped_queues
-                else try_start(answers, row, groups.first_row[number])
-            )
+            bound = array_bound.item(row)
+            if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+                continue  # others of its group may be in no array, or in one with room
+            group = groups[number]
+            start = try_start(answers, row, group)
             if start is not None:
                 starts.append(start)
                 continue
             settled[number] = 1
+            if group.shape in answers.candidates(group).failed:
+                is_settled[groups.pair == group.pair] = 1  # no nodes for it, whoever asks
             if strict and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
-                stopped_queues.add(group.queue_row)
+                is_settled[groups.queue_row == group.queue_row] = 1
     return starts
 
 
-def try_start(answers: Answers, row: int, group_row: int) -> Start | None:
+def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     """Start the pending job in this row with everything it asks for, or change nothing."""
-    world, workspace = answers.world, answers.workspace
-    pending = world.snapshot.pending
-    group = answers.group(group_row)
+    workspace, pending = answers.workspace, answers.world.snapshot.pending
     request, tasks = group.question.request, group.shape.tasks
     charges = workspace.charges(group.project_row, group.class_index, tasks)
     if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
@@ -119,36 +105,53 @@ def try_start(answers: Answers, row: int, group_row: int) -> Start | None:
     placements = take_tasks(candidates, chosen)
     workspace.take_limits(
         queue_row=group.queue_row,
-        array_id=int(pending.array_id[row]),
+        array_id=pending.array_id.item(row),
         charges=charges,
         request=request,
         tasks=tasks,
     )
     return Start(
-        job_id=int(pending.id[row]),
-        generation=int(pending.generation[row]),
-        queue_id=int(pending.queue_id[row]),
-        project_id=int(pending.project_id[row]),
+        job_id=pending.id.item(row),
+        generation=pending.generation.item(row),
+        queue_id=pending.queue_id.item(row),
+        project_id=pending.project_id.item(row),
         per_task=request.per_task,
         placements=placements,
         scores=parts,
     )
 
 
-def explain_waiting(answers: Answers, groups: Groups, waiting: Bools, notes: _Notes, *, strict: bool) -> None:
-    """Note for every waiting job the strongest of its blockers."""
-    world = answers.world
-    for rows, decision in array_blockers(world, answers.workspace):
-        notes.add(rows, decision)
+def explain_waiting(answers: Answers, waiting: Bools, notes: _Notes, *, strict: bool) -> None:
+    """Note for every waiting job the strongest of its blockers.
+
+    The same as the first of `answers.blockers(group)` for each group, but for all groups at once.
+    """
+    world, groups = answers.world, answers.groups
     rows = np.flatnonzero(waiting)
-    headline = np.full(len(groups), -1, dtype=np.int64)
-    for number in np.unique(groups.of_row[rows]).tolist():
-        blockers = answers.blockers(answers.group(groups.first_row[number]))
+    met = np.zeros(len(groups), dtype=np.bool_)
+    met[groups.of_row[rows]] = True
+    of_group = _Notes(len(groups), notes)
+    of_pair = np.full(int(groups.pair.max(initial=-1)) + 1, -1, dtype=np.int64)
+    pairs = groups.pair[met]
+    for number in np.flatnonzero(met)[np.unique(pairs, return_index=True)[1]].tolist():
+        blockers = answers.pair_blockers(groups[number])
         if blockers:
-            headline[number] = notes.number(blockers[0])
-    notes.add_numbers(rows, headline[groups.of_row[rows]])
-    clear = rows[notes.is_clear[rows]]
+            of_pair[groups.pair[number]] = notes.number(blockers[0])
+    of_group.add_numbers(np.arange(len(groups)), of_pair[groups.pair])
+    for queue_row in range(len(world.snapshot.queues)):
+        full = answers.queue(queue_row)
+        if full is not None:
+            of_group.add(np.flatnonzero(groups.queue_row == queue_row), full)
+    for numbers, (line, need) in split(*answers.short_groups()):
+        decision = answers.quota_line(line, need)
+        if decision is not None:
+            of_group.add(numbers, decision)
+
+    notes.add_numbers(rows, of_group.of_row[groups.of_row[rows]])
+    for array_rows, decision in array_blockers(world, answers.workspace):
+        notes.add(array_rows, decision)
     # Only a strict order leaves a job that would fit; an outside filter may also have changed its mind.
+    clear = rows[notes.is_clear[rows]]
     for queue_row in np.unique(world.pending_queue[clear]).tolist():
         here = clear[world.pending_queue[clear] == queue_row]
         reason = ReasonCode.PRIORITY if strict else ReasonCode.NOT_EVALUATED_YET
@@ -156,13 +159,13 @@ def explain_waiting(answers: Answers, groups: Groups, waiting: Bools, notes: _No
 
 
 class _Notes:
-    """The strongest decision noted for each pending row, equal decisions kept once."""
+    """The strongest decision noted for each row, equal decisions kept once."""
 
-    def __init__(self, count: int) -> None:
-        self.decisions: list[Decision] = []
+    def __init__(self, count: int, shared: _Notes | None = None) -> None:
         self.of_row: Ints = np.full(count, -1, dtype=np.int64)
-        self._numbers: dict[Decision, int] = {}
-        self._rank: list[int] = []
+        self._decisions: list[Decision] = shared._decisions if shared else []
+        self._numbers: dict[Decision, int] = shared._numbers if shared else {}
+        self._rank: list[int] = shared._rank if shared else []
 
     @property
     def is_clear(self) -> Bools:
@@ -171,8 +174,8 @@ class _Notes:
 
     def number(self, decision: Decision) -> int:
         if decision not in self._numbers:
-            self._numbers[decision] = len(self.decisions)
-            self.decisions.append(decision)
+            self._numbers[decision] = len(self._decisions)
+            self._decisions.append(decision)
             self._rank.append(PRECEDENCE[decision.reason])
         return self._numbers[decision]
 
@@ -186,19 +189,27 @@ class _Notes:
         stronger = rank[numbers] < rank[self.of_row[rows]]
         self.of_row[rows[stronger]] = numbers[stronger]
 
+    def waits_in_turn(self) -> Bools:
+        """Of each decision, and of -1: whether its jobs wait for nothing but their turn."""
+        flags = [CATEGORY[decision.reason] is ReasonCategory.WAIT for decision in self._decisions]
+        return np.array([*flags, False], dtype=np.bool_)
+
+    def used(self, numbers: Ints) -> tuple[tuple[Decision, ...], Ints]:
+        """The decisions that occur, numbered anew in the order they were first noted."""
+        occurs = np.zeros(len(self._decisions), dtype=np.bool_)
+        occurs[numbers] = True
+        kept = tuple(self._decisions[number] for number in np.flatnonzero(occurs).tolist())
+        return kept, (np.cumsum(occurs) - 1)[numbers]
+
 
 def _waiting_columns(
     world: World, order: Ints, waiting: Bools, considered: Ints, notes: _Notes
 ) -> WaitingColumns:
     """Each waiting job with its decision and how many jobs and GPUs that wait their turn are before it."""
     pending = world.snapshot.pending
-    in_turn = np.array(
-        [CATEGORY[decision.reason] is ReasonCategory.WAIT for decision in notes.decisions] or [False],
-        dtype=np.bool_,
-    )
     counts = np.zeros(len(pending), dtype=np.int64)
     counts[considered] = 1
-    counts = np.where(waiting & in_turn[notes.of_row], counts, 0)
+    counts = np.where(waiting & notes.waits_in_turn()[notes.of_row], counts, 0)
     per_task = np.array([request.per_task.gpus for request in world.snapshot.classes] or [0], dtype=np.int64)
     gpus = counts * per_task[pending.class_index] * pending.tasks
     ahead_jobs, ahead_gpus = np.zeros_like(counts), np.zeros_like(counts)

@@ -20,7 +20,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.reasons import PRECEDENCE
 from scheduler.core.sentences import amount
 from scheduler.core.snapshot import PendingColumns, Snapshot
-from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.workspace import NodeView
 from scheduler.core.world import World
 
 #: What a closed gate says of one node, where there is no number to give.
@@ -35,7 +35,7 @@ _ONE_NODE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a cycle says about one job. `blockers` is everything that would have to change, strongest first."""
+    """What a cycle says about one job. `blockers` is all that would have to change, strongest first."""
 
     job_id: int
     start: Start | None
@@ -92,7 +92,7 @@ def explain(
     answers = _after(snapshot, policy, plan, plugins)
     row = snapshot.job_row(job_id)
     headline = plan.decision_of(job_id)
-    found = [headline, *answers.blockers(answers.group(row))]
+    found = [headline, *answers.blockers(answers.groups.of(row))]
     for blockers in (own_blockers(answers.world), array_blockers(answers.world, answers.workspace)):
         found.extend(decision for rows, decision in blockers if row in rows)
     details = plan.details_of(job_id)
@@ -113,7 +113,7 @@ def node_table(
     row = snapshot.job_row(job_id)
     plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
     answers = _after(snapshot, policy, plan, plugins)
-    group = answers.group(row)
+    group = answers.groups.of(row)
     candidates = answers.candidates(group)
     world, everywhere = answers.world, NodeView(answers.workspace)
     first: list[str | None] = [None] * world.node_count
@@ -164,8 +164,8 @@ def preview(
 def _after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins) -> Answers:
     """The answers of the world once a plan's starts have taken what they were given."""
     world = World(snapshot)
-    workspace = Workspace(world)
-    answers = Answers(world, workspace, resolve(policy, plugins))
+    answers = Answers(world, resolve(policy, plugins))
+    workspace = answers.workspace
     pending = snapshot.pending
     started = np.array([start.job_id for start in plan.starts], dtype=np.int64)
     for row, start in zip(
@@ -174,7 +174,7 @@ def _after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins) -> 
         for placement in start.placements:
             devices = [world.device_row[device_id] for device_id in placement.device_ids]
             workspace.take(world.node_row[placement.node_id], start.per_task, devices, placement.gpu_millis)
-        group = answers.group(row)
+        group = answers.groups.of(row)
         workspace.take_limits(
             queue_row=group.queue_row,
             array_id=int(pending.array_id[row]),

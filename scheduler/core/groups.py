@@ -16,6 +16,8 @@ from scheduler.core.world import World
 class Group:
     """What the jobs of one group have in common: all that decides about them but their own gates."""
 
+    pair: int  # the number of its (question, shape)
+    question_number: int
     question: Question
     shape: Shape
     class_index: int
@@ -23,47 +25,96 @@ class Group:
     project_row: int
 
 
-@dataclass(frozen=True, slots=True)
 class Groups:
-    """The group of each pending row, and one row of each group to describe it by."""
+    """The pending jobs numbered by group, and by the (question, shape) pair that nodes are asked about.
 
-    of_row: Ints
-    first_row: list[int]
+    Two numberings because a quota is asked about every group, but nodes about every pair only.
+    """
+
+    def __init__(self, world: World) -> None:
+        pending, queues = world.snapshot.pending, world.snapshot.queues
+        self._world = world
+        self._barred = _barred_by(world)
+        partitions: dict[tuple[int, ...], int] = {}
+        for partition_ids in queues.partition_ids:
+            partitions.setdefault(partition_ids, len(partitions))
+        partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
+        question = number_together(len(pending), pending.class_index, partition_number[world.pending_queue],
+                                   *self._barred)  # fmt: skip
+        pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node)
+        #: The group of each pending row.
+        self.of_row: Ints = number_together(len(pending), pair, world.pending_queue, world.pending_project)
+        count = int(self.of_row.max(initial=-1)) + 1
+        first = np.zeros(count, dtype=np.int64)
+        first[self.of_row[::-1]] = np.arange(len(pending) - 1, -1, -1)
+        #: Of each group: its first row, pair, queue and project.
+        self.first_row: Ints = first
+        self.pair: Ints = pair[first]
+        self.queue_row: Ints = world.pending_queue[first]
+        self.project_row: Ints = world.pending_project[first]
+        self._question_number: Ints = question[first]
+        self._questions: dict[int, Question] = {}
+        self._shapes: dict[tuple[int, int, int], Shape] = {}
+        self._made: dict[int, Group] = {}
 
     def __len__(self) -> int:
         return len(self.first_row)
 
+    def __getitem__(self, number: int) -> Group:
+        if number not in self._made:
+            self._made[number] = self._describe(number)
+        return self._made[number]
 
-def group_jobs(world: World) -> Groups:
-    """Number the distinct (class, shape, queue, project, reservations in the way) among the pending jobs."""
-    pending = world.snapshot.pending
-    keys = [pending.class_index, world.pending_queue, world.pending_project, pending.tasks, pending.nodes,
-            pending.tasks_per_node, *_barred_by(world)]  # fmt: skip
-    number = np.zeros(len(pending), dtype=np.int64)
-    count = 1
-    for key in keys:
-        number, count = _combine(number, count, key)
-    first_row = np.full(count if len(pending) else 0, len(pending), dtype=np.int64)
-    np.minimum.at(first_row, number, np.arange(len(pending)))
-    return Groups(of_row=number, first_row=first_row.tolist())
+    def of(self, row: int) -> Group:
+        """The group of the pending job in this row."""
+        return self[int(self.of_row[row])]
+
+    def _describe(self, number: int) -> Group:
+        pending = self._world.snapshot.pending
+        row, question_number = int(self.first_row[number]), int(self._question_number[number])
+        class_index = int(pending.class_index[row])
+        queue_row = int(self.queue_row[number])
+        if question_number not in self._questions:
+            self._questions[question_number] = Question(
+                request=self._world.snapshot.classes[class_index],
+                queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
+                reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
+            )
+        numbers = (int(pending.tasks[row]), int(pending.nodes[row]), int(pending.tasks_per_node[row]))
+        shape = self._shapes.setdefault(numbers, Shape(*numbers))
+        return Group(
+            pair=int(self.pair[number]),
+            question_number=question_number,
+            question=self._questions[question_number],
+            shape=shape,
+            class_index=class_index,
+            queue_row=queue_row,
+            project_row=int(self.project_row[number]),
+        )
 
 
-def describe(world: World, row: int) -> Group:
-    """What decides about the pending job in this row."""
-    pending, queues = world.snapshot.pending, world.snapshot.queues
-    queue_row = int(world.pending_queue[row])
-    class_index = int(pending.class_index[row])
-    return Group(
-        question=Question(
-            request=world.snapshot.classes[class_index],
-            queue_partition_ids=queues.partition_ids[queue_row],
-            reservation_rows=tuple(i for i, barred in enumerate(_barred_by(world)) if barred[row]),
-        ),
-        shape=Shape(int(pending.tasks[row]), int(pending.nodes[row]), int(pending.tasks_per_node[row])),
-        class_index=class_index,
-        queue_row=queue_row,
-        project_row=int(world.pending_project[row]),
-    )
+def number_together(count: int, *keys: Ints) -> Ints:
+    """Number the distinct combinations of the keys densely: 0, 1, 2 in ascending order of the keys."""
+    number = np.zeros(count, dtype=np.int64)
+    known = 1
+    for key in keys if count else ():
+        low, high = int(key.min()), int(key.max())
+        if low == high:
+            continue
+        values, spread = key - low, high - low + 1
+        if known * spread > 1 << 22:  # a table is faster than a sort while it is small
+            values = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            spread = int(values.max()) + 1
+        pair = number * spread + values
+        if known * spread > 1 << 22:
+            met, number = np.unique(pair, return_inverse=True)
+            number, known = number.astype(np.int64), len(met)
+            continue
+        table = np.zeros(known * spread, dtype=np.bool_)
+        table[pair] = True
+        dense = np.cumsum(table) - 1
+        number, known = dense[pair], int(dense[-1]) + 1
+    return number
 
 
 def _barred_by(world: World) -> list[Ints]:
@@ -71,45 +122,22 @@ def _barred_by(world: World) -> list[Ints]:
 
     A job without any time limit may run for ever, so it never fits before a reservation.
     """
-    if world.barred_by is not None:
-        return world.barred_by
     snapshot = world.snapshot
     reservations, pending = snapshot.reservations, snapshot.pending
-    limit = np.where(
-        pending.time_limit_seconds > 0,
-        pending.time_limit_seconds,
-        snapshot.queues.max_wall_seconds[world.pending_queue] if len(pending) else 0,
-    )
+    if not len(reservations) or not len(pending):
+        return [np.zeros(len(pending), dtype=np.int64) for _ in range(len(reservations))]
+    bound = snapshot.queues.max_wall_seconds[world.pending_queue]
+    limit = np.where(pending.time_limit_seconds > 0, pending.time_limit_seconds, bound)
     ends_ms = np.where(limit > 0, snapshot.now_ms + limit * 1000, np.iinfo(np.int64).max)
     barred: list[Ints] = []
     for row in range(len(reservations)):
-        if int(reservations.ends_ms[row]) <= snapshot.now_ms:
-            barred.append(np.zeros(len(pending), dtype=np.int64))
-            continue
         welcome = (
             np.isin(pending.project_id, reservations.project_ids[row])
             | np.isin(pending.user_id, reservations.user_ids[row])
             | np.isin(pending.id, reservations.job_ids[row])
         )
-        barred.append((~welcome & (ends_ms > int(reservations.starts_ms[row]))).astype(np.int64))
-    world.barred_by = barred
+        overlaps = (ends_ms > int(reservations.starts_ms[row])) & (
+            snapshot.now_ms < int(reservations.ends_ms[row])
+        )
+        barred.append((overlaps & ~welcome).astype(np.int64))
     return barred
-
-
-def _combine(number: Ints, count: int, key: Ints) -> tuple[Ints, int]:
-    """Number the distinct pairs (number, key) densely, in ascending order."""
-    if not len(key):
-        return number, count
-    low, high = int(key.min()), int(key.max())
-    if low == high:
-        return number, count
-    spread = high - low + 1
-    if count * spread <= 1 << 22:  # a table is faster than a sort while it is small
-        pair = number * spread + (key - low)
-        met = np.zeros(count * spread, dtype=np.bool_)
-        met[pair] = True
-        dense = np.cumsum(met) - 1
-        return dense[pair], int(dense[-1]) + 1
-    _, key = np.unique(key, return_inverse=True)
-    pairs, number = np.unique(number * (int(key.max()) + 1) + key, return_inverse=True)
-    return number.astype(np.int64), len(pairs)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.feasibility import FactGate, NodeFilter, Question, RoomGate, task_slots
+from scheduler.core.feasibility import FactGate, Headroom, NodeFilter, Question, RoomGate, task_slots
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
-from scheduler.core.scoring import score_parts, total_score
+from scheduler.core.scoring import ColumnScorer, ScoreColumn, Scorer
 from scheduler.core.workspace import Floats, NodeView, Workspace
 
 #: A node that cannot take a task; every real score is at least 0.
 NO: Final = -1.0
 
-#: Refresh all nodes instead of the touched ones when that is less work (measured: about a third, or 256).
+#: Refresh all nodes instead of the touched ones when that is less work (measured: a third of them, or 256).
 _FEW_NODES: Final = 256
+
+#: So few touched nodes are looked at one by one: less work than a round of array calls.
+_FEW_ROWS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +51,33 @@ class Candidates:
     capacity only shrinks, so what did not fit will not fit later.
     """
 
-    __slots__ = ("_cursor", "_dynamic", "_static", "failed", "question", "rules", "scores", "workspace")
-
     def __init__(self, question: Question, workspace: Workspace, rules: Rules) -> None:
         self.question = question
         self.workspace = workspace
-        self.failed: set[Shape] = set()
         self.rules = rules
-        everywhere = NodeView(workspace)
+        self.failed: set[Shape] = set()
         self._static: Bools = np.ones(workspace.world.node_count, dtype=np.bool_)
+        self._rooms: list[Headroom] = []
+        self._outside_gates: list[NodeFilter] = []
         for gate in rules.gates:
             if isinstance(gate, FactGate):
                 mask = gate.keep(question, workspace.world)
                 self._static = self._static if mask is None else self._static & mask
-            elif not gate.dynamic:
-                self._static = self._static & gate.filter(question, everywhere)
-        self._dynamic: tuple[NodeFilter, ...] = tuple(
-            gate
-            for gate in rules.gates
-            if gate.dynamic and not (isinstance(gate, RoomGate) and gate.free(question, workspace) is None)
-        )
-        self.scores: Floats = self._score(everywhere)
+            elif isinstance(gate, RoomGate):
+                headroom = gate.free(question, workspace)
+                self._rooms.extend([] if headroom is None else [headroom])
+            else:
+                self._outside_gates.append(gate)
+        self._columns: list[tuple[str, ScoreColumn, int]] = []
+        self._outside_scorers: list[tuple[Scorer, int]] = []
+        for scorer, weight in rules.scorers:
+            if isinstance(scorer, ColumnScorer):
+                column = scorer.column(question, workspace)
+                self._columns.extend([] if column is None else [(scorer.name, column, weight)])
+            else:
+                self._outside_scorers.append((scorer, weight))
+        self._plain = not self._outside_gates and not self._outside_scorers
+        self.scores: Floats = self._score(None)
         self._cursor = workspace.log_length
 
     def refresh(self) -> Floats:
@@ -76,11 +85,15 @@ class Candidates:
         workspace = self.workspace
         stale = workspace.log_length - self._cursor
         if stale:
-            if workspace.world.node_count <= _FEW_NODES or stale * 3 > workspace.world.node_count:
-                self.scores = self._score(NodeView(workspace))
+            nodes = workspace.world.node_count
+            rows = workspace.log[self._cursor : workspace.log_length]
+            if stale <= _FEW_ROWS and self._plain:
+                for row in rows.tolist():
+                    self.scores[row] = self._score_row(row)
+            elif nodes <= _FEW_NODES or stale * 3 > nodes:
+                self.scores = self._score(None)
             else:
-                rows = workspace.log[self._cursor : workspace.log_length]
-                self.scores[rows] = self._score(NodeView(workspace, rows))
+                self.scores[rows] = self._score(rows)
             self._cursor = workspace.log_length
         return self.scores
 
@@ -97,15 +110,52 @@ class Candidates:
         return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self.rules.gates)
 
     def parts(self, row: int) -> tuple[tuple[str, int], ...]:
-        """Why this node: the parts of its score, for the record."""
-        nodes = NodeView(self.workspace, np.array([row], dtype=np.int64))
-        return score_parts(self.rules.scorers, self.question, nodes)
+        """Why this node: each part of its score and their weighted mean, in whole points, for the record."""
+        parts: list[tuple[str, int]] = []
+        total = weights = 0.0
+        for name, column, weight in self._columns:
+            points = column.points(column.column.item(row))
+            parts.append((name, round(points)))
+            total, weights = total + points * weight, weights + weight
+        for scorer, weight in self._outside_scorers:
+            given = scorer.score(self.question, NodeView(self.workspace, np.array([row], dtype=np.int64)))
+            if given is not None:
+                parts.append((scorer.name, round(float(given[0]))))
+                total, weights = total + float(given[0]) * weight, weights + weight
+        if weights:
+            parts.append(("total", round(total / weights)))
+        return tuple(parts)
 
-    def _score(self, nodes: NodeView) -> Floats:
-        keep = nodes.bools(self._static)
-        for gate in self._dynamic:
-            keep = keep & gate.filter(self.question, nodes)
-        return np.where(keep, total_score(self.rules.scorers, self.question, nodes), NO)
+    def _score(self, rows: Ints | None) -> Floats:
+        """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
+        keep = self._static.copy() if rows is None else self._static.take(rows)
+        total: Any = 0.0
+        for room, need in self._rooms:
+            keep &= (room if rows is None else room.take(rows)) >= need
+        for _, column, weight in self._columns:
+            total = (
+                total + column.points(column.column if rows is None else column.column.take(rows)) * weight
+            )
+        if not self._plain:
+            nodes = NodeView(self.workspace, rows)
+            for gate in self._outside_gates:
+                keep &= gate.filter(self.question, nodes)
+            for scorer, weight in self._outside_scorers:
+                given = scorer.score(self.question, nodes)
+                total = total if given is None else total + given * weight
+        return np.where(keep, total, NO)
+
+    def _score_row(self, row: int) -> float:
+        """`_score` for one node, by the same arithmetic in the same order, so that caching changes nothing."""
+        if not self._static.item(row):
+            return NO
+        for room, need in self._rooms:
+            if room.item(row) < need:
+                return NO
+        total = 0.0
+        for _, column, weight in self._columns:
+            total = total + column.points(column.column.item(row)) * weight
+        return total
 
 
 def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
+from scheduler.core.columns import Ints
 from scheduler.core.feasibility import Question
-from scheduler.core.workspace import Floats, NodeView
+from scheduler.core.workspace import Floats, NodeView, Workspace
 
 
 class Scorer(Protocol):
@@ -23,94 +24,86 @@ class Scorer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreColumn:
+    """A live column of the workspace, and how its values become points.
+
+    As they are, or 100 minus them, or 100 where they reach `at_least` and 0 elsewhere.
+    """
+
+    column: Floats | Ints
+    at_least: int | None = None
+    flipped: bool = False
+
+    def points(self, values: Any) -> Any:
+        """The points of some values of the column: one number or an array, by the same arithmetic."""
+        if self.at_least is not None:
+            return (values >= self.at_least) * 100.0
+        return 100.0 - values if self.flipped else values
+
+
 @dataclass(frozen=True, slots=True)
-class BuiltInScorer:
+class ColumnScorer:
+    """A built-in scorer: it names its column, so that a cache may read single rows of it."""
+
     name: str
-    compute: Callable[[Question, NodeView], Floats | None]
+    column: Callable[[Question, Workspace], ScoreColumn | None]
 
     def score(self, request: Question, nodes: NodeView) -> Floats | None:
-        return self.compute(request, nodes)
+        found = self.column(request, nodes.workspace)
+        if found is None:
+            return None
+        values = found.column if nodes.rows is None else found.column.take(nodes.rows)
+        return np.asarray(found.points(values), dtype=np.float64)
 
 
-def _tightness(question: Question, nodes: NodeView) -> Floats | None:
+def _tightness(question: Question, workspace: Workspace) -> ScoreColumn:
     """Least left over, so that large free pieces stay whole (N29, C19)."""
-    space = nodes.workspace
-    return nodes.floats(space.tight_with_gpu if question.request.per_task.gpus else space.tight_without_gpu)
-
-
-def _looseness(question: Question, nodes: NodeView) -> Floats | None:
-    """Most left over: the load is spread."""
-    tight = _tightness(question, nodes)
-    return None if tight is None else 100.0 - tight
-
-
-def _device_fit(question: Question, nodes: NodeView) -> Floats | None:
-    """100 when all devices come from one NUMA domain (N18, N19), or a share from a device already shared."""
     per_task = question.request.per_task
-    if not per_task.gpus:
-        return None
-    features = nodes.workspace.gpu_features(question.request)
-    if question.request.shares_gpu:
-        fits = nodes.ints(features.partial) >= per_task.gpu_millis
-    elif per_task.gpus == 1:
+    return ScoreColumn(workspace.tight_with_gpu if per_task.gpus else workspace.tight_without_gpu)
+
+
+def _looseness(question: Question, workspace: Workspace) -> ScoreColumn:
+    """Most left over: the load is spread."""
+    return ScoreColumn(_tightness(question, workspace).column, flipped=True)
+
+
+def _device_fit(question: Question, workspace: Workspace) -> ScoreColumn | None:
+    """100 when all devices come from one NUMA domain (N18, N19), or a share from a device already shared."""
+    request = question.request
+    if request.shares_gpu:
+        return ScoreColumn(workspace.gpu_features(request).partial, at_least=request.per_task.gpu_millis)
+    if request.per_task.gpus < 2:
         return None  # one device is always in one domain
-    else:
-        fits = nodes.ints(features.numa_best) >= per_task.gpus
-    return np.multiply(fits, 100.0, dtype=np.float64)
+    return ScoreColumn(workspace.gpu_features(request).numa_best, at_least=request.per_task.gpus)
 
 
-def _spare_gpus(question: Question, nodes: NodeView) -> Floats | None:
+def _spare_gpus(question: Question, workspace: Workspace) -> ScoreColumn | None:
     """Work without GPUs goes where the fewest are idle."""
-    return None if question.request.per_task.gpus else nodes.floats(nodes.workspace.gpus_taken)
+    return None if question.request.per_task.gpus else ScoreColumn(workspace.gpus_taken)
 
 
-def _soft_taints(question: Question, nodes: NodeView) -> Floats | None:
+def _soft_taints(question: Question, workspace: Workspace) -> ScoreColumn | None:
     """0 on a node whose PreferNoSchedule taint is not tolerated."""
-    repelled = nodes.workspace.world.repelled(question.request.tolerations, hard=False)
-    return None if repelled is None else np.where(nodes.bools(repelled), 0.0, 100.0)
+    repelled = workspace.world.repelled(question.request.tolerations, hard=False)
+    return None if repelled is None else ScoreColumn(np.where(repelled, 0.0, 100.0))
 
 
-BUILT_IN: Final[Mapping[str, BuiltInScorer]] = {
+BUILT_IN: Final[Mapping[str, ColumnScorer]] = {
     scorer.name: scorer
     for scorer in (
-        BuiltInScorer("tightness", _tightness),
-        BuiltInScorer("looseness", _looseness),
-        BuiltInScorer("device_fit", _device_fit),
-        BuiltInScorer("spare_gpus", _spare_gpus),
-        BuiltInScorer("soft_taints", _soft_taints),
+        ColumnScorer("tightness", _tightness),
+        ColumnScorer("looseness", _looseness),
+        ColumnScorer("device_fit", _device_fit),
+        ColumnScorer("spare_gpus", _spare_gpus),
+        ColumnScorer("soft_taints", _soft_taints),
     )
 }
 
 WeightedScorers = tuple[tuple[Scorer, int], ...]
 
-#: Weights of each placement. A soft taint outweighs all, then locality all that is left: 160 > 40 + 40 + 39.
+#: Weights of each placement. A soft taint outweighs all, then locality all that is left: 160 > 80 + 40 + 39.
 STRATEGIES: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     "best_fit": (("soft_taints", 160), ("device_fit", 80), ("spare_gpus", 40), ("tightness", 39)),
     "spread": (("soft_taints", 160), ("device_fit", 80), ("spare_gpus", 40), ("looseness", 39)),
 }
-
-
-def total_score(scorers: WeightedScorers, question: Question, nodes: NodeView) -> Floats:
-    """The weighted sum of all parts: at least 0, and only its order matters."""
-    total: Floats | None = None
-    for scorer, weight in scorers:
-        part = scorer.score(question, nodes)
-        if part is not None:
-            part = part * weight
-            total = part if total is None else total + part
-    return np.zeros(len(nodes)) if total is None else total
-
-
-def score_parts(scorers: WeightedScorers, question: Question, nodes: NodeView) -> tuple[tuple[str, int], ...]:
-    """Each part for the first of these nodes and their weighted mean, rounded to whole points."""
-    parts: list[tuple[str, int]] = []
-    total = weights = 0.0
-    for scorer, weight in scorers:
-        part = scorer.score(question, nodes)
-        if part is not None:
-            points = float(part[0])
-            parts.append((scorer.name, round(points)))
-            total, weights = total + points * weight, weights + weight
-    if weights:
-        parts.append(("total", round(total / weights)))
-    return tuple(parts)

@@ -24,7 +24,7 @@ _POINTS: Final = 100_000  # parts of a score are whole thousandths of a point be
 class GpuFeatures:
     """For one (model, memory) wish: what each node could still give, kept up to date by `Workspace.take`."""
 
-    __slots__ = ("numa_best", "partial", "room", "usable", "whole")
+    __slots__ = ("numa_best", "on_node", "partial", "room", "usable", "whole")
 
     def __init__(self, world: World, used: Ints, *, model: str, memory_mib: int) -> None:
         usable: Bools = world.gpu_matches(model, memory_mib) & world.device_healthy
@@ -34,6 +34,7 @@ class GpuFeatures:
             minlength=world.node_count * world.numa_count,
         )
         self.usable: list[bool] = usable.tolist()
+        self.on_node: list[int] = world.per_node(usable).tolist()
         self.whole: Ints = world.per_node(idle)  # idle devices
         self.numa_best: Ints = (
             by_domain.reshape(world.node_count, world.numa_count).max(axis=1, initial=0).astype(np.int64)
@@ -121,7 +122,7 @@ class Workspace:
             self.array_running[array_id] = self.array_running.get(array_id, 0) + 1
         self._pool_row = {name: row for row, name in enumerate(snapshot.pools.name)}
         line_row = {line_id: row for row, line_id in enumerate(quotas.id.tolist())}
-        self._project_lines = [
+        self.project_lines = [
             [line_row[line] for line in lines] for lines in snapshot.projects.quota_line_ids
         ]
         self._charges: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
@@ -145,7 +146,7 @@ class Workspace:
             per_task = self.world.snapshot.classes[class_index].per_task
             amounts = (
                 (line, charge(quotas.resource[line], per_task, tasks))
-                for line in self._project_lines[project_row]
+                for line in self.project_lines[project_row]
                 if quotas.enforce[line]
             )
             self._charges[key] = tuple((line, amount) for line, amount in amounts if amount > 0)
@@ -223,7 +224,8 @@ class Workspace:
                 self.device_used[device] = self._device_used[device]
             self.free_gpu_millis[row] -= gpu_millis * len(devices)
             for features in self._features.values():
-                features.refresh(self.world, self._device_used, row)
+                if features.on_node[row]:
+                    features.refresh(self.world, self._device_used, row)
         self._touch(row)
 
     def take_limits(

@@ -43,8 +43,6 @@ class World:
         self.device_numa_list: list[int] = self.device_numa.tolist()
         self.numa_count = int(self.device_numa.max(initial=0)) + 1
 
-        self.barred_by: list[Ints] | None = None  # kept by groups: a mask of pending rows a reservation
-
         self._repelled: dict[tuple[tuple[Toleration, ...], bool], Bools | None] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
         self._models = tuple(dict.fromkeys(self.device_model))
