@@ -16,6 +16,20 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a browser or a whole portal, and run it last.
+
+    The browser's driver keeps an event loop of its own in this thread, in which no other one can run.
+    """
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "browser" in fixtures:
+            item.add_marker(pytest.mark.browser)
+        if "live_stack" in fixtures:
+            item.add_marker(pytest.mark.stack)
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
 @pytest.fixture(autouse=True)
 def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
     """What one test cached, the next must not see."""

@@ -58,8 +58,9 @@ class StateFolder:
 
     def _make(self) -> None:
         try:
-            for part in (self.path, self.logs, self.run, self.agents):
-                part.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
+            for part in (self.logs, self.run, self.agents):
+                part.mkdir(mode=0o700, exist_ok=True)
             probe = self.run / f".writable-{os.getpid()}"
             probe.touch()
             probe.unlink()
