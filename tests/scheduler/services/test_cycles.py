@@ -1,0 +1,399 @@
+"""The conductor, on real rows: lease, load, plan, apply, record, and again after a crash at any point."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from quotas.models import Quota
+from scheduler import outbox
+from scheduler.core import codec
+from scheduler.core.lifecycle import JobState
+from scheduler.core.plan import Plan
+from scheduler.models import Attempt, Cycle, Job, Lease, Node
+from scheduler.services import cycles, retention
+from scheduler.services.cycles import plan_all_clusters, run_cycle
+from scheduler.state import leases, plans, recordings, statements
+from tests.scheduler.state.small import SmallWorld, broken_invariants
+from tests.support.factories import AttemptFactory, CycleFactory, IdempotencyKeyFactory, LogChunkFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def world() -> SmallWorld:
+    world = SmallWorld()
+    world.node("n1", gpus=2)
+    return world
+
+
+@pytest.fixture(autouse=True)
+def nothing_contradicts_itself() -> Iterator[None]:
+    yield
+    assert broken_invariants() == []
+
+
+# ------------------------------------------------------------------ one cycle
+
+
+def test_a_cycle_starts_what_fits_and_tells_the_others_why(world: SmallWorld) -> None:
+    first, second = world.job(gpus=2), world.job(gpus=2)
+
+    result = world.plan()
+
+    assert (result.planned, result.started, result.started_jobs) == (True, 1, (first.number,))
+    assert (result.waiting, result.refused, result.rounds) == (1, (), 1)
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert first.state == JobState.SCHEDULED
+    assert (second.state, second.reason_code) == (JobState.QUEUED, "WaitingForResources")
+
+
+def test_a_cycle_of_any_size_takes_the_same_number_of_queries(world: SmallWorld) -> None:
+    counts = []
+    for jobs in (1, 3):
+        for _ in range(jobs):
+            world.job()
+        world.job(gpus=8)
+        with CaptureQueriesContext(connection) as captured:
+            assert world.plan().started == jobs
+        counts.append(len(captured))
+
+    assert counts[0] == counts[1]
+
+
+def test_planning_again_on_the_applied_result_starts_and_stops_nothing(world: SmallWorld) -> None:
+    for _ in range(5):
+        world.job(gpus=1)
+    world.plan()
+    before = list(Job.objects.order_by("number").values())
+
+    again = world.plan()
+
+    assert again.started == 0
+    assert list(Job.objects.order_by("number").values()) == before
+
+
+def test_in_a_paused_cluster_nothing_starts_and_the_reason_says_so(world: SmallWorld) -> None:
+    job = world.job()
+    world.cluster.paused, world.cluster.paused_reason, world.cluster.paused_by = True, "new disks", "olga"
+    world.cluster.save()
+
+    assert world.plan().started == 0
+
+    job.refresh_from_db()
+    assert (job.reason_code, job.reason_category) == ("QueueStopped", "ask")
+    assert "olga" in job.reason_text
+    assert "new disks" in job.reason_text
+
+
+def test_the_planner_is_marked_awake_only_by_the_one_that_has_the_lease(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wake-up that finds a cycle under way is not forgotten: it stands until somebody plans."""
+    awake: list[int] = []
+    monkeypatch.setattr(outbox, "planner_is_awake", awake.append)
+    lease = leases.acquire(leases.cluster_scope(world.cluster.pk), holder="other", seconds=60)
+    assert lease
+
+    busy = run_cycle(cluster_id=world.cluster.pk, trigger="test", patience_seconds=0.05)
+    assert (busy.planned, awake) == (False, [])
+    leases.release(lease)
+
+    assert world.plan().planned
+    assert awake == [world.cluster.pk]
+
+
+def test_the_lease_is_free_again_after_a_cycle_and_after_one_that_failed(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.job()
+
+    def fail(*_: Any, **__: Any) -> Plan:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cycles, "plan_cycle", fail)
+    with pytest.raises(ZeroDivisionError):
+        world.plan()
+    monkeypatch.undo()
+
+    assert Lease.objects.get().expires_at is None
+    assert world.plan().started == 1
+    assert Lease.objects.get().token == 2
+
+
+def test_a_cluster_that_fails_holds_up_no_other(world: SmallWorld) -> None:
+    from tests.support.factories import SchedulerProfileFactory
+
+    other = SmallWorld()
+    other.node("n1")
+    job = other.job()
+    world.cluster.profile = SchedulerProfileFactory(plugins=["not-installed"])
+    world.cluster.save()
+
+    results = plan_all_clusters(trigger="clock")
+
+    assert [result.started for result in results] == [1]
+    job.refresh_from_db()
+    assert job.state == JobState.SCHEDULED
+
+
+def test_a_refusal_is_planned_again_at_once(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's first node drains while the plan is made; the second round finds the other node."""
+    other = world.node("n2", gpus=2)
+    job = world.job(gpus=2)
+    plan_cycle = cycles.plan_cycle
+
+    def slow_plan(*args: Any, **kwargs: Any) -> Plan:
+        plan = plan_cycle(*args, **kwargs)
+        Node.objects.filter(name="n1").update(draining=True)
+        return plan
+
+    monkeypatch.setattr(cycles, "plan_cycle", slow_plan)
+
+    result = world.plan()
+
+    assert (result.rounds, result.started, result.refused) == (2, 1, ())
+    assert Attempt.objects.get(job=job).tasks.get().node == other
+    refused = Cycle.objects.order_by("id").first()
+    assert refused is not None
+    assert refused.refused == [
+        {
+            "job": job.number,
+            "code": "WaitingForResources",
+            "message": "It was to start on n1, which is draining now.",
+        }
+    ]
+
+
+def test_a_plan_that_is_refused_every_time_is_not_tried_for_ever(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.job()
+    plan_cycle = cycles.plan_cycle
+
+    def stale(*args: Any, **kwargs: Any) -> Plan:
+        plan = plan_cycle(*args, **kwargs)
+        job = Job.objects.get()
+        Job.objects.update(generation=job.generation + 1)
+        return plan
+
+    monkeypatch.setattr(cycles, "plan_cycle", stale)
+
+    result = world.plan()
+
+    assert (result.rounds, result.started, len(result.refused)) == (cycles.MAX_ROUNDS, 0, 1)
+
+
+def test_a_planner_that_lost_its_lease_while_it_thought_writes_nothing(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.job()
+    plan_cycle = cycles.plan_cycle
+
+    def overtaken(*args: Any, **kwargs: Any) -> Plan:
+        plan = plan_cycle(*args, **kwargs)
+        Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+        assert leases.acquire(leases.cluster_scope(world.cluster.pk), holder="new", seconds=60)
+        return plan
+
+    monkeypatch.setattr(cycles, "plan_cycle", overtaken)
+
+    assert world.plan().started == 0
+
+    job.refresh_from_db()
+    assert job.state == JobState.QUEUED
+    assert Lease.objects.get().holder == "new"
+
+
+# ------------------------------------------------------------------ crashes
+
+
+class Killed(BaseException):
+    """What a process that is killed leaves behind: no handler of ours may catch it."""
+
+
+STEPS: dict[str, tuple[object, str]] = {
+    "after the snapshot": (cycles, "plan_cycle"),
+    "between plan and apply": (plans, "apply_starts"),
+    "after the jobs": (statements, "insert_attempts"),
+    "after the attempts": (statements, "insert_tasks_and_allocations"),
+    "after the node counters": (statements, "raise_device_counters"),
+    "before the events": (statements, "insert_events"),
+    "before the recording": (recordings, "record"),
+    "after the starts": (plans, "tell_waiting"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_t02_a_planner_killed_at_any_point_leaves_nothing_half_written(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    world.quota("gpu_millis", 4000)
+    gang = world.job(tasks=2, gpus=1)
+    waits = world.job(gpus=2)
+
+    def die(*_: Any, **__: Any) -> None:
+        connection.close()  # what the database sees when the process dies
+        raise Killed
+
+    monkeypatch.setattr(*STEPS[step], die)
+    monkeypatch.setattr(leases, "release", lambda _: None)
+    with pytest.raises(Killed):
+        world.plan()
+    monkeypatch.undo()
+
+    gang.refresh_from_db()
+    assert gang.state == (JobState.SCHEDULED if step == "after the starts" else JobState.QUEUED)
+    assert broken_invariants() == []
+    # The dead planner's term runs out by itself; then the next cycle completes what was not done.
+    assert not run_cycle(cluster_id=world.cluster.pk, trigger="test", patience_seconds=0).planned
+    Lease.objects.update(expires_at=timezone.now())
+    assert world.plan().planned
+    gang.refresh_from_db()
+    waits.refresh_from_db()
+    assert (gang.state, gang.epoch) == (JobState.SCHEDULED, 1)
+    assert waits.reason_code == "WaitingForResources"
+    assert Quota.objects.get().used == 2000
+
+
+def test_t21_a_restarted_planner_counts_use_once(world: SmallWorld) -> None:
+    line = world.quota("gpu_millis", 2000)
+    for _ in range(4):
+        world.job(gpus=1)
+
+    for _ in range(3):  # each cycle loads everything again, as a new process does
+        world.plan()
+
+    line.refresh_from_db()
+    assert line.used == 2000
+    assert Job.objects.filter(state=JobState.SCHEDULED).count() == 2
+
+
+# ------------------------------------------------------------------ recordings
+
+
+def test_a_recorded_cycle_is_replayed_to_the_same_bytes(world: SmallWorld) -> None:
+    for gpus in (1, 2, 0, 1, 16):
+        world.job(gpus=gpus)
+    result = world.plan()
+
+    cycle = Cycle.objects.get()
+    assert (cycle.pk, cycle.trigger, cycle.pending_count) == (result.cycle_id, "test", 5)
+    assert cycle.started_count == result.started == Attempt.objects.filter(cycle=cycle).count()
+    out = io.StringIO()
+    call_command("replay_cycle", str(cycle.pk), "--show", stdout=out)
+    assert f"cycle {cycle.pk}: identical" in out.getvalue()
+    assert "start job" in out.getvalue()
+    assert "wait WaitingForResources" in out.getvalue()
+
+
+def test_a_replay_that_differs_names_the_first_difference_and_fails(world: SmallWorld) -> None:
+    job = world.job(gpus=1)
+    world.plan()
+    cycle = Cycle.objects.get()
+    plan = codec.decode_plan(bytes(cycle.plan or b""))
+    cycle.plan = codec.encode_plan(Plan())
+    cycle.save()
+    assert len(plan.starts) == 1
+
+    with pytest.raises(CommandError, match="recorded 0 starts, now 1"):
+        call_command("replay_cycle", str(cycle.pk))
+    assert job.number
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda: Cycle.objects.update(snapshot=None), "dropped when they grew old"),
+        (lambda: Cycle.objects.update(plan=b"nonsense"), "not a recording"),
+        (lambda: Cycle.objects.all().delete(), "there is no cycle"),
+    ],
+)
+def test_a_cycle_that_cannot_be_replayed_says_why(
+    world: SmallWorld, spoil: Callable[[], object], message: str
+) -> None:
+    world.job()
+    cycle_id = world.plan().cycle_id
+    spoil()
+
+    with pytest.raises(CommandError, match=message):
+        call_command("replay_cycle", str(cycle_id))
+
+
+def test_cycles_that_decide_nothing_new_are_not_recorded(world: SmallWorld) -> None:
+    world.job(gpus=2)
+    world.job(gpus=2)
+
+    recorded = [world.plan().cycle_id for _ in range(4)]
+
+    # The first starts one; the second sees the other wait beside a running job; then nothing is new.
+    assert recorded[0] is not None
+    assert recorded[2:] == [None, None]
+    assert Cycle.objects.count() == len([cycle for cycle in recorded if cycle])
+
+
+# ------------------------------------------------------------------ retention
+
+
+def test_old_cycles_go_and_their_attempts_stay(world: SmallWorld) -> None:
+    old = CycleFactory(cluster=world.cluster, started_at=timezone.now() - timedelta(days=3))
+    new = CycleFactory(cluster=world.cluster)
+    attempt = AttemptFactory(cycle=old, state="succeeded", job__state=JobState.COMPLETED,
+                             job__completed_at=timezone.now())  # fmt: skip
+
+    assert retention.prune_cycles(days=2) == 1
+
+    assert list(Cycle.objects.all()) == [new]
+    attempt.refresh_from_db()
+    assert attempt.cycle is None
+
+
+def test_recordings_are_stripped_by_number_and_by_size(world: SmallWorld) -> None:
+    cycles_ = [
+        CycleFactory(cluster=world.cluster, snapshot=b"s" * 1000, policy=b"p", plan=b"l" * 1000)
+        for _ in range(5)
+    ]
+
+    assert retention.strip_recordings(keep=4, keep_bytes=10**9) == 1
+    assert retention.strip_recordings(keep=100, keep_bytes=4000) == 2
+    kept = Cycle.objects.filter(snapshot__isnull=False).values_list("id", flat=True)
+    assert sorted(kept) == [cycles_[3].pk, cycles_[4].pk]
+
+
+def test_the_newest_recording_is_kept_however_large(world: SmallWorld) -> None:
+    CycleFactory(cluster=world.cluster, snapshot=b"s" * 1000, policy=b"p", plan=b"l")
+
+    assert retention.strip_recordings(keep=1, keep_bytes=10) == 0
+
+
+def test_idempotency_keys_go_after_a_day(world: SmallWorld) -> None:
+    old, new = IdempotencyKeyFactory(), IdempotencyKeyFactory()
+    type(old).objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(hours=25))
+
+    assert retention.prune_idempotency_keys() == 1
+
+    assert list(type(new).objects.all()) == [new]
+
+
+def test_logs_of_attempts_that_ended_long_ago_go_and_those_of_live_ones_stay(world: SmallWorld) -> None:
+    long_ago = timezone.now() - timedelta(days=40)
+    ended = AttemptFactory(state="succeeded", ended_at=long_ago, job__state=JobState.COMPLETED,
+                           job__completed_at=long_ago)  # fmt: skip
+    LogChunkFactory(task__attempt=ended, received_at=long_ago)
+    live = LogChunkFactory(task__attempt__state="succeeded", task__attempt__job__state=JobState.FAILED,
+                           task__attempt__job__completed_at=timezone.now(), received_at=long_ago,
+                           task__attempt__ended_at=timezone.now())  # fmt: skip
+
+    assert retention.prune_logs(days=0) == 0
+    assert retention.prune_logs(days=30) == 1
+
+    assert list(type(live).objects.all()) == [live]
