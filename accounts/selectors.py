@@ -12,7 +12,7 @@ from accounts.models import ApiToken, AuditEvent, Project, ProjectRole, User
 def visible_projects(user: User) -> QuerySet[Project]:
     """Projects the person belongs to in any role; all of them for operators, auditors and admins."""
     projects = Project.objects.select_related("organization")
-    if not permissions.sees_everything(user):
+    if not (user.is_operator or user.is_auditor):
         projects = projects.filter(pk__in=_memberships(user).values("project"))
     return _within_token(projects, user)
 
