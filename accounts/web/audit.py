@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_date
 from django.views.decorators.http import require_GET
 
 from accounts import permissions
-from accounts.models import AuditEvent, AuditOutcome
+from accounts.models import AuditCheck, AuditEvent, AuditOutcome
 from accounts.selectors import visible_audit_events
 from accounts.web.pages import page, reader
 
@@ -48,6 +48,7 @@ def show(request: HttpRequest) -> HttpResponse:
             "filtered": any(given.values()) or bool(before),
             "actions": list(actions),
             "outcomes": AuditOutcome.choices,
+            "check": AuditCheck.objects.first(),
         },
     )
 

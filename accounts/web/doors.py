@@ -4,58 +4,74 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
-from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView, LogoutView
-from django.http import HttpResponse
-from django.utils.translation import gettext_lazy as _
+from django.contrib.auth import REDIRECT_FIELD_NAME, login, logout
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts.backends import demo_logins_allowed
 from accounts.models import SiteRole, User
+from accounts.services.signin import SignInRefused, sign_in
+from accounts.services.signin import sign_out as note_sign_out
+
+MOST_DEMO_PEOPLE = 12
 
 
-class SignInForm(AuthenticationForm):
-    error_messages = {
-        "invalid_login": _("This name and password do not fit together. Both are case-sensitive."),
-        "inactive": _("This account is closed. An administrator can open it again."),
-    }
+@sensitive_post_parameters("password")
+@csrf_protect
+@never_cache
+@require_http_methods(["GET", "POST"])
+def signin(request: HttpRequest) -> HttpResponse:
+    """Name and password; a refusal says what to do, and how long to wait after too many wrong ones."""
+    target = request.POST.get(REDIRECT_FIELD_NAME) or request.GET.get(REDIRECT_FIELD_NAME, "")
+    if not url_has_allowed_host_and_scheme(
+        target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    ):
+        target = "home"
+    if request.user.is_authenticated:
+        return redirect(target)
+    context: dict[str, Any] = {"next": "" if target == "home" else target, "username": ""}
+    status = 200
+    if request.method == "POST":
+        context["username"] = request.POST.get("username", "").replace("\x00", "")[:150]
+        try:
+            person = sign_in(
+                username=request.POST.get("username", ""),
+                password=request.POST.get("password", ""),
+                user_agent=request.headers.get("User-Agent", ""),
+            )
+        except SignInRefused as error:
+            context["error"], status = error, error.status
+        else:
+            login(request, person, backend="accounts.backends.PasswordBackend")
+            return redirect(target)
+    return render(
+        request, "accounts/signin.html", context | {"demo_people": _demo_people(request)}, status=status
+    )
 
 
-class SignIn(LoginView):
-    """Name and password; after too many wrong ones the page says how long to wait (axes counts them)."""
-
-    template_name = "accounts/signin.html"
-    authentication_form = SignInForm
-    redirect_authenticated_user = True
-
-    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        request = self.request
-        locked = bool(getattr(request, "axes_locked_out", False))
-        request.axes_locked_out = False  # type: ignore[attr-defined]  # this page says it better than axes' own
-        context = self.get_context_data(
-            form=form,
-            locked_minutes=round(settings.AXES_COOLOFF_TIME * 60) if locked else None,
-            demo_refused=getattr(request, "demo_account_refused", False),
-        )
-        return self.render_to_response(context, status=429 if locked else 200)
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**kwargs) | {"demo_people": self._demo_people()}
-
-    def _demo_people(self) -> list[dict[str, str]]:
-        """The demo accounts, where their passwords work: on this machine, outside production."""
-        if not demo_logins_allowed(self.request):
-            return []
-        people = User.objects.filter(is_demo=True, is_active=True).order_by("id")[:12]
-        return [
-            {
-                "username": person.username,
-                "password": f"{person.username}-demo",
-                "role": person.get_site_role_display() if person.site_role != SiteRole.NONE else "researcher",
-            }
-            for person in people
-        ]
+def _demo_people(request: HttpRequest) -> list[dict[str, str]]:
+    """The demo accounts, where their passwords work: on this machine, outside production."""
+    if not demo_logins_allowed(request):
+        return []
+    people = User.objects.filter(is_demo=True, is_active=True).order_by("id")[:MOST_DEMO_PEOPLE]
+    return [
+        {
+            "username": person.username,
+            "password": f"{person.username}-demo",
+            "role": person.get_site_role_display() if person.site_role != SiteRole.NONE else "researcher",
+        }
+        for person in people
+    ]
 
 
-class SignOut(LogoutView):
-    http_method_names = ["post", "options"]
+@require_POST
+def signout(request: HttpRequest) -> HttpResponse:
+    if isinstance(request.user, User):
+        note_sign_out(user=request.user)
+    logout(request)
+    return redirect("signin")

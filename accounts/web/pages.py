@@ -23,7 +23,7 @@ TITLES = {403: "You may not do that", 404: "Nothing here", 409: "It has changed 
 
 
 def page(view: View) -> View:
-    """A view for people who are signed in; errors of the services become a page, or a message after a post."""
+    """A view for people who are signed in; errors of services become a page, or a message after a post."""
 
     @functools.wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -7,8 +7,8 @@ from django.urls import path
 from accounts.web import audit, doors, projects, settings, tokens
 
 urlpatterns = [
-    path("signin/", doors.SignIn.as_view(), name="signin"),
-    path("signout/", doors.SignOut.as_view(), name="signout"),
+    path("signin/", doors.signin, name="signin"),
+    path("signout/", doors.signout, name="signout"),
     path("settings/", settings.show, name="settings"),
     path("settings/theme/", settings.change_theme, name="theme"),
     path("settings/password/", settings.change_password, name="password"),

@@ -19,6 +19,7 @@ from scheduler import labels
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref
+from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.web import reads
 
 #: An allocated GPU that does less than this much work shows as idle.
@@ -210,8 +211,6 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
 @require_POST
 @page
 def act(request: HttpRequest, node_id: int, verb: str) -> HttpResponse:
-    from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
-
     if verb not in DONE:
         raise Http404
     user = reader(request)

@@ -21,6 +21,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
+from scheduler.services.logs import read_log
 from scheduler.web.reads import exit_words
 
 TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "events": "Events"}
@@ -162,8 +163,6 @@ def _why(job: Job, user: Any) -> dict[str, Any]:
 
 
 def _log(job: Job, stream: str, whole_page: bool) -> dict[str, Any]:
-    from scheduler.services.logs import read_log
-
     piece = read_log(job=job, stream=stream, offset=0, limit=FIRST_LOG_BYTES)
     text, used = whole_characters(bytes(piece.data))
     return {
@@ -191,8 +190,6 @@ def download_log(request: HttpRequest, number: int) -> HttpResponse | StreamingH
     job = job_by_ref(reader(request), number)
     stream = request.GET.get("stream", "merged")
     stream = stream if stream in STREAMS else "merged"
-
-    from scheduler.services.logs import read_log
 
     def pieces() -> Any:
         offset = 0

@@ -149,18 +149,22 @@
 
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-pick-all]")) {
-      $$("input[name='job']", event.target.closest("form")).forEach((box) => { box.checked = event.target.checked; });
+      $$("input[name='job']:not(:disabled)", event.target.closest("form")).forEach((box) => { box.checked = event.target.checked; });
     }
     const form = event.target.closest("[data-bulk]");
-    if (form) {
-      const count = $$("input[name='job']:checked", form).length;
-      $$("[data-bulk-action]", form).forEach((button) => { button.disabled = !count; });
-      const word = $("[data-bulk-count]", form);
-      if (word) word.textContent = count ? count + " selected" : "";
-    }
+    if (form) countChosen(form);
     const auto = event.target.closest("form[data-auto]");
     if (auto && event.target.matches("select")) auto.requestSubmit();
   });
+
+  // The verbs appear once something is chosen.
+  function countChosen(form) {
+    const count = $$("input[name='job']:checked", form).length;
+    const bar = $("#bulk-bar", form);
+    bar.hidden = !count;
+    $$("[data-bulk-action]", bar).forEach((button) => { button.disabled = !count; });
+    $("[data-bulk-count]", bar).textContent = count === 1 ? "1 job chosen" : count + " jobs chosen";
+  }
 
   // ------------------------------------------------------------ a grid one walks with arrows
 
@@ -234,6 +238,7 @@
 
   function ready(root) {
     $$("[data-live-log]", root).forEach(watchLog);
+    $$("[data-bulk]", root).forEach(countChosen);
     const zone = $("[data-browser-zone]", root);
     if (zone && !zone.dataset.ready) {
       zone.dataset.ready = "1";

@@ -1,0 +1,129 @@
+"""Submitting a job: the form, its examples and copies, and the preview beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
+
+from accounts.errors import MusterError
+from accounts.models import User
+from accounts.selectors import default_project, submit_projects
+from accounts.services import audit
+from accounts.web.pages import page, reader
+from scheduler.models import Device, PriorityClass
+from scheduler.selectors import job_by_ref, visible_queues
+from scheduler.services.jobs import submit_job
+from scheduler.services.sbatch import Unhonoured, parse_sbatch
+from scheduler.web import forms
+from scheduler.web.preview import panel_of
+
+MOST_SHOWN_IGNORED: Final = 20
+
+
+@require_http_methods(["GET", "POST"])
+@page
+def show(request: HttpRequest) -> HttpResponse:
+    user = reader(request)
+    if request.method == "POST":
+        return _submit(request, user)
+    context: dict[str, Any] = {}
+    form: Mapping[str, str] = forms.EXAMPLES.get(request.GET.get("example", ""), {})
+    if request.GET.get("copy"):
+        job = job_by_ref(user, request.GET["copy"])
+        form, context["copied"] = forms.form_of(job), job
+    return _render(request, user, form, context)
+
+
+def _submit(request: HttpRequest, user: User) -> HttpResponse:
+    form = request.POST.dict()
+    try:
+        payload, ignored = read(form, user)
+        job = submit_job(
+            payload=payload, by=user, via="sbatch" if forms.is_sbatch(form.get("what", "")) else "web"
+        )
+    except MusterError as error:
+        audit.record_refusal(error, by=user)
+        problems = forms.by_form_field(error.problems)
+        return _render(request, user, form, {"error": error, "problems": problems}, status=error.status)
+    if job.array_id is not None:
+        messages.success(request, f"The array is submitted; job {job.number} is its first.")
+    for directive in ignored[:MOST_SHOWN_IGNORED]:
+        messages.warning(
+            request, f"Line {directive.line} has no effect: {directive.text}. {directive.reason}"
+        )
+    return redirect("job", number=job.number)
+
+
+def read(form: Mapping[str, str], user: User) -> tuple[dict[str, Any], list[Unhonoured]]:
+    """The request of a form; what was filled in wins over a script's own lines, save project and queue."""
+    payload = forms.payload_of(form, time_zone=user.time_zone)
+    what = form.get("what", "").replace("\r\n", "\n")
+    if not forms.is_sbatch(what):
+        return payload, []
+    # These two are chosen for everybody beforehand, so a script that names them means it.
+    chosen = {name: payload.pop(name) for name in ("project", "queue") if name in payload}
+    translated, ignored = parse_sbatch(what, overrides=payload)
+    return chosen | translated, ignored
+
+
+def _render(
+    request: HttpRequest, user: User, form: Mapping[str, str], extra: dict[str, Any], status: int = 200
+) -> HttpResponse:
+    problems = extra.get("problems", {})
+    priorities = list(
+        PriorityClass.objects.filter(value__lte=user.priority_ceiling).values_list("value", "name")
+    )
+    own = form.get("priority", "")
+    context = {
+        "form": form,
+        "problems": problems,
+        "projects": list(submit_projects(user).order_by("name", "id")),
+        "default_project": default_project(user),
+        "queues": list(visible_queues(user).order_by("name", "id")),
+        "gpu_models": list(
+            Device.objects.filter(kind="gpu", gone=False)
+            .exclude(model="")
+            .order_by("model")
+            .values_list("model", flat=True)
+            .distinct()
+        ),
+        "priorities": [(value, name.lower()) for value, name in priorities],
+        "own_priority": own if own and own not in {str(value) for value, _ in priorities} else "",
+        "advanced_open": any(form.get(name) or problems.get(name) for name in forms.ADVANCED),
+    } | extra
+    return render(request, "scheduler/submit.html", context, status=status)
+
+
+@require_POST
+@page
+def preview(request: HttpRequest) -> HttpResponse:
+    """What would become of the form as it stands; writes nothing."""
+    user = reader(request)
+    form = request.POST.dict()
+    context: dict[str, Any] = {"empty": not form.get("what", "").strip()}
+    if not context["empty"]:
+        try:
+            payload, ignored = read(form, user)
+            context["panel"] = panel_of(payload, by=user)
+            context["ignored"] = ignored[:MOST_SHOWN_IGNORED]
+            context["curl"] = _curl(request, payload)
+            context["sbatch"] = forms.as_sbatch(form)
+        except MusterError as error:
+            context["error"] = error
+    return render(request, "scheduler/preview.html", context)
+
+
+def _curl(request: HttpRequest, payload: Mapping[str, Any]) -> str:
+    """The same request for a program, quoted for a POSIX shell."""
+    body = json.dumps(payload, ensure_ascii=False, indent=2).replace("'", "'\\''")
+    url = request.build_absolute_uri("/api/v1/jobs")
+    return (
+        f"curl {url} \\\n  -H 'Authorization: Bearer YOUR_TOKEN' \\\n"
+        f"  -H 'Content-Type: application/json' \\\n  -d '{body}'"
+    )
