@@ -141,6 +141,12 @@ def preview(
 
     Raises KeyError when its queue or project is not in the snapshot.
     """
+    asked, job_id = with_job(snapshot, job)
+    return explain(asked, policy, job_id, plugins=plugins)
+
+
+def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
+    """The snapshot as it would be with one more job, and that job's id."""
     taken = np.concatenate([snapshot.pending.id, snapshot.running.id])
     job_id = int(taken.max(initial=0)) + 1
     row = {
@@ -158,7 +164,7 @@ def preview(
     asked = Snapshot.build(
         **(groups | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
     )
-    return explain(asked, policy, job_id, plugins=plugins)
+    return asked, job_id
 
 
 def _after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins) -> Answers:
