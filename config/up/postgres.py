@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
+from psycopg import sql
 
 from config.up.ports import free_port
 from config.up.processes import Process
@@ -96,11 +97,14 @@ class Postgres:
             if "does not exist" not in str(error):
                 return False
         try:
-            with self._connect("postgres") as connection:
-                connection.execute(f'CREATE DATABASE "{DATABASE}"')
+            self.create_database(DATABASE)
             return True
         except psycopg.Error:
             return False
+
+    def create_database(self, name: str) -> None:
+        with self._connect("postgres") as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def _connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(

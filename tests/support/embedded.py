@@ -1,26 +1,49 @@
 """A pytest plugin that starts PostgreSQL and Valkey before the settings are read, and throws them away after.
 
 Servers named by DATABASE_URL and REDIS_URL are used instead; the database's role then needs CREATEDB.
+
+Migrating an empty database takes longer than most of the suite, so a migrated data folder is kept in pytest's
+cache under a name made from the migrations, and each run starts from a copy of it.
 """
 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import shutil
+import subprocess
+import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from config.up.servers import EmbeddedServers
-from config.up.state import StateFolder
+from config.up.state import StateFolder, write_private
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".pytest_cache" / "muster"
+TEST_DATABASE = "test_muster"  # the name that Django gives to the test database of `muster`
+started_here = False
 
 
 def start() -> None:
+    """Start what the environment does not name, on a scratch folder."""
+    global started_here
     scratch = Path(tempfile.mkdtemp(prefix="muster-test-"))
     scratch.chmod(0o755)  # root's PostgreSQL runs under another account, which must get in
     # No test, and no command that a test runs, may touch the state of a portal that somebody uses.
     os.environ["MUSTER_STATE"] = str(scratch)
-    servers = EmbeddedServers(StateFolder.find(), throw_away=True)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    state = StateFolder.find()
+    write_private(state.path / "postgres_password", "only-for-tests\n")  # kept data knows its password
+    servers = EmbeddedServers(state, throw_away=True)
+    started_here = servers.postgres is not None
+    kept = CACHE / f"{fingerprint()}.tar"
+    if started_here and kept.exists():
+        unpack(kept, servers)
 
     def stop() -> None:
         servers.stop()
@@ -28,9 +51,67 @@ def start() -> None:
 
     atexit.register(stop)
     servers.start()
+    if started_here and not kept.exists() and migrate(servers):
+        servers.stop()
+        keep(kept, servers)
+        servers.start()
     os.environ["DATABASE_URL"] = servers.database_url
     os.environ["REDIS_URL"] = servers.redis_url
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def fingerprint() -> str:
+    """Changes whenever a migrated database could come out differently."""
+    files = sorted(ROOT.glob("*/migrations/*.py"))
+    content = b"\0".join(
+        [str(os.geteuid()).encode(), (ROOT / "requirements.txt").read_bytes()]
+        + [str(file.relative_to(ROOT)).encode() + file.read_bytes() for file in files]
+    )
+    return hashlib.sha256(content).hexdigest()[:20]
+
+
+def migrate(servers: EmbeddedServers) -> bool:
+    """Migrate the test database; False leaves it, and the words for it, to the first test that needs it."""
+    assert servers.postgres is not None
+    servers.postgres.create_database(TEST_DATABASE)
+    url = servers.database_url.rpartition("/")[0] + f"/{TEST_DATABASE}"
+    done = subprocess.run(
+        [sys.executable, "manage.py", "migrate", "--skip-checks", "-v", "0"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "config.settings.test",
+            "DATABASE_URL": url,
+            "REDIS_URL": servers.redis_url,
+        },
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+def keep(file: Path, servers: EmbeddedServers) -> None:
+    assert servers.postgres is not None
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for old in CACHE.glob("*.tar"):
+        old.unlink(missing_ok=True)
+    temporary = file.with_suffix(f".{os.getpid()}.tmp")
+    with tarfile.open(temporary, "w") as archive:
+        archive.add(servers.postgres.data, "data")
+    temporary.replace(file)
+
+
+def unpack(file: Path, servers: EmbeddedServers) -> None:
+    assert servers.postgres is not None
+    home = servers.postgres.home
+    home.mkdir(parents=True)
+    with tarfile.open(file) as archive:
+        archive.extraction_filter = lambda member, path: member  # ours, with its owner and modes
+        archive.extractall(home)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if started_here:
+        config.option.reuse_db = True
 
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
