@@ -1,4 +1,4 @@
-"""Lets Django find the commands that live beside the wiring."""
+"""Lets Django find the commands that live beside the wiring, and Celery its app."""
 
 from __future__ import annotations
 
@@ -8,3 +8,9 @@ from django.apps import AppConfig
 class ConfigConfig(AppConfig):
     name = "config"
     verbose_name = "Muster"
+
+    def ready(self) -> None:
+        """Every thread of every process sends to our broker: Celery alone would fall back to one on localhost."""
+        from config.celery import app
+
+        app.set_default()

@@ -1,4 +1,4 @@
-"""The ASGI entry point: HTTP for Django, websockets for the live pages."""
+"""The ASGI entry point: HTTP for Django, websockets for the live pages, and a door of their own for agents."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.production")
 http = get_asgi_application()  # before anything that imports models
 
+from scheduler.api.agent import AgentDoor  # noqa: E402
 from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
 from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402
 
-application = ProtocolTypeRouter(
-    {"http": http, "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
+application = AgentDoor(
+    ProtocolTypeRouter({"http": http, "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))})
 )

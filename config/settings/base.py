@@ -218,7 +218,8 @@ AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_HANDLER = "axes.handlers.database.AxesDatabaseHandler"
-AXES_ENABLE_ACCESS_FAILURE_LOG = True
+AXES_ENABLE_ACCESS_FAILURE_LOG = False  # the audit trail has them
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # a lock ends when we say it does
 AXES_VERBOSE = False
 AXES_DISABLE_ACCESS_LOG = True
 AXES_CLIENT_IP_CALLABLE = "accounts.context.client_address"
@@ -290,11 +291,15 @@ CHECKPOINT_PATH = env.str("CHECKPOINT_PATH", default="/tmp/checkpoints")  # noqa
 # A scope's lease, and how long a silent node may keep its work before it counts as lost.
 MUSTER_LEASE_SECONDS = env.int("MUSTER_LEASE_SECONDS", default=15)
 MUSTER_NODE_SILENT_SECONDS = env.int("MUSTER_NODE_SILENT_SECONDS", default=30)
-MUSTER_NODE_LOST_SECONDS = env.int("MUSTER_NODE_LOST_SECONDS", default=120)
+# Longer than a restart of the server takes, or its repair: until then a node that is cut off works on, then
+# it stops its jobs by itself, and only after that are they started elsewhere.
+MUSTER_NODE_LOST_SECONDS = env.int("MUSTER_NODE_LOST_SECONDS", default=900)
 # An agent's sync call is held open this long when there is nothing to say.
 MUSTER_SYNC_HOLD_SECONDS = env.float("MUSTER_SYNC_HOLD_SECONDS", default=20.0)
 # From SIGTERM to SIGKILL (V11).
 MUSTER_GRACE_SECONDS = env.int("MUSTER_GRACE_SECONDS", default=60)
+# Of each output stream of a task; the rest is dropped, visibly.
+MUSTER_LOG_CAP_BYTES = env.int("MUSTER_LOG_CAP_BYTES", default=64 * 1024 * 1024)
 # What is kept, in days.
 MUSTER_KEEP_CYCLES_DAYS = env.int("MUSTER_KEEP_CYCLES_DAYS", default=2)
 MUSTER_KEEP_LOGS_DAYS = env.int("MUSTER_KEEP_LOGS_DAYS", default=30)

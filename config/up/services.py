@@ -131,7 +131,7 @@ def agent(env: Environment, node: LocalNode, *, server_url: str) -> Process:
         name=node.name,
         argv=[
             *(sys.executable, "-m", "scheduler.agent", "--server", server_url),
-            *("--state", str(folder), *node.agent_arguments()),
+            *("--state", str(folder), "--die-with-parent", *node.agent_arguments()),
         ],
         env=env.for_agent(),
         log_folder=env.state.logs,

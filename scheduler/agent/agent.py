@@ -1,0 +1,339 @@
+"""The agent: keeps one call to the server open, reports at once what changes, and sends what tasks print."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from scheduler.agent import PROTOCOL, VERSION, processes
+from scheduler.agent.client import Refused, ServerClient, ServerUnreachable, clock_ms
+from scheduler.agent.inventory import Overrides, take_inventory, without_samples
+from scheduler.agent.keeper_link import KeeperLink
+from scheduler.agent.logs import LogUploader
+from scheduler.agent.orders import task_order
+from scheduler.agent.protocol import SyncAnswer, SyncRequest, TaskOrder
+from scheduler.agent.table import TaskTable
+
+SYNC: Final = "/api/v1/agent/sync"
+#: Tasks that end within this of each other share a report; a person does not notice, a batch of 500 does.
+LINGER_SECONDS: Final = 0.01
+MAX_REPORTS: Final = 500
+LOG_SECONDS: Final = 0.25
+INVENTORY_SECONDS: Final = 30.0
+#: On a stop of everything: for the tasks to end and for the server to hear of it.
+SHUTDOWN_SECONDS: Final = 9.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    server: str
+    name: str
+    state: Path
+    join_token: str
+    overrides: Overrides
+    insecure_ok: bool = False
+    ca_file: str | None = None
+    #: End our tasks with the process that started us; 0 lets them live.
+    parent_pid: int = 0
+
+
+def say(text: str) -> None:
+    print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + f"Z {text}", flush=True)
+
+
+class Backoff:
+    """Waits longer after each failure, with jitter so that a fleet does not come back in step."""
+
+    def __init__(self, first_seconds: float = 0.2, most_seconds: float = 5.0) -> None:
+        self.first_seconds, self.most_seconds = first_seconds, most_seconds
+        self.failures = 0
+
+    def succeeded(self) -> None:
+        self.failures = 0
+
+    def wait(self, stopping: threading.Event) -> None:
+        seconds = min(self.most_seconds, self.first_seconds * 2 ** min(self.failures, 10))
+        self.failures += 1
+        stopping.wait(seconds * (0.5 + random.random() / 2))
+
+
+class Agent:
+    """One node. Three threads share the table: `poll` asks for work, `report` tells what changed, `logs` uploads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.session = uuid.uuid4().hex
+        self.table = TaskTable()
+        self.stopping = threading.Event()
+        self.link = KeeperLink(settings.state, watch_pid=settings.parent_pid, on_records=self._on_records)
+        self._identity = settings.state / "identity.json"
+        self._key = ""
+        self._registering = threading.Lock()
+        self._last_lease = 0.0
+        self._sent_inventory: dict[str, Any] | None = None
+        self._inventory_at = 0.0
+        self._inventory: dict[str, Any] = {}
+        self._reached = True
+
+    # ------------------------------------------------------------ start and stop
+
+    def run(self) -> None:
+        (self.settings.state / "tasks").mkdir(mode=0o700, exist_ok=True)
+        self.link.start()
+        if len(self.table):
+            say(f"adopted {len(self.table)} tasks from before this start")
+        threads = [
+            threading.Thread(target=self._guard(self._poll), name="poll", daemon=True),
+            threading.Thread(target=self._guard(self._report), name="report", daemon=True),
+            threading.Thread(target=self._guard(self._upload), name="logs", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        self.stopping.wait()
+        if self.settings.parent_pid:
+            self._end_tasks()
+        self.link.close()
+
+    def _guard(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A thread that dies of a mistake takes the agent with it: whoever supervises us starts a sound one."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception:
+                import traceback
+
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(70)
+
+        return guarded
+
+    def _end_tasks(self) -> None:
+        """The whole portal stops: so do our tasks, and the server is told so that it can run them again."""
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
+        if live := self.table.live():
+            say(f"stopping {live} tasks")
+        self.link.shutdown()
+        while self.table.live() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        client = self._client()
+        try:
+            self._send_reports(client)
+        except (ServerUnreachable, Refused):
+            say("the server is away; it will hear at the next start")
+
+    def _on_records(self, records: list[Any], complete: bool) -> None:
+        self.table.update(records, complete=complete)
+
+    # ------------------------------------------------------------ who we are
+
+    def _client(self) -> ServerClient:
+        s = self.settings
+        client = ServerClient(s.server, insecure_ok=s.insecure_ok, ca_file=s.ca_file)
+        client.key = self._key
+        return client
+
+    def _load_key(self) -> bool:
+        try:
+            identity = json.loads(self._identity.read_text())
+        except (OSError, ValueError):
+            return False
+        if identity.get("name") != self.settings.name:
+            return False
+        self._key = str(identity["key"])
+        return True
+
+    def _register(self, client: ServerClient) -> None:
+        """Swap the join token for a key of our own; raises Refused when the server will not have us."""
+        if not self.settings.join_token:
+            raise Refused(
+                401, "no-join-token",
+                "This node has no valid key and no join token. Make one with `manage.py join_token` and give it "
+                "with --join-token-file or MUSTER_JOIN_TOKEN.",
+            )  # fmt: skip
+        client.key = ""
+        answer = client.post(
+            "/api/v1/agent/register",
+            {
+                "protocol": PROTOCOL,
+                "join_token": self.settings.join_token,
+                "name": self.settings.name,
+                "inventory": self._measure(),
+            },
+        )
+        self._key = str(answer["agent_key"])
+        identity = {"name": self.settings.name, "node_id": answer["node_id"], "key": self._key}
+        fresh = self._identity.with_suffix(".new")
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(identity, file)
+        fresh.replace(self._identity)
+        say(f"registered as node {self.settings.name} ({answer['node_id']}) of cluster {answer['cluster']}")
+
+    def _measure(self) -> dict[str, Any]:
+        now = time.monotonic()
+        if not self._inventory or now - self._inventory_at > INVENTORY_SECONDS:
+            self._inventory = take_inventory(self.settings.overrides, self.settings.state)
+            self._inventory_at = now
+        return self._inventory
+
+    # ------------------------------------------------------------ poll: ask for work
+
+    def _poll(self) -> None:
+        client = self._client()
+        backoff = Backoff()
+        hold_seconds = 0.0
+        if not self._load_key():
+            self._key = ""
+        while not self.stopping.is_set():
+            try:
+                if not self._key:
+                    self._register(client)
+                client.key = self._key
+                answer = self._sync(client, wait_seconds=hold_seconds, inventory=True)
+            except ServerUnreachable as error:
+                self._lost_contact(str(error))
+                hold_seconds = 0.0
+                backoff.wait(self.stopping)
+                continue
+            except Refused as error:
+                say(f"refused: {error}")
+                if error.status == 401:
+                    self._key = ""
+                backoff.wait(self.stopping)
+                continue
+            if not self._reached:
+                say("the server answers again")
+                self._reached = True
+            backoff.succeeded()
+            hold_seconds = answer["hold_seconds"]
+
+    def _lost_contact(self, why: str) -> None:
+        if self._reached:
+            say(f"no answer from the server ({why}); tasks go on, and reports wait")
+            self._reached = False
+
+    def _sync(
+        self, client: ServerClient, *, wait_seconds: float, inventory: bool, reports: list[Any] | None = None
+    ) -> SyncAnswer:
+        request = SyncRequest(
+            protocol=PROTOCOL,
+            session=self.session,
+            wait_seconds=wait_seconds,
+            known=self.table.known() if inventory else [],
+            reports=reports or [],
+            boot_id=processes.boot_id(),
+            agent_version=VERSION,
+            clock_ms=clock_ms(),
+        )
+        measured = self._measure() if inventory else None
+        if measured is not None and self._is_news(measured):
+            request["inventory"] = measured
+        sent_at = time.monotonic()
+        answer: SyncAnswer = client.post(SYNC, request, timeout_seconds=wait_seconds + 20.0)
+        if "inventory" in request:
+            self._sent_inventory = request["inventory"]
+        if answer["inventory_wanted"]:
+            self._sent_inventory = None
+        self._take(answer, sent_at=sent_at)
+        return answer
+
+    def _is_news(self, measured: dict[str, Any]) -> bool:
+        if self._sent_inventory is None:
+            return True
+        has_samples = any("utilisation_percent" in device for device in measured["devices"])
+        if has_samples and measured is not self._sent_inventory:
+            return True
+        return without_samples(measured) != without_samples(self._sent_inventory)
+
+    def _take(self, answer: SyncAnswer, *, sent_at: float) -> None:
+        """Do what the server says; each part may come twice."""
+        now = time.monotonic()
+        self.table.cap_bytes = answer["log_cap_bytes"]
+        if answer["fence_seconds"] and now - self._last_lease > 0.5:
+            # From when we asked: however long the answer took, the server counts from before it.
+            self.link.extend_lease(max(0.1, answer["fence_seconds"] - (now - sent_at)))
+            self._last_lease = now
+        orders: list[TaskOrder] = []
+        for assignment in answer["assignments"]:
+            order = task_order(assignment, self.settings.state, node_name=self.settings.name)
+            if self.table.add(
+                assignment["task"], assignment["epoch"], job=assignment["job"], folder=order["folder"]
+            ):
+                orders.append(order)
+        if orders:
+            self.link.start_tasks(orders)
+        for stop in answer["stops"]:
+            entry = self.table.get(stop["task"], stop["epoch"])
+            if entry is None:
+                continue
+            entry.stale = entry.stale or stop["stale"]
+            if not entry.ended:
+                self.link.stop_task(entry.key, reason=stop["reason"], grace_seconds=stop["grace_seconds"])
+        if answer["verify"]:
+            self.table.verify(answer["verify"])
+
+    # ------------------------------------------------------------ report: tell what changed
+
+    def _report(self) -> None:
+        client = self._client()
+        backoff = Backoff()
+        while not self.stopping.is_set():
+            with self.table.changed:
+                self.table.changed.wait_for(self.table.has_pending_reports, timeout=1.0)
+            if not self._key or not self.table.has_pending_reports():
+                self.stopping.wait(0 if self._key else 0.2)
+                continue
+            time.sleep(LINGER_SECONDS)
+            try:
+                self._send_reports(client)
+                backoff.succeeded()
+            except ServerUnreachable:
+                backoff.wait(self.stopping)
+            except Refused as error:
+                say(f"a report was refused: {error}")
+                backoff.wait(self.stopping)
+
+    def _send_reports(self, client: ServerClient) -> None:
+        reports, versions = self.table.pending_reports(MAX_REPORTS)
+        if reports:
+            client.key = self._key
+            self._sync(client, wait_seconds=0.0, inventory=False, reports=reports)
+            self.table.acknowledge(versions)
+
+    # ------------------------------------------------------------ logs
+
+    def _upload(self) -> None:
+        uploader = LogUploader(self.table, self._client())
+        backoff = Backoff()
+        while not self.stopping.is_set():
+            if done := self.table.take_finished():
+                self.link.forget(done)
+            if not self._key:
+                self.stopping.wait(0.2)
+                continue
+            try:
+                uploader.client.key = self._key
+                pumped = uploader.pump()
+                backoff.succeeded()
+            except ServerUnreachable:
+                backoff.wait(self.stopping)
+                continue
+            except Refused as error:
+                say(f"logs were refused: {error}")
+                backoff.wait(self.stopping)
+                continue
+            if not pumped.more:
+                uploader.cut_back()
+                self.stopping.wait(LOG_SECONDS)

@@ -1,0 +1,185 @@
+"""What this machine has: CPUs, memory, storage, GPUs and NUMA domains, measured or as the command line says."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from scheduler.agent import VERSION, processes
+
+MIB: Final = 1024 * 1024
+#: `4xH100-80GB` or `2xA100-40GB,2xT4-16GB`: count, model, memory.
+_FAKE: Final = re.compile(r"(\d{1,3})x([A-Za-z0-9][A-Za-z0-9 ._/-]*?)-(\d{1,5})(?:GB|GiB|G)")
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line says; None is measured."""
+
+    cpus: int | None = None
+    memory_mib: int | None = None
+    storage_mib: int | None = None
+    fake_gpus: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
+    numa_domains: int | None = None
+
+
+class BadFakeGpus(ValueError):
+    """`--fake-gpus` cannot be read."""
+
+
+def take_inventory(overrides: Overrides, state: Path) -> dict[str, Any]:
+    """Everything the server should know of this machine, in its units."""
+    devices = parse_fake_gpus(overrides.fake_gpus) if overrides.fake_gpus else real_gpus()
+    domains = overrides.numa_domains or numa_domains()
+    if overrides.fake_gpus:
+        for position, device in enumerate(devices):
+            device["numa_domain"] = position * domains // len(devices)
+    return {
+        "hostname": socket.gethostname(),
+        "agent_version": VERSION,
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "boot_id": processes.boot_id(),
+        "cpu_millis": (overrides.cpus or usable_cpus()) * 1000,
+        "memory_mib": overrides.memory_mib or memory_mib(),
+        "storage_mib": overrides.storage_mib or storage_mib(state),
+        "numa_domains": domains,
+        "labels": overrides.labels,
+        "partitions": list(overrides.partitions),
+        "devices": devices,
+    }
+
+
+def usable_cpus() -> int:
+    """The cores this process may use, which in a container may be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_mib() -> int:
+    """The machine's memory, or the limit of the cgroup we are in when that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(limit).read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            total = min(total, int(text))
+    return int(total // MIB)
+
+
+def storage_mib(state: Path) -> int:
+    return shutil.disk_usage(state).total // MIB
+
+
+def numa_domains() -> int:
+    return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
+
+
+def parse_fake_gpus(text: str) -> list[dict[str, Any]]:
+    """Devices to pretend: marked as fake everywhere, and nothing ever computes on them."""
+    devices: list[dict[str, Any]] = []
+    for part in text.split(","):
+        match = _FAKE.fullmatch(part.strip())
+        if match is None:
+            raise BadFakeGpus(f"{part!r} is not COUNTxMODEL-MEMORYGB; write for example 4xH100-80GB")
+        count, model, gigabytes = match.groups()
+        for _ in range(int(count)):
+            index = len(devices)
+            devices.append(
+                {
+                    "index": index,
+                    "uuid": f"FAKE-{index}",
+                    "model": model,
+                    "memory_mib": int(gigabytes) * 1024,
+                    "numa_domain": 0,
+                    "healthy": True,
+                    "fake": True,
+                }
+            )
+    if not devices:
+        raise BadFakeGpus("0 GPUs are none; leave --fake-gpus out")
+    return devices
+
+
+def real_gpus() -> list[dict[str, Any]]:
+    """The GPUs that NVML finds; none when there is no NVIDIA driver or no nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        return [_device(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _device(nvml: Any, index: int) -> dict[str, Any]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    device: dict[str, Any] = {
+        "index": index,
+        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
+        "model": short_model(_text(nvml.nvmlDeviceGetName(handle))),
+        "memory_mib": memory.total // MIB,
+        "numa_domain": _numa_of(nvml, handle),
+        "healthy": True,
+        "fake": False,
+        "memory_used_mib": memory.used // MIB,
+    }
+    for name, read in (
+        ("utilisation_percent", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        ("temperature_c", lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+    ):
+        try:
+            device[name] = int(read())
+        except nvml.NVMLError:
+            continue  # not every device tells
+    return device
+
+
+def _numa_of(nvml: Any, handle: Any) -> int:
+    """The domain of the PCI slot the device sits in."""
+    try:
+        bus = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        domain, _, rest = bus.partition(":")
+        return max(0, int(Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node").read_text()))
+    except (nvml.NVMLError, OSError, ValueError):
+        return 0
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def short_model(name: str) -> str:
+    """`NVIDIA H100 80GB HBM3` -> `H100`: the word people ask for."""
+    for word in name.replace("-", " ").split():
+        if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Za-z]?", word):
+            return word
+    return name.removeprefix("NVIDIA ").strip()
+
+
+#: Read anew each time, and never worth a message of their own.
+SAMPLES: Final = ("utilisation_percent", "memory_used_mib", "temperature_c")
+
+
+def without_samples(inventory: dict[str, Any]) -> dict[str, Any]:
+    devices = [{k: v for k, v in device.items() if k not in SAMPLES} for device in inventory["devices"]]
+    return {**inventory, "devices": devices}

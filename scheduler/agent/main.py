@@ -1,0 +1,118 @@
+"""The command line of the agent."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from scheduler.agent import VERSION
+from scheduler.agent.agent import Agent, Settings, say
+from scheduler.agent.client import InsecureServer, ServerClient
+from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?")
+
+
+def main(arguments: list[str]) -> int:
+    parser = _parser()
+    try:
+        settings = _settings(parser.parse_args(arguments))
+        ServerClient(settings.server, insecure_ok=settings.insecure_ok)
+    except (InsecureServer, BadFakeGpus, argparse.ArgumentTypeError, OSError) as error:
+        parser.error(str(error))
+    os.umask(0o077)
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(settings.state / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(
+            f"another agent runs with the state folder {settings.state}; one folder, one agent",
+            file=sys.stderr,
+        )
+        return 1
+    agent = Agent(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: agent.stopping.set())
+    say(f"agent {VERSION} of node {settings.name}, server {settings.server}, state {settings.state}")
+    agent.run()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m scheduler.agent", description="Runs a node's jobs for a Muster server."
+    )
+    add = parser.add_argument
+    add("--server", required=True, help="address of the server, for example https://muster.example.org")
+    add("--name", default=socket.gethostname(), help="name of this node (default: the host name)")
+    add("--state", type=Path, required=True, help="folder for the node's key and its jobs' working folders")
+    add("--join-token", default="", help="lets the node register; better by file: others see a command line")
+    add("--join-token-file", type=Path, help="file with the join token (or set MUSTER_JOIN_TOKEN)")
+    add("--cpus", type=_positive, help="cores to offer (default: all this process may use)")
+    add("--memory-mib", type=_positive, help="memory to offer (default: all)")
+    add("--storage-mib", type=_positive, help="storage to offer (default: that of the state folder)")
+    add("--numa-domains", type=_positive, help="NUMA domains to report (default: as the machine says)")
+    add("--fake-gpus", default="", help="pretend GPUs for a demo, for example 4xH100-80GB")
+    add("--labels", type=_labels, default={}, help="key=value,key=value")
+    add("--partition", action="append", default=[], help="partition to be part of; may be given again")
+    add("--insecure-ok", action="store_true", help="speak plain http to a server on another machine")
+    add("--ca-file", help="certificates to trust instead of the system's")
+    add(
+        "--die-with-parent", action="store_true", help="end the jobs when the process that started us is gone"
+    )
+    add("--version", action="version", version=VERSION)
+    return parser
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    token = given.join_token or os.environ.get("MUSTER_JOIN_TOKEN", "")
+    if given.join_token_file and not token:
+        token = given.join_token_file.read_text()
+    if not _NAME.fullmatch(given.name):
+        raise argparse.ArgumentTypeError(
+            f"--name {given.name!r}: use letters, digits, dots, dashes, underscores"
+        )
+    if given.fake_gpus:
+        parse_fake_gpus(given.fake_gpus)
+    return Settings(
+        server=given.server,
+        name=given.name,
+        state=given.state.expanduser().resolve(),
+        join_token=token.strip(),
+        overrides=Overrides(
+            cpus=given.cpus,
+            memory_mib=given.memory_mib,
+            storage_mib=given.storage_mib,
+            numa_domains=given.numa_domains,
+            fake_gpus=given.fake_gpus,
+            labels=given.labels,
+            partitions=tuple(given.partition),
+        ),
+        insecure_ok=given.insecure_ok,
+        ca_file=given.ca_file,
+        parent_pid=os.getppid() if given.die_with_parent else 0,
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise argparse.ArgumentTypeError(f"{part!r} is not key=value")
+        labels[key.strip()] = value.strip()
+    return labels

@@ -1,0 +1,117 @@
+"""From an assignment to what the keeper starts: the folder, the arguments and the whole environment."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+from typing import Final
+
+from scheduler.agent.protocol import Assignment, TaskOrder, task_key
+
+#: One argument may be this long on Linux (MAX_ARG_STRLEN); longer commands go through a file.
+MAX_ARGUMENT_BYTES: Final = 100_000
+DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def task_order(assignment: Assignment, state: Path, *, node_name: str) -> TaskOrder:
+    key = task_key(assignment["task"], assignment["epoch"])
+    folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
+    command, script = assignment["command"], assignment["script"]
+    if len(command.encode(errors="surrogateescape")) > MAX_ARGUMENT_BYTES:
+        command, script = "", command
+    if command:
+        argv = ["/bin/sh", "-c", command]
+    elif script.startswith("#!"):
+        argv = [folder + "/script"]
+    else:
+        argv = ["/bin/sh", folder + "/script"]
+    return TaskOrder(
+        key=key,
+        folder=folder,
+        cwd=assignment["working_dir"] or folder + "/work",
+        script=script,
+        argv=argv,
+        env=environment(assignment, folder, node_name=node_name),
+        limit_seconds=assignment["limit_seconds"],
+        grace_seconds=assignment["grace_seconds"],
+        meta={"task": assignment["task"], "epoch": assignment["epoch"], "job": assignment["job"]},
+    )
+
+
+def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[str, str]:
+    """Built from nothing, so that no secret of the agent gets in; what the job sets itself comes last."""
+    a = assignment
+    devices = ",".join(str(index) for index in a["devices"])
+    cpus = max(1, a["cpu_millis"] // 1000)
+    result = {
+        **_account(),
+        "PATH": DEFAULT_PATH,
+        "LANG": os.environ.get("LANG") or "C.UTF-8",
+        "TMPDIR": "/tmp",  # noqa: S108  where programs look anyway
+        "MUSTER": "1",
+        "MUSTER_JOB_ID": a["job_id"],
+        "MUSTER_JOB_NUMBER": str(a["job"]),
+        "MUSTER_JOB_NAME": a["name"],
+        "MUSTER_ATTEMPT": str(a["epoch"]),
+        "MUSTER_TASK_RANK": str(a["rank"]),
+        "MUSTER_TASK_COUNT": str(a["tasks"]),
+        "MUSTER_NODE": node_name,
+        "MUSTER_NODE_LIST": ",".join(a["node_names"]),
+        "MUSTER_CPUS": str(cpus),
+        "MUSTER_MEMORY_MIB": str(a["memory_mib"]),
+        "MUSTER_PROJECT": a["project"],
+        "MUSTER_QUEUE": a["queue"],
+        "MUSTER_USER": a["user"],
+        # What PyTorch, DeepSpeed and others look for.
+        "RANK": str(a["rank"]),
+        "WORLD_SIZE": str(a["tasks"]),
+        "LOCAL_RANK": str(a["local_rank"]),
+        "NODE_RANK": str(a["node_rank"]),
+        "MASTER_ADDR": a["master_address"],
+        "MASTER_PORT": str(a["master_port"]),
+        # Also when empty: a job that asked for no GPU sees none.
+        "CUDA_VISIBLE_DEVICES": devices,
+        "OMP_NUM_THREADS": str(cpus),
+        # What scripts written for Slurm look for.
+        "SLURM_JOB_ID": str(a["job"]),
+        "SLURM_JOBID": str(a["job"]),
+        "SLURM_JOB_NAME": a["name"],
+        "SLURM_JOB_USER": a["user"],
+        "SLURM_JOB_ACCOUNT": a["project"],
+        "SLURM_JOB_PARTITION": a["queue"],
+        "SLURM_JOB_NODELIST": ",".join(a["node_names"]),
+        "SLURM_NODELIST": ",".join(a["node_names"]),
+        "SLURM_JOB_NUM_NODES": str(a["nodes"]),
+        "SLURM_NNODES": str(a["nodes"]),
+        "SLURM_NODEID": str(a["node_rank"]),
+        "SLURMD_NODENAME": node_name,
+        "SLURM_NTASKS": str(a["tasks"]),
+        "SLURM_NPROCS": str(a["tasks"]),
+        "SLURM_PROCID": str(a["rank"]),
+        "SLURM_LOCALID": str(a["local_rank"]),
+        "SLURM_CPUS_PER_TASK": str(cpus),
+        "SLURM_CPUS_ON_NODE": str(cpus),
+        "SLURM_MEM_PER_NODE": str(a["memory_mib"]),
+        "SLURM_RESTART_COUNT": str(a["epoch"] - 1),
+        "SLURM_SUBMIT_DIR": a["working_dir"] or folder + "/work",
+    }
+    if devices:
+        result |= {"SLURM_JOB_GPUS": devices, "SLURM_GPUS_ON_NODE": str(len(a["devices"]))}
+    if "array_id" in a and "array_index" in a:
+        result |= {
+            "MUSTER_ARRAY_ID": a["array_id"],
+            "MUSTER_ARRAY_INDEX": str(a["array_index"]),
+            "SLURM_ARRAY_TASK_ID": str(a["array_index"]),
+            "SLURM_ARRAY_JOB_ID": a["array_id"],
+        }
+    return result | a["env"]
+
+
+def _account() -> dict[str, str]:
+    """Jobs run as the account that the agent runs as."""
+    try:
+        entry = pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return {"HOME": "/", "USER": str(os.geteuid()), "LOGNAME": str(os.geteuid()), "SHELL": "/bin/sh"}
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": "/bin/sh"}

@@ -1,0 +1,93 @@
+"""Processes by pid, start time and boot: a pid alone may mean another process tomorrow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def boot_id() -> str:
+    """Names one start of this machine; no process outlives it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def boot_ms() -> int:
+    """Milliseconds on a clock that nobody can set."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1_000_000
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    # The name in brackets may hold anything, brackets and blanks included.
+    return text.rpartition(")")[2].split()
+
+
+def start_ticks(pid: int) -> int:
+    """When the process began, in ticks since boot; 0 when there is none (or only its zombie)."""
+    fields = _stat(pid)
+    if fields is None or fields[0] in "ZX":
+        return 0
+    return int(fields[19])
+
+
+def is_running(pid: int, ticks: int) -> bool:
+    return ticks > 0 and start_ticks(pid) == ticks
+
+
+def parent_of(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def all_pids() -> Iterator[int]:
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return
+    for name in names:
+        if name.isdecimal():
+            yield int(name)
+
+
+def environment_value(pid: int, name: str) -> str:
+    """What the process was started with under this name; empty when nothing, or when it cannot be read."""
+    prefix = name.encode() + b"="
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return ""
+    return next((e[len(prefix) :].decode(errors="replace") for e in entries if e.startswith(prefix)), "")
+
+
+def signal_group(group: int, sig: int) -> None:
+    """Signal a whole process group; one that is gone already is as good."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, sig)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,164 @@
+"""The messages between agent and server, and between agent and keeper, as they travel in JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NotRequired, TypedDict
+
+#: What one log message may carry, and one chunk of it.
+CHUNK_BYTES: Final = 256 * 1024
+LOG_BATCH_BYTES: Final = 2 * 1024 * 1024
+
+
+class Assignment(TypedDict):
+    """One task this node is to run; asked for again, it is the same."""
+
+    task: int
+    epoch: int
+    job: int
+    job_id: str
+    name: str
+    user: str
+    project: str
+    queue: str
+    rank: int
+    tasks: int
+    local_rank: int
+    node_rank: int
+    nodes: int
+    node_names: list[str]
+    master_address: str
+    master_port: int
+    command: str
+    script: str
+    env: dict[str, str]
+    working_dir: str
+    devices: list[int]
+    cpu_millis: int
+    memory_mib: int
+    limit_seconds: int | None
+    grace_seconds: int
+    array_id: NotRequired[str]
+    array_index: NotRequired[int]
+
+
+class Stop(TypedDict):
+    """End this task; `stale` means that nobody waits for its report any more."""
+
+    task: int
+    epoch: int
+    reason: str
+    grace_seconds: int
+    stale: bool
+
+
+class Report(TypedDict):
+    """What has become of one task; the same report twice changes nothing.
+
+    Times are ages, so that no clock has to agree with another.
+    """
+
+    task: int
+    epoch: int
+    state: str
+    pid: NotRequired[int]
+    started_ago_ms: NotRequired[int]
+    ended_ago_ms: NotRequired[int]
+    exit_code: NotRequired[int]
+    exit_signal: NotRequired[int]
+    stop_reason: NotRequired[str]
+    text: NotRequired[str]
+    peak_memory_mib: NotRequired[int]
+    cpu_time_ms: NotRequired[int]
+    stdout_bytes: NotRequired[int]
+    stderr_bytes: NotRequired[int]
+
+
+class SyncRequest(TypedDict):
+    """`known` are the tasks the agent answers for, as [task, epoch]; `wait_seconds` 0 answers at once."""
+
+    protocol: int
+    session: str
+    wait_seconds: float
+    known: list[list[int]]
+    reports: list[Report]
+    boot_id: str
+    agent_version: str
+    clock_ms: int
+    inventory: NotRequired[dict[str, Any]]
+
+
+class SyncAnswer(TypedDict):
+    """`verify` are tasks the server believes to be here; the agent says so when it does not know them."""
+
+    node_id: int
+    assignments: list[Assignment]
+    stops: list[Stop]
+    verify: list[list[int]]
+    hold_seconds: float
+    fence_seconds: float
+    log_cap_bytes: int
+    inventory_wanted: bool
+
+
+class Chunk(TypedDict):
+    """Bytes of one stream at their offset, in base64."""
+
+    task: int
+    epoch: int
+    stream: str
+    offset: int
+    data: str
+
+
+class StreamEnd(TypedDict):
+    """How many bytes of a stream the server has: where the next chunk begins."""
+
+    task: int
+    stream: str
+    next_offset: int
+
+
+class LogAnswer(TypedDict):
+    streams: list[StreamEnd]
+    gone: list[int]
+
+
+class TaskOrder(TypedDict):
+    """What the keeper is to start; `meta` is given back with every record of the task."""
+
+    key: str
+    folder: str
+    cwd: str
+    script: str
+    argv: list[str]
+    env: dict[str, str]
+    limit_seconds: int | None
+    grace_seconds: int
+    meta: dict[str, Any]
+
+
+class TaskRecord(TypedDict):
+    """What the keeper knows of one task: `starting`, `running` or `ended`; times on the boot clock."""
+
+    key: str
+    state: str
+    boot_id: str
+    folder: str
+    meta: dict[str, Any]
+    pid: int
+    start_ticks: int
+    started_boot_ms: int
+    ended_boot_ms: int
+    exit_code: int | None
+    exit_signal: int | None
+    #: Why we stopped it, when we did: a StopReason, or `fenced`, `shutdown`.
+    stop_reason: str
+    #: The end was not seen: the exit code is unknown.
+    lost: bool
+    text: str
+    peak_memory_mib: int | None
+    cpu_time_ms: int | None
+
+
+def task_key(task: int, epoch: int) -> str:
+    return f"{task}-{epoch}"

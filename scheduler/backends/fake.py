@@ -1,0 +1,123 @@
+"""A backend in memory that fails on demand: for tests of everything above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler.agent.protocol import Assignment, Report, Stop
+from scheduler.backends.base import Capabilities, Observation
+
+
+class BackendDown(ConnectionError):
+    """What an unreachable backend raises."""
+
+
+@dataclass
+class FakeTask:
+    assignment: Assignment
+    node: str
+    state: str = "running"
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    stop_reason: str = ""
+    text: str = ""
+    reported: str = ""
+    starts: int = 1
+
+
+@dataclass
+class FakeBackend:
+    """Tasks run until a test ends them.
+
+    `down` refuses every call; `ignores_stops` is a job that traps SIGTERM; `repeats` gives every report
+    again and again; `forget` is a machine that was reinstalled.
+    """
+
+    name: str = "fake"
+    down: bool = False
+    ignores_stops: bool = False
+    repeats: bool = False
+    tasks: dict[tuple[int, int], FakeTask] = field(default_factory=dict)
+    lost: list[tuple[str, int, int]] = field(default_factory=list)
+    capabilities: Capabilities = field(
+        default_factory=lambda: Capabilities(is_driven=True, runs_processes=False)
+    )
+
+    # ------------------------------------------------------------ what every backend does
+
+    def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
+        self._require_up()
+        for assignment in assignments:
+            self.tasks.setdefault(
+                (assignment["task"], assignment["epoch"]), FakeTask(assignment, node, state="running")
+            )
+
+    def stop(self, node: str, stops: Sequence[Stop]) -> None:
+        self._require_up()
+        for stop in stops:
+            task = self.tasks.get((stop["task"], stop["epoch"]))
+            if task is None:
+                continue
+            if stop["stale"]:
+                del self.tasks[stop["task"], stop["epoch"]]
+            elif task.state == "running" and not self.ignores_stops:
+                task.state, task.exit_signal, task.stop_reason = "stopped", 15, stop["reason"]
+
+    def verify(self, node: str, asked: Sequence[Sequence[int]]) -> None:
+        self._require_up()
+        self.lost += [(node, task, epoch) for task, epoch in asked if (task, epoch) not in self.tasks]
+
+    def observe(self, node: str) -> Observation:
+        self._require_up()
+        here = [task for task in self.tasks.values() if task.node == node]
+        reports = [_report(task) for task in here if self.repeats or task.reported != task.state]
+        for task in here:
+            task.reported = task.state
+        for where, task_id, epoch in self.lost:
+            if where == node:
+                reports.append(
+                    Report(task=task_id, epoch=epoch, state="lost", text="The machine was reinstalled.")
+                )
+        self.lost = [entry for entry in self.lost if entry[0] != node]
+        return Observation({t.assignment["task"]: t.assignment["epoch"] for t in here}, reports)
+
+    def _require_up(self) -> None:
+        if self.down:
+            raise BackendDown("the backend does not answer")
+
+    # ------------------------------------------------------------ what a test does to it
+
+    def of_job(self, number: int) -> list[FakeTask]:
+        return [task for task in self.tasks.values() if task.assignment["job"] == number]
+
+    def finish(self, number: int, *, exit_code: int = 0, exit_signal: int | None = None) -> None:
+        """Every running task of this job ends."""
+        for task in self.of_job(number):
+            if task.state == "running":
+                good = exit_code == 0 and exit_signal is None
+                task.state = "succeeded" if good else "failed"
+                task.exit_code, task.exit_signal = (None if exit_signal else exit_code), exit_signal
+
+    def forget(self) -> None:
+        self.tasks.clear()
+
+
+def _report(task: FakeTask) -> Report:
+    report = Report(
+        task=task.assignment["task"],
+        epoch=task.assignment["epoch"],
+        state=task.state,
+        pid=1000 + task.assignment["task"],
+        started_ago_ms=0,
+    )
+    if task.state == "running":
+        return report
+    report["ended_ago_ms"] = 0
+    if task.exit_code is not None:
+        report["exit_code"] = task.exit_code
+    if task.exit_signal is not None:
+        report["exit_signal"] = task.exit_signal
+    if task.stop_reason:
+        report["stop_reason"] = task.stop_reason
+    return report

@@ -1,0 +1,269 @@
+"""What a node is told: the tasks it is to start, and those it is to stop; asked again, the answer is the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.utils import timezone
+
+from scheduler import outbox
+from scheduler.agent.protocol import Assignment, Stop
+from scheduler.core.lifecycle import LIVE_TASK, AttemptState, JobState, StopReason, TaskState
+from scheduler.models import Attempt, Device, Node
+from scheduler.state.settle import settle_many, write_events
+
+#: Tasks of one answer; more come with the next.
+MAX_ASSIGNMENTS: Final = 1000
+#: Rendezvous ports of jobs with several tasks: one of these, by job number.
+FIRST_PORT: Final = 20_000
+PORTS: Final = 20_000
+
+_LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
+
+
+@dataclass(slots=True)
+class Orders:
+    """One answer to one node."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    verify: list[list[int]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.assignments or self.stops or self.verify)
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    task: int
+    state: str
+    epoch: int
+    attempt: int
+    stop_asked: bool
+    stop_reason: str
+
+
+def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Orders:
+    """Compare what should be on the node with what its agent knows (task id -> epoch).
+
+    - Assigned here and not known there: to be started; it may be the second time we say so.
+    - Asked to stop: to be stopped, until it is reported ended.
+    - Known there and not live here: nobody waits for it, it is stale.
+    - Running here and not known there: the agent is asked to verify; only its own word makes it lost.
+    """
+    orders = Orders()
+    live = _live_tasks(node.pk)
+    fresh: list[int] = []
+    unstarted: set[int] = set()
+    grace = settings.MUSTER_GRACE_SECONDS
+    for row in live:
+        is_known = known.get(row.task) == row.epoch
+        if row.stop_asked and row.state == TaskState.ASSIGNED:
+            unstarted.add(row.attempt)
+        elif row.stop_asked:
+            orders.stops.append(
+                Stop(
+                    task=row.task,
+                    epoch=row.epoch,
+                    reason=row.stop_reason or StopReason.CANCELLED.value,
+                    grace_seconds=grace,
+                    stale=False,
+                )
+            )
+            if not is_known:
+                orders.verify.append([row.task, row.epoch])
+        elif is_known:
+            continue
+        elif row.state in (TaskState.ASSIGNED, TaskState.STARTING):
+            fresh.append(row.task)
+        else:
+            orders.verify.append([row.task, row.epoch])
+    alive = {row.task: row.epoch for row in live}
+    orders.stops += [
+        Stop(task=task, epoch=epoch, reason=StopReason.STALE_EPOCH.value, grace_seconds=grace, stale=True)
+        for task, epoch in known.items()
+        if alive.get(task) != epoch
+    ]
+    if unstarted:
+        end_unstarted(unstarted)
+    if fresh and give:
+        orders.assignments = _take(node, fresh[:MAX_ASSIGNMENTS])
+    return orders
+
+
+def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
+    """Orders for tasks that an agent has reported and nobody waits for."""
+    grace = settings.MUSTER_GRACE_SECONDS
+    return [
+        Stop(task=task, epoch=epoch, reason=StopReason.STALE_EPOCH.value, grace_seconds=grace, stale=True)
+        for task, epoch in stale
+    ]
+
+
+def _live_tasks(node_id: int) -> list[_Live]:
+    rows = _run(
+        "SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason"
+        " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
+        " WHERE t.node_id = %s AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id",
+        [node_id],
+    )
+    return [_Live(*row) for row in rows]
+
+
+def end_unstarted(attempt_ids: Iterable[int]) -> None:
+    """Tasks that no agent was given need nobody's word to be over."""
+    ids = sorted(attempt_ids)
+    with transaction.atomic():
+        _lock_jobs_of(ids)
+        _run(
+            "UPDATE scheduler_task t SET state = %s, ended_at = now(), end_text = 'Never started.'"
+            " FROM scheduler_attempt a WHERE a.id = t.attempt_id AND a.id = ANY(%s)"
+            " AND a.stop_asked_at IS NOT NULL AND t.state = %s",
+            [TaskState.STOPPED.value, ids, TaskState.ASSIGNED.value],
+        )
+    settle_many(ids)
+
+
+def _lock_jobs_of(attempt_ids: Sequence[int]) -> None:
+    _run(
+        "SELECT number FROM scheduler_job WHERE number IN"
+        " (SELECT job_id FROM scheduler_attempt WHERE id = ANY(%s)) ORDER BY number FOR NO KEY UPDATE",
+        [list(attempt_ids)],
+    )
+
+
+# ---------------------------------------------------------------- give tasks to a node
+
+
+@transaction.atomic
+def _take(node: Node, task_ids: list[int]) -> list[Assignment]:
+    """Mark these as starting and describe them; those that were asked to stop meanwhile stay out."""
+    _run(
+        "SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a"
+        " JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s)) ORDER BY number FOR NO KEY UPDATE",
+        [task_ids],
+    )
+    rows = _run(
+        "SELECT t.id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t"
+        " JOIN scheduler_attempt a ON a.id = t.attempt_id"
+        " WHERE t.id = ANY(%s) AND t.state = ANY(%s) AND a.stop_asked_at IS NULL ORDER BY t.id",
+        [task_ids, [TaskState.ASSIGNED.value, TaskState.STARTING.value]],
+    )
+    new_tasks = [row[0] for row in rows if row[3] == TaskState.ASSIGNED]
+    new_attempts = sorted({row[2] for row in rows if row[4] == AttemptState.ASSIGNED})
+    if new_tasks:
+        _run("UPDATE scheduler_task SET state = %s WHERE id = ANY(%s)", [TaskState.STARTING.value, new_tasks])
+    if new_attempts:
+        _start_attempts(node, new_attempts)
+    return _describe(node, [(row[0], row[1], row[2]) for row in rows])
+
+
+def _start_attempts(node: Node, attempt_ids: list[int]) -> None:
+    _run(
+        "UPDATE scheduler_attempt SET state = %s WHERE id = ANY(%s) AND state = %s",
+        [AttemptState.STARTING.value, attempt_ids, AttemptState.ASSIGNED.value],
+    )
+    moved = _run(
+        "UPDATE scheduler_job j SET state = %s, generation = j.generation + 1 FROM scheduler_attempt a"
+        " WHERE a.job_id = j.number AND a.id = ANY(%s) AND j.state = %s"
+        " RETURNING j.number, a.epoch, j.user_id, j.project_id",
+        [JobState.STARTING.value, attempt_ids, JobState.SCHEDULED.value],
+    )
+    write_events(
+        [(number, epoch, "job.starting", f"taken by {node.name}", "{}") for number, epoch, _, _ in moved],
+        at=timezone.now(),
+    )
+    outbox.announce_many(outbox.job_topic(number) for number, _, _, _ in moved)
+
+
+def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignment]:
+    attempts = {
+        attempt.pk: attempt
+        for attempt in Attempt.objects.filter(pk__in={t[2] for t in tasks}).select_related(
+            "job__user", "job__project", "job__queue"
+        )
+    }
+    layouts = _layouts([pk for pk, attempt in attempts.items() if attempt.job.tasks > 1])
+    devices = _devices(node.pk, list(attempts))
+    grace = settings.MUSTER_GRACE_SECONDS
+    result: list[Assignment] = []
+    for task_id, rank, attempt_id in tasks:
+        attempt = attempts[attempt_id]
+        job = attempt.job
+        layout = layouts.get(attempt_id) or [(rank, node.pk, node.name, node.address)]
+        nodes = list(dict.fromkeys((node_id, name) for _, node_id, name, _ in layout))
+        assignment = Assignment(
+            task=task_id,
+            epoch=attempt.epoch,
+            job=job.number,
+            job_id=str(job.uuid),
+            name=job.name,
+            user=job.user.username,
+            project=job.project.slug,
+            queue=job.queue.slug,
+            rank=rank,
+            tasks=len(layout),
+            local_rank=sum(1 for r, node_id, _, _ in layout if node_id == node.pk and r < rank),
+            node_rank=[node_id for node_id, _ in nodes].index(node.pk),
+            nodes=len(nodes),
+            node_names=[name for _, name in nodes],
+            master_address=_master(layout, len(nodes)),
+            master_port=FIRST_PORT + job.number % PORTS,
+            command=job.command,
+            script=job.script,
+            env={str(key): str(value) for key, value in job.env.items()},
+            working_dir=job.working_dir,
+            devices=devices.get((attempt_id, rank), []),
+            cpu_millis=job.cpu_millis,
+            memory_mib=job.memory_mib,
+            limit_seconds=job.time_limit_seconds,
+            grace_seconds=grace,
+        )
+        if job.array_id is not None and job.array_index is not None:
+            assignment["array_id"] = str(job.array_id)
+            assignment["array_index"] = job.array_index
+        result.append(assignment)
+    return result
+
+
+def _master(layout: Sequence[tuple[int, int, str, str]], nodes: int) -> str:
+    """Where rank 0 is; tasks that share a machine meet on its loopback address."""
+    _, _, name, address = layout[0]
+    return "127.0.0.1" if nodes == 1 else address or name
+
+
+def _layouts(attempt_ids: list[int]) -> dict[int, list[tuple[int, int, str, str]]]:
+    layouts: dict[int, list[tuple[int, int, str, str]]] = defaultdict(list)
+    if attempt_ids:
+        for attempt_id, *place in _run(
+            "SELECT t.attempt_id, t.rank, n.id, n.name, n.address FROM scheduler_task t"
+            " JOIN scheduler_node n ON n.id = t.node_id WHERE t.attempt_id = ANY(%s)"
+            " ORDER BY t.attempt_id, t.rank",
+            [attempt_ids],
+        ):
+            layouts[attempt_id].append((place[0], place[1], place[2], place[3]))
+    return layouts
+
+
+def _devices(node_id: int, attempt_ids: list[int]) -> dict[tuple[int, int], list[int]]:
+    """The devices of each (attempt, rank) on this node, numbered as the node numbers them."""
+    held = _run(
+        "SELECT attempt_id, rank, device_ids FROM scheduler_allocation"
+        " WHERE attempt_id = ANY(%s) AND node_id = %s AND device_ids <> '{}'",
+        [attempt_ids, node_id],
+    )
+    if not held:
+        return {}
+    index = dict(Device.objects.filter(node_id=node_id).values_list("pk", "index"))
+    return {(attempt, rank): sorted(index[pk] for pk in ids if pk in index) for attempt, rank, ids in held}
+
+
+def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall() if cursor.description else []

@@ -1,0 +1,377 @@
+"""Makes our rows agree with what is: reports of agents, silent nodes, overdue jobs, and work cut short by a crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from django.conf import settings
+from django.db import connection, transaction
+from django.utils import timezone
+
+from scheduler import outbox
+from scheduler.agent.protocol import Report
+from scheduler.backends.registry import UnknownBackend, backend_of
+from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, JobState, StopReason, TaskState
+from scheduler.models import Cluster, Node
+from scheduler.services import dispatch
+from scheduler.services.nodes import DOOR_SCOPE
+from scheduler.state.settle import Settled, settle_many, waiting_attempts, write_events
+
+log = structlog.get_logger(__name__)
+
+#: Agents enforce time limits themselves; this much later the server asks for a stop on its own.
+LIMIT_SLACK_SECONDS: Final = 30
+#: Settled in one transaction.
+BATCH: Final = 500
+
+_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
+_LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
+_REPORTED: Final = {
+    "running": TaskState.RUNNING,
+    "succeeded": TaskState.SUCCEEDED,
+    "failed": TaskState.FAILED,
+    "stopped": TaskState.STOPPED,
+    "lost": TaskState.LOST,
+}
+_HUNDRED_YEARS_MS: Final = 100 * 365 * 86400 * 1000
+
+
+@dataclass(slots=True)
+class _Row:
+    task: int
+    state: str
+    rank: int
+    attempt: int
+    epoch: int
+    attempt_state: str
+    attempt_started: bool
+    scheduled_at: datetime
+    job: int
+    user_id: int
+    project_id: int
+
+
+@dataclass(slots=True)
+class _Change:
+    """One task's row after a report."""
+
+    row: _Row
+    state: TaskState
+    report: Report
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+# ---------------------------------------------------------------- reports
+
+
+def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, int]]:
+    """Take over what became of tasks; answers those (task, epoch) that nobody waits for: to be stopped.
+
+    Reports may come twice, late, and in any order: only a live task of the reported epoch moves, and only
+    forwards. First the tasks are written, then attempts whose tasks have all ended are settled; a crash
+    between the two is made good by the same report coming again, or by `reconcile_all`.
+    """
+    if not reports:
+        return []
+    with transaction.atomic():
+        changes, stale, done = _read_changes(node, reports)
+        if changes:
+            _write_tasks(changes)
+            _write_started(node, changes)
+            _stop_rest_of_gangs(changes)
+    ended = sorted({change.row.attempt for change in changes if change.ended_at} | done)
+    for first in range(0, len(ended), BATCH):
+        settle_many(ended[first : first + BATCH])
+    return stale
+
+
+def _read_changes(
+    node: Node, reports: Sequence[Report]
+) -> tuple[list[_Change], list[tuple[int, int]], set[int]]:
+    """What moves, what is stale, and attempts that may wait to be settled; jobs are locked from here on."""
+    ids = sorted({report["task"] for report in reports})
+    _run(
+        "SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a"
+        " JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s) AND t.node_id = %s)"
+        " ORDER BY number FOR NO KEY UPDATE",
+        [ids, node.pk],
+    )
+    rows = {
+        row[0]: _Row(*row)
+        for row in _run(
+            "SELECT t.id, t.state, t.rank, a.id, a.epoch, a.state, a.started_at IS NOT NULL, a.scheduled_at,"
+            " j.number, j.user_id, j.project_id"
+            " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
+            " JOIN scheduler_job j ON j.number = a.job_id WHERE t.id = ANY(%s) AND t.node_id = %s",
+            [ids, node.pk],
+        )
+    }
+    now = timezone.now()
+    changes: dict[int, _Change] = {}
+    stale: list[tuple[int, int]] = []
+    done: set[int] = set()
+    for report in reports:
+        row, state = rows.get(report["task"]), _REPORTED[report["state"]]
+        if row is None or row.epoch != report["epoch"]:
+            stale.append((report["task"], report["epoch"]))
+        elif row.attempt_state not in LIVE_ATTEMPT:
+            stale.append((row.task, row.epoch))
+            if row.state == TaskState.LOST:
+                log.warning("late_report", job=row.job, epoch=row.epoch, state=state.value, node=node.name)
+        elif row.state not in LIVE_TASK:
+            done.add(row.attempt)  # a second time
+        elif state == TaskState.RUNNING and row.state in (TaskState.RUNNING, TaskState.STOPPING):
+            continue
+        else:
+            changes[row.task] = _change(row, state, report, now)
+    return list(changes.values()), stale, done
+
+
+def _change(row: _Row, state: TaskState, report: Report, now: datetime) -> _Change:
+    """Ages become times, never before the attempt was scheduled nor after now."""
+
+    def moment(ago_ms: int | None) -> datetime:
+        when = now - timedelta(milliseconds=min(max(ago_ms or 0, 0), _HUNDRED_YEARS_MS))
+        return min(now, max(when, row.scheduled_at))
+
+    started = "pid" in report or state == TaskState.RUNNING
+    started_at = moment(report.get("started_ago_ms")) if started else None
+    ended_at = moment(report.get("ended_ago_ms")) if state not in LIVE_TASK else None
+    if started_at and ended_at:
+        ended_at = max(started_at, ended_at)
+    return _Change(row, state, report, started_at, ended_at)
+
+
+_TASK_COLUMNS: Final = (
+    ("pid", "int"), ("exit_code", "int"), ("exit_signal", "int"), ("peak_memory_mib", "bigint"),
+    ("cpu_time_ms", "bigint"), ("stdout_bytes", "bigint"), ("stderr_bytes", "bigint"),
+)  # fmt: skip
+
+
+def _write_tasks(changes: Sequence[_Change]) -> None:
+    sets = ", ".join(f"{name} = coalesce(v.{name}, t.{name})" for name, _ in _TASK_COLUMNS)
+    names = ", ".join(name for name, _ in _TASK_COLUMNS)
+    types = ", ".join(f"%s::{kind}[]" for _, kind in _TASK_COLUMNS)
+    _run(
+        f"UPDATE scheduler_task t SET state = v.state, started_at = coalesce(t.started_at, v.started_at),"
+        f" ended_at = v.ended_at, end_text = v.text, {sets}"
+        f" FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[], {types})"
+        f" AS v(id, state, started_at, ended_at, text, {names}) WHERE t.id = v.id",
+        [
+            [c.row.task for c in changes],
+            [c.state.value for c in changes],
+            [c.started_at for c in changes],
+            [c.ended_at for c in changes],
+            [c.report.get("text", "")[:300] for c in changes],
+            *([c.report.get(name) for c in changes] for name, _ in _TASK_COLUMNS),
+        ],
+    )
+
+
+def _write_started(node: Node, changes: Sequence[_Change]) -> None:
+    """The first task that runs makes attempt and job running; a limit that an agent enforced is noted."""
+    started: dict[int, datetime] = {}
+    for change in changes:
+        row = change.row
+        if change.started_at and not row.attempt_started:
+            started[row.attempt] = min(change.started_at, started.get(row.attempt, change.started_at))
+    limited = [c.row.attempt for c in changes if c.report.get("stop_reason") == StopReason.TIME_LIMIT]
+    if limited:
+        _run(
+            "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now()"
+            " WHERE id = ANY(%s) AND stop_asked_at IS NULL",
+            [StopReason.TIME_LIMIT.value, limited],
+        )
+    if not started:
+        return
+    values = [list(started), list(started.values())]
+    _run(
+        "UPDATE scheduler_attempt a SET started_at = v.at,"
+        " state = CASE WHEN a.state IN ('assigned', 'starting') THEN %s ELSE a.state END"
+        " FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at) WHERE a.id = v.id AND a.started_at IS NULL",
+        [AttemptState.RUNNING.value, *values],
+    )
+    moved = _run(
+        "UPDATE scheduler_job j SET started_at = v.at, generation = j.generation + 1,"
+        " state = CASE WHEN j.state IN ('scheduled', 'starting') THEN %s ELSE j.state END"
+        " FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at), scheduler_attempt a"
+        " WHERE a.id = v.id AND j.number = a.job_id RETURNING j.number, a.epoch, j.state, v.at",
+        [JobState.RUNNING.value, *values],
+    )
+    ranks = {c.row.job: c for c in changes}
+    for at, rows in _by_time(moved):
+        write_events(
+            [
+                (n, e, "job.running", f"started on {node.name}", json.dumps({"node": node.name}))
+                for n, e in rows
+            ],
+            at=at,
+        )
+    topics = {outbox.QUEUES_TOPIC, outbox.CLUSTER_TOPIC}
+    for number, *_ in moved:
+        row = ranks[number].row
+        topics |= {
+            outbox.job_topic(number),
+            outbox.user_topic(row.user_id),
+            outbox.project_topic(row.project_id),
+        }
+    outbox.announce_many(topics)
+
+
+def _by_time(moved: Iterable[tuple[Any, ...]]) -> list[tuple[datetime, list[tuple[int, int]]]]:
+    """Jobs that are running now, by the moment they started: one statement for each such moment."""
+    groups: dict[datetime, list[tuple[int, int]]] = {}
+    for number, epoch, state, at in moved:
+        if state == JobState.RUNNING:
+            groups.setdefault(at, []).append((number, epoch))
+    return sorted(groups.items())
+
+
+def _stop_rest_of_gangs(changes: Sequence[_Change]) -> None:
+    """Tasks of one attempt start together and fail together: the others wait for one that will not come."""
+    failed = sorted({c.row.attempt for c in changes if c.ended_at and c.state != TaskState.SUCCEEDED})
+    if not failed:
+        return
+    rows = _run(
+        "UPDATE scheduler_attempt a SET state = %s, stop_reason = %s, stop_asked_at = now()"
+        " WHERE a.id = ANY(%s) AND a.stop_asked_at IS NULL AND EXISTS ("
+        "  SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.state = ANY(%s))"
+        " RETURNING a.id, a.job_id, a.epoch",
+        [AttemptState.STOPPING.value, StopReason.GANG_MEMBER_FAILED.value, failed, _LIVE_TASK],
+    )
+    if not rows:
+        return
+    write_events(
+        [(job, epoch, "attempt.stopping", "one task has failed, so the others are stopped", "{}")
+         for _, job, epoch in rows],
+        at=timezone.now(),
+    )  # fmt: skip
+    _wake_nodes([row[0] for row in rows])
+
+
+def _wake_nodes(attempt_ids: Sequence[int]) -> None:
+    nodes = _run(
+        "SELECT DISTINCT node_id FROM scheduler_task WHERE attempt_id = ANY(%s) AND state = ANY(%s)",
+        [list(attempt_ids), _LIVE_TASK],
+    )
+    outbox.announce_many(outbox.node_topic(node_id) for (node_id,) in nodes)
+
+
+# ---------------------------------------------------------------- on a timer
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What one run found; all zeros on a good day."""
+
+    unknown_nodes: int = 0
+    down_nodes: int = 0
+    lost_attempts: int = 0
+    settled_attempts: int = 0
+    overdue_attempts: int = 0
+
+
+def reconcile_all() -> Reconciled:
+    """Look at everything that no message tells us; safe to run at any time, and several at once."""
+    unknown, down = _age_nodes()
+    lost = _lose_attempts_of_down_nodes()
+    stopped = _run(
+        "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id"
+        " WHERE a.state = ANY(%s) AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'",
+        [_LIVE_ATTEMPT],
+    )
+    if stopped:
+        dispatch.end_unstarted([row[0] for row in stopped])
+    settled = settle_many(waiting_attempts())
+    overdue = _stop_overdue()
+    for cluster in Cluster.objects.order_by("id"):
+        try:
+            drive_backend(cluster)
+        except (ConnectionError, UnknownBackend) as error:
+            log.warning("backend_unavailable", cluster=cluster.slug, error=str(error))
+    return Reconciled(unknown, down, len(lost), len(settled), overdue)
+
+
+def _age_nodes() -> tuple[int, int]:
+    """Silent nodes become unknown, then down; never while no web process could have heard them."""
+    grace = max(0, settings.MUSTER_NODE_LOST_SECONDS - settings.MUSTER_NODE_SILENT_SECONDS)
+    age = (
+        "UPDATE scheduler_node SET state = %s, generation = generation + 1 WHERE state = ANY(%s)"
+        " AND lease_expires_at < clock_timestamp() - make_interval(secs => %s) AND EXISTS ("
+        "  SELECT 1 FROM scheduler_lease WHERE scope = %s AND expires_at > clock_timestamp())"
+        " RETURNING name, cluster_id"
+    )
+    with transaction.atomic():
+        down = _run(age, ["down", ["up", "unknown"], grace, DOOR_SCOPE])
+        unknown = _run(age, ["unknown", ["up"], 0, DOOR_SCOPE])
+        for name, _ in down:
+            log.error("node_down", node=name)
+        for name, _ in unknown:
+            log.warning("node_unknown", node=name)
+        if down or unknown:
+            outbox.announce(outbox.CLUSTER_TOPIC)
+            for cluster_id in {row[1] for row in (*down, *unknown)}:
+                outbox.wake_planner(cluster_id, trigger="node")
+    return len(unknown), len(down)
+
+
+def _lose_attempts_of_down_nodes() -> list[Settled]:
+    rows = _run(
+        "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
+        " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"
+        " WHERE n.state = 'down' AND n.lease_expires_at IS NOT NULL"
+        " AND t.state IN ('assigned', 'starting', 'running', 'stopping') AND a.state = ANY(%s) ORDER BY a.id",
+        [_LIVE_ATTEMPT],
+    )
+    settled: list[Settled] = []
+    for first in range(0, len(rows), BATCH):
+        batch = rows[first : first + BATCH]
+        settled += settle_many(
+            [row[0] for row in batch],
+            lost={row[0]: f"Node {row[2]} stopped answering." for row in batch},
+            epochs={row[0]: row[1] for row in batch},
+        )
+    return settled
+
+
+def _stop_overdue() -> int:
+    """The server's own time limit, for an agent that does not keep its promise."""
+    with transaction.atomic():
+        rows = _run(
+            "UPDATE scheduler_attempt a SET stop_reason = %s, stop_asked_at = now() FROM scheduler_job j"
+            " WHERE j.number = a.job_id AND a.state = ANY(%s) AND a.stop_asked_at IS NULL"
+            " AND a.started_at + make_interval(secs => j.time_limit_seconds + %s) < now() RETURNING a.id",
+            [
+                StopReason.TIME_LIMIT.value, _LIVE_ATTEMPT,
+                settings.MUSTER_GRACE_SECONDS + LIMIT_SLACK_SECONDS,
+            ],
+        )  # fmt: skip
+        _wake_nodes([row[0] for row in rows])
+    return len(rows)
+
+
+def drive_backend(cluster: Cluster) -> None:
+    """Do for a backend that has no agents what an agent's sync does by itself: report, then take orders."""
+    backend = backend_of(cluster)
+    if not backend.capabilities.is_driven:
+        return
+    for node in cluster.nodes.select_related("cluster").order_by("id"):
+        observation = backend.observe(node.name)
+        stale = apply_reports(node=node, reports=observation.reports)
+        backend.stop(node.name, dispatch.stale_stops(stale))
+        orders = dispatch.orders_for(node, observation.known)
+        backend.stop(node.name, orders.stops)
+        backend.submit(node.name, orders.assignments)
+        backend.verify(node.name, orders.verify)
+
+
+def _run(sql: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall() if cursor.description else []

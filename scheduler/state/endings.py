@@ -1,0 +1,136 @@
+"""What the end of an attempt means for its job: finished, failed, cancelled, or once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.core.lifecycle import AttemptState, JobState, RestartPolicy, StopReason, TaskState
+
+#: The first wait before another try; it doubles with each, up to the longest (H4).
+BACKOFF_SECONDS: Final = 5
+LONGEST_BACKOFF_SECONDS: Final = 15 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    rank: int
+    node: str
+    state: str
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """Of the job: what decides whether it is tried again. The counts are of its earlier attempts."""
+
+    state: str
+    restart_policy: str
+    max_restarts: int
+    time_limit_seconds: int | None = None
+    earlier_lost: int = 0
+    earlier_ended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where attempt and job go; `retry_seconds` is set when the job is queued again."""
+
+    attempt: AttemptState
+    job: JobState
+    exit_code: int | None
+    exit_signal: int | None
+    text: str
+    retry_seconds: int | None = None
+
+
+def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str = "") -> Verdict:
+    """Decide from the ends of all tasks; with `lost_text` the attempt is lost whatever they say."""
+    first_bad = next((task for task in tasks if task.state != TaskState.SUCCEEDED), None)
+    culprit = next((task for task in tasks if task.state == TaskState.FAILED), first_bad)
+    if not lost_text and first_bad is None:
+        return _succeeded(job)
+    if not lost_text and any(task.state == TaskState.LOST for task in tasks):
+        lost_text = next(task.text for task in tasks if task.state == TaskState.LOST) or "A task was lost."
+    code = culprit.exit_code if culprit else None
+    exit_signal = culprit.exit_signal if culprit else None
+    if job.state == JobState.STOPPING:
+        attempt = AttemptState.LOST if lost_text else AttemptState.STOPPED
+        return Verdict(attempt, JobState.CANCELLED, code, exit_signal, "Cancelled.")
+    if lost_text:
+        return _lost(job, lost_text)
+    if stop_reason in (StopReason.PREEMPTED, StopReason.DRAINED, StopReason.STALE_EPOCH):
+        text = f"Stopped ({stop_reason}); it waits to start again."
+        return Verdict(AttemptState.STOPPED, JobState.QUEUED, code, exit_signal, text, retry_seconds=0)
+    if stop_reason == StopReason.TIME_LIMIT:
+        limit = f" of {duration(job.time_limit_seconds)}" if job.time_limit_seconds else ""
+        text = f"Stopped at its time limit{limit}."
+        return Verdict(AttemptState.FAILED, JobState.FAILED, code, exit_signal, text)
+    text = describe(culprit, tasks) if culprit else "Ended."
+    return _failed(job, code, exit_signal, text)
+
+
+def _succeeded(job: JobFacts) -> Verdict:
+    if (
+        job.restart_policy == RestartPolicy.ALWAYS
+        and job.state != JobState.STOPPING
+        and job.earlier_ended < job.max_restarts
+    ):
+        wait = backoff_seconds(job.earlier_ended)
+        text = "Ended; its restart policy starts it again."
+        return Verdict(AttemptState.SUCCEEDED, JobState.QUEUED, 0, None, text, retry_seconds=wait)
+    return Verdict(AttemptState.SUCCEEDED, JobState.COMPLETED, 0, None, "")
+
+
+def _lost(job: JobFacts, text: str) -> Verdict:
+    """Not the job's fault, so it is tried again whatever its policy, but not for ever."""
+    if job.earlier_lost < job.max_restarts:
+        wait = backoff_seconds(job.earlier_lost)
+        return Verdict(AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait)
+    times = job.earlier_lost + 1
+    return Verdict(AttemptState.LOST, JobState.FAILED, None, None, f"Lost {times} times. {text}")
+
+
+def _failed(job: JobFacts, code: int | None, exit_signal: int | None, text: str) -> Verdict:
+    again = job.restart_policy in (RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS)
+    if again and job.earlier_ended < job.max_restarts:
+        wait = backoff_seconds(job.earlier_ended)
+        return Verdict(AttemptState.FAILED, JobState.QUEUED, code, exit_signal, text, retry_seconds=wait)
+    return Verdict(AttemptState.FAILED, JobState.FAILED, code, exit_signal, text)
+
+
+def backoff_seconds(earlier: int) -> int:
+    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2 ** min(earlier, 20))
+
+
+def describe(task: TaskEnd, tasks: Sequence[TaskEnd]) -> str:
+    """`Ended with exit code 3.`, naming the task when there are several."""
+    who = f"Task {task.rank} on {task.node} ended" if len(tasks) > 1 else "Ended"
+    if task.text:
+        return f"{who}: {task.text}" if len(tasks) > 1 else task.text
+    if task.exit_signal is not None:
+        return f"{who} by {signal_name(task.exit_signal)}."
+    return f"{who} with exit code {task.exit_code}."
+
+
+def signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def duration(seconds: int | None) -> str:
+    """`90` -> `1 min 30 s`."""
+    rest = seconds or 0
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        amount, rest = divmod(rest, size)
+        if amount:
+            parts.append(f"{amount} {unit}")
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,380 @@
+"""Ends attempts: gives back what they held, once, and moves their jobs on; a batch costs what one costs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from scheduler import outbox
+from scheduler.core.lifecycle import (
+    ENDED_ATTEMPT,
+    LIVE_ATTEMPT,
+    LIVE_TASK,
+    AttemptState,
+    TaskState,
+)
+from scheduler.core.reasons import CATEGORY, ReasonCode
+from scheduler.models import Job
+from scheduler.state import dependencies
+from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge
+
+_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
+_LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
+_ENDED_ATTEMPT: Final = sorted(s.value for s in ENDED_ATTEMPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One attempt that this call ended."""
+
+    attempt_id: int
+    job_number: int
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class _Attempt:
+    id: int
+    epoch: int
+    stop_reason: str
+    started_at: datetime | None
+    job: Job
+
+
+def end_attempt(*, attempt_id: int, epoch: int, lost_text: str, at: datetime | None = None) -> Settled | None:
+    """Declare one attempt lost, and what of it may still run stale; None when it has ended already."""
+    settled = settle_many([attempt_id], lost={attempt_id: lost_text}, epochs={attempt_id: epoch}, at=at)
+    return settled[0] if settled else None
+
+
+@transaction.atomic
+def settle_many(
+    attempt_ids: Iterable[int],
+    *,
+    lost: Mapping[int, str] | None = None,
+    epochs: Mapping[int, int] | None = None,
+    at: datetime | None = None,
+) -> list[Settled]:
+    """End those of these attempts whose tasks have all ended, and those in `lost` whatever their tasks do.
+
+    Safe to call again and from several processes at once:
+
+    1. The rows are locked in the one order that apply takes too: nodes, devices, quotas, jobs, attempts.
+    2. Under the locks the attempts are read again; one that has ended meanwhile is left alone.
+    3. Allocations give back what they hold as they go from held to released: never twice.
+    4. Attempt, job and event are written; dependants are let go; the planner is woken after commit.
+    """
+    lost = lost or {}
+    wanted = sorted(set(attempt_ids))
+    if not wanted:
+        return []
+    _lock(wanted)
+    at = at or timezone.now()
+    attempts = _read_live(wanted, epochs or {})
+    if lost:
+        _lose_tasks([a.id for a in attempts if a.id in lost], lost, at)
+    tasks = _read_tasks([a.id for a in attempts])
+    attempts = [
+        a
+        for a in attempts
+        if a.id in lost or all(task.state not in LIVE_TASK for task in tasks.get(a.id, []))
+    ]
+    if not attempts:
+        return []
+    facts = _facts(attempts)
+    verdicts = {
+        a.id: judge(facts[a.id], a.stop_reason, tasks.get(a.id, []), lost_text=lost.get(a.id, ""))
+        for a in attempts
+    }
+    freed = _release([a.id for a in attempts], at)
+    _lower_quotas(attempts, freed)
+    _write_attempts(verdicts, at)
+    _write_jobs(attempts, verdicts, at)
+    _write_events(attempts, verdicts, at)
+    _tell(attempts, freed, at)
+    return [Settled(a.id, a.job.number, verdicts[a.id]) for a in attempts]
+
+
+# ---------------------------------------------------------------- read, under locks
+
+
+def _lock(attempt_ids: list[int]) -> None:
+    held = "SELECT {} FROM scheduler_allocation a WHERE a.attempt_id = ANY(%s) AND a.released_at IS NULL"
+    jobs = "SELECT job_id FROM scheduler_attempt WHERE id = ANY(%s)"
+    for sql in (
+        f"SELECT id FROM scheduler_node WHERE id IN ({held.format('a.node_id')}) ORDER BY id",
+        f"SELECT id FROM scheduler_device WHERE id IN ({held.format('unnest(a.device_ids)')}) ORDER BY id",
+        "SELECT id FROM quotas_quota WHERE project_id IN"
+        f" (SELECT project_id FROM scheduler_job WHERE number IN ({jobs})) ORDER BY id",
+        f"SELECT number FROM scheduler_job WHERE number IN ({jobs}) ORDER BY number",
+        "SELECT id FROM scheduler_attempt WHERE id = ANY(%s) ORDER BY id",
+    ):
+        _run(sql + " FOR NO KEY UPDATE", [attempt_ids])
+
+
+def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attempt]:
+    rows = _run(
+        "SELECT id, epoch, stop_reason, started_at, job_id FROM scheduler_attempt"
+        " WHERE id = ANY(%s) AND state = ANY(%s) ORDER BY id",
+        [attempt_ids, _LIVE_ATTEMPT],
+    )
+    rows = [row for row in rows if epochs.get(row[0], row[1]) == row[1]]
+    jobs = (
+        Job.objects.filter(number__in=[row[4] for row in rows])
+        .select_related("queue")
+        .only(
+            "number", "state", "epoch", "generation", "user_id", "project_id", "restart_policy", "max_restarts",
+            "time_limit_seconds", "begin_at", "name", "queue__cluster_id",
+        )
+        .in_bulk()
+    )  # fmt: skip
+    return [_Attempt(row[0], row[1], row[2], row[3], jobs[row[4]]) for row in rows]
+
+
+def _read_tasks(attempt_ids: list[int]) -> dict[int, list[TaskEnd]]:
+    tasks: dict[int, list[TaskEnd]] = defaultdict(list)
+    for attempt_id, *end in _run(
+        "SELECT t.attempt_id, t.rank, n.name, t.state, t.exit_code, t.exit_signal, t.end_text"
+        " FROM scheduler_task t JOIN scheduler_node n ON n.id = t.node_id"
+        " WHERE t.attempt_id = ANY(%s) ORDER BY t.attempt_id, t.rank",
+        [attempt_ids],
+    ):
+        tasks[attempt_id].append(TaskEnd(*end))
+    return tasks
+
+
+def _lose_tasks(attempt_ids: list[int], lost: Mapping[int, str], at: datetime) -> None:
+    _run(
+        "UPDATE scheduler_task t SET state = %s, ended_at = %s, end_text = l.text"
+        " FROM unnest(%s::bigint[], %s::text[]) AS l(attempt_id, text)"
+        " WHERE t.attempt_id = l.attempt_id AND t.state = ANY(%s)",
+        [TaskState.LOST.value, at, attempt_ids, [lost[i][:300] for i in attempt_ids], _LIVE_TASK],
+    )
+
+
+def _facts(attempts: list[_Attempt]) -> dict[int, JobFacts]:
+    """What the verdict needs of each job; earlier attempts are only counted for jobs that have some."""
+    again = [a.job.number for a in attempts if a.epoch > 1]
+    lost: Counter[int] = Counter()
+    ended: Counter[int] = Counter()
+    if again:
+        for number, state, count in _run(
+            "SELECT job_id, state, count(*) FROM scheduler_attempt WHERE job_id = ANY(%s) AND state = ANY(%s)"
+            " GROUP BY job_id, state",
+            [again, _ENDED_ATTEMPT],
+        ):
+            if state == AttemptState.LOST:
+                lost[number] += count
+            elif state in (AttemptState.SUCCEEDED, AttemptState.FAILED):
+                ended[number] += count
+    return {
+        a.id: JobFacts(
+            state=a.job.state,
+            restart_policy=a.job.restart_policy,
+            max_restarts=a.job.max_restarts,
+            time_limit_seconds=a.job.time_limit_seconds,
+            earlier_lost=lost[a.job.number],
+            earlier_ended=ended[a.job.number],
+        )
+        for a in attempts
+    }
+
+
+# ---------------------------------------------------------------- give back
+
+
+def _release(attempt_ids: list[int], at: datetime) -> dict[int, list[int]]:
+    """Free nodes and devices; answers what each attempt held: cpu, memory, storage and GPU thousandths."""
+    rows = _run(
+        "UPDATE scheduler_allocation SET released_at = greatest(%s, held_at)"
+        " WHERE attempt_id = ANY(%s) AND released_at IS NULL"
+        " RETURNING attempt_id, node_id, cpu_millis, memory_mib, storage_mib, gpu_millis, device_ids",
+        [at, attempt_ids],
+    )
+    held: dict[int, list[int]] = {attempt_id: [0, 0, 0, 0] for attempt_id in attempt_ids}
+    nodes: dict[int, list[int]] = {}
+    devices: Counter[int] = Counter()
+    for attempt_id, node_id, *amounts, device_ids in rows:
+        node = nodes.setdefault(node_id, [0, 0, 0, 0])
+        for position, amount in enumerate(amounts):
+            held[attempt_id][position] += amount
+            node[position] += amount
+        for device_id in device_ids:
+            devices[device_id] += amounts[3] // len(device_ids)
+    if nodes:
+        _run(
+            "UPDATE scheduler_node n SET used_cpu_millis = n.used_cpu_millis - l.cpu,"
+            " used_memory_mib = n.used_memory_mib - l.memory, used_storage_mib = n.used_storage_mib - l.storage,"
+            " used_gpu_millis = n.used_gpu_millis - l.gpu"
+            " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
+            " AS l(id, cpu, memory, storage, gpu) WHERE n.id = l.id",
+            [list(nodes), *(list(column) for column in zip(*nodes.values(), strict=True))],
+        )
+    if devices:
+        _run(
+            "UPDATE scheduler_device d SET used_millis = d.used_millis - l.millis"
+            " FROM unnest(%s::bigint[], %s::int[]) AS l(id, millis) WHERE d.id = l.id",
+            [list(devices), list(devices.values())],
+        )
+    return held
+
+
+#: Quota resources in the order of what `_release` answers.
+_RESOURCES: Final = ("cpu_millis", "memory_mib", "storage_mib", "gpu_millis")
+
+
+def _lower_quotas(attempts: list[_Attempt], held: Mapping[int, list[int]]) -> None:
+    less: Counter[tuple[int, str]] = Counter()
+    for attempt in attempts:
+        less[attempt.job.project_id, "running_jobs"] += 1
+        for resource, amount in zip(_RESOURCES, held[attempt.id], strict=True):
+            less[attempt.job.project_id, resource] += amount
+    _run(
+        # A line made while the job ran did not count it: it never goes below nothing.
+        "UPDATE quotas_quota q SET used = greatest(0, q.used - l.amount)"
+        " FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS l(project_id, resource, amount)"
+        " WHERE q.project_id = l.project_id AND q.resource = l.resource AND l.amount > 0",
+        [[project for project, _ in less], [resource for _, resource in less], list(less.values())],
+    )
+
+
+# ---------------------------------------------------------------- write
+
+
+def _write_attempts(verdicts: Mapping[int, Verdict], at: datetime) -> None:
+    _run(
+        "UPDATE scheduler_attempt a SET state = v.state, ended_at = %s, exit_code = v.code,"
+        " exit_signal = v.signal, end_text = v.text"
+        " FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::text[])"
+        " AS v(id, state, code, signal, text) WHERE a.id = v.id",
+        [
+            at, list(verdicts), [v.attempt.value for v in verdicts.values()],
+            [v.exit_code for v in verdicts.values()], [v.exit_signal for v in verdicts.values()],
+            [v.text[:300] for v in verdicts.values()],
+        ],
+    )  # fmt: skip
+
+
+def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> None:
+    """The jobs are locked and were read under the lock, so this update cannot race."""
+    columns: list[list[Any]] = [[] for _ in range(10)]
+    for attempt in attempts:
+        verdict, job = verdicts[attempt.id], attempt.job
+        retry_at = (
+            at + timedelta(seconds=verdict.retry_seconds) if verdict.retry_seconds is not None else None
+        )
+        reason = _waiting(verdict, at) if retry_at else ("", "", "", "{}")
+        row = (job.number, verdict.job.value, verdict.exit_code, verdict.exit_signal, verdict.text[:300],
+               None if retry_at else at, retry_at, reason[0], reason[2], reason[3])  # fmt: skip
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+        job.state, job.generation = verdict.job.value, job.generation + 1
+    _run(
+        "UPDATE scheduler_job j SET state = v.state, generation = j.generation + 1, exit_code = v.code,"
+        " exit_signal = v.signal, end_text = v.text, completed_at = v.completed_at,"
+        " eligible_at = coalesce(v.retry_at, j.eligible_at),"
+        " started_at = CASE WHEN v.retry_at IS NULL THEN j.started_at END,"
+        " scheduled_at = CASE WHEN v.retry_at IS NULL THEN j.scheduled_at END,"
+        " reason_code = v.reason_code, reason_text = v.reason_text, reason_details = v.details::jsonb,"
+        " reason_category = CASE WHEN v.reason_code = '' THEN '' ELSE %s END,"
+        " reason_at = CASE WHEN v.reason_code = '' THEN NULL ELSE %s END, expected_start_at = NULL"
+        " FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::text[], %s::timestamptz[],"
+        " %s::timestamptz[], %s::text[], %s::text[], %s::text[]) AS v(number, state, code, signal, text,"
+        " completed_at, retry_at, reason_code, reason_text, details) WHERE j.number = v.number",
+        [CATEGORY[ReasonCode.BACKOFF].value, at, *columns],
+    )
+
+
+def _waiting(verdict: Verdict, at: datetime) -> tuple[str, str, str, str]:
+    """The reason columns of a job that is queued again."""
+    seconds = verdict.retry_seconds or 0
+    if seconds == 0:
+        code, text = ReasonCode.NOT_EVALUATED_YET, "Queued again; the next planning cycle looks at it."
+        return code.value, CATEGORY[code].value, text, "{}"
+    code, until = ReasonCode.BACKOFF, at + timedelta(seconds=seconds)
+    text = f"Starts again after {until:%H:%M:%S} UTC. Last try: {verdict.text}"
+    details = json.dumps({"until": until.isoformat(), "wait_seconds": seconds})
+    return code.value, CATEGORY[code].value, text, details
+
+
+def _write_events(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> None:
+    rows: list[tuple[int, int, str, str, str]] = []
+    for attempt in attempts:
+        verdict, number = verdicts[attempt.id], attempt.job.number
+        details = {"attempt": verdict.attempt.value, "exit_code": verdict.exit_code}
+        if verdict.exit_signal is not None:
+            details["exit_signal"] = verdict.exit_signal
+        if attempt.stop_reason:
+            details["stop_reason"] = attempt.stop_reason
+        text = verdict.text or "every task ended with exit code 0"
+        if verdict.retry_seconds is not None:
+            details["retry_seconds"] = verdict.retry_seconds
+            kind = (
+                "job.preempted" if attempt.stop_reason == "preempted" else f"attempt.{verdict.attempt.value}"
+            )
+            rows.append((number, attempt.epoch, kind, text[:300], json.dumps(details)))
+            rows.append((number, attempt.epoch, "job.queued", "to be tried again", "{}"))
+        else:
+            rows.append((number, attempt.epoch, f"job.{verdict.job.value}", text[:300], json.dumps(details)))
+    write_events(rows, at=at)
+
+
+def write_events(rows: list[tuple[int, int, str, str, str]], *, at: datetime) -> None:
+    """Events as (job number, epoch, kind, because, details in JSON), in this order, in one statement."""
+    if rows:
+        _run(
+            "INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)"
+            " SELECT number, epoch, kind, because, details::jsonb, %s"
+            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[])"
+            " WITH ORDINALITY AS e(number, epoch, kind, because, details, place) ORDER BY place",
+            [at, *(list(column) for column in zip(*rows, strict=True))],
+        )
+
+
+def _tell(attempts: list[_Attempt], freed: Mapping[int, list[int]], at: datetime) -> None:
+    jobs = [attempt.job for attempt in attempts]
+    clusters = {job.queue.cluster_id for job in jobs}
+    clusters |= dependencies.resolve_dependants([job for job in jobs if job.is_terminal], at=at)
+    announce_jobs(jobs)
+    outbox.announce(outbox.CLUSTER_TOPIC)
+    for cluster_id in sorted(clusters):
+        outbox.wake_planner(cluster_id, trigger="ended")
+
+
+def announce_jobs(jobs: Iterable[Job]) -> None:
+    topics = {outbox.QUEUES_TOPIC}
+    for job in jobs:
+        topics |= {
+            outbox.job_topic(job.number),
+            outbox.user_topic(job.user_id),
+            outbox.project_topic(job.project_id),
+        }
+    outbox.announce_many(topics)
+
+
+def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def waiting_attempts() -> list[int]:
+    """Live attempts whose tasks have all ended: somebody was killed between the report and the settling."""
+    return [
+        row[0]
+        for row in _run(
+            "SELECT a.id FROM scheduler_attempt a WHERE a.state = ANY(%s) AND NOT EXISTS ("
+            " SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.state = ANY(%s)) ORDER BY a.id",
+            [_LIVE_ATTEMPT, _LIVE_TASK],
+        )
+    ]
+
+
+__all__ = ["Settled", "announce_jobs", "end_attempt", "settle_many", "waiting_attempts", "write_events"]
