@@ -14,6 +14,8 @@ AS_PRODUCTION := DJANGO_SETTINGS_MODULE=config.settings.production \
   DATABASE_URL=postgres://nobody@127.0.0.1:1/nothing REDIS_URL=redis://127.0.0.1:1/0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where it is set, every start compiles everything again, which takes longer than the start itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run check test bench docs demo lock clean runtime development
 
