@@ -130,3 +130,9 @@ def plural(count: int, words: str) -> str:
 def get(mapping: Any, key: Any) -> Any:
     """A dictionary's value by a variable key."""
     return mapping.get(key) if mapping else None
+
+
+@register.filter
+def lowfirst(text: str) -> str:
+    """The opposite of `capfirst`, for a sentence that goes on after a name; `GPUs` stays as it is."""
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from django import template
 
 from quotas.core.resources import show_cpus, show_mib
 
 register = template.Library()
+
+RESOURCE_WORDS: Final = {
+    "cpu_millis": "CPU cores",
+    "memory_mib": "Memory",
+    "gpu_millis": "GPUs",
+    "storage_mib": "Storage",
+    "running_jobs": "Running jobs",
+}
 
 
 @register.filter
@@ -31,3 +41,14 @@ def amount(value: int | None, resource: str) -> str:
     if resource.endswith("_millis"):
         return show_cpus(value)
     return f"{value:,}"
+
+
+@register.filter
+def minus(value: int, other: int) -> int:
+    return value - other
+
+
+@register.filter
+def resource_word(resource: str) -> str:
+    """A quota line's resource as people say it."""
+    return RESOURCE_WORDS.get(resource, resource)

@@ -126,6 +126,22 @@ def by_form_field(error_problems: list[FieldProblem]) -> dict[str, list[str]]:
     return found
 
 
+#: What the form calls its fields.
+_NAMES: Final = {
+    "what": "What runs", "cpu_cores": "CPU cores", "gpu_count": "GPUs", "gpu_type": "GPU model",
+    "gpu_share": "Part of one GPU", "env": "Environment", "node_selector": "Only nodes with labels",
+    "depends_on": "Starts after jobs", "begin_at": "Not before", "restart_policy": "Restart",
+}  # fmt: skip
+
+
+def at_field(field: str) -> str:
+    """The form's own name of a field of the request: `env/PATH` -> `Environment PATH`."""
+    head, _, rest = field.partition("/")
+    head = SHOWN_AT.get(head, head)
+    name = _NAMES.get(head, head.replace("_", " ").capitalize())
+    return f"{name} {rest}".strip() if head in ("env", "node_selector") else name
+
+
 def form_of(job: Job) -> dict[str, str]:
     """The form that submits this job once more."""
     form = {

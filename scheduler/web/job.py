@@ -15,14 +15,17 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts import permissions
+from accounts.models import User
 from accounts.web.pages import page, reader
 from scheduler import labels
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.models import Allocation, Attempt, Device, Job, Task
-from scheduler.selectors import job_by_ref
+from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.services.logs import read_log
+from scheduler.services.preview import explain_job
 from scheduler.web.reads import exit_words
+from scheduler.web.submit import funnel
 
 TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "events": "Events"}
 STREAMS: Final = ("merged", "stdout", "stderr")
@@ -31,6 +34,8 @@ FIRST_LOG_BYTES: Final = 65_536
 #: Of a gang, so many tasks are listed.
 MOST_TASKS: Final = 200
 MOST_EVENTS: Final = 300
+#: What each node says is listed for so many; the counts of the gates cover all.
+MOST_NODES: Final = 200
 
 VERBS: Final[dict[str, Callable[..., Any]]] = {
     "cancel": cancel_job, "hold": hold_job, "release": release_job, "requeue": requeue_job,
@@ -87,7 +92,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
     return render(request, "scheduler/job.html", context)
 
 
-def _verbs(job: Job, user: Any) -> frozenset[str]:
+def _verbs(job: Job, user: User) -> frozenset[str]:
     """What the person may do to it that its state allows."""
     possible = set()
     if not job.is_terminal and job.state != JobState.STOPPING:
@@ -158,8 +163,18 @@ def _holdings(job: Job) -> dict[str, Any]:
     }
 
 
-def _why(job: Job, user: Any) -> dict[str, Any]:
-    return {"history": list(job.events.order_by("-id")[:20])}
+def _why(job: Job, user: User) -> dict[str, Any]:
+    """The planner's answer of this moment: the headline, every gate, every node, who goes first."""
+    found = explain_job(job=job, by=user, nodes=True)
+    return {
+        "found": found,
+        "funnel": funnel(found.gates),
+        "others": [b for b in found.blockers if b.text != found.headline],
+        "nodes_shown": found.node_table[:MOST_NODES],
+        "nodes_left": max(0, len(found.node_table) - MOST_NODES),
+        "priority_word": dict(priority_names()).get(job.priority, ""),
+        "pending": job.state in PENDING,
+    }
 
 
 def _log(job: Job, stream: str, whole_page: bool) -> dict[str, Any]:

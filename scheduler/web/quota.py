@@ -16,17 +16,10 @@ from accounts import permissions
 from accounts.models import Project
 from accounts.selectors import visible_projects
 from accounts.web.pages import page, reader
-from quotas.models import Quota, QuotaResource
-from quotas.templatetags.amounts import amount
+from quotas.models import Quota
+from quotas.templatetags.amounts import RESOURCE_WORDS, amount
 from scheduler.models import Job
 
-WORDS: Final = {
-    QuotaResource.CPU_MILLIS: "CPU cores",
-    QuotaResource.MEMORY_MIB: "Memory",
-    QuotaResource.GPU_MILLIS: "GPUs",
-    QuotaResource.STORAGE_MIB: "Storage",
-    QuotaResource.RUNNING_JOBS: "Running jobs",
-}
 #: Operators see every project; this many are shown, the others through the project's own page.
 MOST_PROJECTS: Final = 100
 
@@ -111,9 +104,9 @@ def _lines(projects: list[Project]) -> list[tuple[Project, list[Line]]]:
         sums["running_jobs"] += count
     lines: dict[int, list[Line]] = {pk: [] for pk in ids}
     for quota in Quota.objects.filter(project__in=ids):
-        word = WORDS[QuotaResource(quota.resource)]
+        word = RESOURCE_WORDS[quota.resource]
         lines[quota.project_id].append(Line(quota, word, asked[quota.project_id][quota.resource]))
-    order = list(WORDS)
+    order = list(RESOURCE_WORDS)
     for each in lines.values():
-        each.sort(key=lambda line: order.index(QuotaResource(line.quota.resource)))
+        each.sort(key=lambda line: order.index(line.quota.resource))
     return [(project, lines[project.pk]) for project in projects]

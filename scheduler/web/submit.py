@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib import messages
@@ -18,12 +18,20 @@ from accounts.services import audit
 from accounts.web.pages import page, reader
 from scheduler.models import Device, PriorityClass
 from scheduler.selectors import job_by_ref, visible_queues
+from scheduler.services.inputs import BadValue, read_seconds
 from scheduler.services.jobs import submit_job
+from scheduler.services.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, Gate, preview_job
 from scheduler.services.sbatch import Unhonoured, parse_sbatch
 from scheduler.web import forms
-from scheduler.web.preview import panel_of
 
 MOST_SHOWN_IGNORED: Final = 20
+#: How each verdict of the preview looks: icon, tone, the word before its sentence.
+VERDICTS: Final = {
+    STARTS_NOW: ("check", "completed", "Starts now"),
+    WOULD_WAIT: ("hourglass", "pending", "Would wait"),
+    NEVER: ("flag", "blocked", "Can never start"),
+    REFUSED: ("flag", "blocked", "Not ready to send"),
+}
 
 
 @require_http_methods(["GET", "POST"])
@@ -110,13 +118,40 @@ def preview(request: HttpRequest) -> HttpResponse:
     if not context["empty"]:
         try:
             payload, ignored = read(form, user)
-            context["panel"] = panel_of(payload, by=user)
-            context["ignored"] = ignored[:MOST_SHOWN_IGNORED]
-            context["curl"] = _curl(request, payload)
-            context["sbatch"] = forms.as_sbatch(form)
         except MusterError as error:
             context["error"] = error
+        else:
+            found = preview_job(payload=payload, by=user)
+            context |= {
+                "found": found,
+                "look": VERDICTS[found.verdict],
+                "funnel": funnel(found.gates),
+                "problems": [(forms.at_field(problem.field), problem.message) for problem in found.problems],
+                "ignored": ignored[:MOST_SHOWN_IGNORED],
+                "is_sbatch": forms.is_sbatch(form["what"]),
+                "curl": _curl(request, payload),
+                "sbatch": forms.as_sbatch(form),
+                "gpu_hours": _gpu_hours(payload),
+            }
     return render(request, "scheduler/preview.html", context)
+
+
+def funnel(gates: Sequence[Gate]) -> list[tuple[Gate, int]]:
+    """Each gate with how much of the bar is left after it, in percent of all nodes."""
+    most = gates[0].left if gates else 0
+    return [(gate, round(100 * gate.left / most) if most else 0) for gate in gates]
+
+
+def _gpu_hours(payload: Mapping[str, Any]) -> str:
+    """What it costs at most: GPUs times tasks times the time limit; empty where one is not said."""
+    try:
+        gpus = float(payload.get("gpu_share") or payload.get("gpu_count") or 0) * int(
+            payload.get("tasks") or 1
+        )
+        hours = gpus * read_seconds(payload["time_limit"]) / 3600
+    except (KeyError, ValueError, BadValue):
+        return ""
+    return f"{hours:.2f}".rstrip("0").rstrip(".") if hours else ""
 
 
 def _curl(request: HttpRequest, payload: Mapping[str, Any]) -> str:
