@@ -303,7 +303,9 @@ def quota_overview(project: Project) -> list[QuotaUse]:
 
 def visible_reservations(user: User) -> QuerySet[Reservation]:
     """Maintenance and the person's own projects' bookings; all of them for operators and auditors."""
-    rows = Reservation.objects.select_related("cluster", "project", "created_by").prefetch_related("nodes")
+    rows = Reservation.objects.select_related("cluster", "project", "created_by", "job").prefetch_related(
+        "nodes"
+    )
     if sees_everything(user):
         return rows
     return rows.filter(Q(project__isnull=True) | Q(project_id__in=visible_projects(user).values("pk")))

@@ -8,7 +8,7 @@ from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from config.problems import api_not_found
-from scheduler.api import jobs
+from scheduler.api import job_reads, jobs, machines, planning, queues, reservations, slurm
 
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
@@ -18,12 +18,33 @@ urlpatterns = [
     path("docs", SpectacularSwaggerView.as_view(url_name="api-schema"), name="api-docs"),
     path("jobs", jobs.Jobs.as_view(), name="api-jobs"),
     path("jobs:bulk", jobs.BulkJobs.as_view(), name="api-jobs-bulk"),
+    path("jobs/preview", job_reads.JobPreview.as_view(), name="api-job-preview"),
+    path("jobs/state", job_reads.JobStates.as_view(), name="api-job-states"),
+    path("jobs/scheduler/info", planning.SchedulerInfo.as_view(), name="api-scheduler-info"),
+    path("jobs/scheduler/trigger", planning.SchedulerTrigger.as_view(), name="api-scheduler-trigger"),
     re_path(rf"^jobs/{JOB}$", jobs.JobDetail.as_view(), name="api-job"),
     re_path(rf"^jobs/{JOB}/hold$", jobs.HoldJob.as_view(), name="api-job-hold"),
     re_path(rf"^jobs/{JOB}/release$", jobs.ReleaseJob.as_view(), name="api-job-release"),
     re_path(rf"^jobs/{JOB}/requeue$", jobs.RequeueJob.as_view(), name="api-job-requeue"),
+    re_path(rf"^jobs/{JOB}/events$", job_reads.JobEvents.as_view(), name="api-job-events"),
+    re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
+    re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
+    path("slurm/sbatch", slurm.Sbatch.as_view(), name="api-sbatch"),
+    path("slurm/squeue", slurm.Squeue.as_view(), name="api-squeue"),
+    path("nodes", machines.Nodes.as_view(), name="api-nodes"),
+    path("nodes/<str:ref>", machines.NodeDetail.as_view(), name="api-node"),
+    path("nodes/<str:ref>/cordon", machines.CordonNode.as_view(), name="api-node-cordon"),
+    path("nodes/<str:ref>/drain", machines.DrainNode.as_view(), name="api-node-drain"),
+    path("nodes/<str:ref>/uncordon", machines.UncordonNode.as_view(), name="api-node-uncordon"),
+    path("gpus", machines.Gpus.as_view(), name="api-gpus"),
+    path("topology", machines.Topology.as_view(), name="api-topology"),
+    path("reservations", reservations.Reservations.as_view(), name="api-reservations"),
+    path("reservations/<str:ref>", reservations.ReservationDetail.as_view(), name="api-reservation"),
+    path("queue", queues.QueueSummary.as_view(), name="api-queue"),
+    path("queues", queues.Queues.as_view(), name="api-queues"),
 ]
 
+# Quotas live under queues/quota/, which must not be taken for a queue's name.
 for prefix, module in [
     ("agent/", "scheduler.api.agent_urls"),
     ("", "quotas.api.urls"),
@@ -32,4 +53,5 @@ for prefix, module in [
     if find_spec(module):
         urlpatterns.append(path(prefix, include(module)))
 
+urlpatterns.append(path("queues/<str:ref>", queues.QueueDetail.as_view(), name="api-queue-detail"))
 urlpatterns.append(re_path(r"^(?P<path>.*)$", api_not_found))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from accounts.models import Project
 from quotas.core.resources import Resources, show_cpus, show_mib
 from quotas.models import Quota, QuotaResource
+from scheduler.core.classes import HARD_EFFECTS, Requirement, Taint, Toleration
 from scheduler.core.world import model_matches
+from scheduler.models import Job, Node
 from scheduler.selectors import NodeShape, cluster_shapes
 from scheduler.services.inputs import Inputs
 
@@ -93,6 +96,49 @@ def _tasks_that_fit(shape: NodeShape, per_task: Resources, gpu_model: str) -> in
     elif per_task.gpus:
         bounds.append(gpus // per_task.gpus)
     return min(bounds)
+
+
+def tasks_that_fit_now(node: Node, job: Job) -> int:
+    """How many of the job's tasks this node has room for at this moment; none where it may not run."""
+    if not _may_run_on(node, job):
+        return 0
+    devices = [d for d in node.devices.all() if d.healthy and not d.gone]
+    fitting = [d for d in devices if not job.gpu_model or model_matches(job.gpu_model, d.model)]
+    bounds = [
+        (node.cpu_millis_capacity - node.used_cpu_millis) // max(1, job.cpu_millis),
+        (node.memory_mib_capacity - node.used_memory_mib) // max(1, job.memory_mib),
+    ]
+    if job.storage_mib:
+        bounds.append((node.storage_mib - node.used_storage_mib) // job.storage_mib)
+    if job.gpu_millis:
+        bounds.append(sum((1000 - d.used_millis) // job.gpu_millis for d in fitting))
+    elif job.gpus:
+        bounds.append(sum(1 for d in fitting if d.used_millis == 0) // job.gpus)
+    return max(0, min(bounds))
+
+
+def _may_run_on(node: Node, job: Job) -> bool:
+    labels = {str(key): str(value) for key, value in node.labels.items()}
+    tolerations = [Toleration(**item) for item in job.tolerations]
+    taints = [
+        Taint(**{name: taint.get(name) or "" for name in ("key", "value", "effect")}) for taint in node.taints
+    ]
+    terms = job.affinity.get("required") or []
+    return (
+        all(labels.get(key) == value for key, value in job.node_selector.items())
+        and all(
+            any(toleration.tolerates(taint) for toleration in tolerations)
+            for taint in taints
+            if taint.effect in HARD_EFFECTS
+        )
+        and (not terms or any(_holds_all(term, labels) for term in terms))
+    )
+
+
+def _holds_all(term: list[dict[str, Any]], labels: dict[str, str]) -> bool:
+    return all(
+        Requirement(item["key"], item["operator"], tuple(item["values"])).holds_for(labels) for item in term
+    )
 
 
 def _matching(shape: NodeShape, gpu_model: str) -> int:

@@ -96,7 +96,9 @@ def _read(changes: Mapping[str, Any], queue: Queue) -> dict[str, Any]:
     default, longest = whole["default_wall_seconds"], whole["max_wall_seconds"]
     if default is not None and longest is not None and default > longest:
         inputs.wrong(
-            "default_wall_seconds", f"Is {default}, more than max_wall_seconds, {longest}.", code="inconsistent"
+            "default_wall_seconds",
+            f"Is {default}, more than max_wall_seconds, {longest}.",
+            code="inconsistent",
         )
     inputs.finish("The queue was not changed")
     return wanted

@@ -1,0 +1,260 @@
+"""What one can read about jobs: events, logs, why they wait, what a new one would meet, states at a glance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.errors import FieldProblem, InvalidInput
+from config.rest import NewestFirst
+from scheduler.api.base import ApiView, body_of, person
+from scheduler.api.jobs import JobView
+from scheduler.api.serializers import (
+    JobEventSerializer,
+    JobRequestSerializer,
+    LogSerializer,
+    moment,
+)
+from scheduler.core.lifecycle import JobState, PublicState
+from scheduler.models import Job
+from scheduler.selectors import visible_jobs
+from scheduler.services.logs import MERGED, STREAMS, read_log
+from scheduler.services.preview import explain_job, preview_job
+from scheduler.services.waits import job_ref
+
+MAX_LOG_BYTES = 1024 * 1024
+
+
+class JobEvents(JobView):
+    """`/jobs/{id}/events`"""
+
+    pagination_class = NewestFirst
+    page_ordering = ("pk",)
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(operation_id="jobs_events", responses=JobEventSerializer(many=True))
+    def get(self, request: Request, ref: str) -> Response:
+        """What happened to a job, oldest first."""
+        page = self.paginate_queryset(self.find(request, ref).events.select_related("actor"))
+        return self.get_paginated_response(JobEventSerializer(page, many=True).data)
+
+
+class JobLogs(JobView):
+    """`/jobs/{id}/logs`"""
+
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(
+        operation_id="jobs_logs",
+        parameters=[
+            OpenApiParameter("stream", str, enum=[*STREAMS, MERGED], default=MERGED),
+            OpenApiParameter(
+                "offset", int, default=0, description="Bytes to skip: next_offset of the last answer."
+            ),
+            OpenApiParameter("limit", int, default=65536, description=f"At most {MAX_LOG_BYTES} bytes."),
+            OpenApiParameter("rank", int, description="One task; all of them when absent."),
+            OpenApiParameter("attempt", int, description="An earlier attempt; the latest when absent."),
+        ],
+        responses={
+            (200, "application/json"): LogSerializer,
+            (200, "text/plain"): OpenApiResponse(
+                OpenApiTypes.STR, "The bytes themselves; X-Next-Offset goes on."
+            ),
+        },
+    )
+    def get(self, request: Request, ref: str) -> HttpResponse:
+        """What a job printed, from a byte offset on."""
+        query = request.query_params
+        stream = query.get("stream") or MERGED
+        if stream not in (*STREAMS, MERGED):
+            raise bad_query("stream", f"Has to be one of {', '.join((*STREAMS, MERGED))}.")
+        part = read_log(
+            job=self.find(request, ref),
+            stream=stream,
+            offset=query_integer(request, "offset", least=0, most=2**53, default=0),
+            limit=query_integer(request, "limit", least=1, most=MAX_LOG_BYTES, default=65536),
+            rank=query_integer(request, "rank", least=0, most=2**31 - 1),
+            epoch=query_integer(request, "attempt", least=1, most=2**31 - 1),
+        )
+        if wants_text(request):
+            plain = HttpResponse(part.data, content_type="text/plain; charset=utf-8")
+            plain["X-Next-Offset"] = str(part.next_offset)
+            plain["X-Eof"] = "true" if part.eof else "false"
+            return plain
+        cut = incomplete_tail(part.data) if not part.eof else 0
+        data = part.data[: len(part.data) - cut]
+        return Response(
+            {
+                "stream": part.stream,
+                "offset": part.offset,
+                "next_offset": part.next_offset - cut,
+                "eof": part.eof,
+                "text": data.decode("utf-8", "replace"),
+            }
+        )
+
+
+def incomplete_tail(data: bytes) -> int:
+    """Bytes at the end that begin a character but do not finish it: the next answer brings it whole."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue  # inside a character
+        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return back if length > back and back < len(data) else 0
+    return 0
+
+
+class WhySerializer(serializers.Serializer):
+    job = serializers.UUIDField()
+    number = serializers.IntegerField()
+    state = serializers.ChoiceField([s.value for s in PublicState])
+    headline = serializers.CharField()
+    reason_code = serializers.CharField()
+    category = serializers.CharField()
+    details = serializers.DictField(allow_null=True)
+    blockers = serializers.ListField(child=serializers.DictField())
+    gates = serializers.ListField(child=serializers.DictField())
+    position = serializers.IntegerField(allow_null=True)
+    ahead_jobs = serializers.IntegerField()
+    ahead_gpus = serializers.IntegerField()
+    ahead = serializers.ListField(child=serializers.DictField())
+    node_table = serializers.ListField(child=serializers.DictField())
+    snapshot_at = serializers.DateTimeField(allow_null=True)
+
+
+class JobWhy(JobView):
+    """`/jobs/{id}/why`"""
+
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(
+        operation_id="jobs_why",
+        parameters=[
+            OpenApiParameter("nodes", bool, description="Also what every node says to one of its tasks.")
+        ],
+        responses=WhySerializer,
+    )
+    def get(self, request: Request, ref: str) -> Response:
+        """Why a job waits: the headline, every gate, who is ahead."""
+        job = self.find(request, ref)
+        nodes = request.query_params.get("nodes", "").lower() in ("1", "true", "yes")
+        found = explain_job(job=job, by=person(request), nodes=nodes).as_dict()
+        found["snapshot_at"] = moment(found["snapshot_at"])
+        return Response({"job": str(job.uuid), "number": job.number, **found})
+
+
+class PreviewSerializer(serializers.Serializer):
+    verdict = serializers.ChoiceField(["starts_now", "would_wait", "never", "refused"])
+    headline = serializers.CharField()
+    reason_code = serializers.CharField()
+    category = serializers.CharField()
+    way_out = serializers.CharField()
+    problems = serializers.ListField(child=serializers.DictField())
+    nodes = serializers.ListField(child=serializers.DictField())
+    gates = serializers.ListField(child=serializers.DictField())
+    blockers = serializers.ListField(child=serializers.DictField())
+    quota = serializers.ListField(child=serializers.DictField())
+    ahead_jobs = serializers.IntegerField()
+    ahead_gpus = serializers.IntegerField()
+    position = serializers.IntegerField(allow_null=True)
+    elements = serializers.IntegerField()
+    snapshot_at = serializers.DateTimeField(allow_null=True)
+
+
+class JobPreview(ApiView):
+    """`/jobs/preview`"""
+
+    serializer_class = PreviewSerializer
+    required_scopes = {"POST": "jobs:read"}
+    schema_tags = ["jobs"]
+
+    @extend_schema(operation_id="jobs_preview", request=JobRequestSerializer, responses=PreviewSerializer)
+    def post(self, request: Request) -> Response:
+        """What would become of this job if it were submitted now; nothing is written."""
+        found = preview_job(payload=body_of(request), by=person(request)).as_dict()
+        found["snapshot_at"] = moment(found["snapshot_at"])
+        return Response(found)
+
+
+class JobStateSerializer(serializers.Serializer):
+    id = serializers.UUIDField()
+    number = serializers.IntegerField()
+    state = serializers.ChoiceField([s.value for s in PublicState])
+    state_detail = serializers.CharField()
+    exit_code = serializers.IntegerField(allow_null=True)
+
+
+class JobStatesSerializer(serializers.Serializer):
+    results = JobStateSerializer(many=True)
+
+
+class JobStates(ApiView):
+    """`/jobs/state`"""
+
+    queryset = Job.objects.none()
+    serializer_class = JobStatesSerializer
+    required_scopes = {"GET": "jobs:read"}
+    schema_tags = ["jobs"]
+    MOST = 1000
+
+    @extend_schema(
+        operation_id="jobs_states",
+        parameters=[
+            OpenApiParameter(
+                "ids", str, required=True, description="Numbers or ids, joined by commas; up to 1000."
+            )
+        ],
+        responses=JobStatesSerializer,
+    )
+    def get(self, request: Request) -> Response:
+        """States of many jobs in one cheap query, for programs that wait for them."""
+        texts = [text for text in request.query_params.get("ids", "").split(",") if text.strip()]
+        refs = [job_ref(text.strip()) for text in texts]
+        if not refs or len(refs) > self.MOST or None in refs:
+            raise bad_query("ids", f"Has to be 1 to {self.MOST} job numbers or ids, joined by commas.")
+        numbers = [ref for ref in refs if isinstance(ref, int)]
+        uuids = [ref for ref in refs if ref is not None and not isinstance(ref, int)]
+        rows = visible_jobs(person(request)).select_related(None).order_by("number")
+        rows = rows.filter(number__in=numbers) | rows.filter(uuid__in=uuids)
+        results: list[dict[str, Any]] = [
+            {
+                "id": str(uuid),
+                "number": number,
+                "state": Job(state=state).public_state.value,
+                "state_detail": str(JobState(state)),
+                "exit_code": exit_code,
+            }
+            for uuid, number, state, exit_code in rows.values_list("uuid", "number", "state", "exit_code")
+        ]
+        return Response({"results": results})
+
+
+def wants_text(request: Request) -> bool:
+    """`Accept: text/plain` before JSON; what a browser or curl sends by itself means JSON."""
+    accepted = [part.partition(";")[0].strip() for part in request.headers.get("Accept", "").split(",")]
+    return "text/plain" in accepted and "application/json" not in accepted[: accepted.index("text/plain")]
+
+
+def query_integer(request: Request, name: str, *, least: int, most: int, default: int | None = None) -> Any:
+    text = request.query_params.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 19 and least <= int(text) <= most):
+        raise bad_query(name, f"Has to be a whole number from {least} to {most}.")
+    return int(text)
+
+
+def bad_query(name: str, message: str) -> InvalidInput:
+    return InvalidInput(
+        message=f"{name}: {message}",
+        status=400,
+        problems=[FieldProblem(name, message, "out-of-range")],
+        way_out="Correct the query and ask again.",
+    )

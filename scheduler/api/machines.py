@@ -1,0 +1,335 @@
+"""Nodes, GPUs and how they hang together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from config.rest import NewestFirst
+from quotas.core.resources import MIB
+from scheduler.api.base import ApiView, once, person
+from scheduler.api.filters import filtered
+from scheduler.api.jobs import KEY, ReasonBodySerializer, reason_of
+from scheduler.api.serializers import moment
+from scheduler.core.lifecycle import NodeState
+from scheduler.models import Device, Node
+from scheduler.selectors import cluster_map, node_by_ref, nodes_with_devices
+from scheduler.services import nodes as services
+
+
+class AmountSerializer(serializers.Serializer):
+    total = serializers.FloatField()
+    used = serializers.FloatField()
+    free = serializers.FloatField()
+
+
+class GpuSerializer(serializers.Serializer):
+    id = serializers.IntegerField()
+    node = serializers.CharField()
+    node_id = serializers.IntegerField()
+    index = serializers.IntegerField()
+    uuid = serializers.CharField()
+    gpu_type = serializers.CharField()
+    memory_bytes = serializers.IntegerField()
+    numa_domain = serializers.IntegerField()
+    state = serializers.ChoiceField(["free", "shared", "allocated", "unhealthy", "unavailable"])
+    used_share = serializers.FloatField()
+    fake = serializers.BooleanField(help_text="Pretended by a demo node: it computes nothing.")
+    utilisation_percent = serializers.IntegerField(allow_null=True)
+    memory_used_bytes = serializers.IntegerField(allow_null=True)
+    temperature_c = serializers.IntegerField(allow_null=True)
+    jobs = serializers.ListField(
+        child=serializers.IntegerField(), required=False, help_text="Jobs that hold it, if you may see them."
+    )
+
+
+class NodeSerializer(serializers.Serializer):
+    """A node: what it has, what is in use, and whether it takes jobs."""
+
+    id = serializers.IntegerField()
+    name = serializers.CharField()
+    cluster = serializers.CharField()
+    state = serializers.ChoiceField([s.value for s in NodeState])
+    cordoned = serializers.BooleanField()
+    draining = serializers.BooleanField()
+    drain_reason = serializers.CharField()
+    drained_by = serializers.CharField()
+    drained_at = serializers.DateTimeField(allow_null=True)
+    schedulable = serializers.BooleanField()
+    trouble = serializers.CharField()
+    partitions = serializers.ListField(child=serializers.CharField())
+    labels = serializers.DictField()
+    taints = serializers.ListField(child=serializers.DictField())
+    rack = serializers.CharField()
+    zone = serializers.CharField()
+    region = serializers.CharField()
+    numa_domains = serializers.IntegerField()
+    cpu_cores = AmountSerializer()
+    memory_bytes = AmountSerializer()
+    storage_bytes = AmountSerializer()
+    gpu_count = AmountSerializer()
+    gpus = GpuSerializer(many=True)
+    extras = serializers.DictField()
+    agent_version = serializers.CharField()
+    last_seen_at = serializers.DateTimeField(allow_null=True)
+    generation = serializers.IntegerField()
+
+    def to_representation(self, node: Node) -> dict[str, Any]:
+        devices = list(node.devices.all())
+        return {
+            "id": node.pk,
+            "name": node.name,
+            "cluster": node.cluster.slug,
+            "state": str(node.state),
+            "cordoned": node.cordoned,
+            "draining": node.draining,
+            "drain_reason": node.drain_reason,
+            "drained_by": node.drained_by,
+            "drained_at": moment(node.drained_at),
+            "schedulable": node.schedulable,
+            "trouble": node.trouble,
+            "partitions": [partition.name for partition in node.partitions.all()],
+            "labels": node.labels,
+            "taints": node.taints,
+            "rack": node.rack,
+            "zone": node.zone,
+            "region": node.region,
+            "numa_domains": node.numa_domains,
+            "cpu_cores": amount(node.cpu_millis_capacity / 1000, node.used_cpu_millis / 1000),
+            "memory_bytes": amount(node.memory_mib_capacity * MIB, node.used_memory_mib * MIB),
+            "storage_bytes": amount(node.storage_mib * MIB, node.used_storage_mib * MIB),
+            "gpu_count": amount(len(devices), sum(device.used_millis for device in devices) / 1000),
+            "gpus": [gpu_of(device, node) for device in devices],
+            "extras": node.extras,
+            "agent_version": node.agent_version,
+            "last_seen_at": moment(node.last_seen_at),
+            "generation": node.generation,
+        }
+
+
+def amount(total: float, used: float) -> dict[str, float]:
+    return {"total": total, "used": used, "free": total - used}
+
+
+def gpu_of(device: Device, node: Node, jobs: list[int] | None = None) -> dict[str, Any]:
+    gpu = {
+        "id": device.pk,
+        "node": node.name,
+        "node_id": node.pk,
+        "index": device.index,
+        "uuid": device.uuid,
+        "gpu_type": device.model,
+        "memory_bytes": device.memory_mib * MIB,
+        "numa_domain": device.numa_domain,
+        "state": gpu_state(device, node),
+        "used_share": device.used_millis / 1000,
+        "fake": device.fake,
+        "utilisation_percent": device.utilisation_percent,
+        "memory_used_bytes": None if device.memory_used_mib is None else device.memory_used_mib * MIB,
+        "temperature_c": device.temperature_c,
+    }
+    return gpu if jobs is None else {**gpu, "jobs": jobs}
+
+
+def gpu_state(device: Device, node: Node) -> str:
+    if not device.healthy:
+        return "unhealthy"
+    if device.used_millis >= 1000:
+        return "allocated"
+    if device.used_millis:
+        return "shared"
+    return "free" if node.schedulable else "unavailable"
+
+
+class NodeFilter(django_filters.FilterSet):
+    state = django_filters.ChoiceFilter(choices=[(s.value, s.value) for s in NodeState])
+    cordoned = django_filters.BooleanFilter()
+    draining = django_filters.BooleanFilter()
+    cluster = django_filters.CharFilter(field_name="cluster__slug")
+    partition = django_filters.CharFilter(field_name="partitions__name", distinct=True)
+    gpu_type = django_filters.CharFilter(field_name="devices__model", lookup_expr="iexact", distinct=True)
+    name = django_filters.CharFilter(lookup_expr="icontains")
+    schedulable = django_filters.BooleanFilter(method="by_schedulable")
+
+    class Meta:
+        model = Node
+        fields: list[str] = []
+
+    def by_schedulable(self, nodes: QuerySet[Node], name: str, value: bool) -> QuerySet[Node]:
+        able = Node.objects.schedulable().values("pk")
+        return nodes.filter(pk__in=able) if value else nodes.exclude(pk__in=able)
+
+
+class Nodes(ApiView):
+    """`/nodes`"""
+
+    queryset = Node.objects.none()
+    serializer_class = NodeSerializer
+    filterset_class = NodeFilter
+    pagination_class = NewestFirst
+    page_ordering = ("pk",)
+    required_scopes = {"GET": "nodes:read"}
+    schema_tags = ["nodes"]
+
+    @extend_schema(operation_id="nodes_list", responses=NodeSerializer(many=True), filters=True)
+    def get(self, request: Request) -> Response:
+        """Every node."""
+        page = self.paginate_queryset(filtered(NodeFilter, request, nodes_with_devices()))
+        return self.get_paginated_response(NodeSerializer(page, many=True).data)
+
+
+class NodeDetail(ApiView):
+    """`/nodes/{id}`"""
+
+    queryset = Node.objects.none()
+    serializer_class = NodeSerializer
+    required_scopes = {"GET": "nodes:read"}
+    schema_tags = ["nodes"]
+
+    @extend_schema(operation_id="nodes_get", responses=NodeSerializer)
+    def get(self, request: Request, ref: str) -> Response:
+        """One node, by name or id."""
+        return Response(NodeSerializer(node_by_ref(ref)).data)
+
+
+class NodeVerb(ApiView):
+    """`/nodes/{id}/cordon`, `/drain`, `/uncordon`"""
+
+    queryset = Node.objects.none()
+    serializer_class = NodeSerializer
+    required_scopes = {"POST": "nodes:write"}
+    schema_tags = ["nodes"]
+
+    @extend_schema(parameters=[KEY], request=ReasonBodySerializer, responses=NodeSerializer)
+    @once
+    def post(self, request: Request, ref: str) -> Response:
+        node, reason = node_by_ref(ref), reason_of(request)
+        self.do(node, request, reason)
+        return Response(NodeSerializer(node_by_ref(str(node.pk))).data)
+
+    def do(self, node: Node, request: Request, reason: str) -> None:
+        services.cordon_node(node=node, by=person(request), reason=reason)
+
+
+class CordonNode(NodeVerb):
+    """Take no new jobs; those that run go on."""
+
+
+class DrainNode(NodeVerb):
+    """Take no new jobs, and let the present ones leave."""
+
+    def do(self, node: Node, request: Request, reason: str) -> None:
+        services.drain_node(node=node, by=person(request), reason=reason)
+
+
+class UncordonNode(NodeVerb):
+    """Take jobs again."""
+
+    def do(self, node: Node, request: Request, reason: str) -> None:
+        services.uncordon_node(node=node, by=person(request), reason=reason)
+
+
+class GpuListSerializer(serializers.Serializer):
+    total = serializers.IntegerField()
+    free = serializers.IntegerField()
+    by_type = serializers.DictField(help_text="total and free of each type")
+    gpus = GpuSerializer(many=True)
+
+
+class Gpus(ApiView):
+    """`/gpus`"""
+
+    serializer_class = GpuListSerializer
+    required_scopes = {"GET": "nodes:read"}
+    schema_tags = ["nodes"]
+
+    @extend_schema(operation_id="gpus_list", responses=GpuListSerializer)
+    def get(self, request: Request) -> Response:
+        """Every GPU, who holds it, and how many are free (A14)."""
+        gpus: list[dict[str, Any]] = []
+        for item in cluster_map(person(request)):
+            holders: dict[int, list[int]] = defaultdict(list)
+            for allocation, shown in item.allocations:
+                for device_id in allocation.device_ids if shown else ():
+                    holders[device_id].append(allocation.attempt.job_id)
+            gpus += [
+                gpu_of(device, item.node, holders[device.pk])
+                for device in item.devices
+                if device.kind == "gpu"
+            ]
+        types: dict[str, dict[str, int]] = defaultdict(lambda: {"total": 0, "free": 0})
+        for gpu in gpus:
+            types[gpu["gpu_type"]]["total"] += 1
+            types[gpu["gpu_type"]]["free"] += gpu["state"] == "free"
+        free = sum(1 for gpu in gpus if gpu["state"] == "free")
+        return Response(
+            {"total": len(gpus), "free": free, "by_type": dict(sorted(types.items())), "gpus": gpus}
+        )
+
+
+class TopologySerializer(serializers.Serializer):
+    clusters = serializers.ListField(
+        child=serializers.DictField(), help_text="cluster > zones > racks > nodes > numa > gpus"
+    )
+
+
+class Topology(ApiView):
+    """`/topology`"""
+
+    serializer_class = TopologySerializer
+    required_scopes = {"GET": "nodes:read"}
+    schema_tags = ["nodes"]
+
+    @extend_schema(operation_id="topology", responses=TopologySerializer)
+    def get(self, request: Request) -> Response:
+        """Clusters, zones, racks, nodes, NUMA domains and GPUs as a tree (A13)."""
+        tree: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
+        for node in nodes_with_devices().order_by("cluster_id", "zone", "rack", "name"):
+            racks = tree.setdefault(node.cluster.slug, {}).setdefault(node.zone, {})
+            racks.setdefault(node.rack, []).append(_branch(node))
+        return Response(
+            {
+                "clusters": [
+                    {
+                        "cluster": cluster,
+                        "zones": [
+                            {
+                                "zone": zone,
+                                "racks": [{"rack": rack, "nodes": nodes} for rack, nodes in racks.items()],
+                            }
+                            for zone, racks in zones.items()
+                        ],
+                    }
+                    for cluster, zones in tree.items()
+                ]
+            }
+        )
+
+
+def _branch(node: Node) -> dict[str, Any]:
+    domains: dict[int, list[dict[str, Any]]] = {number: [] for number in range(max(1, node.numa_domains))}
+    for device in node.devices.all():
+        gpu = {
+            "id": device.pk,
+            "index": device.index,
+            "gpu_type": device.model,
+            "memory_bytes": device.memory_mib * MIB,
+            "state": gpu_state(device, node),
+        }
+        domains.setdefault(device.numa_domain, []).append(gpu)
+    return {
+        "id": node.pk,
+        "name": node.name,
+        "state": str(node.state),
+        "schedulable": node.schedulable,
+        "cpu_cores": node.cpu_millis / 1000,
+        "memory_bytes": node.memory_mib * MIB,
+        "numa": [{"domain": number, "gpus": gpus} for number, gpus in sorted(domains.items())],
+    }

@@ -1,0 +1,102 @@
+"""The planner from outside: what it is, and a push."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts import permissions
+from accounts.errors import FieldProblem, InvalidInput
+from accounts.selectors import project_by_ref
+from accounts.services import audit
+from scheduler.api.base import ApiView, body_of, person
+from scheduler.api.queues import policy_of
+from scheduler.models import Cluster, Job
+from scheduler.selectors import visible_jobs, visible_queues
+from scheduler.services.cycles import run_cycle
+
+
+class SchedulerInfoSerializer(serializers.Serializer):
+    policy = serializers.CharField()
+    quota_provider = serializers.CharField()
+    active_queues = serializers.IntegerField()
+    pending_jobs = serializers.IntegerField()
+    policies = serializers.DictField(child=serializers.CharField(), help_text="Policy of each queue.")
+
+
+class SchedulerInfo(ApiView):
+    """`/jobs/scheduler/info`"""
+
+    serializer_class = SchedulerInfoSerializer
+    required_scopes = {"GET": "jobs:read"}
+    schema_tags = ["scheduler"]
+
+    @extend_schema(operation_id="scheduler_info", responses=SchedulerInfoSerializer)
+    def get(self, request: Request) -> Response:
+        """Policy, quota provider, active queues and pending jobs that you may see (A7)."""
+        queues = list(visible_queues(person(request)))
+        first = next((queue for queue in queues if queue.is_default), queues[0] if queues else None)
+        return Response(
+            {
+                "policy": policy_of(first) if first else settings.SCHEDULING_POLICY,
+                "quota_provider": settings.QUOTA_PROVIDER,
+                "active_queues": sum(1 for queue in queues if not queue.paused and not queue.cluster.paused),
+                "pending_jobs": visible_jobs(person(request)).pending().count(),
+                "policies": {queue.slug: policy_of(queue) for queue in queues},
+            }
+        )
+
+
+class TriggerRequestSerializer(serializers.Serializer):
+    project_id = serializers.JSONField(
+        required=False, help_text="Count only this project's jobs: id or slug."
+    )
+
+
+class TriggerAnswerSerializer(serializers.Serializer):
+    scheduled_count = serializers.IntegerField()
+    remaining_pending = serializers.IntegerField()
+    planned = serializers.BooleanField(help_text="False where another planner was at work all the time.")
+
+
+class SchedulerTrigger(ApiView):
+    """`/jobs/scheduler/trigger`"""
+
+    serializer_class = TriggerAnswerSerializer
+    required_scopes = {"POST": "nodes:write"}
+    schema_tags = ["scheduler"]
+
+    @extend_schema(
+        operation_id="scheduler_trigger", request=TriggerRequestSerializer, responses=TriggerAnswerSerializer
+    )
+    def post(self, request: Request) -> Response:
+        """Plan every cluster now (A8); with a project, for its leads, the counts are that project's."""
+        by, body = person(request), body_of(request, optional=True)
+        if unknown := [name for name in body if name != "project_id"]:
+            message = "There is no such field; known is project_id."
+            raise InvalidInput(message=message, problems=[FieldProblem(str(unknown[0])[:60], message)])
+        project = None
+        if (given := body.get("project_id")) is not None:
+            project = project_by_ref(by, str(given)[:120])
+        # A whole cluster is planned either way: a lead's push helps everybody in turn, and harms nobody.
+        if project is not None and not permissions.may(by, "operate"):
+            permissions.require(by, "manage", project)
+        else:
+            permissions.require(by, "operate")
+        started: list[int] = []
+        planned = True
+        for cluster_id in Cluster.objects.order_by("pk").values_list("pk", flat=True):
+            result = run_cycle(cluster_id=cluster_id, trigger="api")
+            planned = planned and result.planned
+            started += result.started_jobs
+        jobs = Job.objects.filter(project=project) if project is not None else Job.objects.all()
+        scheduled = jobs.filter(number__in=started).count()
+        remaining = jobs.pending().count()
+        audit.record(
+            by=by, action="scheduler.trigger", thing=audit.Thing("scheduler", label="all clusters"),
+            after={"scheduled": scheduled, "remaining": remaining}, project=project,
+        )  # fmt: skip
+        return Response({"scheduled_count": scheduled, "remaining_pending": remaining, "planned": planned})

@@ -1,0 +1,224 @@
+"""Queues and what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.errors import FieldProblem, InvalidInput
+from accounts.selectors import project_by_ref
+from config.rest import NewestFirst
+from scheduler.api.base import ApiView, body_of, person
+from scheduler.api.serializers import moment
+from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState, PublicState
+from scheduler.models import Queue
+from scheduler.selectors import (
+    QueueLoad,
+    queue_by_ref,
+    queue_loads,
+    queue_overview,
+    state_counts,
+    visible_queues,
+)
+from scheduler.services import queues as services
+
+
+class QueueSerializer(serializers.Serializer):
+    """A queue and its counters."""
+
+    id = serializers.IntegerField()
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    cluster = serializers.CharField()
+    project = serializers.CharField(allow_null=True)
+    project_id = serializers.IntegerField(allow_null=True)
+    partitions = serializers.ListField(child=serializers.CharField())
+    is_default = serializers.BooleanField()
+    priority = serializers.IntegerField()
+    policy = serializers.CharField()
+    paused = serializers.BooleanField()
+    paused_reason = serializers.CharField()
+    paused_by = serializers.CharField()
+    paused_at = serializers.DateTimeField(allow_null=True)
+    max_concurrent_jobs = serializers.IntegerField(allow_null=True)
+    max_pending_jobs = serializers.IntegerField(allow_null=True)
+    default_wall_seconds = serializers.IntegerField(allow_null=True)
+    max_wall_seconds = serializers.IntegerField(allow_null=True)
+    running_jobs = serializers.IntegerField()
+    pending_jobs = serializers.IntegerField()
+    total_jobs = serializers.IntegerField()
+    generation = serializers.IntegerField()
+
+    def to_representation(self, queue: Queue) -> dict[str, Any]:
+        load: QueueLoad = self.context["loads"].get(queue.pk, QueueLoad())
+        return {
+            "id": queue.pk,
+            "name": queue.name,
+            "slug": queue.slug,
+            "cluster": queue.cluster.slug,
+            "project": queue.project.slug if queue.project else None,
+            "project_id": queue.project_id,
+            "partitions": [partition.name for partition in queue.partitions.all()],
+            "is_default": queue.is_default,
+            "priority": queue.priority,
+            "policy": policy_of(queue),
+            "paused": queue.paused,
+            "paused_reason": queue.paused_reason,
+            "paused_by": queue.paused_by,
+            "paused_at": moment(queue.paused_at),
+            "max_concurrent_jobs": queue.max_concurrent_jobs,
+            "max_pending_jobs": queue.max_pending_jobs,
+            "default_wall_seconds": queue.default_wall_seconds,
+            "max_wall_seconds": queue.max_wall_seconds,
+            "running_jobs": load.running,
+            "pending_jobs": load.pending,
+            "total_jobs": load.total,
+            "generation": queue.generation,
+        }
+
+
+class QueueChangeSerializer(serializers.Serializer):
+    paused = serializers.BooleanField(required=False)
+    reason = serializers.CharField(max_length=200, required=False)
+    generation = serializers.IntegerField(required=False, help_text="Refuse if the queue has changed since.")
+    priority = serializers.IntegerField(min_value=0, max_value=100, required=False)
+    max_concurrent_jobs = serializers.IntegerField(min_value=0, required=False, allow_null=True)
+    max_pending_jobs = serializers.IntegerField(min_value=0, required=False, allow_null=True)
+    default_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+    max_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+
+
+def policy_of(queue: Queue) -> str:
+    profile = queue.profile or queue.cluster.profile
+    return str(profile.policy) if profile else settings.SCHEDULING_POLICY
+
+
+class Queues(ApiView):
+    """`/queues`"""
+
+    queryset = Queue.objects.none()
+    serializer_class = QueueSerializer
+    pagination_class = NewestFirst
+    page_ordering = ("pk",)
+    required_scopes = {"GET": "nodes:read"}
+    schema_tags = ["queues"]
+
+    @extend_schema(
+        operation_id="queues_list",
+        parameters=[
+            OpenApiParameter("project_id", str, description="Queues that this project may use: id or slug.")
+        ],
+        responses=QueueSerializer(many=True),
+    )
+    def get(self, request: Request) -> Response:
+        """Queues that you may see, with the jobs in them."""
+        rows = visible_queues(person(request)).prefetch_related("partitions")
+        wanted = request.query_params.get("project_id")
+        if wanted:
+            project = project_by_ref(person(request), wanted)
+            rows = rows.filter(project__isnull=True) | rows.filter(project=project)
+        page = self.paginate_queryset(rows)
+        loads = queue_loads(queue.pk for queue in page)
+        return self.get_paginated_response(QueueSerializer(page, many=True, context={"loads": loads}).data)
+
+
+class QueueDetail(ApiView):
+    """`/queues/{id}`"""
+
+    queryset = Queue.objects.none()
+    serializer_class = QueueSerializer
+    required_scopes = {"GET": "nodes:read", "PATCH": "nodes:write"}
+    schema_tags = ["queues"]
+
+    def answer(self, queue: Queue) -> Response:
+        return Response(QueueSerializer(queue, context={"loads": queue_loads([queue.pk])}).data)
+
+    @extend_schema(operation_id="queues_get", responses=QueueSerializer)
+    def get(self, request: Request, ref: str) -> Response:
+        """One queue, by slug or id."""
+        return self.answer(queue_by_ref(person(request), ref))
+
+    @extend_schema(operation_id="queues_edit", request=QueueChangeSerializer, responses=QueueSerializer)
+    def patch(self, request: Request, ref: str) -> Response:
+        """Pause or resume a queue, or change its limits; for operators."""
+        queue, by, body = queue_by_ref(person(request), ref), person(request), dict(body_of(request))
+        paused, reason = body.pop("paused", None), body.pop("reason", "")
+        generation = body.pop("generation", None)
+        self._check(paused, reason, generation)
+        if body or generation is not None:
+            queue = services.edit_queue(
+                queue=queue, changes=body, by=by, reason=reason, expected_generation=generation
+            )
+        if paused is True:
+            services.pause_queue(queue=queue, by=by, reason=reason)
+        elif paused is False:
+            services.resume_queue(queue=queue, by=by, reason=reason)
+        return self.answer(queue_by_ref(by, str(queue.pk)))
+
+    def _check(self, paused: Any, reason: Any, generation: Any) -> None:
+        problems = []
+        if paused is not None and not isinstance(paused, bool):
+            problems.append(FieldProblem("paused", "Has to be true or false.", "not-a-flag"))
+        if not isinstance(reason, str) or len(reason) > 200:
+            problems.append(FieldProblem("reason", "Has to be text of at most 200 characters.", "bad-text"))
+        if generation is not None and (not isinstance(generation, int) or isinstance(generation, bool)):
+            problems.append(FieldProblem("generation", "Has to be a whole number.", "not-a-number"))
+        if problems:
+            raise InvalidInput(message=problems[0].message, problems=problems)
+
+
+class QueueSummaryItemSerializer(serializers.Serializer):
+    queue = serializers.CharField()
+    paused = serializers.BooleanField()
+    running_jobs = serializers.IntegerField()
+    pending_jobs = serializers.IntegerField()
+    pending_gpus = serializers.IntegerField()
+    reasons = serializers.DictField(child=serializers.IntegerField())
+
+
+class QueueSummarySerializer(serializers.Serializer):
+    states = serializers.DictField(child=serializers.IntegerField())
+    pending_jobs = serializers.IntegerField()
+    running_jobs = serializers.IntegerField()
+    queues = QueueSummaryItemSerializer(many=True)
+
+
+class QueueSummary(ApiView):
+    """`/queue`"""
+
+    serializer_class = QueueSummarySerializer
+    required_scopes = {"GET": "nodes:read"}
+    schema_tags = ["queues"]
+
+    @extend_schema(operation_id="queue_status", responses=QueueSummarySerializer)
+    def get(self, request: Request) -> Response:
+        """What waits and what runs, over all queues that you may see (A5)."""
+        by = person(request)
+        counts = dict.fromkeys((state.value for state in PublicState), 0)
+        inner = state_counts(by)
+        for state, jobs in inner.items():
+            counts[PUBLIC[JobState(state)].value] += jobs
+        queues = [
+            {
+                "queue": item.queue.slug,
+                "paused": item.queue.paused,
+                "running_jobs": item.load.running,
+                "pending_jobs": item.load.pending,
+                "pending_gpus": item.load.pending_gpus,
+                "reasons": dict(item.reasons),
+            }
+            for item in queue_overview(by)
+        ]
+        return Response(
+            {
+                "states": counts,
+                "pending_jobs": sum(jobs for state, jobs in inner.items() if state in PENDING),
+                "running_jobs": sum(jobs for state, jobs in inner.items() if state in ACTIVE),
+                "queues": queues,
+            }
+        )
