@@ -10,7 +10,7 @@ class ConfigConfig(AppConfig):
     verbose_name = "Muster"
 
     def ready(self) -> None:
-        """Every thread of every process sends to our broker: Celery alone would fall back to one on localhost."""
+        """Every thread sends to our broker; by itself Celery would fall back to one on localhost."""
         from config.celery import app
 
         app.set_default()

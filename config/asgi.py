@@ -1,4 +1,4 @@
-"""The ASGI entry point: HTTP for Django, websockets for the live pages, and a door of their own for agents."""
+"""The ASGI entry point: HTTP for Django, websockets for live pages, and the agents' own door."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,14 @@ class LocalNode:
     memory_mib: int
     fake_gpus: str = ""
     labels: str = ""
+    numa_domains: int = 1
 
     def agent_arguments(self) -> list[str]:
         arguments = ["--name", self.name, "--cpus", str(self.cpus), "--memory-mib", str(self.memory_mib)]
         if self.fake_gpus:
             arguments += ["--fake-gpus", self.fake_gpus]
+        if self.numa_domains > 1:
+            arguments += ["--numa-domains", str(self.numa_domains)]
         if self.labels:
             arguments += ["--labels", self.labels]
         return arguments
@@ -31,18 +34,19 @@ SIMULATED = "demo=true,gpus=simulated"
 DEMO = (
     LocalNode("node-1", cpus=8, memory_mib=32 * 1024, labels=PLAIN),
     LocalNode("node-2", cpus=8, memory_mib=32 * 1024, labels=PLAIN),
-    LocalNode("node-3", cpus=32, memory_mib=256 * 1024, fake_gpus="4xA100-80GB", labels=SIMULATED),
-    LocalNode("node-4", cpus=64, memory_mib=512 * 1024, fake_gpus="8xH100-80GB", labels=SIMULATED),
+    LocalNode(
+        "node-3", cpus=32, memory_mib=256 * 1024, fake_gpus="4xA100-80GB", labels=SIMULATED, numa_domains=2
+    ),
+    LocalNode(
+        "node-4", cpus=64, memory_mib=512 * 1024, fake_gpus="8xH100-80GB", labels=SIMULATED, numa_domains=2
+    ),
 )
 
 
 def demo_nodes(count: int) -> list[LocalNode]:
     """The first nodes of the demo cluster; further ones repeat its kinds."""
     kinds = [DEMO[index % len(DEMO)] for index in range(count)]
-    return [
-        LocalNode(f"node-{index}", kind.cpus, kind.memory_mib, kind.fake_gpus, kind.labels)
-        for index, kind in enumerate(kinds, start=1)
-    ]
+    return [replace(kind, name=f"node-{index}") for index, kind in enumerate(kinds, start=1)]
 
 
 def this_machine(count: int) -> list[LocalNode]:

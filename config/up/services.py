@@ -14,7 +14,7 @@ from config.up.options import Options
 from config.up.processes import Process
 from config.up.state import CHECKOUT, StateFolder
 
-# An agent runs other people's commands, so it is told nothing but this and its own join token.
+# An agent runs other people's commands, so it is told nothing but this.
 AGENT_MAY_KNOW = (
     "PATH",
     "HOME",
@@ -27,6 +27,9 @@ AGENT_MAY_KNOW = (
     "TMPDIR",
     "LD_LIBRARY_PATH",
 )
+
+# Without its compiled modules, each start would compile hundreds of files again.
+NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT")
 
 
 class Environment:
@@ -57,18 +60,14 @@ class Environment:
 
     def for_service(self, name: str) -> dict[str, str]:
         """The environment of a process of ours, which we trust with everything."""
-        return {
-            **os.environ,
-            **self._shared,
-            "MUSTER_PROCESS": f"muster-{name}",
-            "MUSTER_READY_FILE": str(self.ready_file(name)),
-        }
+        inherited = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
+        own = {"MUSTER_PROCESS": f"muster-{name}", "MUSTER_READY_FILE": str(self.ready_file(name))}
+        return {**inherited, **self._shared, **own}
 
     def for_agent(self) -> dict[str, str]:
         """The environment of an agent: no secret of the portal can leak from it into a job."""
         known = {name: os.environ[name] for name in AGENT_MAY_KNOW if name in os.environ}
-        token = self.join_token_file.read_text().strip() if self.join_token_file.exists() else ""
-        return {**known, "PYTHONUNBUFFERED": "1", "MUSTER_JOIN_TOKEN": token}
+        return {**known, "PYTHONUNBUFFERED": "1"}
 
     def ready_file(self, name: str) -> Path:
         return self.state.run / f"{name}.ready"
@@ -113,7 +112,8 @@ def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
     return Process(
         name=name,
         argv=[sys.executable, "-m", "celery", "-A", "config", *arguments, "-l", "INFO"],
-        env=env.for_service(name),
+        # Its Django checks would load every page of the site into a worker that serves none.
+        env=env.for_service(name) | {"CELERY_SKIP_CHECKS": "1"},
         log_folder=env.state.logs,
         is_ready=ready_file.exists,
         before_start=lambda: ready_file.unlink(missing_ok=True),
@@ -124,7 +124,7 @@ def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
 
 
 def agent(env: Environment, node: LocalNode, *, server_url: str) -> Process:
-    """A node agent; the jobs it started live in sessions of their own and survive it."""
+    """A node agent; its jobs survive it when it crashes, and end when the portal does."""
     folder = env.state.agents / node.name
     folder.mkdir(parents=True, exist_ok=True)
     return Process(
@@ -132,6 +132,7 @@ def agent(env: Environment, node: LocalNode, *, server_url: str) -> Process:
         argv=[
             *(sys.executable, "-m", "scheduler.agent", "--server", server_url),
             *("--state", str(folder), "--die-with-parent", *node.agent_arguments()),
+            *("--join-token-file", str(env.join_token_file)),
         ],
         env=env.for_agent(),
         log_folder=env.state.logs,
