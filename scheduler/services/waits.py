@@ -81,7 +81,7 @@ def _resolve(
     uuids = [ref for _, ref, _ in wanted if isinstance(ref, uuid.UUID)]
     rows = visible_jobs(by).filter(number__in=numbers) | visible_jobs(by).filter(uuid__in=uuids)
     jobs: dict[int | uuid.UUID, Job] = {}
-    for job in rows.only("number", "uuid", "name", "state"):
+    for job in rows.select_related(None).only("number", "uuid", "name", "state"):
         jobs[job.number] = jobs[job.uuid] = job
     found: dict[tuple[int, str], DependsOn] = {}
     for at, ref, kind in wanted:

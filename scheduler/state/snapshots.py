@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,15 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from quotas.core.resources import Resources
-from scheduler.core.classes import ClassTable, Labels, Requirement, Taint, Toleration, request_class
+from scheduler.core.classes import (
+    ClassTable,
+    Labels,
+    RequestClass,
+    Requirement,
+    Taint,
+    Toleration,
+    request_class,
+)
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import (
@@ -263,9 +271,9 @@ def _class_numbers(columns: list[tuple[Any, ...]], table: ClassTable) -> Ints:
 def class_of_row(
     cpu_millis: int, memory_mib: int, storage_mib: int, gpus: int, gpu_millis: int, gpu_model: str,
     extras: str, node_selector: str, tolerations: str, affinity: str,
-) -> Any:  # fmt: skip
+) -> RequestClass:  # fmt: skip
     """The request class of a job's columns; the last four are JSON."""
-    return request_class(
+    return class_of_request(
         Resources(
             cpu_millis=cpu_millis,
             memory_mib=memory_mib,
@@ -275,7 +283,25 @@ def class_of_row(
             extras=tuple(sorted((name, int(amount)) for name, amount in json.loads(extras).items())),
         ),
         gpu_model=gpu_model,
-        node_selector=_labels(node_selector),
+        node_selector=json.loads(node_selector),
+        tolerations=json.loads(tolerations),
+        affinity=json.loads(affinity),
+    )
+
+
+def class_of_request(
+    per_task: Resources,
+    *,
+    gpu_model: str,
+    node_selector: Mapping[str, str],
+    tolerations: Iterable[Mapping[str, str]],
+    affinity: Mapping[str, Any],
+) -> RequestClass:
+    """The class of what a job's columns hold; of its affinity only what it requires."""
+    return request_class(
+        per_task,
+        gpu_model=gpu_model,
+        node_selector=[(str(key), str(value)) for key, value in node_selector.items()],
         tolerations=[
             Toleration(
                 key=t.get("key") or "",
@@ -283,14 +309,14 @@ def class_of_row(
                 value=t.get("value") or "",
                 effect=t.get("effect") or "",
             )
-            for t in json.loads(tolerations)
+            for t in tolerations
         ],
         required_affinity=[
             [
                 Requirement(r["key"], r.get("operator") or "In", tuple(str(v) for v in r.get("values") or ()))
                 for r in term
             ]
-            for term in json.loads(affinity).get("required") or ()
+            for term in affinity.get("required") or ()
         ],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from accounts.models import Project, User
@@ -49,8 +50,11 @@ class SmallWorld:
         return run_cycle(cluster_id=self.cluster.pk, trigger="test")
 
 
-def a_queue(cluster: Cluster, slug: str, **kwargs: Any) -> Queue:
-    return Queue.objects.create(cluster=cluster, name=slug, slug=f"{slug}-{cluster.pk}", **kwargs)
+def a_queue(cluster: Cluster, name: str, **kwargs: Any) -> Queue:
+    return Queue.objects.create(cluster=cluster, name=name, slug=f"{name}-{next(_numbers)}", **kwargs)
+
+
+_numbers = count(1)
 
 
 def broken_invariants() -> list[str]:

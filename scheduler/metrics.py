@@ -1,0 +1,226 @@
+"""What a scrape says of the portal, from rows: jobs, machines, limits, and whether the promises hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Any, Final
+
+import structlog
+from django.db import DatabaseError, connection
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from scheduler.core.lifecycle import ACTIVE, LIVE_ATTEMPT, PENDING, PUBLIC, TERMINAL, JobState
+from scheduler.state.plans import REFUSED_BY_CONSTRAINT
+
+log = structlog.get_logger(__name__)
+
+#: Several scrapers, and several workers of one server, cost the database one reading.
+FRESH_SECONDS: Final = 5.0
+
+
+def collect() -> Iterable[Metric]:
+    """Every gauge, at most five seconds old; without the database only that it cannot be read."""
+    global _read_at, _metrics
+    with _lock:
+        if not _metrics or time.monotonic() - _read_at > FRESH_SECONDS:
+            try:
+                _metrics = [*_read(), _readable(1)]
+            except DatabaseError as error:
+                log.warning("metrics_unreadable", error=str(error))
+                return [_readable(0)]
+            _read_at = time.monotonic()
+        return _metrics
+
+
+_lock = Lock()
+_read_at = 0.0
+_metrics: list[Metric] = []
+
+
+def _readable(value: int) -> Metric:
+    return GaugeMetricFamily("muster_rows_readable", "Whether these figures could be read.", value=value)
+
+
+def _read() -> Iterator[Metric]:
+    yield _jobs()
+    yield _family(
+        "muster_jobs_pending", "Jobs that wait, by why.", ["category", "reason", "queue"],
+        """
+        SELECT coalesce(nullif(job.reason_category, ''), 'system'),
+            coalesce(nullif(job.reason_code, ''), 'NotEvaluatedYet'), queue.slug, count(*)
+        FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
+        WHERE job.state = ANY(%s) GROUP BY 1, 2, 3
+        """,
+        [_values(PENDING)],
+    )  # fmt: skip
+    yield _family(
+        "muster_gpus", "GPUs by what they do.", ["state", "model"],
+        """
+        SELECT CASE WHEN NOT device.healthy THEN 'sick'
+                WHEN device.used_millis >= 1000 THEN 'used'
+                WHEN device.used_millis > 0 THEN 'shared'
+                WHEN node.state <> 'up' OR node.cordoned OR node.draining THEN 'unavailable'
+                ELSE 'free' END,
+            device.model, count(*)
+        FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
+        WHERE device.kind = 'gpu' AND NOT device.gone GROUP BY 1, 2
+        """,
+    )  # fmt: skip
+    yield _family(
+        "muster_nodes", "Nodes by whether they take work.", ["state"],
+        """
+        SELECT CASE WHEN state <> 'up' THEN state WHEN draining THEN 'draining'
+            WHEN cordoned THEN 'cordoned' ELSE 'up' END, count(*)
+        FROM scheduler_node GROUP BY 1
+        """,
+    )  # fmt: skip
+    yield _family(
+        "muster_agent_heartbeat_age_seconds", "Time since a node's agent was heard.", ["node"],
+        """
+        SELECT name, extract(epoch FROM clock_timestamp() - last_seen_at)::float
+        FROM scheduler_node WHERE last_seen_at IS NOT NULL
+        """,
+    )  # fmt: skip
+    yield _family(
+        "muster_schedule_cycle_seconds", "The last recorded cycle, by step.", ["cluster", "step"],
+        """
+        SELECT cluster.slug, step.name, step.us / 1e6
+        FROM scheduler_cluster cluster
+            JOIN LATERAL (
+                SELECT * FROM scheduler_cycle WHERE cluster_id = cluster.id ORDER BY id DESC LIMIT 1
+            ) cycle ON true
+            JOIN LATERAL (VALUES ('load', cycle.load_us), ('plan', cycle.plan_us), ('apply', cycle.apply_us))
+                step(name, us) ON true
+        """,
+    )  # fmt: skip
+    yield _family(
+        "muster_quota_limit", "Bounds of a project.", ["project", "resource", "bound"],
+        """
+        SELECT project.slug, quota.resource, bound.name, bound.amount
+        FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
+            JOIN LATERAL (VALUES ('hard', quota.hard), ('soft', quota.soft), ('nominal', quota.nominal))
+                bound(name, amount) ON bound.amount IS NOT NULL
+        """,
+    )  # fmt: skip
+    yield _family(
+        "muster_quota_used", "What a project holds.", ["project", "resource"],
+        """
+        SELECT project.slug, quota.resource, quota.used
+        FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
+        """,
+    )  # fmt: skip
+    yield _violations()
+
+
+def _jobs() -> Metric:
+    """Jobs that are not over, in the seven states that people see."""
+    family = GaugeMetricFamily("muster_jobs", "Jobs that are not over.", labels=["state", "queue"])
+    counts: dict[tuple[str, str], int] = {}
+    rows = _rows(
+        """
+        SELECT job.state, queue.slug, count(*)
+        FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
+        WHERE job.state = ANY(%s) GROUP BY 1, 2
+        """,
+        [_values(set(JobState) - TERMINAL)],
+    )
+    for state, queue, count in rows:
+        key = (PUBLIC[JobState(state)].value, queue)
+        counts[key] = counts.get(key, 0) + count
+    for labels, count in sorted(counts.items()):
+        family.add_metric(labels, count)
+    return family
+
+
+def _violations() -> Metric:
+    """How many rows break a promise at this moment; anything but 0 is a mistake of ours."""
+    family = CounterMetricFamily(
+        "muster_invariant_violations", "Rows that break an invariant now.", labels=["name"]
+    )
+    for name, (sql, parameters) in INVARIANTS.items():
+        family.add_metric([name], _rows(sql, parameters)[0][0])
+    return family
+
+
+def _values(states: Iterable[str]) -> list[str]:
+    return sorted(str(state) for state in states)
+
+
+#: Each counts the rows that break one promise of 04; all are cheap while they hold.
+INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
+    # I1: a GPU is held by at most one job, or by shares that make one together.
+    "I1": (
+        """
+        SELECT count(*) FROM (
+            SELECT device_id FROM scheduler_allocation, unnest(device_ids) AS device_id
+            WHERE released_at IS NULL
+            GROUP BY device_id HAVING sum(gpu_millis / cardinality(device_ids)) > 1000
+        ) twice
+        """,
+        [],
+    ),
+    # I2: a node's counters are the sums of what is held on it (constraints keep them within capacity).
+    "I2": (
+        """
+        SELECT count(*) FROM scheduler_node node LEFT JOIN (
+            SELECT node_id, sum(cpu_millis) AS cpu, sum(memory_mib) AS memory, sum(storage_mib) AS storage,
+                sum(gpu_millis) AS gpu
+            FROM scheduler_allocation WHERE released_at IS NULL GROUP BY node_id
+        ) held ON held.node_id = node.id
+        WHERE (node.used_cpu_millis, node.used_memory_mib, node.used_storage_mib, node.used_gpu_millis)
+            <> (coalesce(held.cpu, 0), coalesce(held.memory, 0), coalesce(held.storage, 0),
+                coalesce(held.gpu, 0))
+        """,
+        [],
+    ),
+    # I5: a job that holds resources has exactly one live attempt, of its latest epoch, and no other has any.
+    "I5": (
+        """
+        SELECT (
+            SELECT count(*) FROM scheduler_attempt attempt
+                JOIN scheduler_job job ON job.number = attempt.job_id
+            WHERE attempt.state = ANY(%s) AND (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
+        ) + (
+            SELECT count(*) FROM scheduler_job job WHERE job.state = ANY(%s) AND NOT EXISTS (
+                SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND state = ANY(%s)
+            )
+        )
+        """,
+        [_values(LIVE_ATTEMPT), _values(ACTIVE), _values(ACTIVE), _values(LIVE_ATTEMPT)],
+    ),
+    # I6: what is over holds nothing.
+    "I6": (
+        """
+        SELECT count(*) FROM scheduler_allocation allocation
+            JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
+            JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE allocation.released_at IS NULL AND (job.state = ANY(%s) OR NOT attempt.state = ANY(%s))
+        """,
+        [_values(TERMINAL), _values(LIVE_ATTEMPT)],
+    ),
+    # Starts that only a constraint stopped, in the cycles that are kept.
+    "refused_by_constraint": (
+        """
+        SELECT count(*) FROM scheduler_cycle cycle, jsonb_array_elements(cycle.refused) AS refusal
+        WHERE cycle.refused_count > 0 AND refusal->>'code' = %s
+        """,
+        [REFUSED_BY_CONSTRAINT],
+    ),
+}
+
+
+def _family(name: str, words: str, labels: Sequence[str], sql: str, parameters: Sequence[Any] = ()) -> Metric:
+    """A gauge from rows of labels and, last, the value."""
+    family = GaugeMetricFamily(name, words, labels=labels)
+    for *values, value in _rows(sql, parameters):
+        family.add_metric([str(v) for v in values], float(value))
+    return family
+
+
+def _rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, list(parameters) or None)
+        return cursor.fetchall()

@@ -1,0 +1,475 @@
+"""What would happen to a job, and why one waits: the planner's own answers, and nothing is written."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from accounts.errors import MusterError
+from accounts.models import User
+from accounts.permissions import require
+from quotas.models import Quota, QuotaResource
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.explain import Explanation, Hypothetical, NodeVerdict, explain, node_table, with_job
+from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
+from scheduler.core.plan import Plan, Start
+from scheduler.core.policy import Policy
+from scheduler.core.reasons import CATEGORY, ReasonCategory, ReasonCode
+from scheduler.core.sentences import GATE_WORDS, sentence
+from scheduler.core.snapshot import Snapshot
+from scheduler.models import Job
+from scheduler.selectors import visible_jobs
+from scheduler.services.cycles import installed_plugins
+from scheduler.services.specs import JobSpec, parse_job
+from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
+
+STARTS_NOW: Final = "starts_now"
+WOULD_WAIT: Final = "would_wait"
+NEVER: Final = "never"
+REFUSED: Final = "refused"
+
+#: A picture that took long to take serves everybody who asks for so long after.
+SHARE_SECONDS: Final = 2.0
+#: One that is quick to take is taken anew.
+QUICK_SECONDS: Final = 0.05
+#: Jobs ahead that are named.
+NAMED_AHEAD: Final = 10
+
+#: Problems that parse_job finds by comparing the request with what there is.
+_NEVER_CODES: Final = frozenset({"can-never-fit", "exceeds-quota"})
+#: Reasons that do not wait in line: nobody stands behind such a job.
+_NOT_IN_LINE: Final = frozenset({ReasonCode.BEGIN_TIME, ReasonCode.DEPENDENCY, ReasonCode.BACKOFF})
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One step of the funnel from all nodes to those that could take a task now."""
+
+    name: str
+    words: str
+    turned_away: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One thing that would have to change."""
+
+    code: str
+    category: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLine:
+    """One limit of the project before and after; `passed` is "soft" or "hard" when after is above it."""
+
+    resource: str
+    label: str
+    used: int
+    after: int
+    soft: int | None
+    hard: int | None
+    enforce: bool
+    passed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewNode:
+    """What one node would be given: tasks, and the indices of its devices."""
+
+    node_id: int
+    name: str
+    tasks: int
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One wrong input, as the submit form shows it."""
+
+    field: str
+    message: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would become of a request that is submitted now, as it is."""
+
+    verdict: str
+    headline: str
+    reason_code: str = ""
+    category: str = ""
+    way_out: str = ""
+    problems: tuple[Problem, ...] = ()
+    nodes: tuple[PreviewNode, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+    quota: tuple[QuotaLine, ...] = ()
+    ahead_jobs: int = 0
+    ahead_gpus: int = 0
+    position: int | None = None
+    #: How many jobs it becomes; more than one for an array, and the rest is about the first of them.
+    elements: int = 1
+    snapshot_at: datetime | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AheadJob:
+    """One job that goes first; what the asker may not see is None."""
+
+    number: int | None
+    name: str | None
+    project: str | None
+    gpus: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """What one node says to one task of the job."""
+
+    node_id: int
+    name: str
+    gate: str | None
+    sentence: str
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobExplanation:
+    """Why a job is where it is: the headline, everything behind it, and who goes first."""
+
+    state: str
+    headline: str
+    reason_code: str = ""
+    category: str = ""
+    details: Mapping[str, Any] | None = None
+    blockers: tuple[Blocker, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    position: int | None = None
+    ahead_jobs: int = 0
+    ahead_gpus: int = 0
+    ahead: tuple[AheadJob, ...] = ()
+    node_table: tuple[NodeLine, ...] = ()
+    snapshot_at: datetime | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# ------------------------------------------------------------------ a job that nobody has submitted
+
+
+def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
+    """Say what submitting this request now would lead to; a request that is wrong is answered, not raised."""
+    try:
+        spec = parse_job(payload, by=by)
+    except MusterError as error:
+        return _refused(error)
+    loaded = _picture(spec.queue.cluster_id, spec.project.pk)
+    job = _hypothetical(spec, by)
+    asked, job_id = with_job(loaded.snapshot, job)
+    plugins = installed_plugins()
+    plan = plan_cycle(asked, loaded.policy, plugins)
+    found = explain(asked, loaded.policy, job_id, plan, plugins)
+    own = _own_reason(spec)
+    if own is not None:
+        # Nothing of the planner's says more: it does not look at such a job.
+        verdict, code, headline = WOULD_WAIT, own, sentence(own, ())
+    elif found.start is not None:
+        verdict, code, headline = STARTS_NOW, None, _start_words(found.start, asked)
+    else:
+        assert found.headline is not None
+        code = found.headline.reason
+        never = CATEGORY[code] is ReasonCategory.FIX
+        verdict, headline = NEVER if never else WOULD_WAIT, _headline(found)
+    line = code not in _NOT_IN_LINE and verdict == WOULD_WAIT and own is None
+    return Preview(
+        verdict=verdict,
+        headline=headline,
+        reason_code=code.value if code else "",
+        category=CATEGORY[code].value if code else "",
+        nodes=_nodes_of(found.start, asked) if found.start and own is None else (),
+        gates=_funnel(_verdicts(asked, loaded.policy, job_id, plan), loaded.policy),
+        blockers=_blockers(found),
+        quota=_quota_lines(spec),
+        ahead_jobs=found.ahead_jobs if line else 0,
+        ahead_gpus=found.ahead_gpus if line else 0,
+        position=found.position if line else None,
+        elements=spec.size,
+        snapshot_at=_moment(asked),
+    )
+
+
+def _refused(error: MusterError) -> Preview:
+    problems = tuple(Problem(p.field, p.message, p.code) for p in error.problems)
+    never = bool(problems) and all(problem.code in _NEVER_CODES for problem in problems)
+    first = problems[0].message if len(problems) == 1 else error.message
+    return Preview(
+        verdict=NEVER if never else REFUSED,
+        headline=first,
+        reason_code=ReasonCode.INVALID_SPEC.value if never else error.code,
+        category=ReasonCategory.FIX.value,
+        way_out=error.way_out,
+        problems=problems,
+    )
+
+
+def _own_reason(spec: JobSpec) -> ReasonCode | None:
+    """What the request itself says it waits for, before the planner looks at it."""
+    if spec.held:
+        return ReasonCode.HELD_BY_USER
+    waits_for = [dependency.number for dependency in spec.depends_on]
+    if waits_for and Job.objects.filter(number__in=waits_for).exclude(state__in=TERMINAL).exists():
+        return ReasonCode.DEPENDENCY
+    return None
+
+
+def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
+    return Hypothetical(
+        request=class_of_request(
+            spec.per_task,
+            gpu_model=spec.gpu_model,
+            node_selector=spec.node_selector,
+            tolerations=spec.tolerations,
+            affinity=spec.affinity,
+        ),
+        queue_id=spec.queue.pk,
+        project_id=spec.project.pk,
+        user_id=by.pk,
+        priority=spec.priority,
+        tasks=spec.tasks,
+        nodes=spec.nodes or 0,
+        tasks_per_node=spec.tasks_per_node or 0,
+        time_limit_seconds=spec.time_limit_seconds or 0,
+        eligible_ms=int(spec.begin_at.timestamp() * 1000) if spec.begin_at else 0,
+    )
+
+
+def _start_words(start: Start, snapshot: Snapshot) -> str:
+    nodes = _nodes_of(start, snapshot)
+    if len(nodes) == 1:
+        return f"It would start now, on {nodes[0].name}."
+    named = ", ".join(node.name for node in nodes[:3])
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f"It would start now, on {len(nodes)} nodes: {named}{more}."
+
+
+def _nodes_of(start: Start, snapshot: Snapshot) -> tuple[PreviewNode, ...]:
+    names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
+    index = dict(zip(snapshot.devices.id.tolist(), snapshot.devices.position.tolist(), strict=True))
+    return tuple(
+        PreviewNode(
+            node_id=node_id,
+            name=names[node_id],
+            tasks=sum(1 for p in start.placements if p.node_id == node_id),
+            devices=tuple(
+                sorted({index[d] for p in start.placements if p.node_id == node_id for d in p.device_ids})
+            ),
+        )
+        for node_id in start.node_ids
+    )
+
+
+def _quota_lines(spec: JobSpec) -> tuple[QuotaLine, ...]:
+    """The project's limits that this job counts on, as they are and as they would be."""
+    total = spec.total
+    adds = {
+        QuotaResource.CPU_MILLIS: total.cpu_millis,
+        QuotaResource.MEMORY_MIB: total.memory_mib,
+        QuotaResource.STORAGE_MIB: total.storage_mib,
+        QuotaResource.GPU_MILLIS: spec.per_task.gpu_millis_charged * spec.tasks,
+        QuotaResource.RUNNING_JOBS: 1,
+    }
+    lines = []
+    for quota in Quota.objects.filter(project=spec.project).order_by("id"):
+        after = quota.used + adds[QuotaResource(quota.resource)]
+        if after == quota.used:
+            continue
+        over_hard = quota.hard is not None and after > quota.hard
+        over_soft = quota.soft is not None and after > quota.soft
+        lines.append(
+            QuotaLine(
+                resource=quota.resource,
+                label=str(quota.get_resource_display()),
+                used=quota.used,
+                after=after,
+                soft=quota.soft,
+                hard=quota.hard,
+                enforce=quota.enforce,
+                passed="hard" if over_hard else "soft" if over_soft else "",
+            )
+        )
+    return tuple(lines)
+
+
+# ------------------------------------------------------------------ a job that is there
+
+
+def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
+    """Say why a job waits, from the planner's view of this moment; a job that does not wait says that.
+
+    `nodes` adds what every node says to one of its tasks. Raises NotFound or NotAllowed.
+    """
+    require(by, "view", job)
+    if job.state != JobState.QUEUED:
+        return _not_in_queue(job)
+    loaded = load_snapshot(cluster_id=job.queue.cluster_id)
+    snapshot, policy = loaded.snapshot, loaded.policy
+    plugins = installed_plugins()
+    plan = plan_cycle(snapshot, policy, plugins)
+    try:
+        found = explain(snapshot, policy, job.number, plan, plugins)
+    except KeyError:  # it left the queue since the row was read
+        job.refresh_from_db()
+        return _not_in_queue(job)
+    verdicts = _verdicts(snapshot, policy, job.number, plan)
+    table = tuple(NodeLine(v.node_id, v.name, v.gate, v.sentence, v.slots) for v in verdicts) if nodes else ()
+    gates = _funnel(verdicts, policy)
+    if found.start is not None:
+        where = ", ".join(node.name for node in _nodes_of(found.start, snapshot)[:3])
+        return JobExplanation(
+            state=job.public_state.value,
+            headline=f"Nothing keeps it waiting: the next cycle starts it on {where}.",
+            gates=gates,
+            node_table=table,
+            snapshot_at=_moment(snapshot),
+        )
+    assert found.headline is not None
+    reason = found.headline.reason
+    in_line = CATEGORY[reason] is ReasonCategory.WAIT and reason not in _NOT_IN_LINE
+    return JobExplanation(
+        state=job.public_state.value,
+        headline=_headline(found),
+        reason_code=reason.value,
+        category=CATEGORY[reason].value,
+        details=found.headline.details,
+        blockers=_blockers(found),
+        gates=gates,
+        position=found.position if in_line else None,
+        ahead_jobs=found.ahead_jobs if in_line else 0,
+        ahead_gpus=found.ahead_gpus if in_line else 0,
+        ahead=_ahead(plan, found, by) if in_line else (),
+        node_table=table,
+        snapshot_at=_moment(snapshot),
+    )
+
+
+def _not_in_queue(job: Job) -> JobExplanation:
+    """A job that the planner does not look at explains itself."""
+    state = job.public_state.value
+    if job.state in TERMINAL:
+        return JobExplanation(
+            state=state, headline=job.end_text or f"It has {state}: nothing keeps it waiting."
+        )
+    if job.state in ACTIVE:
+        return JobExplanation(state=state, headline=f"It is {state}: nothing keeps it waiting.")
+    code = job.reason_code or ReasonCode.NOT_EVALUATED_YET.value
+    text = job.reason_text or sentence(ReasonCode(code), ())
+    category = CATEGORY[ReasonCode(code)].value
+    return JobExplanation(
+        state=state,
+        headline=text,
+        reason_code=code,
+        category=category,
+        details=job.reason_details,
+        blockers=(Blocker(code, category, text),),
+        snapshot_at=job.reason_at,
+    )
+
+
+def _ahead(plan: Plan, found: Explanation, by: User) -> tuple[AheadJob, ...]:
+    """The first in line before this job; names only of jobs that the asker may see."""
+    waiting = plan.waiting
+    in_line = {
+        number
+        for number, decision in enumerate(plan.decisions)
+        if CATEGORY[decision.reason] is ReasonCategory.WAIT and decision.reason not in _NOT_IN_LINE
+    }
+    before = sorted(
+        (ahead, job)
+        for job, decision, ahead in zip(
+            waiting.job_id.tolist(), waiting.decision.tolist(), waiting.ahead_jobs.tolist(), strict=True
+        )
+        if ahead < found.ahead_jobs and decision in in_line and job != found.job_id
+    )
+    numbers = [job for _, job in before[:NAMED_AHEAD]]
+    sizes = {
+        row[0]: row[1:] for row in Job.objects.filter(pk__in=numbers).values_list("number", "gpus", "tasks")
+    }
+    seen = {job.number: job for job in visible_jobs(by).filter(number__in=numbers)}
+    return tuple(
+        AheadJob(
+            number=seen[number].number if number in seen else None,
+            name=seen[number].name if number in seen else None,
+            project=seen[number].project.slug if number in seen else None,
+            gpus=sizes[number][0] * sizes[number][1],
+            tasks=sizes[number][1],
+        )
+        for number in numbers
+        if number in sizes
+    )
+
+
+# ------------------------------------------------------------------ what both have in common
+
+
+def _picture(cluster_id: int, project_id: int) -> Loaded:
+    """A snapshot of now; one that took long to take is shared by all who ask within two seconds."""
+    taken = _taken.get(cluster_id)
+    if taken is not None:
+        at, loaded = taken
+        if time.monotonic() - at < SHARE_SECONDS and project_id in loaded.snapshot.projects.id:
+            return loaded
+    began = time.monotonic()
+    loaded = load_snapshot(cluster_id=cluster_id, project_ids=[project_id])
+    if time.monotonic() - began > QUICK_SECONDS:
+        _taken[cluster_id] = (began, loaded)
+    return loaded
+
+
+_taken: dict[int, tuple[float, Loaded]] = {}
+
+
+def _verdicts(snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan) -> tuple[NodeVerdict, ...]:
+    """What each node says to the job, once everybody else that starts now has started."""
+    others = replace(plan, starts=tuple(start for start in plan.starts if start.job_id != job_id))
+    return node_table(snapshot, policy, job_id, others, installed_plugins())
+
+
+def _funnel(verdicts: Sequence[NodeVerdict], policy: Policy) -> tuple[Gate, ...]:
+    """From all nodes, gate by gate, to those that could take a task of it now."""
+    closed = Counter(verdict.gate for verdict in verdicts)
+    left = len(verdicts)
+    gates = [Gate("all", "nodes in the cluster", 0, left)]
+    for name in (*policy.filters, *policy.plugins):
+        if closed[name]:
+            left -= closed[name]
+            gates.append(Gate(name, GATE_WORDS.get(name, f"are turned away by {name}"), closed[name], left))
+    gates.append(Gate("fits", "could take a task now", 0, left))
+    return tuple(gates)
+
+
+def _headline(found: Explanation) -> str:
+    assert found.headline is not None
+    decision = found.headline
+    return sentence(decision.reason, decision.facts, ahead_jobs=found.ahead_jobs, ahead_gpus=found.ahead_gpus)
+
+
+def _blockers(found: Explanation) -> tuple[Blocker, ...]:
+    return tuple(
+        Blocker(d.reason.value, CATEGORY[d.reason].value, sentence(d.reason, d.facts)) for d in found.blockers
+    )
+
+
+def _moment(snapshot: Snapshot) -> datetime:
+    return datetime.fromtimestamp(snapshot.now_ms / 1000, tz=UTC)
