@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.conf import settings
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 
 from config.problems import PROBLEM_TYPE
@@ -15,6 +17,26 @@ class Schema(AutoSchema):
     def get_tags(self) -> list[str]:
         view_tags = getattr(self.view, "schema_tags", None)
         return list(view_tags) if view_tags else super().get_tags()
+
+
+class BearerScheme(OpenApiAuthenticationExtension):
+    """`Authorization: Bearer muster_pat_…`"""
+
+    target_class = "accounts.api.authentication.BearerAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "A token made under Tokens in the portal."}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):
+    """The portal's own session."""
+
+    target_class = "accounts.api.authentication.SessionAuthentication"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}
 
 
 _PROBLEM_SCHEMA: Final[dict[str, Any]] = {

@@ -49,6 +49,12 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "JobStateEnum": "scheduler.core.lifecycle.PublicState",
+        "NodeStateEnum": "scheduler.core.lifecycle.NodeState",
+        "GpuStateEnum": ["free", "shared", "allocated", "unhealthy", "unavailable"],
+        "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
+    },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
