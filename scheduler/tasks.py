@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from scheduler.services import cycles, retention
+from scheduler.services.reconcile import reconcile_all
 
 
 @shared_task
@@ -19,8 +20,6 @@ def plan_all() -> None:
 
 @shared_task
 def reconcile() -> None:
-    from scheduler.services.reconcile import reconcile_all
-
     reconcile_all()
 
 
