@@ -50,8 +50,16 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "ENUM_NAME_OVERRIDES": {
-        "JobStateEnum": "scheduler.core.lifecycle.PublicState",
-        "NodeStateEnum": "scheduler.core.lifecycle.NodeState",
+        "JobStateEnum": [
+            "queued",
+            "scheduled",
+            "running",
+            "preempted",
+            "completed",
+            "failed",
+            "cancelled",
+        ],
+        "NodeStateEnum": ["up", "unknown", "down"],
         "GpuStateEnum": ["free", "shared", "allocated", "unhealthy", "unavailable"],
         "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
     },
