@@ -1,0 +1,110 @@
+"""Probes and metrics: what they need, whom they tell, and what Redis being away may not break."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.cache import caches
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client, override_settings
+
+from config import health
+from config.cache import QuietRedisCache
+
+NOWHERE = "redis://127.0.0.1:1/0"
+ELSEWHERE = "192.0.2.7"
+
+
+def test_livez_asks_neither_database_nor_session(client: Client) -> None:
+    client.cookies["muster_session"] = "whatever"
+
+    # pytest-django would also refuse any query here: the test asks for no database.
+    assert client.get("/livez").content == b"ok\n"
+
+
+@pytest.mark.django_db
+def test_readyz_is_503_while_a_migration_is_missing(client: Client) -> None:
+    MigrationRecorder(connection).record_unapplied("scheduler", "0001_initial")
+    leaves = {name for app, name in health._leaf_migrations() if app == "scheduler"}
+    for name in leaves:
+        MigrationRecorder(connection).record_unapplied("scheduler", name)
+
+    answer = client.get("/readyz")
+
+    assert answer.status_code == 503
+    assert answer.json()["failed"] == ["migrations"]
+
+
+@pytest.mark.django_db
+def test_readyz_is_200_and_degraded_without_redis(client: Client, monkeypatch) -> None:
+    health._redis_client.cache_clear()
+    with override_settings(REDIS_URL=NOWHERE):
+        answer = client.get("/readyz")
+    health._redis_client.cache_clear()
+
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "degraded", "failed": [], "degraded": ["redis"]}
+
+
+@pytest.mark.django_db
+def test_details_are_for_this_machine_and_for_staff(client: Client, django_user_model) -> None:
+    near = client.get("/readyz?verbose")
+    far = client.get("/readyz?verbose", REMOTE_ADDR=ELSEWHERE)
+    client.force_login(django_user_model.objects.create(username="ada", is_staff=True))
+    staff = client.get("/readyz?verbose", REMOTE_ADDR=ELSEWHERE)
+
+    assert near.content.startswith(b"[+] database")
+    assert far.json() == {"status": "ok", "failed": [], "degraded": []}
+    assert staff.content.startswith(b"[+] database")
+
+
+@pytest.mark.django_db
+def test_metrics_are_not_for_strangers(client: Client) -> None:
+    with override_settings(MUSTER_METRICS_TOKEN="a-token"):
+        near = client.get("/metrics")
+        far = client.get("/metrics", REMOTE_ADDR=ELSEWHERE)
+        wrong = client.get("/metrics", REMOTE_ADDR=ELSEWHERE, HTTP_AUTHORIZATION="Bearer other")
+        bearer = client.get("/metrics", REMOTE_ADDR=ELSEWHERE, HTTP_AUTHORIZATION="Bearer a-token")
+
+    assert [answer.status_code for answer in (near, far, wrong, bearer)] == [200, 403, 403, 200]
+    assert b"muster_http_requests_total" in near.content
+
+
+@pytest.mark.django_db
+def test_an_empty_token_opens_nothing(client: Client) -> None:
+    with override_settings(MUSTER_METRICS_TOKEN=""):
+        answer = client.get("/metrics", REMOTE_ADDR=ELSEWHERE, HTTP_AUTHORIZATION="Bearer ")
+
+    assert answer.status_code == 403
+
+
+def test_a_strange_request_id_is_replaced_and_a_plain_one_kept(client: Client) -> None:
+    kept = client.get("/nowhere-1", HTTP_X_REQUEST_ID="trace-0123456789")
+    replaced = client.get("/nowhere-2", HTTP_X_REQUEST_ID="x\r\nSet-Cookie: a=b")
+
+    assert kept["X-Request-ID"] == "trace-0123456789"
+    assert len(replaced["X-Request-ID"]) == 32
+
+
+def test_the_cache_works() -> None:
+    cache = caches["default"]
+
+    cache.set("a", 1, 10)
+
+    assert cache.get("a") == 1
+    assert cache.add("a", 2) is False
+    assert cache.incr("a") == 2
+
+
+def test_without_redis_the_cache_only_misses() -> None:
+    cache = QuietRedisCache(NOWHERE, {"OPTIONS": {"socket_connect_timeout": 0.2}})
+
+    cache.set("a", 1)
+    cache.delete("a")
+    cache.set_many({"a": 1})
+
+    assert cache.get("a", "nothing") == "nothing"
+    assert cache.get_many(["a"]) == {}
+    assert cache.has_key("a") is False
+    assert cache.add("a", 1) is True
+    assert cache.incr("a") == 1

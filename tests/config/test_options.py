@@ -1,0 +1,93 @@
+"""What `manage.py up` can be told, and what its processes are told in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config.up.nodes import demo_nodes, this_machine
+from config.up.options import parse
+from config.up.services import AGENT_MAY_KNOW, Environment, agent, allowed_hosts, web
+from config.up.state import StateFolder
+
+
+@pytest.fixture(autouse=True)
+def no_port(monkeypatch) -> None:
+    monkeypatch.delenv("PORT", raising=False)
+
+
+def an_environment(path: Path, monkeypatch, *arguments: str) -> Environment:
+    monkeypatch.setenv("MUSTER_STATE", str(path))
+    env = Environment(StateFolder.find(), parse(list(arguments)))
+    env.use_servers("postgres://muster:a-password@127.0.0.1:1/muster", "redis://:a-password@127.0.0.1:1/0")
+    return env
+
+
+def test_port_comes_from_the_option_then_from_the_environment(monkeypatch) -> None:
+    assert parse([]).port is None
+
+    monkeypatch.setenv("PORT", "9001")
+    assert (parse([]).port, parse([]).port_from) == (9001, "PORT")
+    assert (parse(["--port", "9002"]).port, parse(["--port", "9002"]).port_from) == (9002, "--port")
+
+
+@pytest.mark.parametrize("port", ["http", "0", "65536", "-1"])
+def test_a_bad_port_is_refused_by_name(monkeypatch, capsys, port: str) -> None:
+    monkeypatch.setenv("PORT", port)
+
+    with pytest.raises(SystemExit):
+        parse([])
+    assert f"PORT is {port}" in capsys.readouterr().err.replace("'", "")
+
+
+@pytest.mark.parametrize("nodes", ["-1", "65"])
+def test_an_absurd_number_of_nodes_is_refused(capsys, nodes: str) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--nodes", nodes])
+    assert f"--nodes is {nodes}; choose 0 to 64" in capsys.readouterr().err
+
+
+def test_demo_nodes_have_names_of_their_own_and_say_that_gpus_are_simulated() -> None:
+    nodes = demo_nodes(6)
+
+    assert [node.name for node in nodes] == [f"node-{n}" for n in range(1, 7)]
+    assert [bool(node.fake_gpus) for node in nodes] == ["simulated" in node.labels for node in nodes]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_this_machine_is_promised_once(count: int) -> None:
+    whole, parts = this_machine(1)[0], this_machine(count)
+
+    assert sum(node.memory_mib for node in parts) <= whole.memory_mib
+    assert all(node.cpus >= 1 for node in parts)
+    assert not any(node.fake_gpus for node in parts)
+
+
+def test_an_agent_is_told_no_secret(tmp_path: Path, monkeypatch) -> None:
+    for name in ("DATABASE_URL", "REDIS_URL", "MUSTER_SECRET_KEY", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a-password")
+    env = an_environment(tmp_path, monkeypatch)
+    env.join_token_file.write_text("muster_join_abc_a-password\n")
+
+    process = agent(env, env.nodes[0], server_url="http://127.0.0.1:8000")
+
+    assert set(process.env) <= {*AGENT_MAY_KNOW, "PYTHONUNBUFFERED"}
+    assert not any("a-password" in text for text in [*process.env.values(), *process.argv])
+
+
+def test_a_service_is_told_where_the_servers_are(tmp_path: Path, monkeypatch) -> None:
+    env = an_environment(tmp_path, monkeypatch, "--no-demo")
+
+    process = web(env, 3, lambda: True)
+
+    assert process.env["DATABASE_URL"].startswith("postgres://muster:a-password@")
+    assert process.env["MUSTER_DEMO"] == "0"
+    assert process.env["OMP_NUM_THREADS"] == "1"
+    assert not any("a-password" in text for text in process.argv)
+
+
+def test_hosts_follow_the_address() -> None:
+    assert allowed_hosts("127.0.0.1") == ["localhost", "127.0.0.1", "[::1]", "127.0.0.1"]
+    assert "192.0.2.1" in allowed_hosts("192.0.2.1")
+    assert "*" not in allowed_hosts("0.0.0.0")
