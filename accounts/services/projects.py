@@ -38,6 +38,34 @@ def create_organization(
 
 
 @transaction.atomic
+def edit_organization(
+    *, organization: Organization, changes: dict[str, Any], by: User, reason: str = ""
+) -> Organization:
+    """Rename it or hang it elsewhere in the tree; never below itself."""
+    permissions.require(by, "administer")
+    row = Organization.objects.select_for_update(no_key=True, of=("self",)).get(pk=organization.pk)
+    before, after = audit.changed({name: getattr(row, name) for name in ("name", "parent")}, changes)
+    after = {name: value for name, value in after.items() if name in changes}
+    before = {name: before[name] for name in after}
+    above = after.get("parent")
+    while above is not None:
+        if above.pk == organization.pk:
+            message = f"{organization} cannot stand below itself."
+            raise InvalidInput(message, problems=[FieldProblem("parent", message)])
+        above = above.parent
+    if "name" in after:
+        after["name"] = _name_and_slug(after["name"], row.slug)[0]
+    if after:
+        for name, value in after.items():
+            setattr(organization, name, value)
+        organization.save(update_fields=list(after))
+        audit.record(
+            by=by, action="organization.edit", thing=organization, before=before, after=after, reason=reason
+        )
+    return organization
+
+
+@transaction.atomic
 def create_project(
     *,
     organization: Organization,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.sessions.models import Session
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -19,6 +19,20 @@ def raise_access_version(user: User) -> None:
     """Tell open sockets and caches that this person's rights are no longer what they were."""
     User.objects.filter(pk=user.pk).update(access_version=F("access_version") + 1)
     user.refresh_from_db(fields=["access_version"])
+
+
+@transaction.atomic
+def create_user(*, username: str, by: User, password: str | None = None, **details: Any) -> User:
+    """Make an account; `details` are names, email and priority ceiling. Without a password nobody signs in."""
+    permissions.require(by, "administer")
+    try:
+        with transaction.atomic():
+            user = User.objects.create_user(username, password=password, **details)
+    except IntegrityError:
+        message = f"There is already a user {username}."
+        raise InvalidInput(message, problems=[FieldProblem("username", message)]) from None
+    audit.record(by=by, action="user.create", thing=user, after={"username": username, **details})
+    return user
 
 
 @transaction.atomic
@@ -128,8 +142,8 @@ def edit_user(*, user: User, by: User, changes: dict[str, Any], reason: str = ""
     return user
 
 
-#: What people may change of themselves.
-OWN_FIELDS = frozenset({"first_name", "last_name", "email", "theme", "time_zone", "default_project"})
+#: What people may change of themselves; their tastes are in `preferences`.
+OWN_FIELDS = frozenset({"first_name", "last_name", "email"})
 #: What only admins change.
 ADMIN_FIELDS = frozenset({"username", "priority_ceiling", "is_demo"})
 

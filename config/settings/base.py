@@ -7,6 +7,7 @@ from pathlib import Path
 import environ
 from celery.schedules import schedule as every
 
+from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
 from config.logging import logging_config
 from config.settings.rest import *
 

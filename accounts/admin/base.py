@@ -1,0 +1,135 @@
+"""What the admin pages of people and limits have in common: services save, reasons are asked for, facts stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from accounts import permissions
+from accounts.errors import MusterError
+from accounts.services import audit
+
+
+class Rights:
+    """Who may look and who may edit, in the words of `accounts.permissions`; deleting is for nobody."""
+
+    view_verbs: tuple[str, ...] = ("operate", "audit")
+    edit_verb: str | None = None
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self._may_look(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self._may_look(request)
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self._may_edit(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self._may_edit(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """For `@action(permissions=["edit"])`."""
+        return self._may_edit(request)
+
+    def _may_look(self, request: HttpRequest) -> bool:
+        return any(permissions.may(request.user, verb) for verb in self.view_verbs)
+
+    def _may_edit(self, request: HttpRequest) -> bool:
+        return self.edit_verb is not None and permissions.may(request.user, self.edit_verb)
+
+
+class ServiceAdmin(Rights, ModelAdmin):
+    """Saves through services: a subclass writes `save_model`. Their refusals become messages and audit rows."""
+
+    list_per_page = 50
+    compressed_fields = True
+    warn_unsaved_form = True
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except MusterError as error:  # raised in the admin's transaction, which is rolled back by now
+            return self.refused(request, error)
+
+    def refused(self, request: HttpRequest, error: MusterError) -> HttpResponse:
+        audit.record_refusal(error, by=request.user)
+        messages.error(request, str(error))
+        return HttpResponseRedirect(request.get_full_path())
+
+    # The audit trail has who, what and why; a second log would be a second truth.
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None: ...
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None: ...
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> None: ...
+
+
+class FactsAdmin(ServiceAdmin):
+    """Rows that nobody edits here."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class FactsInline(Rights, TabularInline):
+    """Rows that belong to the one shown, to look at."""
+
+    extra = 0
+    max_num = 0
+    can_delete = False
+    show_change_link = True
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ReasonedForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form that asks why; `reason_required` where the answer must not be empty."""
+
+    reason_required = False
+    reason = forms.CharField(
+        max_length=1000,
+        required=False,
+        widget=UnfoldAdminTextInputWidget(),
+        help_text="Why; it goes into the audit trail.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "reason" in self.fields:
+            self.fields["reason"].required = self.reason_required
+
+
+def table(headings: tuple[str, ...], rows: list[tuple[Any, ...]]) -> SafeString:
+    """A small table for a read-only field."""
+    head = format_html_join(
+        "", '<th class="px-3 py-2 text-left font-semibold">{}</th>', ((h,) for h in headings)
+    )
+    body = format_html_join(
+        "",
+        '<tr class="border-t border-base-200 dark:border-base-800">{}</tr>',
+        (
+            (format_html_join("", '<td class="px-3 py-1.5 align-top">{}</td>', ((c,) for c in row)),)
+            for row in rows
+        ),
+    )
+    return format_html(
+        '<table class="w-full"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>', head, body
+    )
