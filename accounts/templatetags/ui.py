@@ -103,7 +103,8 @@ def elapsed(start: datetime | None, end: datetime | None = None) -> str | SafeSt
     if start is None:
         return "–"
     if end is not None:
-        return duration(end - start)
+        seconds = (end - start).total_seconds()
+        return f"{seconds:.1f}s" if 0 <= seconds < 10 else duration(seconds)
     return format_html(
         '<span class="nowrap" data-since="{}">{}</span>',
         start.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -22,6 +22,7 @@ from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref
 from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.web import reads
 
+UNNAMED: Final = "no rack named"
 #: An allocated GPU that does less than this much work shows as idle.
 IDLE_PERCENT: Final = 5
 DIALOGS: Final = (
@@ -110,9 +111,11 @@ def _groups(tiles: list[Tile], by: str) -> list[tuple[str, list[Tile]]]:
         elif by == "state":
             names = [tile.label.word]
         else:
-            names = [" / ".join(filter(None, (tile.node.zone, tile.node.rack))) or "no rack named"]
+            names = [" / ".join(filter(None, (tile.node.zone, tile.node.rack))) or UNNAMED]
         for name in names:
             groups.setdefault(name, []).append(tile)
+    if by == "rack" and len(groups) == 1:
+        return [("nodes" if name == UNNAMED else name, tiles) for name, tiles in groups.items()]
     return sorted(groups.items())
 
 

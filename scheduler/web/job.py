@@ -111,8 +111,9 @@ def sentence(job: Job) -> str:
     if job.state in PENDING:
         return job.reason_text or "Not looked at yet: the next cycle is seconds away."
     if job.is_terminal:
-        words = [job.end_text, exit_words(job)]
-        return ". ".join(dict.fromkeys(word for word in words if word))
+        words = list(dict.fromkeys(word for word in (job.end_text, exit_words(job)) if word))
+        text = ", ".join(words)
+        return text[:1].upper() + text[1:] + "." if text else ""
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
 
 
