@@ -1,0 +1,185 @@
+"""Admin pages of queues, priority classes and scheduler profiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from scheduler.admin.base import SettingsAdmin, SettingsForm, Verb
+from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
+from scheduler.core.plugins import PluginError, resolve
+from scheduler.core.policy import Policy
+from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
+from scheduler.services.cycles import installed_plugins
+from scheduler.services.queues import pause_queue, resume_queue
+from scheduler.state.snapshots import TIE_BREAKERS
+
+
+class QueueForm(SettingsForm):
+    class Meta:
+        model = Queue
+        fields = (
+            "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
+            "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
+        )  # fmt: skip
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        default, longest = cleaned.get("default_wall_seconds"), cleaned.get("max_wall_seconds")
+        if default and longest and default > longest:
+            self.add_error("default_wall_seconds", f"Is more than the longest allowed, {longest}.")
+        cluster, partitions = cleaned.get("cluster"), cleaned.get("partitions")
+        foreign = [p.name for p in partitions or () if cluster and p.cluster_id != cluster.pk]
+        if foreign:
+            self.add_error("partitions", f"Not of this cluster: {', '.join(foreign)}.")
+        return cleaned
+
+
+def _jobs_in(states: frozenset[JobState]) -> Coalesce:
+    """How many jobs of the queue are in these states; finished ones, which may be millions, are not read."""
+    jobs = Job.objects.filter(queue=OuterRef("pk"), state__in=states).order_by().values("queue")
+    return Coalesce(Subquery(jobs.annotate(jobs=Count("number")).values("jobs")), 0)
+
+
+@admin.register(Queue)
+class QueueAdmin(SettingsAdmin):
+    form = QueueForm
+    list_display = (
+        "name",
+        "cluster",
+        "project",
+        "state",
+        "priority",
+        "pending",
+        "active",
+        "limits",
+        "is_default",
+    )
+    list_select_related = ("cluster", "project")
+    list_filter = ("cluster", "paused", "is_default")
+    search_fields = ("name", "slug")
+    autocomplete_fields = ("cluster", "profile")
+    filter_horizontal = ("partitions",)
+    prepopulated_fields = {"slug": ("name",)}
+    readonly_fields = ("paused", "paused_reason", "paused_by", "paused_at", "generation", "created_at")
+    removable = True
+    fieldsets = (
+        (
+            None,
+            {"fields": ("cluster", "name", "slug", "project", "partitions", "is_default", "reason", "seen")},
+        ),
+        ("Order", {"fields": ("priority", "profile")}),
+        (
+            "Limits",
+            {
+                "fields": (
+                    ("max_concurrent_jobs", "max_pending_jobs"),
+                    ("default_wall_seconds", "max_wall_seconds"),
+                )
+            },
+        ),
+        (
+            "Facts",
+            {"fields": ("paused", "paused_reason", "paused_by", "paused_at", "generation", "created_at")},
+        ),
+    )
+    verbs = {
+        "pause": Verb(
+            "Pause", "Nothing more starts from them; what runs goes on, and jobs may be submitted.",
+            pause_queue, "queue", "pause",
+        ),
+        "resume": Verb(
+            "Resume", "Their jobs start again.", resume_queue, "queue", "play_arrow", needs_reason=False
+        ),
+    }  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
+        return (
+            super()
+            .get_queryset(request)
+            .annotate(pending_jobs=_jobs_in(PENDING), active_jobs=_jobs_in(ACTIVE))
+        )
+
+    @display(description="State", label={"open": "success", "paused": "warning"})
+    def state(self, queue: Queue) -> str:
+        return "paused" if queue.paused else "open"
+
+    @display(description="Pending", ordering="pending_jobs")
+    def pending(self, queue: Any) -> int:
+        return int(queue.pending_jobs)
+
+    @display(description="Active", ordering="active_jobs")
+    def active(self, queue: Any) -> int:
+        return int(queue.active_jobs)
+
+    @display(description="Runs at most")
+    def limits(self, queue: Queue) -> str:
+        return "–" if queue.max_concurrent_jobs is None else f"{queue.max_concurrent_jobs} jobs"
+
+
+@admin.register(PriorityClass)
+class PriorityClassAdmin(SettingsAdmin):
+    list_display = ("name", "value", "aliases", "boost_per_hour", "description")
+    search_fields = ("name", "description")
+    filter_horizontal = ("preempts",)
+    fields = ("name", "value", "aliases", "preempts", "boost_per_hour", "description", "reason", "seen")
+    site_verb = "administer"
+    removable = True
+
+
+class ProfileForm(SettingsForm):
+    """Refuses what a planner could not follow: a broken profile would stop every cycle of its cluster."""
+
+    class Meta:
+        model = SchedulerProfile
+        fields = ("name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        breakers, weights = cleaned.get("tie_breakers") or [], cleaned.get("score_weights") or {}
+        plugins = cleaned.get("plugins") or []
+        if not _texts(breakers):
+            self.add_error("tie_breakers", f"A list of names out of {', '.join(sorted(TIE_BREAKERS))}.")
+        if not isinstance(weights, dict) or not all(type(weight) is int for weight in weights.values()):
+            self.add_error("score_weights", 'An object of whole numbers, such as {"gpu_fit": 3}.')
+        if not _texts(plugins):
+            self.add_error("plugins", "A list of plugin names.")
+        if self.errors:
+            return cleaned
+        try:
+            policy = Policy(
+                name=cleaned["policy"],
+                tie_breakers=tuple(TIE_BREAKERS.get(name, name) for name in breakers),
+                placement=cleaned["placement"],
+                weights=tuple(sorted(weights.items())),
+                plugins=tuple(plugins),
+            )
+            resolve(policy, installed_plugins())
+        except (ValueError, PluginError) as error:
+            raise forms.ValidationError(f"No planner could follow this: {error}.") from error
+        return cleaned
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+@admin.register(SchedulerProfile)
+class SchedulerProfileAdmin(SettingsAdmin):
+    form = ProfileForm
+    list_display = ("name", "policy", "placement", "strict_order", "version", "updated_at")
+    search_fields = ("name",)
+    list_filter = ("policy", "placement")
+    readonly_fields = ("version", "updated_at")
+    fields = (
+        "name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins", "version",
+        "updated_at", "reason", "seen",
+    )  # fmt: skip
+    site_verb = "administer"
+    removable = True
