@@ -1,4 +1,4 @@
-"""What the views of this API share: clean queries, bodies that are objects, and POSTs that can be repeated."""
+"""What the views of this API share: clean queries, bodies that are objects, POSTs that can be repeated."""
 
 from __future__ import annotations
 

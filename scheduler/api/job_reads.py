@@ -1,4 +1,4 @@
-"""What one can read about jobs: events, logs, why they wait, what a new one would meet, states at a glance."""
+"""What one can read about jobs: events, logs, why they wait, what a new one would meet, many states."""
 
 from __future__ import annotations
 

@@ -75,7 +75,10 @@ REASONS: Final[dict[str, str]] = {
 }
 MAX_ROWS: Final = 5000
 #: squeue's own columns, with its widths.
-HEADER: Final = f"{'JOBID':>18} {'PARTITION':>9} {'NAME':>8} {'USER':>8} {'ST':>2} {'TIME':>10} {'NODES':>6} NODELIST(REASON)"
+_COLUMNS: Final = "{:>18} {:>9} {:>8} {:>8} {:>2} {:>10} {:>6} {}"
+HEADER: Final = _COLUMNS.format(
+    "JOBID", "PARTITION", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)"
+)
 
 
 class ScriptParser(BaseParser):
@@ -312,7 +315,7 @@ def clock(seconds: int) -> str:
 
 def _line(job: dict[str, Any]) -> str:
     name = "".join(c if c.isprintable() else "?" for c in job["name"])
-    return (
-        f"{job['job_id'][:18]:>18} {job['partition'][:9]:>9} {name[:8]:>8} {job['user'][:8]:>8} {job['st']:>2} "
-        f"{job['time']:>10} {job['nodes']:>6} {job['nodelist_reason']}"
-    )
+    return _COLUMNS.format(
+        job["job_id"][:18], job["partition"][:9], name[:8], job["user"][:8],
+        job["st"], job["time"], job["nodes"], job["nodelist_reason"],
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Does a repeated request once: the key, the hash of its request and its answer, in one transaction with the work."""
+"""Does a repeated request once: its key, hash and answer are written in one transaction with the work."""
 
 from __future__ import annotations
 

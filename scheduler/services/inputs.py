@@ -1,4 +1,4 @@
-"""Reads the fields of what a person sent, one at a time, and keeps every problem instead of stopping at the first."""
+"""Reads the fields of what a person sent and keeps every problem instead of stopping at the first."""
 
 from __future__ import annotations
 

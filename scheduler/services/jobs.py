@@ -339,7 +339,7 @@ def _release(job: Job, by: User, reason: str) -> None:
 
 
 def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:
-    """Stop a running job and let it wait again from the beginning; a finished one is submitted anew instead."""
+    """Stop a running job and let it wait again from the beginning; a finished one is not run again."""
     permissions.require(by, "requeue", job)
     return _try_again(job, lambda: _requeue(job, by, reason), verb="requeued")
 

@@ -52,10 +52,11 @@ _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 #: Every field that a job may be sent with.
 FIELDS: Final = frozenset(
     {
-        "name", "command", "script", "queue", "project", "job_type", "priority", "labels", "env", "working_dir",
-        "tasks", "nodes", "tasks_per_node", "cpu_cores", "memory", "memory_bytes", "memory_gb", "storage_bytes",
-        "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit", "node_selector", "tolerations", "affinity",
-        "depends_on", "begin_at", "deadline", "array", "restart_policy", "max_restarts", "preemptible", "hold",
+        "name", "command", "script", "queue", "project", "job_type", "priority", "labels", "env",
+        "working_dir", "tasks", "nodes", "tasks_per_node", "cpu_cores", "memory", "memory_bytes",
+        "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
+        "node_selector", "tolerations", "affinity", "depends_on", "begin_at", "deadline", "array",
+        "restart_policy", "max_restarts", "preemptible", "hold",
     }
 )  # fmt: skip
 
@@ -224,8 +225,7 @@ def _what_runs(inputs: Inputs) -> tuple[str, str]:
 
 def _name_of(command: str, script: str) -> str:
     """A name for a job that has none: the first line of what it runs that says something."""
-    for line in (command or script).splitlines():
-        line = line.strip()
+    for line in map(str.strip, (command or script).splitlines()):
         if line and not line.startswith("#"):
             return line[:60].strip()
     return "job"
@@ -342,7 +342,8 @@ def _time_limit(inputs: Inputs, queue: Queue | None) -> int | None:
     if most is not None and seconds > most:
         inputs.wrong(
             "time_limit",
-            f"Asks for {seconds} seconds; queue {queue.name} allows {most}. Ask for less, or use another queue.",
+            f"Asks for {seconds} seconds; queue {queue.slug} allows {most}. "
+            "Ask for less, or use another queue.",
             code="exceeds-wall-time",
         )
     return seconds
@@ -366,7 +367,8 @@ def _priority(inputs: Inputs, catalogue: Catalogue) -> int:
     if number > ceiling:
         inputs.wrong(
             "priority",
-            f"Asks for priority {number}; yours may be at most {ceiling}. Ask an operator to raise the ceiling.",
+            f"Asks for priority {number}; yours may be at most {ceiling}. "
+            "Ask an operator to raise the ceiling.",
             code="above-priority-ceiling",
             denied=True,
         )

@@ -50,7 +50,7 @@ def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
         inputs = _with_list(inputs, [value])
     wanted: list[tuple[str, int | uuid.UUID, str]] = []
     for number, item in enumerate(inputs.listing("depends_on", most=MAX_DEPENDENCIES)):
-        at, kind = f"depends_on/{number}", "success"
+        at, kind, job = f"depends_on/{number}", "success", item
         if isinstance(item, Mapping):
             for name in set(item) - {"job", "type"}:
                 inputs.wrong(
@@ -58,8 +58,8 @@ def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
                     "There is no such field; known are job and type.",
                     code="unknown-field",
                 )
-            kind, item = str(item.get("type") or "success").strip().lower(), item.get("job")
-        ref = job_ref(item)
+            kind, job = str(item.get("type") or "success").strip().lower(), item.get("job")
+        ref = job_ref(job)
         if kind not in KINDS:
             inputs.wrong(f"{at}/type", f"Has to be one of {', '.join(KINDS)}.", code="unknown-choice")
         elif ref is None:

@@ -95,8 +95,9 @@ def never_satisfied(dependency: JobDependency, *, at: datetime) -> dict[str, obj
     ended = {JobState.COMPLETED: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled"}
     return _reason(
         ReasonCode.DEPENDENCY_NEVER_SATISFIED,
-        f"Waits for {dependency.kind} of job {other.number} ({other.name}), which {ended[JobState(other.state)]}. "
-        "It can never start: cancel it, or submit it again without that dependency.",
+        f"Waits for {dependency.kind} of job {other.number} ({other.name}), "
+        f"which {ended[JobState(other.state)]}. It can never start: "
+        "cancel it, or submit it again without that dependency.",
         {"job": other.number, "kind": dependency.kind, "state": other.state},
         at,
     )
