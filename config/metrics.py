@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Iterable
-from importlib.util import find_spec
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -15,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from config.health import is_loopback
+from scheduler.metrics import collect
 
 REQUESTS = Counter(
     "muster_http_requests", "Requests answered by this process.", ["method", "route", "status"]
@@ -46,13 +46,10 @@ class RequestMetricsMiddleware:
 
 
 class PortalCollector(Collector):
-    """Gauges over jobs, nodes and quotas, from rows; `scheduler.metrics.collect` yields them."""
+    """Gauges over jobs, nodes and quotas, read from rows at each scrape."""
 
     def collect(self) -> Iterable[Metric]:
-        if find_spec("scheduler.metrics"):
-            from scheduler.metrics import collect
-
-            yield from collect()
+        yield from collect()
 
     def describe(self) -> Iterable[Metric]:
         return []  # registering must not query

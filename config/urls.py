@@ -1,8 +1,9 @@
-"""Every address of the portal: pages at /, the API under /api/v1/, the admin, and what probes ask."""
+"""Every address of the portal: pages at /, the API under /api/v1/, the admin, and what probes ask.
+
+/livez is answered by a middleware, before any of these.
+"""
 
 from __future__ import annotations
-
-from importlib.util import find_spec
 
 from django.contrib import admin
 from django.urls import include, path
@@ -14,12 +15,7 @@ urlpatterns = [
     path("healthz", health.readyz, name="healthz"),
     path("metrics", metrics.metrics, name="metrics"),
     path("admin/", admin.site.urls),
+    path("api/v1/", include("scheduler.api.urls")),
+    path("", include("accounts.web.urls")),
+    path("", include("scheduler.web.urls")),
 ]
-for prefix, module in [
-    ("api/v1/", "scheduler.api.urls"),
-    ("", "accounts.web.urls"),
-    ("", "quotas.web.urls"),
-    ("", "scheduler.web.urls"),
-]:
-    if find_spec(module):
-        urlpatterns.append(path(prefix, include(module)))

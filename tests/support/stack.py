@@ -98,7 +98,7 @@ class Stack:
         return self.wait_ended(90)
 
     def pid(self, name: str) -> int:
-        """The process of this name: web, worker-default, beat, node-1, postgres ... (see run/ in the state)."""
+        """The process of this name: web, worker-default, beat, node-1, postgres ... (as in run/)."""
         return int((self.state / "run" / f"{name}.pid").read_text())
 
     def kill(self, name: str, sig: int = signal.SIGKILL) -> int:
