@@ -23,7 +23,6 @@ class FakeTask:
     stop_reason: str = ""
     text: str = ""
     reported: str = ""
-    starts: int = 1
 
 
 @dataclass
@@ -50,7 +49,7 @@ class FakeBackend:
         self._require_up()
         for assignment in assignments:
             self.tasks.setdefault(
-                (assignment["task"], assignment["epoch"]), FakeTask(assignment, node, state="running")
+                (assignment["task"], assignment["epoch"]), FakeTask(assignment, node)
             )
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None:
@@ -88,16 +87,12 @@ class FakeBackend:
 
     # ------------------------------------------------------------ what a test does to it
 
-    def of_job(self, number: int) -> list[FakeTask]:
-        return [task for task in self.tasks.values() if task.assignment["job"] == number]
-
-    def finish(self, number: int, *, exit_code: int = 0, exit_signal: int | None = None) -> None:
-        """Every running task of this job ends."""
-        for task in self.of_job(number):
-            if task.state == "running":
-                good = exit_code == 0 and exit_signal is None
-                task.state = "succeeded" if good else "failed"
-                task.exit_code, task.exit_signal = (None if exit_signal else exit_code), exit_signal
+    def end(self, task: int, epoch: int, *, exit_code: int = 0, exit_signal: int | None = None) -> None:
+        """This task ends."""
+        ended = self.tasks[task, epoch]
+        ended.state = "succeeded" if exit_code == 0 and exit_signal is None else "failed"
+        ended.exit_code = exit_code if exit_signal is None else None
+        ended.exit_signal = exit_signal
 
     def forget(self) -> None:
         self.tasks.clear()
