@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
     """What one test cached, the next must not see."""
     yield
-    if "db" in request.fixturenames or "transactional_db" in request.fixturenames:
+    asked = {"db", "transactional_db"} & set(request.fixturenames)
+    if asked or request.node.get_closest_marker("django_db"):
         from django.core.cache import cache
 
         cache.clear()
