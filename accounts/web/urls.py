@@ -16,5 +16,7 @@ urlpatterns = [
     path("tokens/<int:token_id>/revoke/", tokens.revoke, name="token-revoke"),
     path("projects/", projects.index, name="projects"),
     path("projects/<slug:slug>/", projects.show, name="project"),
+    path("projects/<slug:slug>/members/", projects.add, name="member-add"),
+    path("projects/<slug:slug>/members/<int:member_id>/", projects.change, name="member-change"),
     path("audit/", audit.show, name="audit"),
 ]

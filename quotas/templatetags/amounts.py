@@ -49,6 +49,11 @@ def minus(value: int, other: int) -> int:
 
 
 @register.filter
+def at_least(value: int, other: int) -> int:
+    return max(value, other)
+
+
+@register.filter
 def resource_word(resource: str) -> str:
     """A quota line's resource as people say it."""
     return RESOURCE_WORDS.get(resource, resource)

@@ -170,7 +170,7 @@ def _why(job: Job, user: User) -> dict[str, Any]:
     return {
         "found": found,
         "funnel": funnel(found.gates),
-        "others": [b for b in found.blockers if b.text != found.headline],
+        "others": [b for b in found.blockers if b.code != found.reason_code],
         "nodes_shown": found.node_table[:MOST_NODES],
         "nodes_left": max(0, len(found.node_table) - MOST_NODES),
         "priority_word": dict(priority_names()).get(job.priority, ""),
