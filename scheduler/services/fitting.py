@@ -79,6 +79,8 @@ def _holds(
         room += [min(fits, tasks_per_node or fits)] * min(shape.count, nodes or shape.count)
     if nodes is not None:
         room = sorted(room, reverse=True)[:nodes]
+        if len(room) < nodes or not room[-1]:
+            return False
     return sum(room) >= tasks
 
 

@@ -1,0 +1,38 @@
+"""A small portal for tests of doors and services: a cast, one cluster of two nodes, its default queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accounts.models import User
+from scheduler.models import Cluster, Job, Node, Partition, Queue
+from scheduler.services.jobs import submit_job
+from scheduler.services.setup import ensure_defaults
+from tests.support.factories import Cast, NodeFactory, the_cast
+
+
+@dataclass(frozen=True, slots=True)
+class Portal:
+    """n1 has 16 cores and 64 GiB, n2 four A100 besides."""
+
+    cast: Cast
+    cluster: Cluster
+    queue: Queue
+    n1: Node
+    n2: Node
+
+    def submit(self, *, by: User | None = None, **payload: object) -> Job:
+        return submit_job(payload={"command": "true", **payload}, by=by or self.cast.owner)
+
+
+def a_portal() -> Portal:
+    cast = the_cast()
+    cluster = ensure_defaults()
+    partition = Partition.objects.get(cluster=cluster)
+    return Portal(
+        cast=cast,
+        cluster=cluster,
+        queue=Queue.objects.get(cluster=cluster, is_default=True),
+        n1=NodeFactory(cluster=cluster, name="n1", partition=partition),
+        n2=NodeFactory(cluster=cluster, name="n2", partition=partition, gpus=4),
+    )
