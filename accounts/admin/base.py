@@ -1,4 +1,4 @@
-"""What the admin pages of people and limits have in common: services save, reasons are asked for, facts stand."""
+"""What the admin pages of people and limits share: services save, reasons are asked for, facts stand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Rights:
 
 
 class ServiceAdmin(Rights, ModelAdmin):
-    """Saves through services: a subclass writes `save_model`. Their refusals become messages and audit rows."""
+    """Saves through services, in a subclass's `save_model`; refusals become messages and audit rows."""
 
     list_per_page = 50
     compressed_fields = True

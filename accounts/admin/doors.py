@@ -1,4 +1,4 @@
-"""The Django admin is entered and left through the portal's own doors: one sign-in, one lock-out, one trail."""
+"""The Django admin is entered and left through the portal's doors: one sign-in, one lock-out, one trail."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def raise_access_version(user: User) -> None:
 
 @transaction.atomic
 def create_user(*, username: str, by: User, password: str | None = None, **details: Any) -> User:
-    """Make an account; `details` are names, email and priority ceiling. Without a password nobody signs in."""
+    """Make an account; `details` are names, email, priority ceiling. Without a password nobody signs in."""
     permissions.require(by, "administer")
     try:
         with transaction.atomic():

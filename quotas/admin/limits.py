@@ -1,4 +1,4 @@
-"""The admin page of quotas: each edit has a reason, goes through the service, and meets a conflict in the open."""
+"""The admin page of quotas: each edit has a reason, goes through the service, and shows a conflict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quotas.services.limits import BOUNDS, EDITABLE, set_quota
 
 
 class QuotaForm(ReasonedForm):
-    """Amounts in the line's own units; `seen` is the generation of the project's quota as the page showed it."""
+    """Amounts in the line's own units; `seen` is the generation of the quota as the page showed it."""
 
     reason_required = True
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput())
@@ -41,8 +41,8 @@ class QuotaForm(ReasonedForm):
             line = now.line(self.instance.resource)
             theirs = ", ".join(f"{name} {_shown(line.resource, getattr(line, name))}" for name in BOUNDS)
             raise forms.ValidationError(
-                f"Somebody changed this project's quota while you were looking at it. This line now has {theirs}; "
-                "your values are still in the form. Open the page again to change it from there.",
+                f"Somebody changed this project's quota while you were looking at it. The line has {theirs};"
+                " your values are still in the form. Open the page again to change it from there.",
                 code="stale",
             )
         soft, hard = cleaned.get("soft"), cleaned.get("hard")

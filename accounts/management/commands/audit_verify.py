@@ -13,7 +13,7 @@ from accounts.services import audit_check
 
 
 class Command(BaseCommand):
-    help = "Verifies every audit chain. Exits 0 when all rows are what was written, else 1 and names the first."
+    help = "Verifies every audit chain. Exits 0 when all rows are as written, else 1 and names the first bad one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
