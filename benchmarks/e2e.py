@@ -1,0 +1,53 @@
+"""The whole way: from a request to a process on a node, and back to a completed job."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from benchmarks.portal import portal, until
+from benchmarks.registry import Figures, benchmark
+
+#: One at a time on an idle cluster.
+ALONE = 100
+#: At once, of a command that does nothing.
+TOGETHER = 500
+NODES, CPUS = 8, 16
+
+
+@benchmark("submit_to_start_ms_p50", "submit_to_start_ms_p99")
+def submit_to_start() -> Figures:
+    """From before the request is sent to when the agent says that the process began."""
+    running = portal()
+    running.start_agents(NODES, cpus=CPUS)
+    from scheduler.models import Job
+
+    client = running.client()
+    waits = []
+    for number in range(ALONE + 5):
+        asked_at = datetime.now(UTC)
+        job = client.post("jobs", {"name": f"alone {number}", "command": "true", "memory": "16Mi"})
+        row = Job.objects.filter(pk=job["number"])
+        until(lambda row=row: row.filter(completed_at__isnull=False).exists(), seconds=60, every=0.01)
+        waits.append((row.get().started_at - asked_at).total_seconds() * 1000)
+    waits = sorted(waits[5:])
+    yield "submit_to_start_ms_p50", waits[len(waits) // 2]
+    yield "submit_to_start_ms_p99", waits[len(waits) * 99 // 100]
+
+
+@benchmark("e2e_jobs_per_s")
+def e2e() -> Figures:
+    """500 jobs of `true` in one request, until the last has completed."""
+    running = portal()
+    running.start_agents(NODES, cpus=CPUS)
+    from scheduler.models import Job
+
+    client = running.client()
+    for attempt in ("to warm up", "measured"):
+        name = f"together, {attempt}"
+        began = time.perf_counter()
+        client.post("jobs:bulk", {"jobs": [{"name": name, "command": "true", "memory": "16Mi"}] * TOGETHER})
+        jobs = Job.objects.filter(name=name)
+        until(lambda jobs=jobs: jobs.filter(state="completed").count() == TOGETHER, every=0.05)
+        took = time.perf_counter() - began
+    yield "e2e_jobs_per_s", TOGETHER / took

@@ -1,0 +1,127 @@
+"""A real portal to measure: `manage.py up` on a scratch state folder, with its rows at hand in this process."""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.support.stack import ROOT, Stack, scratch_state, wait_until
+
+Payload = dict[str, Any] | list[dict[str, Any]]
+
+
+@dataclass
+class Portal:
+    """The running stack, one person with a token, and agents that are started when a benchmark needs them."""
+
+    stack: Stack
+    token: str = ""
+    project: str = "bench"
+    agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def client(self) -> Client:
+        return Client(self.stack.base_url, self.token)
+
+    def start_agents(self, count: int, *, cpus: int) -> None:
+        """Virtual nodes on this machine; their jobs are real processes."""
+        from scheduler.models import Node
+
+        state = self.stack.state
+        for number in range(len(self.agents), count):
+            folder = state / "bench-agents" / f"n{number}"
+            folder.mkdir(parents=True)
+            self.agents.append(
+                subprocess.Popen(
+                    [
+                        sys.executable, "-m", "scheduler.agent", "--server", self.stack.base_url,
+                        "--state", str(folder), "--die-with-parent", "--name", f"bench-{number}",
+                        "--cpus", str(cpus), "--memory-mib", "65536",
+                        "--join-token-file", str(state / "join_token"),
+                    ],
+                    cwd=ROOT,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )  # fmt: skip
+        wait_until(
+            lambda: Node.objects.filter(name__startswith="bench-", state="up").count() == count, seconds=60
+        )
+
+    def stop(self) -> None:
+        for agent in self.agents:
+            agent.terminate()
+        for agent in self.agents:
+            agent.wait(20)
+        self.stack.stop()
+        shutil.rmtree(self.stack.state, ignore_errors=True)
+
+
+class Client:
+    """One caller of the API that keeps its connection, as a program would."""
+
+    def __init__(self, base_url: str, token: str) -> None:
+        where = urlsplit(base_url)
+        self.connection = http.client.HTTPConnection(where.hostname or "", where.port or 80, timeout=60)
+        self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def post(self, path: str, payload: Payload) -> Any:
+        self.connection.request("POST", f"/api/v1/{path}", json.dumps(payload), self.headers)
+        answer = self.connection.getresponse()
+        text = answer.read()
+        if answer.status >= 300:
+            raise RuntimeError(f"POST {path} answered {answer.status}: {text[:500]!r}")
+        return json.loads(text)
+
+
+@cache
+def portal() -> Portal:
+    """Start it once for all benchmarks that need one; it ends with this process."""
+    running = Portal(Stack(scratch_state("bench"), ["--nodes", "0", "--no-demo"]))
+    atexit.register(running.stop)
+    running.stack.start()
+    _use_its_rows(running.stack)
+    running.token = _a_person(running.project)
+    return running
+
+
+def until(done: Callable[[], bool], *, seconds: float = 300, every: float = 0.02) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not done within {seconds:.0f} s")
+        time.sleep(every)
+
+
+def _use_its_rows(stack: Stack) -> None:
+    os.environ["MUSTER_STATE"] = str(stack.state)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
+    from config.up.state import StateFolder
+
+    servers = StateFolder.find().published()
+    assert servers is not None, stack.said()
+    os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = servers.database_url, servers.redis_url
+    import django
+
+    django.setup()
+
+
+def _a_person(project_slug: str) -> str:
+    from accounts.models import Membership, Organization, Project, User
+    from accounts.services.tokens import issue_token
+
+    organization = Organization.objects.create(name="Bench", slug=project_slug)
+    project = Project.objects.create(organization=organization, name="Bench", slug=project_slug)
+    person = User.objects.create(username="bench", default_project=project)
+    Membership.objects.create(user=person, project=project, role="lead")
+    return issue_token(user=person, by=person, name="bench", scopes=["jobs:read", "jobs:write"], days=1)[1]

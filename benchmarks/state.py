@@ -1,0 +1,157 @@
+"""Rows: how fast a plan is applied and a world is loaded, and how fast jobs come in through REST, durably."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.portal import Client, portal
+from benchmarks.registry import Figures, benchmark, median_ms
+
+if TYPE_CHECKING:
+    from scheduler.models import Cluster, Queue
+    from scheduler.state.leases import HeldLease
+
+STARTS = 100
+REPEATS = 9
+#: Enough machines that every repeat finds room.
+NODES = 40
+CLIENTS = 8
+SUBMISSIONS = 1600
+BULK, BULKS = 1000, 5
+
+
+@benchmark("apply_ms_per_100_starts", "apply_statements_per_100_starts", "load_ms_10k_pending")
+def rows_of_plans() -> Figures:
+    """Plans of 100 starts, each with a GPU or without, written and committed."""
+    portal()
+    from django.db import connection, transaction
+    from django.test.utils import CaptureQueriesContext
+
+    from scheduler.core.cycle import plan_cycle
+    from scheduler.state import plans, snapshots
+
+    cluster, queue, lease = _a_cluster_of_our_own()
+
+    def apply(count_statements: bool = False) -> tuple[float, int]:
+        _jobs(queue, STARTS)
+        loaded = snapshots.load_snapshot(cluster_id=cluster.pk)
+        plan = plan_cycle(loaded.snapshot, loaded.policy)
+        with CaptureQueriesContext(connection) if count_statements else _Nothing() as captured:
+            began = time.perf_counter()
+            with transaction.atomic():
+                outcome = plans.apply_starts(
+                    plan, cluster_id=cluster.pk, backend=loaded.backend, policy=loaded.policy, lease=lease,
+                    cycle_id=None, at=datetime.now(UTC),
+                )  # fmt: skip
+            took = time.perf_counter() - began
+        assert len(outcome.started) == STARTS, outcome.refused[:3]
+        return took * 1000, len(captured) if count_statements else 0
+
+    apply()
+    yield "apply_ms_per_100_starts", statistics.median(apply()[0] for _ in range(REPEATS))
+    yield "apply_statements_per_100_starts", float(apply(count_statements=True)[1])
+
+    _jobs(queue, 10_000)
+    yield "load_ms_10k_pending", median_ms(lambda: snapshots.load_snapshot(cluster_id=cluster.pk))
+    _cancel_all(queue)
+
+
+@benchmark("submit_jobs_per_s", "submit_bulk_jobs_per_s")
+def submissions() -> Figures:
+    """Jobs accepted through REST: eight callers with one job a request, then one with 1,000 a request."""
+    running = portal()
+    from scheduler.models import Cluster
+
+    cluster = Cluster.objects.order_by("id").first()
+    assert cluster is not None
+    queue = _queue(cluster, "waits", paused=True)
+    payload = {"command": "true", "queue": queue.slug, "cpu_cores": 1, "memory": "64Mi"}
+
+    def submit(client: Client, count: int) -> None:
+        for _ in range(count):
+            client.post("jobs", payload)
+
+    submit(running.client(), 20)
+    clients = [running.client() for _ in range(CLIENTS)]
+    threads = [threading.Thread(target=submit, args=(client, SUBMISSIONS // CLIENTS)) for client in clients]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    yield "submit_jobs_per_s", SUBMISSIONS / (time.perf_counter() - began)
+    assert queue.jobs.count() == SUBMISSIONS + 20
+
+    client = running.client()
+    client.post("jobs:bulk", {"jobs": [payload] * 10})
+    began = time.perf_counter()
+    for _ in range(BULKS):
+        client.post("jobs:bulk", {"jobs": [payload] * BULK})
+    yield "submit_bulk_jobs_per_s", BULKS * BULK / (time.perf_counter() - began)
+    assert queue.jobs.count() == SUBMISSIONS + 20 + BULKS * BULK + 10
+    _cancel_all(queue)
+
+
+class _Nothing:
+    """Counts nothing and costs nothing."""
+
+    def __enter__(self) -> list[Any]:
+        return []
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _a_cluster_of_our_own() -> tuple[Cluster, Queue, HeldLease]:
+    """Machines without agents, and the lease on them: the portal's own planner keeps its hands off."""
+    from scheduler.models import Cluster, Device, Node
+    from scheduler.state import leases
+
+    cluster = Cluster.objects.create(name="bench", slug="bench")
+    lease = leases.acquire(leases.cluster_scope(cluster.pk), holder=leases.new_holder(), seconds=3600)
+    assert lease is not None
+    nodes = Node.objects.bulk_create(
+        Node(
+            cluster=cluster, name=f"bench-{number}", cpu_millis=64_000, cpu_millis_capacity=64_000,
+            memory_mib=262_144, memory_mib_capacity=262_144, storage_mib=1_000_000, gpu_millis=16_000,
+        )
+        for number in range(NODES)
+    )  # fmt: skip
+    Device.objects.bulk_create(
+        Device(node=node, index=index, model="H100", memory_mib=81_920, numa_domain=index // 8)
+        for node in nodes
+        for index in range(16)
+    )
+    return cluster, _queue(cluster, "apply"), lease
+
+
+def _queue(cluster: Cluster, slug: str, **kwargs: Any) -> Queue:
+    from scheduler.models import Queue
+
+    return Queue.objects.create(cluster=cluster, name=slug, slug=slug, **kwargs)
+
+
+def _jobs(queue: Queue, count: int) -> None:
+    from accounts.models import Project, User
+    from scheduler.models import Job
+
+    person, project, now = (
+        User.objects.get(username="bench"),
+        Project.objects.get(slug="bench"),
+        datetime.now(UTC),
+    )
+    Job.objects.bulk_create(
+        Job(
+            name=f"job {number}", user=person, project=project, queue=queue, command="true", cpu_millis=1000,
+            memory_mib=64, gpus=number % 2, state="queued", created_at=now, eligible_at=now,
+        )
+        for number in range(count)
+    )  # fmt: skip
+
+
+def _cancel_all(queue: Queue) -> None:
+    queue.jobs.filter(state="queued").update(state="cancelled", completed_at=datetime.now(UTC))
