@@ -9,7 +9,7 @@ import numpy as np
 from quotas.core.limits import charge
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.feasibility import FactGate, Question, RoomGate, capacity_slots, task_slots
+from scheduler.core.feasibility import FactGate, Question, RoomGate, task_slots
 from scheduler.core.groups import Group, Groups, number_together
 from scheduler.core.placement import Candidates, Shape, choose_nodes, spread_tasks
 from scheduler.core.plan import Decision, Fact, GateCount
@@ -154,12 +154,12 @@ class Answers:
     def pair_blockers(self, group: Group) -> list[Decision]:
         """What keeps this request from nodes and pools, whoever asks, strongest first."""
         never = self.never(group)
-        return [never] if never is not None else _there((self.pool(group), self.nodes(group)))
+        return [never] if never is not None else _by_strength(_there((self.pool(group), self.nodes(group))))
 
     def blockers(self, group: Group) -> list[Decision]:
         """Everything that keeps a group's jobs from starting now, strongest first; empty = nothing does."""
         found = [*self.pair_blockers(group), *_there([self.queue(group.queue_row)]), *self.quota(group)]
-        return sorted(found, key=lambda decision: PRECEDENCE[decision.reason])
+        return _by_strength(found)
 
     def short_groups(self) -> tuple[Ints, Ints, Ints]:
         """(group, quota row, need) wherever a group meets a quota line without room: all groups at once."""
@@ -196,6 +196,10 @@ def _there(decisions: Iterable[Decision | None]) -> list[Decision]:
     return [decision for decision in decisions if decision is not None]
 
 
+def _by_strength(decisions: list[Decision]) -> list[Decision]:
+    return sorted(decisions, key=lambda decision: PRECEDENCE[decision.reason])
+
+
 def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | None:
     """What makes a request impossible on this cluster even when all of it is idle and open."""
     question, world, workspace = candidates.question, candidates.workspace.world, candidates.workspace
@@ -212,7 +216,7 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
         return decide(
             ReasonCode.INVALID_SPEC, kind="total", resource=short[0], needs=short[1], total=short[3]
         )
-    slots, allowed = capacity_slots(question, world, rules.gates)
+    slots, allowed = candidates.capacity
     if not allowed.any():
         return _no_matching_node(candidates, rules)
     if spread_tasks(slots, np.zeros(world.node_count), shape) is not None:
@@ -251,7 +255,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         if not isinstance(gate, RoomGate) and gate.name != "reserved":
             open_but_reserved &= gate.filter(question, everywhere)
     held = world.reserved(question.reservation_rows)
-    suitable = capacity_slots(question, world, rules.gates)[0] > 0  # could ever take one of its tasks
+    suitable = candidates.capacity[0] > 0  # could ever take one of its tasks
     opened = open_but_reserved & ~held & suitable
 
     if held.any():
@@ -350,16 +354,13 @@ def _resource_facts(
         facts["gpu_model"] = question.request.gpu_model
     total, amounts = _held(question, world, name)
     facts["total"] = int(total[suitable].sum())
-    ends = world.allocation_end_ms
-    counted = (
-        np.flatnonzero((ends > 0) & opened[world.allocation_node] & (amounts > 0)) if len(ends) else ends
-    )
+    counted = world.ending[opened[world.allocation_node[world.ending]]]
+    counted = counted[amounts[counted] > 0]
     if len(counted):
-        counted = counted[np.argsort(ends[counted], kind="stable")]
         running = np.cumsum(amounts[counted])
         last = min(int(np.searchsorted(running, needs - free)), len(counted) - 1)
         facts["ending"] = int(running[last])
-        facts["ending_by_ms"] = max(int(ends[counted[last]]), world.snapshot.now_ms)
+        facts["ending_by_ms"] = max(int(world.allocation_end_ms[counted[last]]), world.snapshot.now_ms)
     return facts
 
 
@@ -367,10 +368,12 @@ def _held(question: Question, world: World, name: str) -> tuple[Ints, Ints]:
     """What every node has of a resource, and what every allocation holds of it."""
     nodes, allocations = world.snapshot.nodes, world.snapshot.allocations
     if name in {"gpus", "gpu_millis"}:
-        fitting = world.gpu_matches(question.request.gpu_model, question.request.gpu_memory_mib)
-        unit = GPU_MILLIS if name == "gpu_millis" else 1
-        held = world.devices_held(fitting)
-        return world.per_node(fitting) * unit, held * allocations.gpu_millis if name == "gpu_millis" else held
+        request = question.request
+        counts = world.gpu_counts(request.gpu_model, request.gpu_memory_mib)
+        held = world.gpus_held(request.gpu_model, request.gpu_memory_mib)
+        if name == "gpu_millis":
+            return counts * GPU_MILLIS, held * allocations.gpu_millis
+        return counts, held
     return getattr(nodes, name), getattr(allocations, name)
 
 

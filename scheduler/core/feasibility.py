@@ -140,7 +140,7 @@ def _gpu_model(question: Question, world: World) -> Bools | None:
     request = question.request
     if not request.per_task.gpus or not (request.gpu_model or request.gpu_memory_mib):
         return None
-    return world.per_node(world.gpu_matches(request.gpu_model, request.gpu_memory_mib)) > 0
+    return world.gpu_counts(request.gpu_model, request.gpu_memory_mib) > 0
 
 
 def _gpu_health(question: Question, world: World) -> Bools | None:
@@ -170,7 +170,7 @@ def _all_gpus(question: Question, world: World) -> Headroom | None:
     request = question.request
     if not request.per_task.gpus:
         return None
-    return world.per_node(world.gpu_matches(request.gpu_model, request.gpu_memory_mib)), request.per_task.gpus
+    return world.gpu_counts(request.gpu_model, request.gpu_memory_mib), request.per_task.gpus
 
 
 def _free_cpu(question: Question, workspace: Workspace) -> Headroom | None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.feasibility import FactGate, Headroom, NodeFilter, Question, RoomGate, task_slots
+from scheduler.core.feasibility import (
+    FactGate,
+    Headroom,
+    NodeFilter,
+    Question,
+    RoomGate,
+    capacity_slots,
+    task_slots,
+)
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.scoring import ColumnScorer, ScoreColumn, Scorer
@@ -109,6 +118,11 @@ class Candidates:
         """How many tasks each node could take at once, now."""
         return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self.rules.gates)
 
+    @cached_property
+    def capacity(self) -> tuple[Ints, Bools]:
+        """Tasks each node could take were it empty and open, and the nodes that no gate bars for ever."""
+        return capacity_slots(self.question, self.workspace.world, self.rules.gates)
+
     def parts(self, row: int) -> tuple[tuple[str, int], ...]:
         """Why this node: each part of its score and their weighted mean, in whole points, for the record."""
         parts: list[tuple[str, int]] = []
@@ -133,9 +147,8 @@ class Candidates:
         for room, need in self._rooms:
             keep &= (room if rows is None else room.take(rows)) >= need
         for _, column, weight in self._columns:
-            total = (
-                total + column.points(column.column if rows is None else column.column.take(rows)) * weight
-            )
+            values = column.column if rows is None else column.column.take(rows)
+            total = total + column.points(values) * weight
         if not self._plain:
             nodes = NodeView(self.workspace, rows)
             for gate in self._outside_gates:
@@ -146,7 +159,7 @@ class Candidates:
         return np.where(keep, total, NO)
 
     def _score_row(self, row: int) -> float:
-        """`_score` for one node, by the same arithmetic in the same order, so that caching changes nothing."""
+        """`_score` for one node, by the same arithmetic in the same order: caching changes nothing."""
         if not self._static.item(row):
             return NO
         for room, need in self._rooms:

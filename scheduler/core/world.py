@@ -44,6 +44,8 @@ class World:
         self.numa_count = int(self.device_numa.max(initial=0)) + 1
 
         self._repelled: dict[tuple[tuple[Toleration, ...], bool], Bools | None] = {}
+        self._gpu_counts: dict[tuple[str, int], Ints] = {}
+        self._gpus_held: dict[tuple[str, int], Ints] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
         self._models = tuple(dict.fromkeys(self.device_model))
         place = {model: number for number, model in enumerate(self._models)}
@@ -79,8 +81,21 @@ class World:
             rows_of(running.id, self.snapshot.allocations.job_id, what="running job")
         ]
 
-    def devices_held(self, devices: Bools) -> Ints:
-        """How many of these devices each allocation holds."""
+    def gpus_held(self, model: str, memory_mib: int) -> Ints:
+        """How many devices of a model and memory each allocation holds."""
+        key = (model, memory_mib)
+        if key not in self._gpus_held:
+            self._gpus_held[key] = self._devices_held(self.gpu_matches(model, memory_mib))
+        return self._gpus_held[key]
+
+    @cached_property
+    def ending(self) -> Ints:
+        """Allocations whose end is known, the first to end first."""
+        ends = self.allocation_end_ms
+        order = np.argsort(ends, kind="stable")
+        return order[ends[order] > 0].astype(np.int64)
+
+    def _devices_held(self, devices: Bools) -> Ints:
         allocation, device = self._allocated_devices
         return np.bincount(allocation[devices[device]], minlength=len(self.snapshot.allocations)).astype(
             np.int64
@@ -177,6 +192,13 @@ class World:
                 mask = mask & fitting[self._model_number] if len(fitting) else mask
             self._gpu_matches[key] = mask
         return self._gpu_matches[key]
+
+    def gpu_counts(self, model: str, memory_mib: int) -> Ints:
+        """How many such devices each node has, healthy or not."""
+        key = (model, memory_mib)
+        if key not in self._gpu_counts:
+            self._gpu_counts[key] = self.per_node(self.gpu_matches(model, memory_mib))
+        return self._gpu_counts[key]
 
     def per_node(self, devices: Bools) -> Ints:
         """How many of these devices each node has."""

@@ -1,0 +1,241 @@
+"""What must never happen, in many small crowded worlds; and that the properties notice when it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.core import cycle, feasibility, groups, placement, workspace
+from scheduler.core.codec import (
+    decode_plan,
+    decode_policy,
+    decode_snapshot,
+    encode_plan,
+    encode_policy,
+    encode_snapshot,
+)
+from scheduler.core.conflicts import find_conflicts
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.explain import explain, node_table
+from scheduler.core.policy import Policy
+from scheduler.core.reasons import ReasonCode
+from scheduler.core.sentences import sentence
+from scheduler.core.snapshot import GROUPS, ReservationColumns, Snapshot
+from tests.support import obvious
+from tests.support.builders import World, applied
+from tests.support.strategies import a_random_world, policies, worlds
+
+FEW = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@given(worlds(), policies())
+@settings(FEW, max_examples=300)
+def test_every_job_gets_what_an_obvious_planner_would_give_it(world: World, policy: Policy) -> None:
+    plan = plan_cycle(world.snapshot, policy)
+
+    obvious.check(world.snapshot, policy, plan)
+
+
+@given(worlds(), policies(), st.randoms(use_true_random=False))
+@FEW
+def test_the_order_rows_arrive_in_changes_nothing(world: World, policy: Policy, dice: Any) -> None:
+    shuffled = {}
+    for name in GROUPS:
+        table = getattr(world.snapshot, name)
+        rows = list(range(len(table)))
+        dice.shuffle(rows)
+        shuffled[name] = table.take(np.array(rows, dtype=np.int64))
+
+    again = Snapshot.build(now_ms=world.snapshot.now_ms, classes=world.snapshot.classes, **shuffled)
+
+    assert again == world.snapshot
+    assert plan_cycle(again, policy) == plan_cycle(world.snapshot, policy)
+
+
+@given(worlds(), policies())
+@FEW
+def test_a_plan_has_no_conflicts_with_its_own_snapshot(world: World, policy: Policy) -> None:
+    plan = plan_cycle(world.snapshot, policy)
+
+    assert find_conflicts(plan, world.snapshot, policy) == ()
+
+
+@given(worlds(), policies())
+@FEW
+def test_planning_again_on_the_applied_result_starts_nothing_more(world: World, policy: Policy) -> None:
+    plan = plan_cycle(world.snapshot, policy)
+
+    again = plan_cycle(applied(world.snapshot, plan), policy)
+
+    if policy.strict_order:
+        return  # a strict queue goes on: the job that stopped it may be stopped by another now
+    assert again.starts == ()
+    assert again.reasons == plan.reasons
+
+
+@given(worlds(), policies())
+@FEW
+def test_recordings_replay_byte_for_byte(world: World, policy: Policy) -> None:
+    plan = plan_cycle(world.snapshot, policy)
+    kept = encode_snapshot(world.snapshot), encode_policy(policy), encode_plan(plan)
+
+    snapshot, knobs = decode_snapshot(kept[0]), decode_policy(kept[1])
+
+    assert (snapshot, knobs, decode_plan(kept[2])) == (world.snapshot, policy, plan)
+    assert encode_snapshot(snapshot) == kept[0]
+    assert encode_plan(plan_cycle(snapshot, knobs)) == kept[2]
+
+
+@given(worlds(), policies())
+@settings(FEW, max_examples=60)
+def test_every_explanation_agrees_with_the_plan_and_can_be_read(world: World, policy: Policy) -> None:
+    plan = plan_cycle(world.snapshot, policy)
+
+    for job_id, reason in plan.reasons.items():
+        found = explain(world.snapshot, policy, job_id, plan)
+        assert found.headline is not None
+        assert found.blockers[0].reason is reason
+        assert sentence(reason, found.headline.facts, ahead_jobs=found.ahead_jobs).endswith(".")
+    for job_id in list(plan.reasons)[:1]:
+        assert len(node_table(world.snapshot, policy, job_id, plan)) == len(world.snapshot.nodes)
+
+
+@given(worlds(), policies())
+@FEW
+def test_freeing_everything_never_takes_a_chance_away(world: World, policy: Policy) -> None:
+    first = plan_cycle(world.snapshot, policy)
+    snapshot = world.snapshot
+    idle = replace(
+        snapshot,
+        nodes=replace(
+            snapshot.nodes,
+            used_cpu_millis=snapshot.nodes.used_cpu_millis * 0,
+            used_memory_mib=snapshot.nodes.used_memory_mib * 0,
+        ),
+        devices=replace(snapshot.devices, used_millis=snapshot.devices.used_millis * 0),
+    )
+
+    if first.starts:
+        assert plan_cycle(idle, policy).starts
+    opened = replace(
+        idle.nodes,
+        state=("up",) * len(idle.nodes),
+        cordoned=idle.nodes.cordoned & False,
+        draining=idle.nodes.draining & False,
+    )
+    devices = replace(idle.devices, healthy=idle.devices.healthy | True)
+    empty = obvious.State(replace(idle, nodes=opened, devices=devices, reservations=ReservationColumns()))
+    never = {ReasonCode.INVALID_SPEC, ReasonCode.NO_MATCHING_NODE}
+    hopeless = {job for job, reason in first.reasons.items() if reason in never}
+    for number, job in empty.jobs.items():
+        enough = all(
+            empty.pools[name]["capacity"] >= amount * job["tasks"]
+            for name, amount in empty.request(job).per_task.extras
+        )
+        assert (number in hopeless) == (not enough or not empty.can_place(job))
+    assert hopeless == {job for job, reason in plan_cycle(idle, policy).reasons.items() if reason in never}
+
+
+# Mutants: a rule broken on purpose must make the first property fail.
+
+
+def _break_node_room(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(
+        feasibility.BUILT_IN,
+        "cpu_millis",
+        replace(feasibility.BUILT_IN["cpu_millis"], free=lambda q, w: None),
+    )
+
+
+def _break_cordon(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(
+        feasibility.BUILT_IN, "cordoned", replace(feasibility.BUILT_IN["cordoned"], keep=lambda q, w: None)
+    )
+
+
+def _break_taints(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(
+        feasibility.BUILT_IN, "taints", replace(feasibility.BUILT_IN["taints"], keep=lambda q, w: None)
+    )
+
+
+def _break_reservations(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(
+        feasibility.BUILT_IN, "reserved", replace(feasibility.BUILT_IN["reserved"], keep=lambda q, w: None)
+    )
+
+
+def _break_quota(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(workspace.Workspace, "short_quota", lambda self, charges: None)
+
+
+def _break_gang(patch: pytest.MonkeyPatch) -> None:
+    whole = placement.spread_tasks
+    patch.setattr(
+        placement,
+        "spread_tasks",
+        lambda slots, scores, shape: whole(
+            slots, scores, replace(shape, tasks=max(shape.tasks - 1, 1), nodes=0)
+        ),
+    )
+
+
+def _break_device_choice(patch: pytest.MonkeyPatch) -> None:
+    def first_ones(self: Any, row: int, request: Any) -> list[int]:
+        begin = self.world.device_first[row]
+        return list(range(begin, begin + request.per_task.gpus))
+
+    patch.setattr(workspace.Workspace, "pick_devices", first_ones)
+
+
+def _break_array_bound(patch: pytest.MonkeyPatch) -> None:
+    real = workspace.Workspace.take_limits
+    patch.setattr(
+        workspace.Workspace, "take_limits", lambda self, **words: real(self, **words | {"array_id": 0})
+    )
+
+
+def _break_refresh(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(placement.Candidates, "refresh", lambda self: self.scores)
+
+
+def _break_memo(patch: pytest.MonkeyPatch) -> None:
+    """Groups that forget the shape: the first that fails takes the others down."""
+    real = groups.number_together
+    patch.setattr(
+        groups, "number_together", lambda count, *keys: real(count, *keys[: 1 if len(keys) == 4 else None])
+    )
+
+
+def _break_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cycle, "own_blockers", lambda world: iter(()))
+
+
+MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    _break_node_room, _break_cordon, _break_taints, _break_reservations, _break_quota, _break_gang,
+    _break_device_choice, _break_array_bound, _break_refresh, _break_memo, _break_held,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.removeprefix("_break_"))
+def test_a_broken_rule_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+
+    def plan_many_worlds() -> None:
+        for seed in range(400):
+            world = a_random_world(seed, node_count=4, job_count=10)
+            policy = Policy(
+                name=("fifo", "priority")[seed % 2], placement=("best_fit", "spread")[seed // 2 % 2]
+            )
+            obvious.check(world.snapshot, policy, plan_cycle(world.snapshot, policy))
+
+    with pytest.raises(Exception):  # noqa: B017 - an assertion of the check, or the core stumbling
+        plan_many_worlds()

@@ -1,0 +1,270 @@
+"""The obvious planner: one job, node and device at a time, with plain dicts. Slow, and easy to believe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quotas.core.limits import charge
+from scheduler.core.classes import HARD_EFFECTS
+from scheduler.core.plan import Plan, Start
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot import JobGate, Snapshot
+from scheduler.core.world import model_matches
+
+
+class Rows:
+    """The rows of a table as dicts by key."""
+
+    def __init__(self, table: Any, key: str = "id") -> None:
+        self.by_id: dict[int, dict[str, Any]] = {}
+        names = list(table.__dataclass_fields__)
+        for row in range(len(table)):
+            values = {name: getattr(table, name)[row] for name in names}
+            self.by_id[int(values[key])] = values
+
+
+class State:
+    """What is free, in dicts. `hold` gives a start what it says; it asserts that all of it is there."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.nodes = Rows(snapshot.nodes).by_id
+        self.devices = Rows(snapshot.devices).by_id
+        self.jobs = Rows(snapshot.pending).by_id
+        self.queues = Rows(snapshot.queues).by_id
+        self.projects = Rows(snapshot.projects).by_id
+        self.lines = Rows(snapshot.quotas).by_id
+        self.pools = {pool["name"]: pool for pool in Rows(snapshot.pools).by_id.values()}
+        self.reservations = list(Rows(snapshot.reservations).by_id.values())
+        self.arrays: dict[int, int] = {}
+        for job in Rows(snapshot.running).by_id.values():
+            if job["array_id"]:
+                self.arrays[int(job["array_id"])] = self.arrays.get(int(job["array_id"]), 0) + 1
+
+    def request(self, job: dict[str, Any]) -> Any:
+        return self.snapshot.classes[int(job["class_index"])]
+
+    def is_open(self, job: dict[str, Any]) -> bool:
+        """Whether the job's own row, its queue and its limits let it be looked at."""
+        queue, now = self.queues[int(job["queue_id"])], self.snapshot.now_ms
+        bound = queue["max_wall_seconds"]
+        return bool(
+            job["gate"] in {JobGate.OPEN, JobGate.BACKOFF}
+            and job["eligible_ms"] <= now
+            and not queue["paused"]
+            and not (bound and job["time_limit_seconds"] > bound)
+        )
+
+    def has_limits_left(self, job: dict[str, Any]) -> bool:
+        request, tasks = self.request(job), int(job["tasks"])
+        queue = self.queues[int(job["queue_id"])]
+        if queue["max_concurrent_jobs"] and queue["running_jobs"] >= queue["max_concurrent_jobs"]:
+            return False
+        if self.array_is_full(job):
+            return False
+        for line_id in self.projects[int(job["project_id"])]["quota_line_ids"]:
+            line = self.lines[line_id]
+            need = charge(line["resource"], request.per_task, tasks)
+            if line["enforce"] and need and line["used"] + need > line["hard"]:
+                return False
+        return all(
+            name in self.pools and self.pools[name]["used"] + amount * tasks <= self.pools[name]["capacity"]
+            for name, amount in request.per_task.extras
+        )
+
+    def array_is_full(self, job: dict[str, Any]) -> bool:
+        bound, array = job["array_max_running"], int(job["array_id"])
+        return bool(array and bound and self.arrays.get(array, 0) >= bound)
+
+    def welcomes(self, node: dict[str, Any], job: dict[str, Any]) -> bool:
+        """Whether the node takes tasks of this job at all."""
+        request, now = self.request(job), self.snapshot.now_ms
+        queue = self.queues[int(job["queue_id"])]
+        limit = int(job["time_limit_seconds"]) or int(queue["max_wall_seconds"])
+        for booked in self.reservations:
+            mine = (
+                job["project_id"] in booked["project_ids"]
+                or job["user_id"] in booked["user_ids"]
+                or job["id"] in booked["job_ids"]
+            )
+            overlaps = now < booked["ends_ms"] and (not limit or now + limit * 1000 > booked["starts_ms"])
+            if node["id"] in booked["node_ids"] and overlaps and not mine:
+                return False
+        labels = dict(node["labels"])
+        return (
+            node["state"] == "up"
+            and not node["cordoned"]
+            and not node["draining"]
+            and all(
+                not wanted or set(wanted) & set(node["partition_ids"])
+                for wanted in (request.partition_ids, queue["partition_ids"])
+            )
+            and all(labels.get(key) == value for key, value in request.node_selector)
+            and all(
+                taint.effect not in HARD_EFFECTS or any(t.tolerates(taint) for t in request.tolerations)
+                for taint in node["taints"]
+            )
+            and (
+                not request.required_affinity
+                or any(all(r.holds_for(labels) for r in term) for term in request.required_affinity)
+            )
+        )
+
+    def devices_for(self, node: dict[str, Any], request: Any) -> list[int] | None:
+        """Some devices for one task on this node; None when there are not enough."""
+        wanted = request.per_task.gpus
+        share = request.per_task.gpu_millis if request.shares_gpu else 1000
+        fitting = [
+            number
+            for number, device in self.devices.items()
+            if device["node_id"] == node["id"]
+            and device["healthy"]
+            and (not request.gpu_model or model_matches(request.gpu_model, device["model"]))
+            and device["memory_mib"] >= request.gpu_memory_mib
+            and device["used_millis"] + share <= 1000
+        ]
+        # Shares go to the fullest device: any other could waste room that a later share of a gang needs.
+        fitting.sort(key=lambda number: -self.devices[number]["used_millis"])
+        return fitting[:wanted] if len(fitting) >= wanted else None
+
+    def slots(self, node: dict[str, Any], job: dict[str, Any]) -> int:
+        """How many tasks of the job the node takes at once, found by handing them out one by one."""
+        if not self.welcomes(node, job):
+            return 0
+        request, taken = self.request(job), []
+        count = 0
+        while count < job["tasks"]:
+            devices = self.devices_for(node, request)
+            if devices is None or not self._has_room(node, request):
+                break
+            self._move(node, devices, request, 1)
+            taken.append(devices)
+            count += 1
+        for devices in taken:
+            self._move(node, devices, request, -1)
+        return count
+
+    def can_place(self, job: dict[str, Any]) -> bool:
+        """Whether all tasks find a place at once, by trying every allowed split of them over nodes."""
+        slots = sorted((self.slots(node, job) for node in self.nodes.values()), reverse=True)
+        tasks, nodes, each = int(job["tasks"]), int(job["nodes"]), int(job["tasks_per_node"])
+
+        def splits(left: int, place: int, used: int) -> bool:
+            if left == 0:
+                return not nodes or used == nodes
+            if place == len(slots):
+                return False
+            counts = range(min(slots[place], left), -1, -1)
+            if each:
+                counts = [c for c in counts if c in (0, each) or (c == left and c < each)]  # type: ignore[assignment]
+            return any(splits(left - c, place + 1, used + (c > 0)) for c in counts)
+
+        return splits(tasks, 0, 0)
+
+    def hold(self, start: Start) -> None:
+        """Give a start what it says, one task at a time, asserting that every piece is there and allowed."""
+        job = self.jobs.pop(start.job_id)
+        request = self.request(job)
+        assert self.is_open(job)
+        assert self.has_limits_left(job), "a limit is passed"
+        assert start.per_task == request.per_task
+        assert [placement.rank for placement in start.placements] == list(range(int(job["tasks"]))), (
+            "not whole"
+        )
+        share = request.per_task.gpu_millis if request.shares_gpu else 1000
+        counts: dict[int, int] = {}
+        for placement in start.placements:
+            node = self.nodes[placement.node_id]
+            counts[placement.node_id] = counts.get(placement.node_id, 0) + 1
+            assert self.welcomes(node, job), "the node does not take it"
+            assert self._has_room(node, request), "the node is overcommitted"
+            assert len(set(placement.device_ids)) == len(placement.device_ids) == request.per_task.gpus
+            assert placement.gpu_millis == (share if request.per_task.gpus else 0)
+            for number in placement.device_ids:
+                device = self.devices[number]
+                assert device["node_id"] == placement.node_id
+                assert device["healthy"]
+                assert device["used_millis"] + share <= 1000, "a device is overcommitted"
+                assert not request.gpu_model or model_matches(request.gpu_model, device["model"])
+            self._move(node, list(placement.device_ids), request, 1)
+        assert not job["nodes"] or len(counts) == job["nodes"]
+        if job["tasks_per_node"]:
+            full, rest = divmod(int(job["tasks"]), int(job["tasks_per_node"]))
+            assert sorted(counts.values()) == sorted(
+                [int(job["tasks_per_node"])] * full + [rest] * (rest > 0)
+            )
+        self._count(job, request)
+
+    def _count(self, job: dict[str, Any], request: Any) -> None:
+        self.queues[int(job["queue_id"])]["running_jobs"] += 1
+        if job["array_id"]:
+            self.arrays[int(job["array_id"])] = self.arrays.get(int(job["array_id"]), 0) + 1
+        for line_id in self.projects[int(job["project_id"])]["quota_line_ids"]:
+            line = self.lines[line_id]
+            line["used"] += charge(line["resource"], request.per_task, int(job["tasks"]))
+        for name, amount in request.per_task.extras:
+            self.pools[name]["used"] += amount * int(job["tasks"])
+
+    def _has_room(self, node: dict[str, Any], request: Any) -> bool:
+        return all(
+            node[f"used_{name}"] + getattr(request.per_task, name) <= node[name]
+            or not getattr(request.per_task, name)
+            for name in ("cpu_millis", "memory_mib", "storage_mib")
+        )
+
+    def _move(self, node: dict[str, Any], devices: list[int], request: Any, sign: int) -> None:
+        for name in ("cpu_millis", "memory_mib", "storage_mib"):
+            node[f"used_{name}"] += sign * getattr(request.per_task, name)
+        share = request.per_task.gpu_millis if request.shares_gpu else 1000
+        for number in devices:
+            self.devices[number]["used_millis"] += sign * share
+
+
+def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
+    """Go through the jobs in order and assert of each that the plan did the right thing with it.
+
+    A start holds only what is there, and a job that does not start could not have: this is a whole second
+    planner, but for the choice among nodes that would all do, which it follows instead of making.
+    """
+    state = State(snapshot)
+    starts = {start.job_id: start for start in plan.starts}
+    assert len(starts) == len(plan.starts)
+    assert set(starts) | set(plan.reasons) == set(state.jobs), "a job without an outcome"
+    assert not set(starts) & set(plan.reasons), "a job with two outcomes"
+    stopped: set[int] = set()
+    seen: list[int] = []
+    for job in sorted(state.jobs.values(), key=lambda job: order_key(state, job, policy)):
+        number, queue = int(job["id"]), int(job["queue_id"])
+        if not state.is_open(job):
+            assert number not in starts, "a job that must not be looked at starts"
+            continue
+        fits = state.has_limits_left(job) and state.can_place(job)
+        if number in starts:
+            assert queue not in stopped, "a strict order is broken"
+            state.hold(starts[number])
+            seen.append(number)
+        elif queue not in stopped:
+            assert not fits, "a job that would fit waits"
+            if policy.strict_order and plan.reasons[number].value in {
+                "WaitingForResources", "WaitingForQuota", "Reservation", "TopologyFragmented", "RateLimited",
+                "AgentUnreachable", "Priority",
+            } and not state.array_is_full(job):  # fmt: skip
+                stopped.add(queue)
+    assert seen == [start.job_id for start in plan.starts], "starts are not in order"
+
+
+def order_key(state: State, job: dict[str, Any], policy: Policy) -> tuple[int, ...]:
+    queue = state.queues[int(job["queue_id"])]
+    keys = {
+        "fifo": (int(job["submitted_ms"]),),
+        "priority": (
+            -int(queue["priority"]),
+            -int(job["priority"]),
+            max(int(job["submitted_ms"]), int(job["eligible_ms"])),
+        ),
+    }[policy.name]
+    ties = tuple(
+        -int(job[name.removeprefix("-")]) if name.startswith("-") else int(job[name])
+        for name in policy.tie_breakers
+    )
+    return (*keys, *ties, int(job["id"]))

@@ -1,0 +1,173 @@
+"""Strategies: small crowded worlds, so that every rule is met in every second example.
+
+Hypothesis draws the seed and the sizes, dice throw the rest: a world is made in a millisecond, and a failing
+one shrinks to fewer nodes and jobs, because each is thrown from its own seed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from scheduler.core.classes import Requirement, Taint, Toleration
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot import JobGate
+from tests.support.builders import (
+    JobSpec,
+    NodeSpec,
+    QueueSpec,
+    QuotaSpec,
+    ReservationSpec,
+    RunningSpec,
+    World,
+    a_job,
+    a_world,
+)
+
+TEAM = Taint("team", "x")
+
+QUOTAS: tuple[tuple[QuotaSpec, ...], ...] = (
+    (),
+    (
+        QuotaSpec("gpu_millis", 2500),
+        QuotaSpec("cpu_millis", 6000, projects=("vision", "speech"), owner="lab"),
+    ),
+    (QuotaSpec("running_jobs", 2, projects=("speech",), owner="project speech"), QuotaSpec("memory_mib", 0)),
+    (QuotaSpec("gpu_millis", 500, enforce=False), QuotaSpec("cpu_millis", 4000, used=1000)),
+)
+
+
+def a_random_node(dice: random.Random, name: str) -> NodeSpec:
+    gpus = dice.choice([0, 2, 4, 4])
+    return NodeSpec(
+        name,
+        cpus=dice.choice([2, 4, 8]),
+        memory_gib=dice.choice([4, 8, 16]),
+        gpus=gpus,
+        numa=dice.choice([1, 2]),
+        model=dice.choice(["H100-80GB", "A100"]),
+        unhealthy=dice.choice([(), (), (), (0,)]) if gpus else (),
+        state=dice.choice(["up"] * 8 + ["down", "unknown"]),
+        cordoned=dice.random() < 0.1,
+        draining=dice.random() < 0.1,
+        labels={"pool": dice.choice("ab")},
+        taints=dice.choice([(), (), (), (), (), (), (TEAM,), (Taint("slow", "", "PreferNoSchedule"),)]),
+        partitions=dice.choice([(1,), (1, 2), (1, 2), (2,)]),
+    )
+
+
+def a_random_job(dice: random.Random, name: str) -> JobSpec:
+    gpus = dice.choice([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4])
+    tasks = dice.choice([1, 1, 1, 2, 3, 4])
+    return a_job(
+        name,
+        cpus=dice.choice([0, 1, 1, 2, 4]),
+        memory_gib=dice.choice([0, 1, 1, 2]),
+        gpus=gpus,
+        share=dice.choice([0, 300, 500]) if gpus == 1 else 0,
+        model=dice.choice(["", "", "", "", "H100", "A100"]) if gpus else "",
+        selector=dice.choice([{}] * 7 + [{"pool": "a"}]),
+        affinity=dice.choice([()] * 8 + [((Requirement("pool", "NotIn", ("b",)),),)]),
+        tolerations=dice.choice([(), (), (Toleration("team", "Exists"),)]),
+        partitions=dice.choice([()] * 7 + [(2,)]),
+        extras=dice.choice([{}] * 6 + [{"matlab": 1}]),
+        queue=dice.choice(["main", "main", "side"]),
+        project=dice.choice(["vision", "speech"]),
+        priority=dice.choice([0, 50, 50, 100]),
+        submitted=dice.randint(-3, 0),
+        begin=dice.choice([None] * 8 + [-1, 5]),
+        tasks=tasks,
+        nodes=dice.choice([0, 0, 0, 0, 1, 2]) if tasks > 1 else dice.choice([0, 0, 0, 1]),
+        tasks_per_node=dice.choice([0, 0, 0, 0, 1, 2]) if tasks > 1 else 0,
+        minutes=dice.choice([0, 10, 30, 90]),
+        gate=dice.choice([JobGate.OPEN] * 12 + [JobGate.HELD_BY_USER, JobGate.DEPENDENCY]),
+        array=dice.choice([0, 0, 7]),
+        array_max_running=1,
+    )
+
+
+def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> list[RunningSpec]:
+    """Jobs of one task each, on nodes that have room for them."""
+    left = {node.name: [node.cpus, node.memory_gib, 0] for node in nodes}
+    found: list[RunningSpec] = []
+    for number in range(count if nodes else 0):
+        node, gpus = dice.choice(nodes), dice.choice([0, 1, 2])
+        cpus, memory, taken = left[node.name]
+        if cpus < 1 or memory < 1 or taken + gpus > node.gpus:
+            continue
+        left[node.name] = [cpus - 1, memory - 1, taken + gpus]
+        job = a_job(
+            f"r{number}",
+            gpus=gpus,
+            project=dice.choice(["vision", "speech"]),
+            array=dice.choice([0, 0, 0, 7]),
+        )
+        devices = tuple(range(int(taken), int(taken) + gpus))
+        found.append(RunningSpec(job, ((node.name, devices),), ends_in=dice.choice([0, 10, 20])))
+    return found
+
+
+def a_random_world(seed: int, node_count: int, job_count: int) -> World:
+    """So many nodes and waiting jobs; a few running ones, quotas on a path, a reservation, a licence."""
+    dice = random.Random(seed)
+    nodes = [a_random_node(random.Random(f"{seed} n{number}"), f"n{number}") for number in range(node_count)]
+    reservations = [
+        ReservationSpec(
+            "booked",
+            (dice.choice(nodes).name,),
+            starts_in=dice.choice([-5, 20]),
+            projects=dice.choice([(), ("speech",)]),
+        )
+        for _ in range(dice.choice([0, 1, 1, 2]) if nodes else 0)
+    ]
+    return a_world(
+        nodes=nodes,
+        running=random_running(dice, nodes, dice.randint(0, 4)),
+        pending=[_a_twin(seed, number) for number in range(job_count)],
+        queues=(
+            QueueSpec("main", max_minutes=dice.choice([0, 0, 60])),
+            QueueSpec(
+                "side",
+                priority=dice.choice([10, 90]),
+                paused=dice.choice([None, None, None, "by A. Admin: maintenance"]),
+                max_concurrent_jobs=dice.choice([0, 0, 1]),
+                partitions=dice.choice([(), (), (1,)]),
+            ),
+        ),
+        quotas=dice.choice(QUOTAS),
+        reservations=reservations,
+        licences={"matlab": (2, dice.randint(0, 1))},
+    )
+
+
+def _a_twin(seed: int, number: int) -> JobSpec:
+    """Every other job asks for the same as the one before it, so that one question is put more than once."""
+    job = a_random_job(random.Random(f"{seed} j{number // 2}"), f"j{number}")
+    own = random.Random(f"{seed} t{number}")
+    return replace(
+        job,
+        submitted=own.randint(-3, 0),
+        priority=own.choice([0, 50, 50, 100]),
+        project=own.choice(["vision", "speech"]),
+    )
+
+
+def worlds() -> st.SearchStrategy[World]:
+    return st.builds(
+        a_random_world,
+        seed=st.integers(0, 2**32 - 1),
+        node_count=st.sampled_from([4, 5, 6, 3, 2, 1, 0]),
+        job_count=st.sampled_from([12, 8, 4, 2, 1, 0]),
+    )
+
+
+def policies() -> st.SearchStrategy[Policy]:
+    return st.builds(
+        Policy,
+        name=st.sampled_from(["fifo", "priority"]),
+        strict_order=st.booleans(),
+        placement=st.sampled_from(["best_fit", "spread"]),
+        tie_breakers=st.sampled_from([(), ("tasks",), ("-priority", "eligible_ms")]),
+    )
