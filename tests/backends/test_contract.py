@@ -95,7 +95,10 @@ def test_a_lost_attempt_starts_again_and_its_late_end_changes_nothing(bench: Ben
     job = bench.settle(bench.start(), "running")
     first = job.attempts.get()
 
-    assert end_attempt(attempt_id=first.pk, epoch=first.epoch, lost_text="Node n1 stopped answering.") is not None
+    assert (
+        end_attempt(attempt_id=first.pk, epoch=first.epoch, lost_text="Node n1 stopped answering.")
+        is not None
+    )
     assert end_attempt(attempt_id=first.pk, epoch=first.epoch, lost_text="Again.") is None
     job.refresh_from_db()
     assert (job.state, job.epoch) == ("queued", 1)

@@ -68,7 +68,9 @@ class Server:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
         self._thread.start()
         wait_for(lambda: self._server is not None and self._server.started)
         return self
@@ -100,7 +102,15 @@ class AgentProcess:
         with (self.state.parent / f"{self.name}.log").open("ab") as log:
             self.popen = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "scheduler.agent", "--server", self.server.url, "--name", self.name),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "scheduler.agent",
+                        "--server",
+                        self.server.url,
+                        "--name",
+                        self.name,
+                    ),
                     *("--state", str(self.state), *arguments),
                 ],
                 cwd=ROOT,
@@ -131,7 +141,7 @@ class AgentProcess:
             pid = self.keeper_pid
         except (OSError, ValueError):
             return
-        children = [pid for pid in processes.children_of(pid)]
+        children = processes.children_of(pid)
         for victim in (pid, *children):
             try:
                 os.kill(victim, signal.SIGKILL)

@@ -1,0 +1,41 @@
+"""A world with a server on a thread and as many agents as a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.models import Node
+from tests.support.agents import AgentProcess, Server, World, wait_for
+
+StartAgent = Callable[..., AgentProcess]
+
+
+@pytest.fixture
+def world(transactional_db: None) -> World:
+    return World.make()
+
+
+@pytest.fixture
+def server(transactional_db: None) -> Iterator[Server]:
+    server = Server().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def start_agent(world: World, server: Server, tmp_path: Path) -> Iterator[StartAgent]:
+    """`start_agent("n1", "--fake-gpus", "2xA100-80GB")` returns once the node is up."""
+    agents: list[AgentProcess] = []
+
+    def start(name: str = "n1", *arguments: str) -> AgentProcess:
+        agent = AgentProcess(server, name, tmp_path / name, world.join_token(), arguments)
+        agents.append(agent.start())
+        wait_for(lambda: Node.objects.filter(name=name, state="up").exists())
+        return agent
+
+    yield start
+    for agent in agents:
+        agent.clean_up()

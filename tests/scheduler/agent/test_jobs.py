@@ -1,0 +1,208 @@
+"""Real jobs through a real agent: what they see, what they leave, how they end."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from scheduler.agent import processes
+from scheduler.models import Attempt, Job, Task
+from scheduler.services.jobs import cancel_job
+from tests.scheduler.agent.conftest import StartAgent
+from tests.support.agents import World, wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_job_sees_its_own_environment_and_no_secret(world: World, start_agent: StartAgent) -> None:
+    agent = start_agent("n1", "--fake-gpus", "2xA100-80GB")
+
+    job = world.submit("env -0; tr '\\0' '\\n' < /proc/$PPID/environ >&2", gpu_count=1, env={"MINE": "ä=\n1"})
+    world.run_until(job, "completed")
+
+    seen = dict(line.split(b"=", 1) for line in world.output(job, "stdout").split(b"\0") if line)
+    assert seen[b"MINE"].decode() == "ä=\n1"
+    assert seen[b"MUSTER_JOB_NUMBER"] == seen[b"SLURM_JOB_ID"] == str(job.number).encode()
+    assert seen[b"MUSTER_JOB_ID"] == str(job.uuid).encode()
+    assert seen[b"CUDA_VISIBLE_DEVICES"] in (b"0", b"1")
+    assert (seen[b"RANK"], seen[b"WORLD_SIZE"], seen[b"LOCAL_RANK"]) == (b"0", b"1", b"0")
+    assert seen[b"PWD"].startswith(str(agent.state / "tasks").encode())
+    everything = b"\n".join(seen.values()) + world.output(job, "stderr")
+    assert agent.token.encode() not in everything
+    assert b"muster_agent_" not in everything
+    assert b"PYTHONPATH" in world.output(job, "stderr")  # the keeper's environment was really read
+
+
+def test_a_gang_knows_where_everybody_is(world: World, start_agent: StartAgent) -> None:
+    start_agent("n1")
+    start_agent("n2")
+
+    job = world.submit(
+        "echo $RANK $LOCAL_RANK $NODE_RANK $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT", tasks=4, cpu_cores=4
+    )
+    world.run_until(job, "completed")
+
+    port = 20_000 + job.number % 20_000
+    lines = [world.output(job, "stdout", rank=rank).decode().split() for rank in range(4)]
+    assert [line[0] for line in lines] == ["0", "1", "2", "3"]
+    assert sorted(line[1] for line in lines) == ["0", "0", "1", "1"]
+    assert {line[2] for line in lines} == {"0", "1"}
+    assert {tuple(line[3:]) for line in lines} == {("4", f"127.0.0.1:{port}")}
+
+
+def test_a_script_runs_by_its_own_interpreter(world: World, start_agent: StartAgent) -> None:
+    start_agent()
+
+    job = world.submit(script="#!/usr/bin/env python3\nimport sys\nprint('python', sys.version_info[0])\n")
+    world.run_until(job, "completed")
+
+    assert world.output(job) == b"python 3\n"
+
+
+def test_output_comes_back_byte_for_byte(world: World, start_agent: StartAgent) -> None:
+    start_agent()
+
+    job = world.submit("printf 'a\\0b\\377\\r\\n\\303\\244 no newline'; printf 'other' >&2")
+    world.run_until(job, "completed")
+
+    assert world.output(job, "stdout") == b"a\0b\xff\r\n\xc3\xa4 no newline"
+    assert world.output(job, "stderr") == b"other"
+    assert sorted(world.output(job)) == sorted(b"a\0b\xff\r\n\xc3\xa4 no newlineother")
+
+
+def test_output_is_there_while_the_job_runs(world: World, start_agent: StartAgent) -> None:
+    from scheduler.services.logs import read_log
+
+    start_agent()
+    job = world.submit("echo first; sleep 30")
+    world.run_until(job, "running")
+
+    wait_for(lambda: read_log(job=job, stream="stdout").data == b"first\n", seconds=5)
+
+    assert read_log(job=job, stream="stdout").eof is False
+    cancel_job(job=job, by=world.user)
+    world.run_until(job, "cancelled")
+
+
+def test_too_much_output_is_cut_visibly(world: World, start_agent: StartAgent, settings: Settings) -> None:
+    settings.MUSTER_LOG_CAP_BYTES = 100_000
+    start_agent()
+
+    job = world.submit("head -c 300000 /dev/zero | tr '\\0' x; echo end >&2")
+    world.run_until(job, "completed")
+
+    output = world.output(job, "stdout")
+    assert output[:100_000] == b"x" * 100_000
+    assert output[100_000:] == b"\n[muster: only the first 97 KiB of this output are kept]\n"
+    assert world.output(job, "stderr") == b"end\n"
+
+
+def test_a_time_limit_asks_first_and_kills_then(
+    world: World, start_agent: StartAgent, settings: Settings
+) -> None:
+    settings.MUSTER_GRACE_SECONDS = 1
+    start_agent()
+
+    polite = world.submit("trap 'echo saved; exit 0' TERM; sleep 60 & wait", time_limit=1)
+    stubborn = world.submit("trap '' TERM; echo $$; while :; do sleep 0.1; done", time_limit=1)
+    world.run_until(polite, "failed")
+    world.run_until(stubborn, "failed")
+
+    assert world.output(polite) == b"saved\n"
+    assert polite.end_text == stubborn.end_text == "Stopped at its time limit of 1 s."
+    assert stubborn.attempts.get().stop_reason == "time_limit"
+    task = world.task(stubborn)
+    assert (task.exit_code, task.exit_signal) == (None, 9)
+    assert 1.9 < (task.ended_at - task.started_at).total_seconds() < 8
+
+
+def test_nothing_of_a_job_survives_it(world: World, start_agent: StartAgent) -> None:
+    agent = start_agent()
+
+    job = world.submit(
+        "sleep 1000 & (setsid sleep 1000 &); (setsid sh -c 'trap \"\" TERM; sleep 1000; :' &); sleep 0.3; echo done"
+    )
+    world.run_until(job, "completed")
+
+    key = f"{world.task(job).pk}-1"
+    wait_for(lambda: not _processes_of(key), seconds=5)
+    assert processes.children_of(agent.keeper_pid) == []
+    wait_for(lambda: list((agent.state / "tasks").iterdir()) == [], seconds=5)
+
+
+def _processes_of(key: str) -> list[int]:
+    return [pid for pid in processes.all_pids() if processes.environment_value(pid, "MUSTER_TASK_KEY") == key]
+
+
+def test_what_cannot_start_says_why(world: World, start_agent: StartAgent) -> None:
+    start_agent()
+
+    nowhere = world.submit("true", working_dir="/no/such/folder")
+    world.run_until(nowhere, "failed")
+    no_interpreter = world.submit(script="#!/no/such/interpreter\n")
+    world.run_until(no_interpreter, "failed")
+
+    assert (
+        nowhere.end_text
+        == "The working directory /no/such/folder cannot be used on this node: No such file or directory."
+    )
+    assert no_interpreter.end_text == "The task could not be started: No such file or directory."
+    assert nowhere.exit_code == 126
+    world.assert_nothing_is_held()
+
+
+def test_a_command_may_be_longer_than_an_argument(world: World, start_agent: StartAgent) -> None:
+    start_agent()
+
+    job = world.submit(": " + "ä" * 65_000 + "\necho long")
+    world.run_until(job, "completed")
+
+    assert world.output(job) == b"long\n"
+
+
+def test_a_hundred_jobs_at_once(world: World, start_agent: StartAgent) -> None:
+    start_agent("n1", "--cpus", "200")
+    jobs = [world.submit(f"echo {number}", cpu_cores=1) for number in range(100)]
+
+    def all_done() -> bool:
+        world.plan()
+        return not Job.objects.exclude(state="completed").exists()
+
+    wait_for(all_done)
+
+    assert Attempt.objects.filter(state="succeeded").count() == 100
+    jobs[57].refresh_from_db()
+    assert world.output(jobs[57]) == b"57\n"
+    world.assert_nothing_is_held()
+
+
+def test_usage_is_measured(world: World, start_agent: StartAgent) -> None:
+    start_agent()
+
+    job = world.submit('python3 -c "x = bytearray(80_000_000); sum(range(2_000_000))"')
+    world.run_until(job, "completed")
+
+    task = Task.objects.get()
+    assert 76 <= task.peak_memory_mib < 300
+    assert 10 <= task.cpu_time_ms < 20_000
+
+
+def test_a_cancelled_job_gets_its_grace(world: World, start_agent: StartAgent, tmp_path: Path) -> None:
+    start_agent()
+    mark = tmp_path / "saved"
+    job = world.submit(f"trap 'echo yes > {mark}; exit 7' TERM; echo ready; sleep 60 & wait")
+    world.run_until(job, "running")
+    wait_for(lambda: world.task(job).log_chunks.exists())
+
+    before = time.monotonic()
+    cancel_job(job=job, by=world.user, reason="enough")
+    world.run_until(job, "cancelled")
+
+    assert mark.read_text() == "yes\n"
+    assert time.monotonic() - before < 10
+    assert world.task(job).exit_code == 7
+    assert not os.path.exists(f"/proc/{world.task(job).pid}")
