@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from base64 import b64decode
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 from django.conf import settings
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig, ValidationError
 from rest_framework import exceptions
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.pagination import CursorPagination
@@ -151,13 +153,20 @@ class NewestFirst(CursorPagination):
                     problems=[FieldProblem("limit", message, "out-of-range")],
                 )
             )
-        return super().paginate_queryset(queryset, request, view)
+        try:
+            return super().paginate_queryset(queryset, request, view)
+        except (ValueError, TypeError, ValidationError) as broken:
+            # A position that cannot be compared with the column it stands for.
+            raise exceptions.NotFound(self.invalid_cursor_message) from broken
 
     def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
         return tuple(getattr(view, "page_ordering", ("-pk",)))
 
     def decode_cursor(self, request: Request) -> Any:
+        given = request.query_params.get(self.cursor_query_param)
         try:
+            if given and not parse_qs(b64decode(given.encode("ascii"), validate=True).decode("ascii")):
+                raise ValueError("no cursor")
             return super().decode_cursor(request)
         except (ValueError, TypeError, OverflowError) as broken:
             raise exceptions.NotFound(self.invalid_cursor_message) from broken

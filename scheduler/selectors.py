@@ -16,6 +16,7 @@ from accounts.errors import NotFound
 from accounts.models import Project, User
 from accounts.permissions import sees_everything
 from accounts.selectors import visible_projects
+from accounts.services.audit import Thing
 from quotas.models import Quota
 from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, JobState
 from scheduler.models import Allocation, Device, Job, Node, PriorityClass, Queue, Reservation
@@ -40,7 +41,13 @@ def job_by_ref(user: User, ref: str | int | uuid.UUID) -> Job:
     lookup = _job_lookup(ref)
     job = visible_jobs(user).filter(**lookup).first() if lookup else None
     if job is None:
-        raise NotFound(f"There is no job {str(ref)[:60]}, or you may not see it.", way_out=_JOB_NOT_FOUND)
+        hidden = Job.objects.filter(**lookup).only("number").first() if lookup else None
+        raise NotFound(
+            f"There is no job {str(ref)[:60]}, or you may not see it.",
+            way_out=_JOB_NOT_FOUND,
+            # The answer is the same for both; the audit trail tells one from the other.
+            refused=("view", Thing("job", str(hidden.number))) if hidden is not None else None,
+        )
     return job
 
 

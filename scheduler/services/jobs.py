@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, InvalidInput, MusterError, NotAllowed, TooMany
+from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotAllowed, TooMany
 from accounts.models import User
 from accounts.services import audit
 from scheduler import outbox
@@ -57,7 +57,9 @@ def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | Non
         under = f"jobs/{number}/"
         try:
             if not isinstance(payload, Mapping):
-                raise InvalidInput(message=f"jobs/{number} has to be an object that describes a job.")
+                wrong = "Has to be an object that describes a job."
+                problem = FieldProblem(f"jobs/{number}", wrong, "not-an-object")
+                raise InvalidInput(message=wrong, problems=[problem])
             specs.append(parse_job(payload, by=by, catalogue=catalogue, under=under))
         except MusterError as error:
             specs.append(None)
