@@ -23,7 +23,8 @@ from tests.support.stack import ROOT, Stack, scratch_state, wait_until
 pytestmark = pytest.mark.stack
 
 COUNT_PEOPLE = "from accounts.models import User; print(User.objects.count())"
-SERVICES = ["postgres", "valkey", "web", "worker-scheduling", "worker-default", "beat"]
+SERVICES = ["postgres", "valkey", "web", "worker-scheduling", "worker-default", "beat", "node-1"]
+LONG_COMMAND = "sleep 4321"
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -39,9 +40,9 @@ def postgres_port(stack: Stack) -> int:
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """One portal without nodes for this file; the last test kills it."""
+    """One portal with one node for this file; the last tests kill it."""
     state = scratch_state("up")
-    stack = Stack(state, ["--nodes", "0"])
+    stack = Stack(state, ["--nodes", "1"])
     try:
         yield stack.start()
     finally:
@@ -107,7 +108,7 @@ def test_other_commands_find_its_servers(stack: Stack) -> None:
     assert int(said) == postgres_port(stack)
 
 
-@pytest.mark.parametrize("name", ["web", "worker-scheduling", "worker-default", "beat"])
+@pytest.mark.parametrize("name", ["web", "worker-scheduling", "worker-default", "beat", "node-1"])
 def test_a_killed_service_comes_back(stack: Stack, name: str) -> None:
     old = stack.kill(name)
 
@@ -171,7 +172,7 @@ def test_ctrl_c_stops_everything_in_order_and_the_next_start_is_quick(stack: Sta
     assert code == 0
     lines = [line.split(" stopped ")[1] for line in stack.output if " stopped " in line]
     order = [line.split(" (")[0] for line in lines if line.endswith("s)")]
-    assert order == ["beat", "worker-scheduling, worker-default", "web", "valkey", "postgres"]
+    assert order == ["beat", "worker-scheduling, worker-default, node-1", "web", "valkey", "postgres"]
     assert not any(is_alive(process) for process in processes)
 
     started = time.monotonic()
@@ -180,6 +181,9 @@ def test_ctrl_c_stops_everything_in_order_and_the_next_start_is_quick(stack: Sta
 
 
 def test_kill_9_of_the_supervisor_leaves_no_orphan_and_no_damage(stack: Stack) -> None:
+    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    stack.post("/api/v1/jobs", {"name": "long", "command": LONG_COMMAND, "cpu_cores": 1}, token=token)
+    wait_until(lambda: any(LONG_COMMAND in " ".join(p.cmdline()) for p in stack.descendants()), seconds=60)
     processes = stack.descendants()
     names = {name: stack.pid(name) for name in SERVICES}
     assert stack.popen is not None

@@ -9,9 +9,10 @@ from tests.support.stack import Stack
 
 def test_an_admin_signs_in_and_finds_the_models(page: Page, live_stack: Stack) -> None:
     page.goto("/admin/")
-    page.get_by_label("Username").fill("admin")
-    page.get_by_label("Password", exact=False).first.fill(live_stack.credentials["admin"])
-    page.get_by_role("button", name="Log in").click()
+    page.get_by_label("Name", exact=True).fill("admin")
+    page.get_by_label("Password", exact=True).fill(live_stack.credentials["admin"])
+    page.get_by_role("button", name="Sign in", exact=True).click()
 
     expect(page).to_have_url(f"{live_stack.base_url}/admin/")
-    expect(page.locator("body")).to_contain_text("Periodic tasks")
+    expect(page.get_by_role("link", name="Nodes").first).to_be_visible()
+    expect(page.locator("body")).to_contain_text("Site administration")

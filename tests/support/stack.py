@@ -145,6 +145,16 @@ class Stack:
             with error:
                 return error.code, error.read().decode()
 
+    def post(self, path: str, body: dict[str, object], *, token: str) -> dict[str, object]:
+        """What the API answers to a POST of JSON; an error status raises."""
+        request = urllib.request.Request(
+            self.base_url + path,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return dict(json.load(answer))
+
     def ready(self) -> dict[str, object]:
         status, text = self.get("/readyz")
         return {"code": status, **json.loads(text)}
