@@ -7,6 +7,7 @@ from typing import Any
 
 from django.apps import apps
 from django.http import HttpRequest
+from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
 
 
@@ -50,6 +51,9 @@ UNFOLD: dict[str, Any] = {
     "SITE_SUBHEADER": "Administration",
     "SITE_SYMBOL": "grid_view",
     "SITE_URL": "/",
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("img/mark.svg")},
+    ],
     "SHOW_HISTORY": False,  # the audit trail has it, with the reason
     "SHOW_VIEW_ON_SITE": False,
     "COLORS": {

@@ -18,9 +18,9 @@ from scheduler.outbox import CHANNEL
 log = structlog.get_logger(__name__)
 
 RECONNECT_SECONDS: Final = 1.0
-PING_SECONDS: Final = 1.5
+PING_SECONDS: Final = 1.0
 #: A server that says nothing for so long, not even to a ping, is away.
-SILENCE_SECONDS: Final = 4.0
+SILENCE_SECONDS: Final = 3.0
 
 
 class Listener:

@@ -137,7 +137,7 @@ class NodeAdmin(SettingsAdmin):
     list_filter = ("state", "cordoned", "draining", "cluster", "partitions")
     search_fields = ("name", "address", "rack")
     inlines = (DeviceInline,)
-    filter_horizontal = ("partitions",)
+    autocomplete_fields = ("partitions",)
     fieldsets = (
         (None, {"fields": ("name", "cluster", "state_words", "trouble", *DRAINED)}),
         ("Settings", {"fields": ("partitions", ("rack", "zone", "region"), "taints", "reason", "seen")}),

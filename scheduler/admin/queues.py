@@ -64,8 +64,7 @@ class QueueAdmin(SettingsAdmin):
     list_select_related = ("cluster", "project")
     list_filter = ("cluster", "paused", "is_default")
     search_fields = ("name", "slug")
-    autocomplete_fields = ("cluster", "profile")
-    filter_horizontal = ("partitions",)
+    autocomplete_fields = ("cluster", "profile", "partitions")
     prepopulated_fields = {"slug": ("name",)}
     readonly_fields = ("paused", "paused_reason", "paused_by", "paused_at", "generation", "created_at")
     removable = True
@@ -127,7 +126,7 @@ class QueueAdmin(SettingsAdmin):
 class PriorityClassAdmin(SettingsAdmin):
     list_display = ("name", "value", "aliases", "boost_per_hour", "description")
     search_fields = ("name", "description")
-    filter_horizontal = ("preempts",)
+    autocomplete_fields = ("preempts",)
     fields = ("name", "value", "aliases", "preempts", "boost_per_hour", "description", "reason", "seen")
     site_verb = "administer"
     removable = True

@@ -18,6 +18,7 @@ from django.db import DatabaseError
 from scheduler.models import Job
 from scheduler.realtime.messages import MAX_PATCH_BYTES, View, difference, encode
 from scheduler.realtime.topics import Source
+from scheduler.services.logs import read_log
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -146,6 +147,8 @@ class LogPiece:
     next_offset: int
     eof: bool
     more: bool
+    #: Each attempt prints from the beginning again.
+    attempt: int
 
     @property
     def version(self) -> str:
@@ -159,6 +162,7 @@ class LogPiece:
                 "next_offset": self.next_offset,
                 "eof": self.eof,
                 "more": self.more,
+                "attempt": self.attempt,
             }
         )
 
@@ -170,7 +174,7 @@ class LogFeed(Feed):
         self.number: int = source.key[1]
         #: Rises with each look; a reader that has read at this one has nothing to ask.
         self.looks = 0
-        self._pieces: dict[tuple[str, int], asyncio.Task[LogPiece]] = {}
+        self._pieces: dict[tuple[str, int, int | None], asyncio.Task[LogPiece]] = {}
         super().__init__(source, pace)
 
     async def _look(self, hinted: bool) -> bool:
@@ -178,23 +182,23 @@ class LogFeed(Feed):
         self._pieces = {}
         return True
 
-    async def piece(self, stream: str, offset: int) -> LogPiece:
-        key = (stream, offset)
+    async def piece(self, stream: str, offset: int, attempt: int | None) -> LogPiece:
+        key = (stream, offset, attempt)
         task = self._pieces.get(key)
         if task is None:
-            reading = look(lambda: read_piece(self.number, stream, offset))
+            reading = look(lambda: read_piece(self.number, stream, offset, attempt))
             task = self._pieces[key] = asyncio.get_running_loop().create_task(reading)
         # Shielded: one reader that leaves must not take the piece away from the others.
         return await asyncio.shield(task)
 
 
-def read_piece(number: int, stream: str, offset: int) -> LogPiece:
-    """The log from `offset`, cut where a character ends."""
-    from scheduler.services.logs import read_log
-
+def read_piece(number: int, stream: str, offset: int, attempt: int | None) -> LogPiece:
+    """The log from `offset`, cut where a character ends; from its beginning when there is a newer attempt."""
     job = Job.objects.filter(pk=number).first()
     if job is None:
-        return LogPiece(text="", offset=offset, next_offset=offset, eof=True, more=False)
+        return LogPiece(text="", offset=offset, next_offset=offset, eof=True, more=False, attempt=0)
+    if attempt is not None and attempt != job.epoch:
+        offset = 0
     found = read_log(job=job, stream=stream, offset=offset, limit=LOG_PIECE_BYTES)
     text, used = decode_piece(bytes(found.data), final=found.eof)
     return LogPiece(
@@ -203,6 +207,7 @@ def read_piece(number: int, stream: str, offset: int) -> LogPiece:
         next_offset=found.offset + used,
         eof=found.eof and found.offset + used == found.next_offset,
         more=not found.eof and len(found.data) >= LOG_PIECE_BYTES,
+        attempt=job.epoch,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from scheduler.realtime import messages
 from scheduler.realtime.feeds import Feed, LogFeed, ViewFeed
 from scheduler.realtime.messages import View
 from scheduler.realtime.topics import STREAMS, Topic
+
+Otherwise = TypeVar("Otherwise", int, None)
 
 #: A client may ask for slower updates, not for faster ones.
 LEAST_EVERY_SECONDS: Final = 1.0
@@ -135,12 +137,21 @@ class LogSubscription(Subscription):
     """Text by byte offset: a client that missed something asks again from where it is."""
 
     def __init__(
-        self, topic: Topic, sub: int, every_seconds: float, feed: LogFeed, *, stream: str, offset: int
+        self,
+        topic: Topic,
+        sub: int,
+        every_seconds: float,
+        feed: LogFeed,
+        *,
+        stream: str,
+        offset: int,
+        attempt: int | None,
     ) -> None:
         super().__init__(topic, sub, every_seconds)
         self._feed = feed
         self.stream = stream if stream in STREAMS else "merged"
         self.offset = offset
+        self.attempt = attempt
         self._looks = -1
         self._more = False
         self._eof = False
@@ -163,14 +174,15 @@ class LogSubscription(Subscription):
 
     async def next_message(self) -> str:
         looks = self._feed.looks
-        piece = await self._feed.piece(self.stream, self.offset)
+        piece = await self._feed.piece(self.stream, self.offset, self.attempt)
         ended, self._eof = self._eof, piece.eof
         self._more, self._looks = piece.more, looks
-        base, self.offset = str(self.offset), piece.next_offset
+        again = self.attempt is not None and self.attempt != piece.attempt
+        base, self.offset, self.attempt = str(piece.offset), piece.next_offset, piece.attempt
         if self.seq < 0:
             self.seq = 0
             return messages.snapshot(self.topic, self.sub, piece.version, piece.body())
-        if not piece.text and piece.eof == ended:
+        if not piece.text and piece.eof == ended and not again:
             return ""  # nothing was printed since the last look
         self.seq += 1
         return messages.patch(self.topic, self.sub, self.seq, base, piece.version, piece.body())
@@ -181,7 +193,7 @@ class LogSubscription(Subscription):
 
 def make(topic: Topic, feed: Feed, request: dict[str, Any]) -> Subscription:
     """The subscription that a client's request asks for; odd values fall back to the usual ones."""
-    sub = _whole(request.get("sub"), 0)
+    sub: int = _whole(request.get("sub"), 0)
     every = request.get("every")
     every_seconds = float(every) if isinstance(every, (int, float)) and not isinstance(every, bool) else 0.0
     every_seconds = min(max(every_seconds, LEAST_EVERY_SECONDS), MOST_EVERY_SECONDS)
@@ -194,6 +206,7 @@ def make(topic: Topic, feed: Feed, request: dict[str, Any]) -> Subscription:
             feed,
             stream=stream if isinstance(stream, str) else "merged",
             offset=_whole(request.get("offset"), 0),
+            attempt=_whole(request.get("attempt"), None),
         )
     assert isinstance(feed, ViewFeed)
     since = request.get("since")
@@ -207,7 +220,7 @@ def make(topic: Topic, feed: Feed, request: dict[str, Any]) -> Subscription:
     )
 
 
-def _whole(value: object, otherwise: int) -> int:
+def _whole(value: object, otherwise: Otherwise) -> int | Otherwise:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53:
         return value
     return otherwise

@@ -118,7 +118,7 @@
     topic.sub = ++subs;
     topic.seq = -1;
     const request = { op: "subscribe", topic: name, sub: topic.sub, every: everySeconds };
-    if (topic.log) Object.assign(request, { stream: topic.log.stream, offset: topic.log.offset });
+    if (topic.log) Object.assign(request, { stream: topic.log.stream, offset: topic.log.offset, attempt: topic.log.attempt });
     else Object.assign(request, { data: false, since: topic.version });
     send(request);
   }
@@ -374,6 +374,7 @@
       this.number = element.dataset.liveLog;
       this.stream = element.dataset.logStream || "merged";
       this.offset = Number(element.dataset.logOffset) || 0;
+      this.attempt = element.dataset.logAttempt ? Number(element.dataset.logAttempt) : undefined;
       this.chars = element.textContent.length;
       this.busy = false;
       watch("log:" + this.number).log = this;
@@ -381,6 +382,10 @@
 
     // False when something is missing between what is shown and this piece.
     take(piece) {
+      if (piece.attempt !== undefined) {
+        if (this.attempt !== undefined && piece.attempt !== this.attempt) this.begin();
+        this.attempt = piece.attempt;
+      }
       if (piece.next_offset <= this.offset && piece.text) return true;
       if (piece.offset !== this.offset) return false;
       this.offset = piece.next_offset;
@@ -388,6 +393,12 @@
       this.element.dataset.logEof = piece.eof ? "1" : "0";
       if (piece.text) this.append(piece.text);
       return true;
+    }
+
+    // The job runs again, and so does its log.
+    begin() {
+      this.element.textContent = "";
+      this.offset = this.chars = 0;
     }
 
     append(text) {

@@ -1,4 +1,4 @@
-"""A cycle opened in the admin: what it saw, who started where, who waits for what, and the same plan again."""
+"""A cycle opened in the admin: what it saw, who started where, who waits, and the same plan again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_one_can_look_inside_a_cycle() -> None:
     assert "rank 0 on gpu-01, devices" in html
     assert reverse("admin:scheduler_job_change", args=[starts.pk]) in html
     assert reverse("admin:scheduler_job_change", args=[waits.pk]) in html
-    assert "NoMatchingNode (fix)" in html
+    assert "InvalidSpec (fix)" in html
+    assert "the largest node has 2" in html
     assert f"manage.py replay_cycle {cycle.pk}" in html
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
+from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -117,12 +118,13 @@ async def test_a_patch_too_long_to_send_becomes_a_hint_to_ask_again(connect: Con
     client = await connect(cast.owner)
     await client.follow("jobs")
 
-    await rows(
-        lambda: [JobFactory(project=cast.project, user=cast.owner, name="x" * 200) for _ in range(90)]
-    )()
-    await rows(lambda: announce_job(Job.objects.order_by("-number")[0]))()
+    @transaction.atomic
+    def submit_ninety() -> None:
+        jobs = JobFactory.create_batch(90, project=cast.project, user=cast.owner, name="x" * 200)
+        announce_job(jobs[-1])
+
+    await rows(submit_ninety)()
     hint = await client.hear()
-    await client.until("jobs", lambda seen: len(seen) == 90) if hint["op"] == "patch" else None
     again = await client.follow("jobs")
 
     assert hint["op"] == "dirty"
