@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram,
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+import accounts.metrics
 from config.health import is_loopback
 from scheduler.metrics import collect
 
@@ -50,6 +51,7 @@ class PortalCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield from collect()
+        yield from accounts.metrics.collect()
 
     def describe(self) -> Iterable[Metric]:
         return []  # registering must not query

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import FieldTextFilter, RangeDateTimeFilter
+from unfold.contrib.filters.admin import FieldTextFilter
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 
@@ -27,7 +27,7 @@ class AuditEventAdmin(TrailAdmin):
     list_display = ("at", "actor_name", "action", "result", "thing", "reason", "address", "token_prefix")
     list_filter = (
         "outcome",
-        ("at", RangeDateTimeFilter),
+        "at",
         ("actor_name", FieldTextFilter),
         ("action", FieldTextFilter),
         ("object_type", FieldTextFilter),

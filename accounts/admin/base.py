@@ -62,6 +62,22 @@ class ServiceAdmin(Rights, ModelAdmin):
         except MusterError as error:  # raised in the admin's transaction, which is rolled back by now
             return self.refused(request, error)
 
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().delete_view(request, *args, **kwargs)
+        except MusterError as error:
+            return self.refused(request, error)
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().changelist_view(request, *args, **kwargs)
+        except MusterError as error:  # of an action
+            return self.refused(request, error)
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        """What belongs to a row is shown once there is one."""
+        return super().get_inlines(request, obj) if obj is not None else []
+
     def refused(self, request: HttpRequest, error: MusterError) -> HttpResponse:
         audit.record_refusal(error, by=request.user)
         messages.error(request, str(error))
@@ -73,6 +89,9 @@ class ServiceAdmin(Rights, ModelAdmin):
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None: ...
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> None: ...
+
+    def construct_change_message(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return []
 
 
 class FactsAdmin(ServiceAdmin):

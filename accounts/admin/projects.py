@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
@@ -165,6 +166,7 @@ class MembershipAdmin(ServiceAdmin):
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
         services.remove_member(membership=obj, by=request.user)  # type: ignore[arg-type]
 
+    @transaction.atomic
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
         for membership in queryset.select_related("user", "project"):
             services.remove_member(membership=membership, by=request.user)  # type: ignore[arg-type]

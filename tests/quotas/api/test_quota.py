@@ -270,7 +270,7 @@ def test_what_is_not_there_is_404(client: Client, cast: Cast, ref: str) -> None:
     assert send(client, "GET", cast.owner, url=f"/api/v1/queues/quota/{ref}").status_code == 404
 
 
-def test_reading_takes_four_queries(client: Client, cast: Cast, django_assert_num_queries) -> None:
+def test_reading_takes_five_queries(client: Client, cast: Cast, django_assert_num_queries) -> None:
     headers = bearer(cast.owner, "quota:read")
     client.get(URL, headers=headers)
 

@@ -1,0 +1,159 @@
+"""The admin page of quotas: a reason always, the service always, and a conflict in the open (T33)."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.models import AuditEvent, User
+from quotas.models import Quota
+from quotas.selectors import quota_sheet
+from quotas.services.limits import set_quota
+from tests.support.factories import Cast, QuotaFactory, the_cast
+
+pytestmark = pytest.mark.django_db
+
+LIST, ADD = reverse("admin:quotas_quota_changelist"), reverse("admin:quotas_quota_add")
+
+
+@pytest.fixture
+def cast() -> Cast:
+    return the_cast()
+
+
+@pytest.fixture
+def line(cast: Cast) -> Quota:
+    return QuotaFactory(project=cast.project, resource="memory_mib", hard=500 * 1024, nominal=None, used=1024)
+
+
+def enter(person: User) -> Client:
+    client = Client()
+    client.force_login(person, backend="accounts.backends.PasswordBackend")
+    return client
+
+
+def change(line: Quota) -> str:
+    return reverse("admin:quotas_quota_change", args=[line.pk])
+
+
+def form(line: Quota, **changes: object) -> dict[str, object]:
+    values = {
+        "nominal": line.nominal, "soft": line.soft, "hard": line.hard, "enforce": "on", "provider": "local",
+        "reason": "the new grant", "seen": quota_sheet(line.project).generation,
+    }  # fmt: skip
+    return {name: value for name, value in (values | changes).items() if value not in (None, "")}
+
+
+def test_amounts_are_shown_as_people_say_them(cast: Cast, line: Quota) -> None:
+    page = enter(cast.operator).get(LIST).content.decode()
+
+    assert "500 GiB" in page
+    assert "1 GiB" in page
+
+
+def test_an_operator_edits_with_a_reason_that_lands_in_the_trail(cast: Cast, line: Quota) -> None:
+    response = enter(cast.operator).post(change(line), form(line, hard=1024, soft=512))
+
+    assert response.status_code == 302, response.content
+    line.refresh_from_db()
+    assert (line.hard, line.soft, line.used, line.generation) == (1024, 512, 1024, 2)
+    event = AuditEvent.objects.get()
+    assert (event.action, event.actor, event.reason) == ("quota.set", cast.operator, "the new grant")
+    assert event.before == {"memory_mib": {"hard": 512_000, "soft": None}}
+    assert event.after == {"memory_mib": {"hard": 1024, "soft": 512}}
+
+
+def test_without_a_reason_nothing_is_saved(cast: Cast, line: Quota) -> None:
+    response = enter(cast.operator).post(change(line), form(line, hard=1, reason=""))
+
+    assert response.status_code == 200
+    assert "This field is required" in response.content.decode()
+    line.refresh_from_db()
+    assert line.hard == 512_000
+    assert not AuditEvent.objects.exists()
+
+
+def test_the_second_of_two_admins_sees_both_values(cast: Cast, line: Quota) -> None:
+    second = form(line, hard=300 * 1024)
+    set_quota(
+        project=cast.project, changes={"memory_mib": {"hard": 700 * 1024}}, by=cast.admin, reason="first"
+    )
+
+    response = enter(cast.operator).post(change(line), second)
+
+    page = response.content.decode()
+    assert response.status_code == 200
+    assert "hard 700 GiB" in page
+    assert f'value="{300 * 1024}"' in page
+    line.refresh_from_db()
+    assert line.hard == 700 * 1024
+
+
+def test_a_bound_is_taken_away_by_emptying_it(cast: Cast, line: Quota) -> None:
+    enter(cast.operator).post(change(line), form(line, hard=""))
+
+    line.refresh_from_db()
+    assert line.hard is None
+
+
+@pytest.mark.parametrize(("changes", "words"), [({"soft": 600_000}, "cannot be above"), ({"hard": -1}, "")])
+def test_wrong_bounds_are_refused(cast: Cast, line: Quota, changes: dict, words: str) -> None:
+    response = enter(cast.operator).post(change(line), form(line, **changes), follow=True)
+
+    assert words in response.content.decode()
+    line.refresh_from_db()
+    assert (line.hard, line.soft) == (512_000, None)
+    assert not AuditEvent.objects.exists()
+
+
+def test_a_provider_that_is_not_there_is_refused(cast: Cast, line: Quota) -> None:
+    response = enter(cast.operator).post(change(line), form(line, provider="slurm"), follow=True)
+
+    assert "no quota provider for Slurm" in response.content.decode()
+    line.refresh_from_db()
+    assert line.provider == "local"
+
+
+def test_a_new_line_goes_through_the_service_too(cast: Cast) -> None:
+    body = {
+        "project": cast.project.pk,
+        "resource": "gpu_millis",
+        "hard": 8000,
+        "enforce": "on",
+        "provider": "local",
+    }
+
+    enter(cast.operator).post(ADD, body)
+    assert not Quota.objects.exists()
+    response = enter(cast.operator).post(ADD, body | {"reason": "first GPUs"})
+
+    assert response.status_code == 302, response.content
+    assert Quota.objects.get(resource="gpu_millis").hard == 8000
+    assert AuditEvent.objects.get().reason == "first GPUs"
+
+
+def test_nobody_deletes_a_line_and_only_operators_edit(cast: Cast, line: Quota) -> None:
+    delete = reverse("admin:quotas_quota_delete", args=[line.pk])
+    assert enter(cast.admin).post(delete, {"post": "yes"}).status_code == 403
+    assert enter(cast.owner).get(LIST).status_code == 302
+
+    cast.auditor.is_staff = True
+    cast.auditor.save()
+    assert enter(cast.auditor).get(change(line)).status_code == 200
+    assert enter(cast.auditor).post(change(line), form(line, hard=1)).status_code == 403
+    line.refresh_from_db()
+    assert line.hard == 512_000
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_list_takes_the_same_queries_for_one_and_for_three(
+    cast: Cast, count: int, django_assert_num_queries
+) -> None:
+    for _ in range(count):
+        QuotaFactory()
+    client = enter(cast.operator)
+    client.get(LIST)
+
+    with django_assert_num_queries(8):
+        client.get(LIST)
