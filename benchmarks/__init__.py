@@ -1,0 +1,1 @@
+"""Benchmarks: what Muster costs, measured and kept beside its bars."""

@@ -1,0 +1,109 @@
+"""python -m benchmarks.run [NAME ...]: measure, print a table, write var/bench/latest.json, compare with the bars."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import tomllib
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.registry import BENCHMARKS
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parent
+
+#: Modules of benchmarks; each registers its own when it is imported.
+MODULES: Final = ("core", "state", "e2e")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the named benchmarks (all by default); exit 1 with --check when a bar is missed."""
+    for module in MODULES:
+        if (HERE / f"{module}.py").exists():
+            importlib.import_module(f"benchmarks.{module}")
+    parser = argparse.ArgumentParser(prog="benchmarks.run", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--output", type=Path, default=_output())
+    parser.add_argument("--check", action="store_true", help="exit 1 when a figure misses its bar")
+    words = parser.parse_args(arguments)
+    unknown = [name for name in words.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}")
+
+    limits = tomllib.loads((HERE / "limits.toml").read_text())
+    figures: dict[str, float] = {}
+    missed: list[str] = []
+    print(f"{'key':<38} {'measured':>12}   bar")
+    for name in words.names or BENCHMARKS:
+        promised = set(BENCHMARKS[name].keys)
+        for key, value in BENCHMARKS[name].measure():
+            figures[key] = round(value, 4)
+            promised.discard(key)
+            bar, holds = judge(value, limits.get(key, {}))
+            print(f"{key:<38} {value:>12,.2f}   {bar}{'' if holds else '   MISSED'}", flush=True)
+            if not holds:
+                missed.append(key)
+        if promised:
+            raise RuntimeError(f"the benchmark {name} did not yield {', '.join(sorted(promised))}")
+    write(words.output, figures)
+    print(f"written to {words.output}")
+    if missed:
+        print(f"bars missed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed and words.check else 0
+
+
+def judge(value: float, limit: dict[str, Any]) -> tuple[str, bool]:
+    """The bar in words, and whether a figure holds it; a figure without a bar always does."""
+    if "at_most" in limit:
+        return f"<= {limit['at_most']:,}", value <= limit["at_most"]
+    if "at_least" in limit:
+        return f">= {limit['at_least']:,}", value >= limit["at_least"]
+    return "", True
+
+
+def write(path: Path, figures: dict[str, float]) -> None:
+    """One flat object: the figures, and what they were measured on. Figures of other runs are kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        before = json.loads(path.read_text())
+    except (OSError, ValueError):
+        before = {}
+    latest = {**before, **figures, **_machine()}
+    path.write_text(json.dumps(latest, indent=2, sort_keys=True) + "\n")
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "measured_at": datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "cpu_model": _cpu_model(),
+        "load_1m": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "numpy": metadata.version("numpy"),
+        "system": platform.system(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _output() -> Path:
+    state = os.environ.get("MUSTER_STATE")
+    return (Path(state) if state else ROOT / "var") / "bench" / "latest.json"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
