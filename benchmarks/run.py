@@ -20,7 +20,7 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent
 
 #: Modules of benchmarks; each registers its own when it is imported.
-MODULES: Final = ("core", "state", "e2e")
+MODULES: Final = ("core", "state", "e2e", "live")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -47,14 +47,38 @@ def find_conflicts(
             if known is None or PRECEDENCE[decision.reason] < PRECEDENCE[known.reason]:
                 blocked[row] = decision
     conflicts: list[Conflict] = []
+    facts = _Facts(rules, world)
     for start in plan.starts:
-        conflict = _conflict_of(start, answers, blocked)
+        conflict = _conflict_of(start, answers, blocked, facts)
         if conflict is not None:
             conflicts.append(conflict)
     return tuple(conflicts)
 
 
-def _conflict_of(start: Start, answers: Answers, blocked: dict[int, Decision]) -> Conflict | None:
+class _Facts:
+    """The gates on facts, asked once a question for all nodes: a plan changes amounts, never facts."""
+
+    def __init__(self, rules: Rules, world: World) -> None:
+        self.changing = tuple(gate for gate in rules.gates if gate.dynamic)
+        self.has_arrays = bool(world.snapshot.pending.array_max_running.any())
+        self._fixed = tuple(gate for gate in rules.gates if not gate.dynamic)
+        self._closed: dict[int, list[str]] = {}
+
+    def closed(self, question_number: int, candidates: Candidates) -> list[str]:
+        """For each node the first such gate that is closed for this question; "" where all are open."""
+        if question_number not in self._closed:
+            everywhere = NodeView(candidates.workspace)
+            first = [""] * len(everywhere)
+            for gate in self._fixed:
+                for row in np.flatnonzero(~gate.filter(candidates.question, everywhere)).tolist():
+                    first[row] = first[row] or gate.name
+            self._closed[question_number] = first
+        return self._closed[question_number]
+
+
+def _conflict_of(
+    start: Start, answers: Answers, blocked: dict[int, Decision], facts: _Facts
+) -> Conflict | None:
     """Take this start's share, or say why it cannot have it and take nothing."""
     world, workspace = answers.world, answers.workspace
     pending = world.snapshot.pending
@@ -66,7 +90,7 @@ def _conflict_of(start: Start, answers: Answers, blocked: dict[int, Decision]) -
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
     if row in blocked:
         return Conflict(start.job_id, blocked[row].reason, blocked[row].facts)
-    for rows, decision in array_blockers(world, workspace):
+    for rows, decision in array_blockers(world, workspace) if facts.has_arrays else ():
         if row in rows:
             return Conflict(start.job_id, decision.reason, decision.facts)
     group = answers.groups.of(row)
@@ -78,9 +102,10 @@ def _conflict_of(start: Start, answers: Answers, blocked: dict[int, Decision]) -
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
 
     candidates = answers.candidates(group)
+    closed = facts.closed(group.question_number, candidates)
     with workspace.trial() as trial:
         for placement in start.placements:
-            why = _take(placement, candidates, answers.rules)
+            why = _take(placement, candidates, closed, facts)
             if why is not None:
                 return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, why)
         workspace.take_limits(
@@ -94,7 +119,9 @@ def _conflict_of(start: Start, answers: Answers, blocked: dict[int, Decision]) -
     return None
 
 
-def _take(placement: Placement, candidates: Candidates, rules: Rules) -> tuple[Fact, ...] | None:
+def _take(
+    placement: Placement, candidates: Candidates, closed: list[str], facts: _Facts
+) -> tuple[Fact, ...] | None:
     """Put one task where the plan says, or name the node and the first gate that is closed now."""
     workspace, request = candidates.workspace, candidates.question.request
     world = workspace.world
@@ -102,7 +129,9 @@ def _take(placement: Placement, candidates: Candidates, rules: Rules) -> tuple[F
     if row is None:
         return (("gate", "gone"), ("node_id", placement.node_id))
     nodes = NodeView(workspace, np.array([row], dtype=np.int64))
-    for gate in rules.gates:
+    if closed[row]:
+        return (("gate", closed[row]), ("node", nodes.names[0]))
+    for gate in facts.changing:
         if not gate.filter(candidates.question, nodes)[0]:
             return (("gate", gate.name), ("node", nodes.names[0]))
     usable = workspace.gpu_features(request).usable if request.per_task.gpus else []
