@@ -1,0 +1,106 @@
+"""Stories an operator would recognise: a small cluster and queue in YAML, and the plan that must come out.
+
+`UPDATE_SCENARIOS=1 pytest tests/scenarios` writes what comes out into the files; review the diff.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scheduler.core.classes import Taint, Toleration
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.sentences import sentence
+from scheduler.core.snapshot import JobGate
+from tests.support.builders import (
+    JobSpec,
+    World,
+    a_job,
+    a_node,
+    a_policy,
+    a_queue,
+    a_quota,
+    a_reservation,
+    a_world,
+    running,
+)
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_story_ends_as_told(path: Path) -> None:
+    text = path.read_text()
+    story = yaml.safe_load(text)
+
+    ends = tell(world_of(story), story.get("policy", {}))
+
+    if os.environ.get("UPDATE_SCENARIOS"):
+        kept = text.split("\nthen:")[0].rstrip()
+        shown = yaml.safe_dump({"then": ends}, sort_keys=False, width=110, allow_unicode=True)
+        path.write_text(f"{kept}\n\n{shown}")
+    else:
+        assert ends == story["then"]
+
+
+def test_there_are_stories() -> None:
+    assert len(FILES) >= 8
+
+
+def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
+    """Who starts where, and what everybody else is told."""
+    words = {name: tuple(value) if isinstance(value, list) else value for name, value in policy.items()}
+    plan = plan_cycle(world.snapshot, a_policy(**words))
+    starts: dict[str, Any] = {}
+    for start in plan.starts:
+        name = next(name for name, number in world.jobs.items() if number == start.job_id)
+        nodes = world.starts(plan)[name]
+        devices = [[position for _, position in task] for task in world.devices_of(start)]
+        starts[name] = [
+            f"{node} {positions}" if positions else node for node, positions in zip(nodes, devices)
+        ]
+    waits = {
+        name: f"{reason}: {sentence(plan.decision_of(world.job(name)).reason, plan.decision_of(world.job(name)).facts)}"
+        for name, reason in world.reasons(plan).items()
+    }
+    return {"starts": starts, "waits": waits}
+
+
+def world_of(story: dict[str, Any]) -> World:
+    given = story["given"]
+    return a_world(
+        nodes=[
+            a_node(name, **_tuples(words) | {"taints": tuple(Taint(*taint) for taint in words.get("taints", ()))})
+            for name, words in given.get("nodes", {}).items()
+        ],
+        running=[
+            running(_job(name, words["job"]), *((node, devices) for node, devices in words["on"]),
+                    ends_in=words.get("ends_in", 0))
+            for name, words in given.get("running", {}).items()
+        ],
+        pending=[_job(name, words or {}) for name, words in given.get("jobs", {}).items()],
+        queues=[a_queue(name, **_tuples(words)) for name, words in given.get("queues", {}).items()],
+        quotas=[a_quota(**_tuples(words)) for words in given.get("quotas", ())],
+        reservations=[
+            a_reservation(name, *words.pop("nodes"), **_tuples(words))
+            for name, words in given.get("reservations", {}).items()
+        ],
+        licences={name: tuple(counts) for name, counts in given.get("licences", {}).items()},
+    )  # fmt: skip
+
+
+def _job(name: str, words: dict[str, Any]) -> JobSpec:
+    words = dict(words)
+    if "gate" in words:
+        words["gate"] = JobGate[words["gate"]]
+    words["tolerations"] = [Toleration(*toleration) for toleration in words.get("tolerations", ())]
+    return a_job(name, **words)
+
+
+def _tuples(words: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in (words or {}).items()}
