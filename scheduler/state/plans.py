@@ -23,6 +23,7 @@ from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
 from scheduler.state import leases, snapshots, statements
 from scheduler.state.leases import HeldLease
+from scheduler.state.sql import run_together
 
 log = structlog.get_logger(__name__)
 
@@ -181,7 +182,7 @@ def _write(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], list[
 
 
 def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], list[Refusal]]:
-    moved = statements.schedule_jobs(starts, at=writer.at)
+    moved = statements.schedule_jobs(starts, backend=writer.backend, cycle_id=writer.cycle_id, at=writer.at)
     numbers = {row.number for row in moved}
     refused = [
         Refusal(start.job_id, JOB_CHANGED, f"Job {start.job_id} is no longer queued as it was planned.")
@@ -191,19 +192,15 @@ def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], l
     starts = [start for start in starts if start.job_id in numbers]
     if not starts:
         return [], refused
-    attempts = statements.insert_attempts(
-        moved, backend=writer.backend, cycle_id=writer.cycle_id, at=writer.at
-    )
-    statements.insert_tasks_and_allocations(starts, attempts, at=writer.at)
-    statements.raise_node_counters(starts)
-    statements.raise_device_counters(starts)
-    statements.raise_quota_counters(starts)
+    attempts = {row.number: row.attempt_id for row in moved}
     names = {start.job_id: [writer.node_names[node] for node in start.node_ids] for start in starts}
-    statements.insert_events(
-        moved,
-        texts={job: f"placed on {', '.join(nodes)}" for job, nodes in names.items()},
-        details={job: {"nodes": nodes, "cycle": writer.cycle_id} for job, nodes in names.items()},
-        at=writer.at,
+    run_together(
+        statements.insert_tasks(starts, attempts),
+        statements.insert_allocations(starts, attempts, at=writer.at),
+        statements.raise_node_counters(starts),
+        statements.raise_device_counters(starts),
+        statements.raise_quota_counters(starts),
+        statements.insert_events(moved, nodes=names, cycle_id=writer.cycle_id, at=writer.at),
     )
     outbox.announce_many(
         [outbox.node_topic(node) for start in starts for node in start.node_ids]

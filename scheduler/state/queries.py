@@ -26,7 +26,7 @@ FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS reason(code, words, place
 """
 
 CLUSTER: Final = f"""
-SELECT statement_timestamp(), {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
+SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
     CASE WHEN cluster.paused THEN concat('with the whole cluster ', cluster.name,
         nullif(' by ' || cluster.paused_by, ' by '),
         to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
@@ -50,7 +50,11 @@ PENDING_COLUMNS: Final = (
     "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
     "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running",
 )  # fmt: skip
-THESE_JOBS: Final = "job.number = ANY(%s) AND job.queue_id = ANY(%s) AND job.project_id = ANY(%s)"
+THESE_QUEUES: Final = "queue.id = ANY(%s::bigint[])"
+THESE_NODES: Final = "node.id = ANY(%s::bigint[])"
+THESE_DEVICES: Final = "device.id = ANY(%s::bigint[])"
+THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
+    AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])"""
 OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
 PENDING: Final = f"""
 SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms("job.created_at")},
@@ -82,9 +86,9 @@ WHERE attempt.state = ANY(%s)
 RUNNING: Final = _RUNNING_JOBS + f" AND {OF_CLUSTER} ORDER BY job.number"
 RUNNING_IN_ARRAYS_OF: Final = (
     _RUNNING_JOBS
-    + """AND job.queue_id = ANY(%s) AND job.project_id = ANY(%s)
+    + """AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])
     AND job.array_id IN (
-        SELECT array_id FROM scheduler_job WHERE number = ANY(%s) AND array_max_running IS NOT NULL
+        SELECT array_id FROM scheduler_job WHERE number = ANY(%s::bigint[]) AND array_max_running IS NOT NULL
     )
 ORDER BY job.number"""
 )
@@ -125,7 +129,7 @@ SELECT reservation.id, reservation.name, {_ms("reservation.starts_at")}, {_ms("r
     ARRAY(SELECT node_id FROM scheduler_reservation_nodes WHERE reservation_id = reservation.id ORDER BY 1),
     reservation.project_id, reservation.job_id
 FROM scheduler_reservation reservation LEFT JOIN scheduler_job job ON job.number = reservation.job_id
-WHERE reservation.cluster_id = %s AND reservation.cancelled_at IS NULL AND reservation.ends_at > %s
+WHERE reservation.cluster_id = %s AND reservation.cancelled_at IS NULL AND reservation.ends_at > statement_timestamp()
     AND (job.number IS NULL OR job.state IN ('created', 'held', 'blocked', 'queued', 'reserved', 'preempted'))
 ORDER BY reservation.id
 """
@@ -142,11 +146,11 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
 FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
 """
 
-PROJECTS: Final = "SELECT id, slug FROM accounts_project WHERE id = ANY(%s) ORDER BY id"
+PROJECTS: Final = "SELECT id, slug FROM accounts_project WHERE id = ANY(%s::bigint[]) ORDER BY id"
 
 QUOTAS: Final = """
 SELECT quota.id, 'project ' || project.slug,
     quota.resource, quota.hard, quota.used, quota.enforce, quota.generation, quota.project_id
 FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
-WHERE quota.project_id = ANY(%s) {bounded} ORDER BY quota.id {lock}
+WHERE quota.project_id = ANY(%s::bigint[]) {bounded} ORDER BY quota.id {lock}
 """

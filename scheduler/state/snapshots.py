@@ -40,6 +40,7 @@ from scheduler.core.snapshot import (
     Snapshot,
 )
 from scheduler.state import queries
+from scheduler.state.sql import Rows, int_array, run, select_together
 
 #: Tie-breakers as profiles name them, and the columns they are.
 TIE_BREAKERS: Final = {
@@ -70,25 +71,28 @@ def load_snapshot(
     """Everything that planning this cluster needs, as it was at one moment.
 
     `project_ids` come along with their quota lines even when they have no job; `max_pending` takes only
-    the first so many pending jobs, by number. Raises Cluster.DoesNotExist's cause, LookupError, for an
-    unknown cluster.
+    the first so many pending jobs, by number. Raises LookupError for an unknown cluster.
     """
     with one_picture():
-        cluster = _cluster(cluster_id)
-        table = ClassTable()
-        jobs = _fetch(queries.PENDING.format(which=queries.OF_CLUSTER, lock=""), [cluster_id, max_pending])
-        pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
-        running = _running(_fetch(queries.RUNNING, [queries.LIVE, cluster_id]), table)
-        held = _fetch(queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id])
-        nodes = _fetch(queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id])
-        devices = _fetch(queries.DEVICES.format(which="node.cluster_id = %s", lock=""), [cluster_id])
-        queues = _fetch(
-            queries.QUEUES.format(which="queue.cluster_id = %s", lock=""), [queries.ACTIVE, cluster_id]
+        clusters, jobs, live, held, nodes, devices, queues, reservations = select_together(
+            (queries.CLUSTER, [cluster_id]),
+            (queries.PENDING.format(which=queries.OF_CLUSTER, lock=""), [cluster_id, max_pending]),
+            (queries.RUNNING, [queries.LIVE, cluster_id]),
+            (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
+            (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
+            (queries.DEVICES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
+            (queries.QUEUES.format(which="queue.cluster_id = %s", lock=""), [queries.ACTIVE, cluster_id]),
+            (queries.RESERVATIONS, [cluster_id]),
         )
+        cluster = _only(clusters, cluster_id)
+        table = ClassTable()
+        pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
+        running = _running(live, table)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
-        projects = _fetch(queries.PROJECTS, [sorted(met)])
-        quotas = _fetch(queries.QUOTAS.format(bounded="AND quota.hard IS NOT NULL", lock=""), [sorted(met)])
-        reservations = _fetch(queries.RESERVATIONS, [cluster_id, cluster.now])
+        projects, quotas = select_together(
+            (queries.PROJECTS, [int_array(met)]),
+            (queries.QUOTAS.format(bounded="AND quota.hard IS NOT NULL", lock=""), [int_array(met)]),
+        )
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
@@ -115,31 +119,38 @@ def load_for_apply(
     Every writer takes its locks in this order and by rising id (queues, nodes, devices, quotas, jobs), so
     that none can wait for another in a circle.
     """
-    cluster = _cluster(cluster_id)
-    table = ClassTable()
     lock = "FOR NO KEY UPDATE OF {}".format
-    queues = _fetch(
-        queries.QUEUES.format(which="queue.id = ANY(%s)", lock=lock("queue")), [queries.ACTIVE, queue_ids]
+    jobs_wanted, projects_wanted, queues_wanted = map(int_array, (job_ids, project_ids, queue_ids))
+    clusters, queues, nodes, devices, projects, quotas, jobs, live, reservations = select_together(
+        (queries.CLUSTER, [cluster_id]),
+        (
+            queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue")),
+            [queries.ACTIVE, queues_wanted],
+        ),
+        (queries.NODES.format(which=queries.THESE_NODES, lock=lock("node")), [int_array(node_ids)]),
+        (queries.DEVICES.format(which=queries.THESE_DEVICES, lock=lock("device")), [int_array(device_ids)]),
+        (queries.PROJECTS, [projects_wanted]),
+        (queries.QUOTAS.format(bounded="", lock=lock("quota")), [projects_wanted]),
+        # A job that has moved to another queue or project meanwhile is not the one that was planned.
+        (
+            queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
+            [jobs_wanted, queues_wanted, projects_wanted, None],
+        ),
+        (queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queues_wanted, projects_wanted, jobs_wanted]),
+        (queries.RESERVATIONS, [cluster_id]),
     )
-    nodes = _fetch(queries.NODES.format(which="node.id = ANY(%s)", lock=lock("node")), [node_ids])
-    devices = _fetch(queries.DEVICES.format(which="device.id = ANY(%s)", lock=lock("device")), [device_ids])
-    projects = _fetch(queries.PROJECTS, [project_ids])
-    quotas = _fetch(queries.QUOTAS.format(bounded="", lock=lock("quota")), [project_ids])
-    # A job that has moved to another queue or project meanwhile is not the one that was planned.
-    jobs = _fetch(
-        queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
-        [job_ids, queue_ids, project_ids, None],
-    )
+    cluster = _only(clusters, cluster_id)
+    table = ClassTable()
     pending, _ = pending_columns(jobs, table, now_ms=cluster.now_ms)
-    running = _running(
-        _fetch(queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queue_ids, project_ids, job_ids]), table
-    )
-    pools: list[tuple[Any, ...]] = []
-    held: list[tuple[Any, ...]] = []
+    running = _running(live, table)
+    everywhere: Rows = []
+    held: Rows = []
     if any(request.per_task.extras for request in table.classes):
         # Countable things belong to the whole cluster: count them over every node.
-        held = _fetch(queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id])
-        pools = _fetch(queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id])
+        held, everywhere = select_together(
+            (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
+            (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
+        )
     return Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
@@ -147,11 +158,11 @@ def load_for_apply(
         classes=table.classes,
         pending=pending,
         running=running,
-        reservations=reservation_columns(_fetch(queries.RESERVATIONS, [cluster_id, cluster.now])),
+        reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
         projects=project_columns(projects, quotas),
         quotas=quota_columns(quotas),
-        pools=_pools(pools, held),
+        pools=_pools(everywhere, held),
     )
 
 
@@ -174,7 +185,7 @@ def reason_marks(reasons: Sequence[tuple[str, str]]) -> Ints:
     """The number that `Loaded.told` has for a job that shows this code and text."""
     if not reasons:
         return np.zeros(0, dtype=np.int64)
-    rows = _fetch(queries.MARKS, [[code for code, _ in reasons], [text for _, text in reasons]])
+    rows = run(queries.MARKS, [[code for code, _ in reasons], [text for _, text in reasons]])
     return np.array([row[0] for row in rows], dtype=np.int64)
 
 
@@ -189,7 +200,6 @@ def same_kind(marks: Ints, others: Ints) -> Bools:
 class ClusterRow(NamedTuple):
     """The row of a cluster with its profile, and the moment of the picture."""
 
-    now: Any
     now_ms: int
     name: str
     backend: str
@@ -219,19 +229,16 @@ def policy_of(cluster: ClusterRow) -> Policy:
     )
 
 
-def _cluster(cluster_id: int) -> ClusterRow:
-    rows = _fetch(queries.CLUSTER, [cluster_id])
-    if not rows:
+def _only(clusters: Rows, cluster_id: int) -> ClusterRow:
+    if not clusters:
         raise LookupError(f"there is no cluster with id {cluster_id}")
-    return ClusterRow(*rows[0])
+    return ClusterRow(*clusters[0])
 
 
 # ------------------------------------------------------------------ jobs
 
 
-def pending_columns(
-    rows: list[tuple[Any, ...]], table: ClassTable, *, now_ms: int
-) -> tuple[PendingColumns, Ints]:
+def pending_columns(rows: Rows, table: ClassTable, *, now_ms: int) -> tuple[PendingColumns, Ints]:
     """Columns of pending jobs from rows of `queries.PENDING`, and what each of them was last told."""
     if not rows:
         return PendingColumns(), np.zeros(0, dtype=np.int64)
@@ -248,7 +255,7 @@ def pending_columns(
     return PendingColumns(**plain), np.array(told, dtype=np.int64)
 
 
-def _running(rows: list[tuple[Any, ...]], table: ClassTable) -> RunningColumns:
+def _running(rows: Rows, table: ClassTable) -> RunningColumns:
     if not rows:
         return RunningColumns()
     columns = list(zip(*rows, strict=True))
@@ -256,7 +263,7 @@ def _running(rows: list[tuple[Any, ...]], table: ClassTable) -> RunningColumns:
     return RunningColumns(**plain, class_index=_class_numbers(columns[-queries.CLASS_WIDTH :], table))
 
 
-def _class_numbers(columns: list[tuple[Any, ...]], table: ClassTable) -> Ints:
+def _class_numbers(columns: Rows, table: ClassTable) -> Ints:
     """The class of each row. Thousands of jobs ask the same, so each distinct request is read once."""
     numbers: dict[tuple[Any, ...], int] = {}
     found = []
@@ -324,7 +331,7 @@ def class_of_request(
 # ------------------------------------------------------------------ machines
 
 
-def node_columns(rows: list[tuple[Any, ...]]) -> NodeColumns:
+def node_columns(rows: Rows) -> NodeColumns:
     return NodeColumns.from_rows(
         (
             (*row[:12], _labels(row[12]), _taints(row[13]), tuple(row[14]), *row[15:17])
@@ -338,18 +345,18 @@ def node_columns(rows: list[tuple[Any, ...]]) -> NodeColumns:
     )  # fmt: skip
 
 
-def device_columns(rows: list[tuple[Any, ...]]) -> DeviceColumns:
+def device_columns(rows: Rows) -> DeviceColumns:
     return DeviceColumns.from_rows(rows)
 
 
-def _allocations(rows: list[tuple[Any, ...]]) -> AllocationColumns:
+def _allocations(rows: Rows) -> AllocationColumns:
     """`gpu_millis` of a row counts all its devices together, the column counts each."""
     return AllocationColumns.from_rows(
         (*row[:7], tuple(row[7]), row[8] // len(row[7]) if row[7] else 0) for row in rows
     )
 
 
-def reservation_columns(rows: list[tuple[Any, ...]]) -> ReservationColumns:
+def reservation_columns(rows: Rows) -> ReservationColumns:
     return ReservationColumns.from_rows(
         (
             (
@@ -363,7 +370,7 @@ def reservation_columns(rows: list[tuple[Any, ...]]) -> ReservationColumns:
     )  # fmt: skip
 
 
-def _pools(nodes: list[tuple[Any, ...]], held: list[tuple[Any, ...]]) -> PoolColumns:
+def _pools(nodes: Rows, held: Rows) -> PoolColumns:
     """Countable things that nodes bring along: what one node offers, a job anywhere may use."""
     capacity: dict[str, int] = {}
     used: dict[str, int] = {}
@@ -385,7 +392,7 @@ def _pools(nodes: list[tuple[Any, ...]], held: list[tuple[Any, ...]]) -> PoolCol
 # ------------------------------------------------------------------ queues and quotas
 
 
-def queue_columns(rows: list[tuple[Any, ...]], cluster: ClusterRow) -> QueueColumns:
+def queue_columns(rows: Rows, cluster: ClusterRow) -> QueueColumns:
     """A paused cluster is one in which every queue is paused, and says so."""
     return QueueColumns.from_rows(
         (
@@ -397,18 +404,18 @@ def queue_columns(rows: list[tuple[Any, ...]], cluster: ClusterRow) -> QueueColu
     )  # fmt: skip
 
 
-def project_columns(rows: list[tuple[Any, ...]], quotas: list[tuple[Any, ...]]) -> ProjectColumns:
+def project_columns(rows: Rows, quotas: Rows) -> ProjectColumns:
     lines: dict[int, list[int]] = {}
     for quota in _bounded(quotas):
         lines.setdefault(quota[-1], []).append(quota[0])
     return ProjectColumns.from_rows((id_, name, tuple(lines.get(id_, ()))) for id_, name in rows)
 
 
-def quota_columns(rows: list[tuple[Any, ...]]) -> QuotaColumns:
+def quota_columns(rows: Rows) -> QuotaColumns:
     return QuotaColumns.from_rows(row[:-1] for row in _bounded(rows))
 
 
-def _bounded(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _bounded(rows: Rows) -> Rows:
     """A line without a hard bound stops nobody: it is locked with its siblings, and not looked at."""
     return [row for row in rows if row[3] is not None]
 
@@ -433,9 +440,3 @@ def _taints(text: str) -> tuple[Taint, ...]:
 @lru_cache(maxsize=1024)
 def _amounts(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((name, int(amount)) for name, amount in json.loads(text).items())
-
-
-def _fetch(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall()

@@ -1,4 +1,4 @@
-"""The bulk statements that write a plan: one statement a table, however many starts."""
+"""The statements that write a plan: one a table, however many starts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
-
-from django.db import connection
+from typing import Final, NamedTuple
 
 from scheduler.core.lifecycle import AttemptState, JobState, TaskState
 from scheduler.core.plan import Start
+from scheduler.state.sql import Statement, int_array, run
 
 #: Columns of quota lines and what one start adds to each: amounts of the whole job, and the job itself.
 RUNNING_JOBS: Final = "running_jobs"
@@ -24,107 +23,117 @@ class Moved(NamedTuple):
     epoch: int
     user_id: int
     project_id: int
+    attempt_id: int
 
 
-def schedule_jobs(starts: Sequence[Start], *, at: datetime) -> list[Moved]:
-    """QUEUED to SCHEDULED by compare-and-set; a job that is no longer as planned is not in the answer."""
-    rows = _run(
+def schedule_jobs(
+    starts: Sequence[Start], *, backend: str, cycle_id: int | None, at: datetime
+) -> list[Moved]:
+    """QUEUED to SCHEDULED by compare-and-set, each with its new attempt.
+
+    A job that is no longer as planned is not in the answer.
+    """
+    rows = run(
         """
-        UPDATE scheduler_job AS job SET state = %s, generation = job.generation + 1, epoch = job.epoch + 1,
-            scheduled_at = %s, reason_code = '', reason_category = '', reason_text = '',
-            reason_details = '{}', reason_at = NULL, expected_start_at = NULL
-        FROM unnest(%s::bigint[], %s::int[]) AS planned(number, generation)
-        WHERE job.number = planned.number AND job.generation = planned.generation AND job.state = %s
-        RETURNING job.number, job.epoch, job.user_id, job.project_id
+        WITH moved AS (
+            UPDATE scheduler_job AS job SET state = %s, generation = job.generation + 1,
+                epoch = job.epoch + 1, scheduled_at = %s, reason_code = '', reason_category = '',
+                reason_text = '', reason_details = '{}', reason_at = NULL, expected_start_at = NULL
+            FROM unnest(%s::bigint[], %s::int[]) AS planned(number, generation)
+            WHERE job.number = planned.number AND job.generation = planned.generation AND job.state = %s
+            RETURNING job.number, job.epoch, job.user_id, job.project_id
+        ), attempt AS (
+            INSERT INTO scheduler_attempt
+                (job_id, epoch, backend, state, stop_reason, backend_ref, cycle_id, scheduled_at, end_text)
+            SELECT number, epoch, %s, %s, '', '', %s, %s, '' FROM moved
+            RETURNING job_id, id
+        )
+        SELECT moved.number, moved.epoch, moved.user_id, moved.project_id, attempt.id
+        FROM moved JOIN attempt ON attempt.job_id = moved.number
         """,
         [
-            JobState.SCHEDULED.value, at, [s.job_id for s in starts], [s.generation for s in starts],
-            JobState.QUEUED.value,
+            JobState.SCHEDULED.value, at, int_array(s.job_id for s in starts),
+            int_array(s.generation for s in starts), JobState.QUEUED.value,
+            backend, AttemptState.ASSIGNED.value, cycle_id, at,
         ],
     )  # fmt: skip
     return [Moved(*row) for row in rows]
 
 
-def insert_attempts(
-    moved: Sequence[Moved], *, backend: str, cycle_id: int | None, at: datetime
-) -> dict[int, int]:
-    """One attempt for each job; answers job number -> attempt id."""
-    rows = _run(
-        """
-        INSERT INTO scheduler_attempt
-            (job_id, epoch, backend, state, stop_reason, backend_ref, cycle_id, scheduled_at, end_text)
-        SELECT number, epoch, %s, %s, '', '', %s, %s, ''
-        FROM unnest(%s::bigint[], %s::int[]) AS j(number, epoch)
-        RETURNING job_id, id
-        """,
-        [
-            backend,
-            AttemptState.ASSIGNED.value,
-            cycle_id,
-            at,
-            [m.number for m in moved],
-            [m.epoch for m in moved],
-        ],
-    )
-    return dict(rows)
-
-
-def insert_tasks_and_allocations(
-    starts: Sequence[Start], attempts: Mapping[int, int], *, at: datetime
-) -> None:
-    """What each rank runs on, and what it holds there."""
-    placed = [(attempts[start.job_id], start.per_task, p) for start in starts for p in start.placements]
-    attempt_ids = [attempt for attempt, _, _ in placed]
-    ranks = [p.rank for _, _, p in placed]
-    node_ids = [p.node_id for _, _, p in placed]
-    _run(
+def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int]) -> Statement:
+    """What each rank runs on."""
+    placed = [(attempts[start.job_id], p) for start in starts for p in start.placements]
+    return (
         """
         INSERT INTO scheduler_task (attempt_id, rank, node_id, state, end_text)
         SELECT attempt_id, rank, node_id, %s, ''
         FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS t(attempt_id, rank, node_id)
         """,
-        [TaskState.ASSIGNED.value, attempt_ids, ranks, node_ids],
+        [
+            TaskState.ASSIGNED.value,
+            int_array(attempt for attempt, _ in placed),
+            int_array(p.rank for _, p in placed),
+            int_array(p.node_id for _, p in placed),
+        ],
     )
-    _run(
+
+
+def insert_allocations(starts: Sequence[Start], attempts: Mapping[int, int], *, at: datetime) -> Statement:
+    """What each rank holds there; amounts are those of the job, the same for all its ranks."""
+    placed = [(number, p) for number, start in enumerate(starts, start=1) for p in start.placements]
+    amounts = [start.per_task for start in starts]
+    return (
         """
         INSERT INTO scheduler_allocation (attempt_id, rank, node_id, cpu_millis, memory_mib, storage_mib,
             gpu_millis, device_ids, numa_domain, extras, held_at)
-        SELECT attempt_id, rank, node_id, cpu_millis, memory_mib, storage_mib, gpu_millis,
-            device_ids::bigint[], nullif(numa, -1), extras::jsonb, %s
-        FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
-            %s::bigint[], %s::text[], %s::int[], %s::text[]) AS a(attempt_id, rank, node_id, cpu_millis,
-            memory_mib, storage_mib, gpu_millis, device_ids, numa, extras)
+        SELECT start.attempt_id, a.rank, a.node_id, start.cpu_millis, start.memory_mib, start.storage_mib,
+            a.gpu_millis, a.device_ids::bigint[], nullif(a.numa, -1), start.extras, %s
+        FROM json_to_recordset(%s::json) AS start(number int, attempt_id bigint, cpu_millis bigint,
+                memory_mib bigint, storage_mib bigint, extras jsonb)
+            JOIN json_to_recordset(%s::json) AS a(number int, rank int, node_id bigint, gpu_millis bigint,
+                device_ids text, numa int) ON a.number = start.number
         """,
         [
-            at, attempt_ids, ranks, node_ids,
-            [amounts.cpu_millis for _, amounts, _ in placed],
-            [amounts.memory_mib for _, amounts, _ in placed],
-            [amounts.storage_mib for _, amounts, _ in placed],
-            [p.gpu_millis * len(p.device_ids) for _, _, p in placed],
-            ["{" + ",".join(map(str, p.device_ids)) + "}" for _, _, p in placed],
-            [p.numa for _, _, p in placed],
-            [json.dumps(dict(amounts.extras)) for _, amounts, _ in placed],
+            at,
+            json.dumps(
+                [
+                    {
+                        "number": number, "attempt_id": attempts[start.job_id], "cpu_millis": a.cpu_millis,
+                        "memory_mib": a.memory_mib, "storage_mib": a.storage_mib, "extras": dict(a.extras),
+                    }
+                    for number, (start, a) in enumerate(zip(starts, amounts, strict=True), start=1)
+                ]
+            ),
+            json.dumps(
+                [
+                    {
+                        "number": number, "rank": p.rank, "node_id": p.node_id,
+                        "gpu_millis": p.gpu_millis * len(p.device_ids), "numa": p.numa,
+                        "device_ids": int_array(p.device_ids),
+                    }
+                    for number, p in placed
+                ]
+            ),
         ],
     )  # fmt: skip
 
 
-def raise_device_counters(starts: Iterable[Start]) -> None:
+def raise_device_counters(starts: Iterable[Start]) -> Statement:
     used: Counter[int] = Counter()
     for start in starts:
         for placement in start.placements:
             for device_id in placement.device_ids:
                 used[device_id] += placement.gpu_millis
-    if used:
-        _run(
-            """
-            UPDATE scheduler_device AS device SET used_millis = device.used_millis + more.millis
-            FROM unnest(%s::bigint[], %s::int[]) AS more(id, millis) WHERE device.id = more.id
-            """,
-            [list(used), list(used.values())],
-        )
+    return (
+        """
+        UPDATE scheduler_device AS device SET used_millis = device.used_millis + more.millis
+        FROM unnest(%s::bigint[], %s::int[]) AS more(id, millis) WHERE device.id = more.id
+        """,
+        [int_array(used), int_array(used.values())],
+    )
 
 
-def raise_node_counters(starts: Iterable[Start]) -> None:
+def raise_node_counters(starts: Iterable[Start]) -> Statement:
     used: dict[int, list[int]] = {}
     for start in starts:
         amounts = start.per_task
@@ -134,7 +143,7 @@ def raise_node_counters(starts: Iterable[Start]) -> None:
             node[1] += amounts.memory_mib
             node[2] += amounts.storage_mib
             node[3] += placement.gpu_millis * len(placement.device_ids)
-    _run(
+    return (
         """
         UPDATE scheduler_node AS node SET used_cpu_millis = node.used_cpu_millis + more.cpu,
             used_memory_mib = node.used_memory_mib + more.memory,
@@ -144,23 +153,27 @@ def raise_node_counters(starts: Iterable[Start]) -> None:
             AS more(id, cpu, memory, storage, gpu)
         WHERE node.id = more.id
         """,
-        [list(used), *(list(column) for column in zip(*used.values(), strict=True))],
+        [int_array(used), *(int_array(column) for column in zip(*used.values(), strict=True))],
     )
 
 
-def raise_quota_counters(starts: Iterable[Start]) -> None:
+def raise_quota_counters(starts: Iterable[Start]) -> Statement:
     """Every line counts what its project uses, whether it limits it or only reports it."""
     used: Counter[tuple[int, str]] = Counter()
     for start in starts:
         for resource, amount in charged(start):
             used[start.project_id, resource] += amount
-    _run(
+    return (
         """
         UPDATE quotas_quota AS quota SET used = quota.used + more.amount
         FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS more(project_id, resource, amount)
         WHERE quota.project_id = more.project_id AND quota.resource = more.resource
         """,
-        [[project for project, _ in used], [resource for _, resource in used], list(used.values())],
+        [
+            int_array(project for project, _ in used),
+            [resource for _, resource in used],
+            int_array(used.values()),
+        ],
     )
 
 
@@ -177,21 +190,28 @@ def charged(start: Start) -> list[tuple[str, int]]:
 
 
 def insert_events(
-    moved: Sequence[Moved],
-    *,
-    texts: Mapping[int, str],
-    details: Mapping[int, Mapping[str, Any]],
-    at: datetime,
-) -> None:
-    _run(
+    moved: Sequence[Moved], *, nodes: Mapping[int, Sequence[str]], cycle_id: int | None, at: datetime
+) -> Statement:
+    """`job.scheduled`, with the names of the nodes each job was placed on."""
+    return (
         """
         INSERT INTO scheduler_jobevent (job_id, at, kind, because, epoch, details)
-        SELECT number, %s, %s, because, epoch, details::jsonb
-        FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[]) AS e(number, epoch, because, details)
+        SELECT number, %s, %s, because, epoch, details
+        FROM json_to_recordset(%s::json) AS e(number bigint, epoch int, because text, details jsonb)
         """,
         [
-            at, f"job.{JobState.SCHEDULED.value}", [m.number for m in moved], [m.epoch for m in moved],
-            [texts[m.number][:300] for m in moved], [json.dumps(details[m.number]) for m in moved],
+            at,
+            f"job.{JobState.SCHEDULED.value}",
+            json.dumps(
+                [
+                    {
+                        "number": m.number, "epoch": m.epoch,
+                        "because": f"placed on {', '.join(nodes[m.number])}"[:300],
+                        "details": {"nodes": nodes[m.number], "cycle": cycle_id},
+                    }
+                    for m in moved
+                ]
+            ),
         ],
     )  # fmt: skip
 
@@ -215,10 +235,10 @@ def tell_reasons(
     """
     return [
         (row[0], row[1], row[2])
-        for row in _run(
+        for row in run(
             """
             WITH waiting AS (
-                SELECT number FROM scheduler_job WHERE number = ANY(%s) AND state = %s
+                SELECT number FROM scheduler_job WHERE number = ANY(%s::bigint[]) AND state = %s
                 ORDER BY number FOR NO KEY UPDATE SKIP LOCKED
             )
             UPDATE scheduler_job AS job SET reason_code = reason.code, reason_category = reason.category,
@@ -231,15 +251,9 @@ def tell_reasons(
             RETURNING job.number, job.user_id, job.project_id
             """,
             [
-                list(jobs), JobState.QUEUED.value, at, list(jobs), list(which),
+                int_array(jobs), JobState.QUEUED.value, at, int_array(jobs), int_array(which),
                 [r.code for r in reasons], [r.category for r in reasons], [r.text for r in reasons],
                 [r.details for r in reasons],
             ],
         )
     ]  # fmt: skip
-
-
-def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall() if cursor.description else []

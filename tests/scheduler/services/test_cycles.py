@@ -224,10 +224,8 @@ class Killed(BaseException):
 STEPS: dict[str, tuple[object, str]] = {
     "after the snapshot": (cycles, "plan_cycle"),
     "between plan and apply": (plans, "apply_starts"),
-    "after the jobs": (statements, "insert_attempts"),
-    "after the attempts": (statements, "insert_tasks_and_allocations"),
-    "after the node counters": (statements, "raise_device_counters"),
-    "before the events": (statements, "insert_events"),
+    "after the locks": (statements, "schedule_jobs"),
+    "after the jobs and attempts": (plans, "run_together"),
     "before the recording": (recordings, "record"),
     "after the starts": (plans, "tell_waiting"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -157,12 +158,8 @@ def test_a_hundred_starts_take_one_statement_a_table(world: SmallWorld) -> None:
         outcome = applied(world, loaded, plan, lease)
 
     assert len(outcome.started) == 100
-    writes = [
-        query["sql"].split()[:3]
-        for query in captured
-        if query["sql"].split()[0] in ("UPDATE", "INSERT", "DELETE", "WITH")
-    ]
-    tables = [words[1] if words[0] == "UPDATE" else words[2] for words in writes]
+    text = " ".join(query["sql"] for query in captured)
+    tables = re.findall(r"(?:INSERT INTO|UPDATE) ((?:scheduler|quotas)_\w+)", text)
     assert sorted(tables) == [
         "quotas_quota", "scheduler_allocation", "scheduler_attempt", "scheduler_device", "scheduler_job",
         "scheduler_jobevent", "scheduler_node", "scheduler_task",
