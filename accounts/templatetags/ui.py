@@ -63,7 +63,7 @@ def when(
         '<time class="nowrap" datetime="{}" title="{}"{}>{}</time>',
         at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         tip,
-        format_html(' data-ago=""') if style == "ago" else "",
+        SafeString(' data-ago=""') if style == "ago" else "",
         text,
     )
 
@@ -104,6 +104,8 @@ def elapsed(start: datetime | None, end: datetime | None = None) -> str | SafeSt
         return "–"
     if end is not None:
         seconds = (end - start).total_seconds()
+        if 0 <= seconds < 0.1:
+            return "<0.1s"
         return f"{seconds:.1f}s" if 0 <= seconds < 10 else duration(seconds)
     return format_html(
         '<span class="nowrap" data-since="{}">{}</span>',

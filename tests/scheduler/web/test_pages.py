@@ -1,0 +1,281 @@
+"""What the pages show, how many queries they cost, and that what people type stays text."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from scheduler.core.lifecycle import JobState
+from scheduler.models import Job
+from tests.scheduler.web.conftest import a_running_job
+from tests.support.factories import JobFactory, NodeFactory, QueueFactory
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+
+#: Queries of a page, signed-in reader and session included; the same for one row and for three.
+QUERIES = {
+    "home": 10,
+    "jobs": 7,
+    "cluster": 8,
+    "queues": 7,
+    "quota": 6,
+}
+
+
+def queries_of(client, url: str) -> int:
+    client.get(url)  # fills what is cached
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        assert client.get(url).status_code == 200
+    return len(captured)
+
+
+@pytest.mark.parametrize("name", sorted(QUERIES))
+def test_a_page_costs_the_same_queries_for_one_row_and_for_three(as_user, world, name) -> None:
+    client = as_user(world.cast.owner)
+    a_running_job(world)
+    one = queries_of(client, reverse(name))
+
+    for _ in range(2):
+        a_running_job(world)
+        JobFactory(project=world.cast.project, user=world.cast.owner, queue=world.queue)
+        NodeFactory(cluster=world.cluster, gpus=2, partition=world.partition)
+        QueueFactory(cluster=world.cluster)
+    three = queries_of(client, reverse(name))
+
+    assert one == three
+    assert one == QUERIES[name], one
+
+
+@pytest.mark.parametrize("tab", ["overview", "why", "events"])
+def test_a_job_page_costs_the_same_however_many_jobs_there_are(as_user, world, tab) -> None:
+    client = as_user(world.cast.owner)
+    url = f"{reverse('job', args=[world.job.number])}?tab={tab}"
+    few = queries_of(client, url)
+
+    JobFactory.create_batch(3, project=world.cast.project, user=world.cast.owner, queue=world.queue)
+
+    assert queries_of(client, url) == few
+
+
+def test_what_people_type_is_shown_as_text_everywhere(as_user, world) -> None:
+    job = a_running_job(world, name=EVIL, command=f"echo {EVIL}")
+    waiting = JobFactory(
+        name=EVIL, project=world.cast.project, user=world.cast.owner, queue=world.queue, reason_text=EVIL,
+        reason_category="fix", reason_code="NoMatchingNode", env={"A": EVIL}, labels={"a": EVIL},
+    )  # fmt: skip
+    world.queue.paused, world.queue.paused_reason, world.queue.paused_by = True, EVIL, EVIL
+    world.queue.save()
+    client = as_user(world.cast.owner)
+    urls = [
+        reverse("home"), reverse("jobs"), reverse("cluster"), reverse("queues"),
+        reverse("node", args=[world.gpu.pk]), f"{reverse('submit')}?copy={job.number}",
+        *(f"{reverse('job', args=[n])}?tab={tab}" for n in (job.number, waiting.number)
+          for tab in ("overview", "why", "log", "events")),
+        f"{reverse('jobs')}?q={EVIL}",
+    ]  # fmt: skip
+
+    for url in urls:
+        html = client.get(url).content.decode()
+        assert "<script>alert" not in html, url
+        assert "<img src=x" not in html, url
+
+
+class Addresses(HTMLParser):
+    """Every address that a browser would fetch for a page, and every inline script or handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urls: list[str] = []
+        self.inline: list[str] = []
+        self._script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.urls += [given[name] or "" for name in ("src", "srcset", "action", "poster") if name in given]
+        if tag in ("link", "a", "use") and given.get("href"):
+            self.urls.append(given["href"] or "")
+        self.inline += [f"{tag} {name}" for name in given if name.startswith("on")]
+        self._script = tag == "script" and "src" not in given
+
+    def handle_data(self, data: str) -> None:
+        if self._script and data.strip():
+            self.inline.append(data[:80])
+
+
+@pytest.mark.parametrize(
+    "name", ["home", "submit", "jobs", "cluster", "queues", "quota", "tokens", "settings", "projects"]
+)
+def test_no_page_asks_an_outside_host_or_runs_inline_script(as_user, world, name) -> None:
+    found = Addresses()
+
+    found.feed(as_user(world.cast.owner).get(reverse(name)).content.decode())
+
+    assert [url for url in found.urls if re.match(r"(https?:)?//", url)] == []
+    assert found.inline == []
+
+
+def test_a_pending_job_shows_why_first_and_an_active_one_where_it_is(as_user, world) -> None:
+    client = as_user(world.cast.owner)
+    running = a_running_job(world)
+
+    pending_page = client.get(reverse("job", args=[world.job.number])).content.decode()
+    running_page = client.get(reverse("job", args=[running.number])).content.decode()
+
+    assert re.search(r'aria-current="page"[^>]*>Why<', pending_page)
+    assert re.search(r'aria-current="page"[^>]*>Overview<', running_page)
+    assert "beta" in running_page
+    assert "0 A100" in running_page
+    assert "epoch 1" in running_page
+
+
+def test_the_first_paint_of_a_log_never_cuts_a_character(as_user, world) -> None:
+    from scheduler.web.job import whole_characters
+
+    euro = "€".encode()
+
+    assert whole_characters(b"ok" + euro[:2]) == ("ok", 2)
+    assert whole_characters(b"ok" + euro) == ("ok€", 5)
+    assert whole_characters(b"a\xffb") == ("a\ufffdb", 3)
+
+
+def test_a_log_is_downloaded_whole(as_user, world) -> None:
+    job = a_running_job(world)
+
+    response = as_user(world.cast.owner).get(reverse("job-log", args=[job.number]))
+
+    assert b"".join(response.streaming_content) == b"epoch 1\n"
+    assert "attachment" in response.headers["Content-Disposition"]
+
+
+def test_a_strangers_download_of_a_log_finds_nothing(as_user, world) -> None:
+    job = a_running_job(world)
+
+    assert as_user(world.cast.stranger).get(reverse("job-log", args=[job.number])).status_code == 404
+
+
+def test_the_state_strip_counts_and_filters(as_user, world) -> None:
+    for state in (JobState.COMPLETED, JobState.COMPLETED, JobState.FAILED):
+        JobFactory(
+            name=f"old {state}", project=world.cast.project, user=world.cast.owner, queue=world.queue,
+            state=state, completed_at=timezone.now(),
+        )  # fmt: skip
+
+    page = as_user(world.cast.owner).get(reverse("jobs"), {"state": "completed"}).content.decode()
+
+    assert re.search(r"<b>2</b> completed", page)
+    assert re.search(r"<b>4</b> all", page)
+    assert page.count("old completed") == 2
+    assert "old failed" not in page
+
+
+def test_filters_combine_and_an_empty_answer_says_how_to_widen(as_user, world) -> None:
+    page = as_user(world.cast.owner).get(reverse("jobs"), {"q": "nothing like it", "state": "failed"}).content
+
+    assert b"No job matches these 2 filters" in page
+
+
+def test_a_long_list_goes_on_from_where_it_ended(as_user, world) -> None:
+    for number in range(55):
+        JobFactory(name=f"n{number:03}", project=world.cast.project, user=world.cast.owner, queue=world.queue)
+    client = as_user(world.cast.owner)
+
+    first = client.get(reverse("jobs")).content.decode()
+    older = re.search(r'href="([^"]*)" rel="next"', first)
+    assert older is not None
+    second = client.get(older[1].replace("&amp;", "&")).content.decode()
+
+    rows = re.compile(r'id="job-row-(\d+)"')
+    numbers = [int(n) for n in rows.findall(first)] + [int(n) for n in rows.findall(second)]
+    assert numbers == sorted(Job.objects.values_list("number", flat=True), reverse=True)
+
+
+def test_many_jobs_are_cancelled_at_once_and_the_refused_are_named(as_user, world) -> None:
+    mine = JobFactory(project=world.cast.project, user=world.cast.colleague, queue=world.queue)
+    ended = JobFactory(
+        project=world.cast.project, user=world.cast.colleague, queue=world.queue, state=JobState.COMPLETED,
+        completed_at=timezone.now(),
+    )  # fmt: skip
+
+    response = as_user(world.cast.colleague).post(
+        reverse("jobs-bulk"),
+        {"verb": "cancel", "job": [mine.number, ended.number, world.job.number, "nonsense"]},
+        follow=True,
+    )
+
+    mine.refresh_from_db()
+    world.job.refresh_from_db()
+    page = response.content.decode()
+    assert (mine.state, world.job.state) == (JobState.CANCELLED, JobState.QUEUED)
+    assert "1 job was cancelled" in page
+    assert f"{ended.number}: " in page
+    assert f"{world.job.number}: " in page
+
+
+def test_home_names_what_needs_the_person(as_user, world) -> None:
+    JobFactory(
+        name="impossible", project=world.cast.project, user=world.cast.owner, queue=world.queue,
+        reason_category="fix", reason_code="NoMatchingNode", reason_text="Asks for 9 GPUs; a node has 2.",
+    )  # fmt: skip
+    JobFactory(
+        name="long ago", project=world.cast.project, user=world.cast.owner, queue=world.queue,
+        state=JobState.FAILED, completed_at=timezone.now() - timedelta(days=3),
+    )  # fmt: skip
+
+    page = as_user(world.cast.owner).get(reverse("home")).content.decode()
+
+    assert "Needs you" in page
+    assert "Asks for 9 GPUs; a node has 2." in page
+    assert "long ago" not in re.search(r"Needs you.*?</section>", page, re.DOTALL)[0]
+
+
+def test_home_of_somebody_new_offers_an_example(as_user, world) -> None:
+    page = as_user(world.cast.colleague).get(reverse("home")).content.decode()
+
+    assert "No jobs yet" in page
+    assert f"{reverse('submit')}?example=cpu" in page
+
+
+def test_a_paused_cluster_is_said_on_every_page(as_user, world) -> None:
+    world.cluster.paused, world.cluster.paused_reason = True, "moving racks"
+    world.cluster.save()
+
+    assert "moving racks" in as_user(world.cast.owner).get(reverse("quota")).content.decode()
+
+
+def test_demo_gpus_say_that_they_compute_nothing(as_user, world) -> None:
+    world.gpu.devices.update(fake=True)
+
+    page = as_user(world.cast.owner).get(reverse("cluster")).content.decode()
+
+    assert "demo GPU (computes nothing)" in page
+
+
+def test_times_are_shown_in_the_readers_zone_and_carry_utc(as_user, world) -> None:
+    world.cast.owner.time_zone = "Asia/Tokyo"
+    world.cast.owner.save()
+    Job.objects.filter(pk=world.job.pk).update(begin_at="2026-07-01T12:00:00Z")
+
+    page = (
+        as_user(world.cast.owner)
+        .get(reverse("job", args=[world.job.number]), {"tab": "overview"})
+        .content.decode()
+    )
+
+    assert 'datetime="2026-07-01T12:00:00Z"' in page
+    assert "2026-07-01 21:00:00 JST" in page
+
+
+def test_a_node_that_is_not_there_leads_to_a_page_with_the_way_out(as_user, world) -> None:
+    response = as_user(world.cast.owner).get(reverse("node", args=[424242]))
+
+    assert response.status_code == 404
+    assert b"Go home" in response.content

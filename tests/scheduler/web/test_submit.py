@@ -1,0 +1,203 @@
+"""The submit form: the same requests as the API's, errors at their fields, a preview that writes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.urls import reverse
+
+from scheduler.models import Job
+from scheduler.web import forms
+
+SBATCH = """#!/bin/bash
+#SBATCH --job-name=from-slurm
+#SBATCH --cpus-per-task=2
+#SBATCH --mem=2G
+#SBATCH --time=00:30:00
+#SBATCH --mail-type=ALL
+echo hi
+"""
+
+
+def submit(client, **fields: str):
+    return client.post(reverse("submit"), {"project": "vision", **fields})
+
+
+def test_a_form_becomes_a_job_and_leads_to_its_page(as_user, world) -> None:
+    response = submit(
+        as_user(world.cast.owner), what="echo hi", name="first", cpu_cores="1.5", memory="2Gi", time_limit="1h30m",
+        env="A=1\nB=two words=x", begin_at="2027-01-31T18:00",
+    )  # fmt: skip
+
+    job = Job.objects.get(name="first")
+    assert response.headers["Location"] == reverse("job", args=[job.number])
+    assert (job.command, job.cpu_millis, job.memory_mib, job.time_limit_seconds) == (
+        "echo hi",
+        1500,
+        2048,
+        5400,
+    )
+    assert job.env == {"A": "1", "B": "two words=x"}
+    assert job.begin_at.isoformat() == "2027-01-31T18:00:00+00:00"
+    assert job.submitted_via == "web"
+
+
+def test_a_begin_time_is_read_in_the_persons_zone(as_user, world) -> None:
+    world.cast.owner.time_zone = "America/New_York"
+    world.cast.owner.save()
+
+    submit(as_user(world.cast.owner), what="true", name="east", begin_at="2027-01-31T18:00")
+
+    assert Job.objects.get(name="east").begin_at.isoformat() == "2027-01-31T23:00:00+00:00"
+
+
+def test_a_wrong_field_is_named_where_it_stands_and_the_input_is_kept(as_user, world) -> None:
+    response = submit(as_user(world.cast.owner), what="echo kept", cpu_cores="many", gpu_count="-1")
+
+    page = response.content.decode()
+    assert response.status_code == 422
+    assert re.search(r'id="e-cpu_cores">[^<]*many', page)
+    assert 'id="e-gpu_count"' in page
+    assert "echo kept" in page
+    assert 'value="many"' in page
+    assert not Job.objects.filter(command="echo kept").exists()
+
+
+def test_more_than_there_is_is_refused_with_the_number_that_exists(as_user, world) -> None:
+    response = submit(as_user(world.cast.owner), what="true", gpu_count="1000")
+
+    assert response.status_code == 422
+    assert re.search(r'id="e-gpu_count">[^<]*1000[^<]*\b2\b', response.content.decode())
+
+
+def test_a_line_of_the_environment_without_equals_is_named(as_user, world) -> None:
+    response = submit(as_user(world.cast.owner), what="true", env="GOOD=1\nbad line")
+
+    assert "Line 2 has no =" in response.content.decode()
+
+
+def test_a_pasted_sbatch_script_is_translated_and_what_has_no_effect_is_listed(as_user, world) -> None:
+    response = as_user(world.cast.owner).post(
+        reverse("submit"), {"project": "vision", "what": SBATCH, "memory": "3Gi"}, follow=True
+    )
+
+    job = Job.objects.get(name="from-slurm")
+    assert (job.cpu_millis, job.memory_mib, job.time_limit_seconds) == (2000, 3072, 1800)
+    assert job.submitted_via == "sbatch"
+    assert "mail-type" in response.content.decode()
+
+
+def test_a_project_that_one_may_not_use_is_refused_like_one_that_is_not_there(as_user, world) -> None:
+    answers = [
+        submit(as_user(world.cast.stranger), what="true", project=name).status_code
+        for name in ("vision", "nope")
+    ]
+
+    assert answers[0] == answers[1]
+    assert Job.objects.filter(user=world.cast.stranger).count() == 0
+
+
+def test_a_copy_fills_the_form_with_what_was_asked_for(as_user, world) -> None:
+    Job.objects.filter(pk=world.job.pk).update(
+        command="python train.py", gpus=2, gpu_model="A100", memory_mib=1536, env={"A": "1"}
+    )
+
+    page = as_user(world.cast.owner).get(reverse("submit"), {"copy": world.job.number}).content.decode()
+
+    for expected in ("python train.py", 'value="1536Mi"', "A=1", "A copy of job"):
+        assert expected in page
+    assert re.search(r"<option selected>A100</option>", page)
+
+
+def test_a_copy_of_a_job_one_may_not_see_finds_nothing(as_user, world) -> None:
+    response = as_user(world.cast.stranger).get(reverse("submit"), {"copy": world.job.number})
+
+    assert response.status_code == 404
+
+
+@pytest.mark.parametrize("name", sorted(forms.EXAMPLES))
+def test_the_examples_start_at_once_on_an_empty_cluster(as_user, world, name) -> None:
+    response = as_user(world.cast.owner).post(
+        reverse("submit-preview"), {"project": "vision", **forms.EXAMPLES[name]}
+    )
+
+    assert 'data-verdict="starts_now"' in response.content.decode()
+
+
+def preview(client, **fields: str) -> str:
+    return client.post(reverse("submit-preview"), {"project": "vision", **fields}).content.decode()
+
+
+def test_the_preview_says_where_and_what_it_does_to_the_quota_and_writes_nothing(as_user, world) -> None:
+    before = Job.objects.count()
+
+    page = preview(as_user(world.cast.owner), what="true", cpu_cores="2")
+
+    assert "Starts now on alpha" in page
+    assert re.search(r"CPU cores.*0 → <b[^>]*>2</b> of 8", page, re.DOTALL)
+    assert Job.objects.count() == before
+
+
+def test_the_preview_says_what_is_wrong_before_anything_is_sent(as_user, world) -> None:
+    page = preview(as_user(world.cast.owner), what="true", memory="lots")
+
+    assert 'data-verdict="refused"' in page
+    assert "Memory" in page
+
+
+def test_the_preview_says_never_with_the_number_that_exists(as_user, world) -> None:
+    page = preview(as_user(world.cast.owner), what="true", gpu_count="1000")
+
+    assert 'data-verdict="never"' in page
+    assert re.search(r"1000\D.*\b2\b", page, re.DOTALL)
+
+
+def test_the_preview_counts_nodes_gate_by_gate(as_user, world) -> None:
+    page = preview(as_user(world.cast.owner), what="true", gpu_count="1")
+
+    assert re.search(r"Nodes in the cluster</span><b>2</b>", page)
+    assert re.search(r"Could take a task now</span><b>1</b>", page)
+
+
+def test_the_curl_of_the_preview_is_the_request_itself(as_user, world) -> None:
+    page = preview(as_user(world.cast.owner), what="echo it's", name="quoted", cpu_cores="2")
+
+    from html import unescape
+
+    body = unescape(re.search(r"-d &#x27;(.*?)&#x27;</pre>", page, re.DOTALL)[1]).replace("'\\''", "'")
+    assert json.loads(body) == {
+        "name": "quoted", "project": "vision", "cpu_cores": "2", "command": "echo it's"
+    }  # fmt: skip
+
+
+def test_the_script_of_the_preview_asks_for_the_same_when_sent_back(as_user, world) -> None:
+    from scheduler.services.sbatch import parse_sbatch
+
+    form = {
+        "what": "echo hi", "name": "round trip", "cpu_cores": "2", "memory": "512Mi", "gpu_count": "1",
+        "gpu_type": "A100", "time_limit": "90m",
+    }  # fmt: skip
+
+    payload, ignored = parse_sbatch(forms.as_sbatch(form))
+
+    submit(as_user(world.cast.owner), **form)
+    as_user(world.cast.owner).post(reverse("submit"), {"project": "vision", "what": forms.as_sbatch(form)})
+    first, second = Job.objects.filter(name="round trip").order_by("number")
+    assert ignored == []
+    for field in ("cpu_millis", "memory_mib", "gpus", "gpu_model", "time_limit_seconds", "tasks"):
+        assert getattr(first, field) == getattr(second, field), field
+    assert payload["name"] == "round trip"
+
+
+def test_a_preview_without_a_command_asks_for_one(as_user, world) -> None:
+    assert "Fill in what runs" in preview(as_user(world.cast.owner))
+
+
+def test_nul_bytes_and_emoji_are_answered_and_not_a_crash(as_user, world) -> None:
+    client = as_user(world.cast.owner)
+
+    assert submit(client, what="echo \x00").status_code == 422
+    assert submit(client, what="true", name="🚀 launch").status_code == 302
+    assert client.get(reverse("jobs"), {"q": "\x00"}).status_code == 200
