@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
+from django.core import checks
 
 
 class QuotasConfig(AppConfig):
     name = "quotas"
     verbose_name = "Quotas"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        checks.register(check_provider)
+
+
+def check_provider(**_: Any) -> list[checks.CheckMessage]:
+    """A provider that this installation does not have must stop the start, not the first edit."""
+    from accounts.errors import InvalidInput
+    from quotas.providers.registry import provider
+
+    try:
+        provider()
+    except InvalidInput as error:
+        return [checks.Error(f"QUOTA_PROVIDER: {error.message}", hint=error.way_out, id="quotas.E001")]
+    return []

@@ -48,7 +48,7 @@ def issue_token(
 ) -> tuple[ApiToken, str]:
     """Make a token for a person; answers its row and the plain token, which is nowhere else.
 
-    A token that makes a token gives away no more than it has: scopes, project and expiry all narrow.
+    A token that makes a token gives away no more than it has: no further scope, no other project.
     """
     scopes = list(dict.fromkeys(scopes))
     name = name.strip()

@@ -1,0 +1,19 @@
+"""Settings that cannot work are told before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+
+
+def test_the_default_provider_passes() -> None:
+    call_command("check", "quotas")
+
+
+@pytest.mark.parametrize(("name", "words"), [("slurm", "for Slurm"), ("magic", "'magic' is not")])
+def test_a_provider_that_is_not_there_stops_the_start(settings, name: str, words: str) -> None:
+    settings.QUOTA_PROVIDER = name
+
+    with pytest.raises(SystemCheckError, match=f"(?s){words}.*Available: local"):
+        call_command("check", "quotas")
