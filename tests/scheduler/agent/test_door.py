@@ -1,0 +1,298 @@
+"""Who may speak to the door for agents, and what it makes of nonsense."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from pytest_django.fixtures import Settings
+
+from accounts.models import AuditEvent
+from scheduler.core.lifecycle import JobState
+from scheduler.models import JoinToken, LogChunk, Node, Task
+from scheduler.services.nodes import register_node
+from tests.support.agents import Server, World
+from tests.support.factories import AttemptFactory, JobFactory, QueueFactory, TaskFactory, a_token
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MACHINE: dict[str, Any] = {
+    "cpu_millis": 8000, "memory_mib": 16384, "storage_mib": 1000, "numa_domains": 1, "boot_id": "b",
+    "agent_version": "0", "labels": {}, "partitions": [], "devices": [],
+}  # fmt: skip
+SYNC: dict[str, Any] = {
+    "protocol": 1, "session": "s", "wait_seconds": 0, "known": [], "reports": [], "boot_id": "b",
+    "agent_version": "0", "clock_ms": 0,
+}  # fmt: skip
+
+
+class Caller:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def __call__(
+        self, verb: str, body: Any, key: str = "", *, raw: bytes | None = None, method: str = "POST", **headers: str
+    ) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        data = raw if raw is not None else json.dumps(body).encode()
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            connection.request(method, f"/api/v1/{verb}", body=data, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status >= 400:
+                assert answer.getheader("Content-Type", "").startswith("application/problem+json")
+            return answer.status, json.loads(text)
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def world(transactional_db: None) -> World:
+    return World.make()
+
+
+@pytest.fixture
+def call(transactional_db: None) -> Iterator[Caller]:
+    server = Server().start()
+    yield Caller(server)
+    server.stop()
+
+
+def a_node(world: World, name: str = "n1", **machine: Any) -> tuple[Node, str]:
+    done = register_node(join_token=world.join_token(), name=name, inventory=MACHINE | machine)
+    return done.node, done.agent_key
+
+
+def a_running_task(world: World, node: Node, **fields: Any) -> Task:
+    job = JobFactory(project=world.project, user=world.user, queue=QueueFactory(cluster=world.cluster), epoch=1,
+                     state=JobState.RUNNING, started_at=timezone.now())  # fmt: skip
+    return TaskFactory(attempt=AttemptFactory(job=job, epoch=1), node=node, **fields)
+
+
+def test_a_join_token_gives_a_key_that_works(world: World, call: Caller) -> None:
+    status, answer = call(
+        "agent/register", {"join_token": world.join_token(), "name": "n1", "inventory": MACHINE}
+    )
+
+    assert status == 200
+    assert answer["agent_key"].startswith("muster_agent_")
+    status, synced = call("agent/sync", SYNC, answer["agent_key"])
+    assert (status, synced["node_id"], synced["assignments"]) == (200, answer["node_id"], [])
+    node = Node.objects.get(name="n1")
+    assert (node.state, node.cpu_millis, node.address) == ("up", 8000, "127.0.0.1")
+    assert answer["agent_key"].split("_")[-1] not in node.agent_key_digest
+    assert AuditEvent.objects.filter(action="node.register", object_label="n1").count() == 1
+
+
+@pytest.mark.parametrize("how", ["nonsense", "wrong secret", "expired", "revoked", "agent key", "nothing"])
+def test_other_tokens_do_not(world: World, call: Caller, how: str) -> None:
+    token = world.join_token()
+    if how == "expired":
+        JoinToken.objects.update(expires_at=timezone.now())
+    if how == "revoked":
+        JoinToken.objects.update(revoked_at=timezone.now())
+    token = {
+        "nonsense": "x", "wrong secret": token[:-4] + "AAAA", "agent key": a_node(world)[1], "nothing": "",
+    }.get(how, token)  # fmt: skip
+
+    status, answer = call("agent/register", {"join_token": token, "name": "n2", "inventory": MACHINE})
+
+    assert (status, answer["code"]) == (401, "bad-join-token")
+    assert not Node.objects.filter(name="n2").exists()
+
+
+def test_a_live_node_keeps_its_name_and_key(world: World, call: Caller) -> None:
+    _, key = a_node(world)
+    again = {"join_token": world.join_token(), "name": "n1", "inventory": MACHINE}
+
+    status, answer = call("agent/register", again)
+    assert (status, answer["code"]) == (409, "node-is-alive")
+    assert call("agent/sync", SYNC, key)[0] == 200
+
+    Node.objects.update(lease_expires_at=timezone.now())
+    status, answer = call("agent/register", again)
+    assert status == 200
+    assert call("agent/sync", SYNC, key)[0] == 401
+    assert call("agent/sync", SYNC, answer["agent_key"])[0] == 200
+    assert Node.objects.count() == 1
+
+
+def test_agents_and_people_use_different_doors(world: World, call: Caller) -> None:
+    """ASVS 9.2: a token is for what it was issued for."""
+    _, key = a_node(world)
+    person = a_token(world.user, "jobs:read")
+
+    for token in (person, world.join_token(), "", "x" * 5000):
+        assert call("agent/sync", SYNC, token)[0] == 401
+        assert call("agent/logs", {"chunks": [], "ask": []}, token)[0] == 401
+    assert call("jobs", {}, key, method="GET")[0] == 401
+    assert call("jobs", {}, person, method="GET")[0] == 200
+
+
+def test_a_node_can_neither_report_nor_print_for_another(world: World, call: Caller) -> None:
+    """ASVS 8.3.3: an agent reaches its own tasks only."""
+    ours, key = a_node(world, "n1")
+    theirs, _ = a_node(world, "n2")
+    task = a_running_task(world, theirs)
+    chunk = {"task": task.pk, "epoch": 1, "stream": "stdout", "offset": 0, "data": base64.b64encode(b"x").decode()}
+
+    report = {"task": task.pk, "epoch": 1, "state": "failed", "exit_code": 1}
+    status, answer = call("agent/sync", {**SYNC, "reports": [report], "known": [[task.pk, 1]]}, key)
+    assert status == 200
+    assert {(stop["task"], stop["reason"], stop["stale"]) for stop in answer["stops"]} == {
+        (task.pk, "stale_epoch", True)
+    }
+    assert call("agent/logs", {"chunks": [chunk], "ask": []}, key)[1] == {"streams": [], "gone": [task.pk]}
+
+    task.refresh_from_db()
+    assert task.state == "running"
+    assert not LogChunk.objects.exists()
+    assert ours.tasks.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"protocol": 99}, ""),
+        ({"wait_seconds": -1}, "wait_seconds"),
+        ({"wait_seconds": "soon"}, "wait_seconds"),
+        ({"known": [[1]]}, "known"),
+        ({"known": [[1, True]]}, "known"),
+        ({"known": {"a": 1}}, "known"),
+        ({"reports": ["x"]}, "reports"),
+        ({"reports": [{"task": 1, "epoch": 1, "state": "exploded"}]}, "reports/0/state"),
+        ({"reports": [{"task": -1, "epoch": 1, "state": "lost"}]}, "reports/0/task"),
+        ({"reports": [{"task": 1, "epoch": 2**40, "state": "lost"}]}, "reports/0/epoch"),
+        ({"reports": [{"task": 1, "epoch": 1, "state": "failed", "exit_code": 1.5}]}, "reports/0/exit_code"),
+        ({"clock_ms": None}, "clock_ms"),
+        ({"boot_id": "a\0b"}, "boot_id"),
+        ({"inventory": []}, ""),
+        ({"inventory": MACHINE | {"cpu_millis": 10**30}}, "cpu_millis"),
+        ({"inventory": MACHINE | {"devices": [{"index": 0}]}}, "devices/0/memory_mib"),
+        ({"inventory": MACHINE | {"labels": {"a": 1}}}, "labels"),
+    ],
+)
+def test_nonsense_is_refused_by_name(world: World, call: Caller, change: dict[str, Any], field: str) -> None:
+    _, key = a_node(world)
+
+    status, answer = call("agent/sync", SYNC | change, key)
+
+    assert status == 422
+    assert not field or field in [problem["field"] for problem in answer["errors"]]
+
+
+def test_broken_bodies_are_refused(world: World, call: Caller) -> None:
+    _, key = a_node(world)
+
+    assert call("agent/sync", None, key, raw=b"{")[0] == 400
+    assert call("agent/sync", None, key, raw=b"\xff\xfe\x00")[0] == 400
+    assert call("agent/sync", [], key)[0] == 422
+    assert call("agent/sync", None, key, raw=b"[" * 100_000)[0] == 400
+    assert call("agent/sync", None, key, raw=b" " * (8 * 1024 * 1024 + 1))[0] == 413
+    bomb = gzip.compress(b" " * (64 * 1024 * 1024))
+    assert call("agent/sync", None, key, raw=bomb, **{"Content-Encoding": "gzip"})[0] == 413
+    assert call("agent/sync", None, key, raw=bomb[:100], **{"Content-Encoding": "gzip"})[0] == 400
+    packed = gzip.compress(json.dumps(SYNC).encode())
+    assert call("agent/sync", None, key, raw=packed, **{"Content-Encoding": "gzip"})[0] == 200
+    assert call("agent/sync", SYNC, key, method="GET")[0] == 405
+    assert call("agent/nothing", SYNC, key)[0] == 404
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"stream": "stdlog"},
+        {"data": "no base64!"},
+        {"data": ""},
+        {"data": base64.b64encode(b"x" * (256 * 1024 + 1)).decode()},
+        {"offset": -1},
+        {"epoch": None},
+    ],
+)
+def test_broken_chunks_are_refused(world: World, call: Caller, chunk: dict[str, Any]) -> None:
+    node, key = a_node(world)
+    task = a_running_task(world, node)
+    good = {"task": task.pk, "epoch": 1, "stream": "stdout", "offset": 0, "data": base64.b64encode(b"ok").decode()}
+
+    assert call("agent/logs", {"chunks": [good | chunk], "ask": []}, key)[0] == 422
+    assert not LogChunk.objects.exists()
+    assert call("agent/logs", {"chunks": [good], "ask": []}, key)[0] == 200
+
+
+def test_a_waiting_call_is_woken_by_work(world: World, call: Caller) -> None:
+    _, key = a_node(world)
+    job = world.submit("true")
+    answers: list[Any] = []
+
+    import threading
+
+    waiting = threading.Thread(target=lambda: answers.append(call("agent/sync", SYNC | {"wait_seconds": 15}, key)))
+    waiting.start()
+    time.sleep(0.5)
+    started = time.monotonic()
+    world.plan()
+    waiting.join(10)
+
+    assert time.monotonic() - started < 4
+    (status, answer) = answers[0]
+    assert status == 200
+    assert [a["job"] for a in answer["assignments"]] == [job.number]
+
+
+def test_a_waiting_call_finds_work_without_any_hint(
+    world: World, call: Caller, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T07: Redis is a hint only."""
+    from scheduler import outbox
+
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    monkeypatch.setattr(outbox, "_publish", lambda topics: None)
+    _, key = a_node(world)
+    job = world.submit("true")
+    answers: list[Any] = []
+
+    import threading
+
+    waiting = threading.Thread(target=lambda: answers.append(call("agent/sync", SYNC | {"wait_seconds": 15}, key)))
+    waiting.start()
+    time.sleep(0.3)
+    started = time.monotonic()
+    world.plan()
+    waiting.join(10)
+
+    assert time.monotonic() - started < 6
+    assert [a["job"] for a in answers[0][1]["assignments"]] == [job.number]
+
+
+def test_asked_again_the_answer_is_the_same(world: World, call: Caller) -> None:
+    _, key = a_node(world)
+    world.submit("true", gpu_count=0)
+    world.plan()
+
+    first = call("agent/sync", SYNC, key)[1]
+    second = call("agent/sync", SYNC, key)[1]
+    task = first["assignments"][0]["task"]
+    known = call("agent/sync", SYNC | {"known": [[task, 1]]}, key)[1]
+
+    assert first["assignments"] == second["assignments"]
+    assert known["assignments"] == []
+
+
+def test_a_running_task_that_the_agent_does_not_name_is_asked_for(world: World, call: Caller) -> None:
+    node, key = a_node(world)
+    task = a_running_task(world, node)
+
+    answer = call("agent/sync", SYNC, key)[1]
+
+    assert answer["verify"] == [[task.pk, 1]]
+    task.refresh_from_db()
+    assert task.state == "running"

@@ -1,0 +1,208 @@
+"""Machines change under their jobs, and people take them out of service."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.errors import InvalidInput, NotAllowed, NotFound
+from accounts.models import AuditEvent
+from scheduler.core.lifecycle import NodeState
+from scheduler.models import Node, Partition
+from scheduler.services.inventory import apply_inventory, read_inventory
+from scheduler.services.nodes import (
+    cordon_node,
+    drain_node,
+    fence_seconds,
+    node_of_key,
+    register_node,
+    uncordon_node,
+)
+from tests.support.agents import World
+from tests.support.factories import AdminFactory, OperatorFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def a_gpu(index: int, **facts: Any) -> dict[str, Any]:
+    return {"index": index, "uuid": f"GPU-{index}", "model": "A100", "memory_mib": 81920, "numa_domain": 0,
+            "healthy": True, "fake": False} | facts  # fmt: skip
+
+
+def a_machine(gpus: int = 2, **facts: Any) -> dict[str, Any]:
+    return {
+        "cpu_millis": 8000, "memory_mib": 16384, "storage_mib": 1000, "numa_domains": 1, "boot_id": "b",
+        "agent_version": "0", "labels": {"rack": "r1"}, "partitions": [], "devices": [a_gpu(n) for n in range(gpus)],
+    } | facts  # fmt: skip
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    return World.make()
+
+
+def joined(world: World, **facts: Any) -> Node:
+    return register_node(join_token=world.join_token(), name="n1", inventory=a_machine(**facts)).node
+
+
+def change(node: Node, **facts: Any) -> bool:
+    fresh = Node.objects.select_related("cluster").get(pk=node.pk)
+    return apply_inventory(fresh, read_inventory(a_machine(**facts)))
+
+
+def test_a_node_joins_with_its_devices_and_the_first_partition(world: World) -> None:
+    node = joined(world)
+
+    assert (node.state, node.cpu_millis_capacity, node.gpu_millis, node.labels) == ("up", 8000, 2000, {"rack": "r1"})
+    assert [(d.index, d.model, d.used_millis) for d in node.devices.all()] == [(0, "A100", 0), (1, "A100", 0)]
+    assert [partition.name for partition in node.partitions.all()] == ["default"]
+
+
+def test_a_node_joins_the_partitions_it_names_or_is_refused(world: World) -> None:
+    Partition.objects.create(cluster=world.cluster, name="gpu")
+
+    node = joined(world, partitions=["gpu"])
+    assert [partition.name for partition in node.partitions.all()] == ["gpu"]
+
+    with pytest.raises(InvalidInput, match="has no partition elsewhere"):
+        register_node(join_token=world.join_token(), name="n2", inventory=a_machine(partitions=["elsewhere"]))
+
+
+def test_overcommit_widens_what_may_be_given_away(world: World) -> None:
+    type(world.cluster).objects.update(cpu_overcommit_percent=150)
+
+    node = joined(world)
+
+    assert (node.cpu_millis, node.cpu_millis_capacity, node.memory_mib_capacity) == (8000, 12000, 16384)
+
+
+def test_the_same_inventory_again_is_no_news(world: World) -> None:
+    node = joined(world)
+    generation = Node.objects.get(pk=node.pk).generation
+
+    assert change(node) is False
+    assert change(node, devices=[a_gpu(0, utilisation_percent=80), a_gpu(1)]) is False
+
+    assert Node.objects.get(pk=node.pk).generation == generation
+    assert node.devices.get(index=0).utilisation_percent == 80
+
+
+def test_a_machine_that_shrinks_under_its_jobs_is_in_trouble_and_goes_on(world: World) -> None:
+    node = joined(world)
+    Node.objects.filter(pk=node.pk).update(used_cpu_millis=6000, used_memory_mib=100, used_gpu_millis=2000)
+
+    assert change(node, cpu_millis=4000, gpus=1) is True
+
+    node.refresh_from_db()
+    assert (node.cpu_millis, node.cpu_millis_capacity, node.gpu_millis) == (4000, 6000, 2000)
+    assert "CPU thousandths: has 4000, 6000 in use" in node.trouble
+    assert "GPU thousandths: has 1000, 2000 in use" in node.trouble
+    assert [(d.index, d.gone) for d in node.devices.all()] == [(0, False), (1, True)]
+
+    Node.objects.filter(pk=node.pk).update(used_cpu_millis=0, used_gpu_millis=0)
+    change(node, cpu_millis=4000, gpus=2)
+    node.refresh_from_db()
+    assert (node.cpu_millis_capacity, node.trouble) == (4000, "")
+    assert node.devices.get(index=1).gone is False
+
+
+def test_a_sick_gpu_is_named_and_not_counted(world: World) -> None:
+    node = joined(world)
+
+    change(node, devices=[a_gpu(0), a_gpu(1, healthy=False)])
+
+    node.refresh_from_db()
+    assert (node.gpu_millis, node.trouble) == (1000, "GPU 1 not healthy")
+
+
+def test_operators_take_nodes_out_and_put_them_back(world: World) -> None:
+    node, operator = joined(world), OperatorFactory()
+
+    cordon_node(node=node, by=operator, reason="new memory")
+    assert (node.cordoned, node.draining, node.drain_reason) == (True, False, "new memory")
+    drain_node(node=node, by=operator, reason="new  disk\n")
+    assert (node.cordoned, node.draining, node.drain_reason) == (True, True, "new disk")
+    assert node.drained_by == operator.username
+    uncordon_node(node=node, by=operator)
+
+    assert (node.cordoned, node.draining, node.drain_reason, node.drained_at) == (False, False, "", None)
+    rows = AuditEvent.objects.filter(object_label="n1", actor=operator).order_by("id")
+    assert [(row.action, row.reason) for row in rows] == [
+        ("node.cordon", "new memory"), ("node.drain", "new disk"), ("node.uncordon", ""),
+    ]  # fmt: skip
+    assert rows[0].before == {"cordoned": False, "draining": False, "reason": ""}
+
+
+def test_a_drained_node_takes_nothing_new(world: World) -> None:
+    node = joined(world)
+    drain_node(node=node, by=OperatorFactory(), reason="new disk")
+
+    job = world.submit("true")
+    world.plan()
+
+    job.refresh_from_db()
+    assert job.state == "queued"
+
+
+def test_others_do_not_and_a_reason_is_needed(world: World) -> None:
+    node = joined(world)
+
+    with pytest.raises((NotAllowed, NotFound)):
+        drain_node(node=node, by=world.user, reason="mine")
+    with pytest.raises(InvalidInput, match="Say why n1"):
+        drain_node(node=node, by=OperatorFactory(), reason="  ")
+
+    node.refresh_from_db()
+    assert (node.cordoned, node.draining) == (False, False)
+
+
+def test_keys_are_kept_as_digests(world: World) -> None:
+    done = register_node(join_token=world.join_token(), name="n1", inventory=a_machine())
+    secret = done.agent_key.split("_", 3)[3]
+
+    assert node_of_key(done.agent_key) == done.node
+    assert node_of_key(done.agent_key + "x") is None
+    assert node_of_key(done.agent_key.replace("agent", "join")) is None
+    assert secret not in str(Node.objects.values().get())
+
+
+def test_an_agent_gives_up_before_the_server_does(settings: Any) -> None:
+    settings.MUSTER_NODE_SILENT_SECONDS, settings.MUSTER_NODE_LOST_SECONDS = 30, 900
+    assert fence_seconds() == 810
+    settings.MUSTER_NODE_LOST_SECONDS = 120
+    assert fence_seconds() == 80
+    settings.MUSTER_NODE_LOST_SECONDS = 40
+    assert fence_seconds() == 0
+
+
+def test_the_join_token_command_prints_the_token_alone_on_its_last_line(world: World) -> None:
+    said = io.StringIO()
+    call_command("join_token", "--cluster", "main", stdout=said)
+    token = said.getvalue().strip().splitlines()[-1]
+
+    assert register_node(join_token=token, name="n9", inventory=a_machine()).node.state == NodeState.UP
+    with pytest.raises(CommandError, match="There is no cluster 'elsewhere'. There is: main."):
+        call_command("join_token", "--cluster", "elsewhere")
+
+
+def test_the_drain_command_says_what_is_left(world: World) -> None:
+    node = joined(world)
+    AdminFactory(username="root")
+    world.submit("true")
+    world.plan()
+
+    said = io.StringIO()
+    call_command("drain_node", "n1", "--reason", "new disk", stdout=said)
+    node.refresh_from_db()
+    assert (said.getvalue(), node.draining) == ("n1 takes no new jobs; 1 tasks still run there.\n", True)
+    call_command("drain_node", "n1", "--undo", stdout=said)
+    node.refresh_from_db()
+    assert node.draining is False
+
+    with pytest.raises(CommandError, match="There is no node 'n7'. There is: n1."):
+        call_command("drain_node", "n7", "--reason", "x")
+    with pytest.raises(CommandError, match="Say why n1"):
+        call_command("drain_node", "n1")
