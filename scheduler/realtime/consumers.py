@@ -31,8 +31,10 @@ MOST_CONNECTIONS: Final = 60
 #: Requests a second that a client may keep up, and how many at once.
 REQUESTS_PER_SECOND: Final = 10.0
 REQUESTS_AT_ONCE: Final = 40
-#: What one client is sent, over time (03, 4.6); a large snapshot is paid for by a pause after it.
+#: What one client is sent over time (03, 4.6), and what it may get at once, as when a page opens; more is paid
+#: for by a pause.
 BYTES_PER_SECOND: Final = 20_000
+BYTES_AT_ONCE: Final = 250_000
 LONGEST_PAUSE_SECONDS: Final = 10.0
 #: A message that takes longer to leave belongs to a client that does not read: it will ask again (T09).
 SLOW_SECONDS: Final = 5.0
@@ -79,6 +81,7 @@ class Connection:
         self._sending_since: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._credit, self._credit_at = float(REQUESTS_AT_ONCE), self._loop.time()
+        self._bytes, self._bytes_at = float(BYTES_AT_ONCE), self._loop.time()
 
     async def serve(self) -> None:
         self.hub.join(self)
@@ -285,12 +288,18 @@ class Connection:
                 RESYNCS.inc()
             if text:
                 await self._say(text)
-                if isinstance(subscription, ViewSubscription):
-                    pause = min(len(text) / BYTES_PER_SECOND, LONGEST_PAUSE_SECONDS)
-                    self._quiet_until = self._loop.time() + pause
+                if isinstance(subscription, ViewSubscription):  # a log is read as fast as its reader takes it
+                    self._pay(len(text))
             if subscription.has_news:
                 next_at = subscription.due_at if next_at is None else min(next_at, subscription.due_at)
         return None if next_at is None else max(0.0, next_at - self._loop.time())
+
+    def _pay(self, count: int) -> None:
+        now = self._loop.time()
+        earned = (now - self._bytes_at) * BYTES_PER_SECOND
+        self._bytes, self._bytes_at = min(self._bytes + earned, float(BYTES_AT_ONCE)) - count, now
+        if self._bytes < 0:
+            self._quiet_until = now + min(-self._bytes / BYTES_PER_SECOND, LONGEST_PAUSE_SECONDS)
 
     async def _say(self, text: str) -> None:
         self._sending_since = self._loop.time()
