@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import platform
 import re
@@ -115,19 +117,19 @@ def parse_fake_gpus(text: str) -> list[dict[str, Any]]:
 def real_gpus() -> list[dict[str, Any]]:
     """The GPUs that NVML finds; none when there is no NVIDIA driver or no nvidia-ml-py."""
     try:
-        import pynvml
+        nvml: Any = importlib.import_module("pynvml")
     except ImportError:
         return []
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
         return []
     try:
-        return [_device(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
+        return [_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
         return []
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
 def _device(nvml: Any, index: int) -> dict[str, Any]:
@@ -143,14 +145,11 @@ def _device(nvml: Any, index: int) -> dict[str, Any]:
         "fake": False,
         "memory_used_mib": memory.used // MIB,
     }
-    for name, read in (
-        ("utilisation_percent", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        ("temperature_c", lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-    ):
-        try:
-            device[name] = int(read())
-        except nvml.NVMLError:
-            continue  # not every device tells
+    # Not every device tells.
+    with contextlib.suppress(nvml.NVMLError):
+        device["utilisation_percent"] = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    with contextlib.suppress(nvml.NVMLError):
+        device["temperature_c"] = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
     return device
 
 

@@ -310,10 +310,10 @@ class Keeper:
             self.fence_at = None
         if self.sweep_at is not None and now >= self.sweep_at:
             self._sweep()
-        if self.agent is None and self.watch[0] and now - self.agent_seen_at > ORPHAN_SECONDS:
-            if not processes.is_running(*self.watch):
-                self.ending = True
-                self._stop_all("shutdown")
+        alone = self.agent is None and now - self.agent_seen_at > ORPHAN_SECONDS
+        if alone and self.watch[0] and not processes.is_running(*self.watch):
+            self.ending = True
+            self._stop_all("shutdown")
 
     def _stop_all(self, reason: str) -> None:
         for task in list(self.by_pid.values()):

@@ -118,14 +118,8 @@ class TaskTable:
             if entry.record is None:
                 del self._tasks[key]  # the order never arrived; the server will give it again
             elif not entry.ended:
-                entry.record = TaskRecord(
-                    **{
-                        **entry.record,
-                        "state": "ended",
-                        "lost": True,
-                        "text": "Its record on the node is gone.",
-                    }  # type: ignore[typeddict-item]
-                )
+                entry.record = entry.record.copy()
+                entry.record |= {"state": "ended", "lost": True, "text": "Its record on the node is gone."}
                 entry.version += 1
 
     # ------------------------------------------------------------ what the server is to know

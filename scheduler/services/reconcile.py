@@ -158,11 +158,15 @@ def _write_tasks(changes: Sequence[_Change]) -> None:
     sets = ", ".join(f"{name} = coalesce(v.{name}, t.{name})" for name, _ in _TASK_COLUMNS)
     names = ", ".join(name for name, _ in _TASK_COLUMNS)
     types = ", ".join(f"%s::{kind}[]" for _, kind in _TASK_COLUMNS)
-    _run(
-        f"UPDATE scheduler_task t SET state = v.state, started_at = coalesce(t.started_at, v.started_at),"
+    # Names and types come from the constant above.
+    sql = (
+        f"UPDATE scheduler_task t SET state = v.state, started_at = coalesce(t.started_at, v.started_at),"  # noqa: S608
         f" ended_at = v.ended_at, end_text = v.text, {sets}"
         f" FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[], {types})"
-        f" AS v(id, state, started_at, ended_at, text, {names}) WHERE t.id = v.id",
+        f" AS v(id, state, started_at, ended_at, text, {names}) WHERE t.id = v.id"
+    )
+    _run(
+        sql,
         [
             [c.row.task for c in changes],
             [c.state.value for c in changes],

@@ -38,7 +38,14 @@ class Caller:
         self.server = server
 
     def __call__(
-        self, verb: str, body: Any, key: str = "", *, raw: bytes | None = None, method: str = "POST", **headers: str
+        self,
+        verb: str,
+        body: Any,
+        key: str = "",
+        *,
+        raw: bytes | None = None,
+        method: str = "POST",
+        **headers: str,
     ) -> tuple[int, dict[str, Any]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
         data = raw if raw is not None else json.dumps(body).encode()
@@ -143,7 +150,13 @@ def test_a_node_can_neither_report_nor_print_for_another(world: World, call: Cal
     ours, key = a_node(world, "n1")
     theirs, _ = a_node(world, "n2")
     task = a_running_task(world, theirs)
-    chunk = {"task": task.pk, "epoch": 1, "stream": "stdout", "offset": 0, "data": base64.b64encode(b"x").decode()}
+    chunk = {
+        "task": task.pk,
+        "epoch": 1,
+        "stream": "stdout",
+        "offset": 0,
+        "data": base64.b64encode(b"x").decode(),
+    }
 
     report = {"task": task.pk, "epoch": 1, "state": "failed", "exit_code": 1}
     status, answer = call("agent/sync", {**SYNC, "reports": [report], "known": [[task.pk, 1]]}, key)
@@ -221,7 +234,13 @@ def test_broken_bodies_are_refused(world: World, call: Caller) -> None:
 def test_broken_chunks_are_refused(world: World, call: Caller, chunk: dict[str, Any]) -> None:
     node, key = a_node(world)
     task = a_running_task(world, node)
-    good = {"task": task.pk, "epoch": 1, "stream": "stdout", "offset": 0, "data": base64.b64encode(b"ok").decode()}
+    good = {
+        "task": task.pk,
+        "epoch": 1,
+        "stream": "stdout",
+        "offset": 0,
+        "data": base64.b64encode(b"ok").decode(),
+    }
 
     assert call("agent/logs", {"chunks": [good | chunk], "ask": []}, key)[0] == 422
     assert not LogChunk.objects.exists()
@@ -235,7 +254,9 @@ def test_a_waiting_call_is_woken_by_work(world: World, call: Caller) -> None:
 
     import threading
 
-    waiting = threading.Thread(target=lambda: answers.append(call("agent/sync", SYNC | {"wait_seconds": 15}, key)))
+    waiting = threading.Thread(
+        target=lambda: answers.append(call("agent/sync", SYNC | {"wait_seconds": 15}, key))
+    )
     waiting.start()
     time.sleep(0.5)
     started = time.monotonic()
@@ -262,7 +283,9 @@ def test_a_waiting_call_finds_work_without_any_hint(
 
     import threading
 
-    waiting = threading.Thread(target=lambda: answers.append(call("agent/sync", SYNC | {"wait_seconds": 15}, key)))
+    waiting = threading.Thread(
+        target=lambda: answers.append(call("agent/sync", SYNC | {"wait_seconds": 15}, key))
+    )
     waiting.start()
     time.sleep(0.3)
     started = time.monotonic()

@@ -56,7 +56,12 @@ def change(node: Node, **facts: Any) -> bool:
 def test_a_node_joins_with_its_devices_and_the_first_partition(world: World) -> None:
     node = joined(world)
 
-    assert (node.state, node.cpu_millis_capacity, node.gpu_millis, node.labels) == ("up", 8000, 2000, {"rack": "r1"})
+    assert (node.state, node.cpu_millis_capacity, node.gpu_millis, node.labels) == (
+        "up",
+        8000,
+        2000,
+        {"rack": "r1"},
+    )
     assert [(d.index, d.model, d.used_millis) for d in node.devices.all()] == [(0, "A100", 0), (1, "A100", 0)]
     assert [partition.name for partition in node.partitions.all()] == ["default"]
 
@@ -184,7 +189,7 @@ def test_the_join_token_command_prints_the_token_alone_on_its_last_line(world: W
     token = said.getvalue().strip().splitlines()[-1]
 
     assert register_node(join_token=token, name="n9", inventory=a_machine()).node.state == NodeState.UP
-    with pytest.raises(CommandError, match="There is no cluster 'elsewhere'. There is: main."):
+    with pytest.raises(CommandError, match=r"There is no cluster 'elsewhere'. There is: main."):
         call_command("join_token", "--cluster", "elsewhere")
 
 
@@ -202,7 +207,7 @@ def test_the_drain_command_says_what_is_left(world: World) -> None:
     node.refresh_from_db()
     assert node.draining is False
 
-    with pytest.raises(CommandError, match="There is no node 'n7'. There is: n1."):
+    with pytest.raises(CommandError, match=r"There is no node 'n7'. There is: n1."):
         call_command("drain_node", "n7", "--reason", "x")
     with pytest.raises(CommandError, match="Say why n1"):
         call_command("drain_node", "n1")

@@ -42,7 +42,9 @@ def a_running_job(world: World, **fields: Any) -> tuple[Job, Task]:
     orders = orders_for(node, {})
     task = Task.objects.get(attempt__job=job)
     assert task.pk in [assignment["task"] for assignment in orders.assignments]
-    apply_reports(node=node, reports=[Report(task=task.pk, epoch=1, state="running", pid=7, started_ago_ms=5)])
+    apply_reports(
+        node=node, reports=[Report(task=task.pk, epoch=1, state="running", pid=7, started_ago_ms=5)]
+    )
     job.refresh_from_db()
     task.refresh_from_db()
     assert (job.state, task.state) == ("running", "running")

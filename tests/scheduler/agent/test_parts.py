@@ -1,0 +1,376 @@
+"""The agent's parts by themselves, without server or database."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.agent import keeper, processes
+from scheduler.agent.client import InsecureServer, Refused, ServerClient
+from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus, short_model, take_inventory
+from scheduler.agent.journal import Journal
+from scheduler.agent.keeper_link import KeeperLink
+from scheduler.agent.main import main
+from scheduler.agent.orders import task_order
+from scheduler.agent.protocol import Assignment, TaskOrder, TaskRecord
+from scheduler.agent.table import TaskTable
+from tests.support.agents import wait_for
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def an_assignment(**fields: Any) -> Assignment:
+    plain: dict[str, Any] = {
+        "task": 5, "epoch": 2, "job": 41, "job_id": "u-u-i-d", "name": "train", "user": "alice", "project": "vision",
+        "queue": "default", "rank": 1, "tasks": 4, "local_rank": 1, "node_rank": 0, "nodes": 2,
+        "node_names": ["n1", "n2"], "master_address": "n1", "master_port": 20041, "command": "true", "script": "",
+        "env": {}, "working_dir": "", "devices": [3, 5], "cpu_millis": 2500, "memory_mib": 100, "limit_seconds": None,
+        "grace_seconds": 60,
+    }  # fmt: skip
+    return Assignment(**(plain | fields))  # type: ignore[typeddict-item]
+
+
+def a_record(**fields: Any) -> TaskRecord:
+    plain: dict[str, Any] = {
+        "key": "5-2", "state": "running", "boot_id": processes.boot_id(), "folder": "/nowhere", "pid": 9,
+        "meta": {"task": 5, "epoch": 2, "job": 41}, "start_ticks": 1, "started_boot_ms": processes.boot_ms() - 1000,
+        "ended_boot_ms": 0, "exit_code": None, "exit_signal": None, "stop_reason": "", "lost": False, "text": "",
+        "peak_memory_mib": None, "cpu_time_ms": None,
+    }  # fmt: skip
+    return TaskRecord(**(plain | fields))  # type: ignore[typeddict-item]
+
+
+def test_the_agent_runs_where_there_is_no_django() -> None:
+    blocked = (
+        "import sys; sys.modules.update(dict.fromkeys(('django', 'config', 'accounts', 'celery', 'httpx')));"
+    )
+    blocked += "import scheduler.agent.main, scheduler.agent.keeper; print('fine')"
+
+    done = subprocess.run(
+        [sys.executable, "-c", blocked], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "fine\n"
+
+
+def test_the_keeper_needs_the_standard_library_only() -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import scheduler.agent.keeper; print('fine')"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert done.stdout == "fine\n"
+
+
+# ---------------------------------------------------------------- orders
+
+
+def test_the_environment_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_JOIN_TOKEN", "secret")
+    monkeypatch.setenv("ANYTHING", "else")
+
+    order = task_order(an_assignment(env={"OMP_NUM_THREADS": "1"}), Path("/state"), node_name="n1")
+
+    env = order["env"]
+    assert "ANYTHING" not in env
+    assert "MUSTER_JOIN_TOKEN" not in env
+    assert (env["CUDA_VISIBLE_DEVICES"], env["SLURM_GPUS_ON_NODE"]) == ("3,5", "2")
+    assert (env["RANK"], env["WORLD_SIZE"], env["MASTER_ADDR"], env["MASTER_PORT"]) == (
+        "1",
+        "4",
+        "n1",
+        "20041",
+    )
+    assert (env["MUSTER_CPUS"], env["OMP_NUM_THREADS"]) == ("2", "1")
+    assert (order["key"], order["folder"]) == ("5-2", "/state/tasks/41-2-1-5-2")
+    assert (order["argv"], order["cwd"]) == (["/bin/sh", "-c", "true"], "/state/tasks/41-2-1-5-2/work")
+
+
+def test_a_job_without_gpus_sees_none() -> None:
+    env = task_order(an_assignment(devices=[]), Path("/state"), node_name="n1")["env"]
+
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert "SLURM_JOB_GPUS" not in env
+
+
+@pytest.mark.parametrize(
+    ("script", "argv"),
+    [("#!/bin/bash\ntrue", ["F/script"]), ("true", ["/bin/sh", "F/script"])],
+)
+def test_scripts_run_by_their_interpreter(script: str, argv: list[str]) -> None:
+    order = task_order(an_assignment(command="", script=script), Path("/state"), node_name="n1")
+
+    assert order["argv"] == [part.replace("F", order["folder"]) for part in argv]
+    assert order["script"] == script
+
+
+# ---------------------------------------------------------------- inventory
+
+
+def test_fake_gpus_are_read_and_spread_over_numa_domains(tmp_path: Path) -> None:
+    machine = take_inventory(Overrides(cpus=4, fake_gpus="3xA100-40GB, 1xT4-16GB", numa_domains=2), tmp_path)
+
+    assert machine["cpu_millis"] == 4000
+    assert [(d["index"], d["model"], d["memory_mib"], d["numa_domain"], d["fake"]) for d in machine["devices"]] == [
+        (0, "A100", 40960, 0, True), (1, "A100", 40960, 0, True), (2, "A100", 40960, 1, True),
+        (3, "T4", 16384, 1, True),
+    ]  # fmt: skip
+    assert machine["memory_mib"] > 0
+    assert machine["storage_mib"] > 0
+
+
+@pytest.mark.parametrize("text", ["4", "4xA100", "xA100-80GB", "0xA100-80GB", "4xA100-80GB,", "4xA100-80TB"])
+def test_other_fake_gpus_are_refused(text: str) -> None:
+    with pytest.raises(BadFakeGpus):
+        parse_fake_gpus(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA GeForce GTX", "GeForce GTX"),
+    ],
+)
+def test_models_get_the_word_people_ask_for(name: str, model: str) -> None:
+    assert short_model(name) == model
+
+
+# ---------------------------------------------------------------- journal and table
+
+
+def test_a_torn_line_says_nothing_and_harms_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "journal"
+    file.write_bytes(b'{"a":1}\n{"b":2')
+
+    journal = Journal(file)
+    journal.append({"c": 3})
+
+    assert list(journal.replay()) == [{"a": 1}, {"c": 3}]
+    journal.compact(lambda: [{"d": 4}], now=True)
+    journal.append({"e": 5})
+    assert list(journal.replay()) == [{"d": 4}, {"e": 5}]
+    journal.close()
+
+
+def test_a_report_is_sent_until_its_latest_version_is_acknowledged() -> None:
+    table = TaskTable()
+    table.update([a_record()], complete=True)
+    reports, versions = table.pending_reports(10)
+    assert [(r["task"], r["epoch"], r["state"], r["pid"]) for r in reports] == [(5, 2, "running", 9)]
+
+    table.update([a_record(state="ended", exit_code=3, ended_boot_ms=processes.boot_ms())], complete=False)
+    table.acknowledge(versions)
+
+    (report,), versions = table.pending_reports(10)
+    assert (report["state"], report["exit_code"], report["stdout_bytes"]) == ("failed", 3, 0)
+    assert 900 < report["started_ago_ms"] < 5000
+    table.acknowledge(versions)
+    assert table.pending_reports(10) == ([], {})
+    assert table.known() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({"exit_code": 0}, "succeeded"),
+        ({"exit_code": 1}, "failed"),
+        ({"exit_signal": 9}, "failed"),
+        ({"exit_code": 0, "stop_reason": "cancelled"}, "stopped"),
+        ({"exit_signal": 15, "stop_reason": "fenced"}, "lost"),
+        ({"exit_signal": 15, "stop_reason": "shutdown"}, "lost"),
+        ({"lost": True}, "lost"),
+    ],
+)
+def test_ends_have_names(fields: dict[str, Any], state: str) -> None:
+    table = TaskTable()
+    table.update([a_record(state="ended", **fields)], complete=True)
+
+    assert table.pending_reports(10)[0][0]["state"] == state
+
+
+def test_a_task_the_table_does_not_know_is_lost_by_its_own_word() -> None:
+    table = TaskTable()
+    table.update([a_record()], complete=True)
+
+    table.verify([[5, 2], [6, 1]])
+
+    reports, versions = table.pending_reports(10)
+    assert [(r["task"], r["state"]) for r in reports] == [(6, "lost"), (5, "running")]
+    table.acknowledge(versions)
+    assert table.pending_reports(10) == ([], {})
+
+
+def test_an_order_that_never_reached_the_keeper_may_come_again() -> None:
+    table = TaskTable()
+    assert table.add(5, 2, job=41, folder="/f")
+    assert not table.add(5, 2, job=41, folder="/f")
+
+    table.update([], complete=True)
+
+    assert table.known() == []
+    assert table.add(5, 2, job=41, folder="/f")
+
+
+# ---------------------------------------------------------------- client and command line
+
+
+def test_keys_do_not_travel_in_the_clear() -> None:
+    with pytest.raises(InsecureServer, match="not encrypted"):
+        ServerClient("http://muster.example.org")
+    with pytest.raises(InsecureServer):
+        ServerClient("muster.example.org")
+    ServerClient("https://muster.example.org")
+    ServerClient("http://127.0.0.1:8000")
+    ServerClient("http://10.0.0.1", insecure_ok=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--server", "http://example.org"],
+        ["--server", "http://localhost", "--cpus", "0"],
+        ["--server", "http://localhost", "--name", "a/b"],
+        ["--server", "http://localhost", "--labels", "novalue"],
+        ["--server", "http://localhost", "--fake-gpus", "many"],
+        ["--server", "http://localhost", "--join-token-file", "/no/such/file"],
+    ],
+)
+def test_bad_arguments_are_explained(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--state", str(tmp_path / "state")])
+
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_refusal_carries_its_words() -> None:
+    refusal = Refused(401, "bad-agent-key", "The agent key is unknown.")
+
+    assert (str(refusal), refusal.status, refusal.code) == ("The agent key is unknown.", 401, "bad-agent-key")
+
+
+# ---------------------------------------------------------------- the keeper by itself
+
+
+class Kept:
+    """A keeper in a folder, and what it says."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        (state / "tasks").mkdir()
+        self.records: dict[str, TaskRecord] = {}
+        self.link = KeeperLink(state, watch_pid=0, on_records=self._take)
+
+    def _take(self, records: list[TaskRecord], complete: bool) -> None:
+        self.records.update({record["key"]: record for record in records})
+
+    def start(self, key: str, command: str, **fields: Any) -> None:
+        folder = f"{self.state}/tasks/{key}"
+        order: dict[str, Any] = {
+            "key": key, "folder": folder, "cwd": folder + "/work", "script": "", "env": {"PATH": os.defpath},
+            "argv": ["/bin/sh", "-c", command], "limit_seconds": None, "grace_seconds": 1, "meta": {},
+        }  # fmt: skip
+        self.link.start_tasks([TaskOrder(**(order | fields))])  # type: ignore[typeddict-item]
+
+    def wait(self, key: str, state: str = "ended") -> TaskRecord:
+        record: TaskRecord = wait_for(lambda: (r := self.records.get(key)) and r["state"] == state and r)
+        return record
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Any:
+    kept = Kept(tmp_path)
+    kept.link.start()
+    yield kept
+    kept.link.close()
+    os.kill(kept.link.keeper_pid, signal.SIGKILL)
+    assert kept.link._started is not None
+    kept.link._started.wait()
+
+
+def test_the_same_order_twice_starts_once(kept: Kept) -> None:
+    for _ in range(3):
+        kept.start("1-1", "echo x >> ../count; sleep 0.2")
+    kept.wait("1-1")
+
+    assert (kept.state / "tasks/1-1/count").read_text() == "x\n"
+
+
+def test_a_fence_stops_everything(kept: Kept) -> None:
+    kept.start("1-1", "sleep 60")
+    pid = kept.wait("1-1", "running")["pid"]
+
+    kept.link.extend_lease(0.5)
+    record = kept.wait("1-1")
+
+    assert (record["stop_reason"], record["exit_signal"]) == ("fenced", 15)
+    assert not processes.start_ticks(pid)
+
+
+def test_a_lease_that_is_extended_stops_nothing(kept: Kept) -> None:
+    kept.start("1-1", "sleep 1.2")
+    for _ in range(6):
+        kept.link.extend_lease(0.8)
+        time.sleep(0.2)
+
+    assert kept.wait("1-1")["exit_code"] == 0
+
+
+def test_a_stopped_process_is_woken_to_end(kept: Kept) -> None:
+    kept.start("1-1", "kill -STOP $$")
+    kept.wait("1-1", "running")
+    time.sleep(0.2)
+
+    kept.link.stop_task("1-1", reason="cancelled", grace_seconds=5)
+
+    assert kept.wait("1-1")["exit_signal"] == signal.SIGTERM
+
+
+def test_a_task_that_is_forgotten_leaves_nothing(kept: Kept) -> None:
+    kept.start("1-1", "touch file; mkdir -m 0 closed")
+    kept.wait("1-1")
+
+    kept.link.forget(["1-1"])
+
+    wait_for(lambda: not (kept.state / "tasks/1-1").exists())
+    entries = [json.loads(line) for line in (kept.state / "journal.jsonl").read_text().splitlines()]
+    assert entries[-1] == {"forget": "1-1"}
+
+
+def test_without_agent_and_tasks_a_keeper_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = keeper.Keeper(tmp_path)
+    alone.agent_seen_at = time.monotonic() - keeper.ORPHAN_SECONDS - 1
+
+    assert alone._may_exit()
+    alone.agent_seen_at = time.monotonic()
+    assert not alone._may_exit()
+    alone.journal.close()
+
+
+def test_another_boot_ends_what_ran(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text(
+        json.dumps({**a_record(boot_id="another"), "limit_seconds": None, "grace_seconds": 1}) + "\n"
+    )
+
+    later = keeper.Keeper(tmp_path)
+    later._recover()
+
+    record = later.tasks["5-2"].record
+    assert (record["state"], record["lost"]) == ("ended", True)
+    assert record["text"] == "Its end was not seen: the machine was restarted."
+    later.journal.close()

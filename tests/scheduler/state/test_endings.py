@@ -1,0 +1,84 @@
+"""What the end of an attempt means for its job."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.core.lifecycle import AttemptState, JobState
+from scheduler.state.endings import JobFacts, TaskEnd, backoff_seconds, duration, judge
+
+RUNNING = JobFacts(state="running", restart_policy="never", max_restarts=3)
+GOOD = TaskEnd(0, "n1", "succeeded", 0)
+BAD = TaskEnd(1, "n2", "failed", 3)
+STOPPED = TaskEnd(0, "n1", "stopped", None, 15)
+
+
+@pytest.mark.parametrize(
+    ("job", "stop_reason", "tasks", "attempt", "state", "retry_seconds"),
+    [
+        ({}, "", [GOOD], "succeeded", "completed", None),
+        ({}, "", [GOOD, BAD], "failed", "failed", None),
+        ({}, "gang_member_failed", [STOPPED, BAD], "failed", "failed", None),
+        ({}, "time_limit", [STOPPED], "failed", "failed", None),
+        ({"restart_policy": "always"}, "time_limit", [STOPPED], "failed", "failed", None),
+        ({"state": "stopping"}, "cancelled", [STOPPED], "stopped", "cancelled", None),
+        ({"state": "stopping"}, "cancelled", [GOOD], "succeeded", "completed", None),
+        (
+            {"state": "stopping", "restart_policy": "always"},
+            "cancelled",
+            [GOOD],
+            "succeeded",
+            "completed",
+            None,
+        ),
+        ({"state": "preempting"}, "preempted", [STOPPED], "stopped", "queued", 0),
+        ({"state": "preempting"}, "preempted", [GOOD], "succeeded", "completed", None),
+        ({}, "drained", [STOPPED], "stopped", "queued", 0),
+        ({"restart_policy": "on_failure"}, "", [BAD], "failed", "queued", 5),
+        ({"restart_policy": "on_failure", "earlier_ended": 2}, "", [BAD], "failed", "queued", 20),
+        ({"restart_policy": "on_failure", "earlier_ended": 3}, "", [BAD], "failed", "failed", None),
+        ({"restart_policy": "on_failure"}, "", [GOOD], "succeeded", "completed", None),
+        ({"restart_policy": "always"}, "", [GOOD], "succeeded", "queued", 5),
+        ({"restart_policy": "always", "earlier_ended": 3}, "", [GOOD], "succeeded", "completed", None),
+        ({}, "", [GOOD, TaskEnd(1, "n2", "lost")], "lost", "queued", 5),
+        ({"earlier_lost": 3}, "", [TaskEnd(0, "n1", "lost")], "lost", "failed", None),
+        ({"state": "stopping"}, "cancelled", [TaskEnd(0, "n1", "lost")], "lost", "cancelled", None),
+    ],
+)
+def test_verdicts(
+    job: dict[str, object],
+    stop_reason: str,
+    tasks: list[TaskEnd],
+    attempt: str,
+    state: str,
+    retry_seconds: int | None,
+) -> None:
+    facts = JobFacts(**({"state": "running", "restart_policy": "never", "max_restarts": 3} | job))  # type: ignore[arg-type]
+
+    verdict = judge(facts, stop_reason, tasks)
+
+    assert (verdict.attempt, verdict.job) == (AttemptState(attempt), JobState(state))
+    assert verdict.retry_seconds == retry_seconds
+
+
+def test_the_words_name_what_happened() -> None:
+    assert judge(RUNNING, "", [GOOD, BAD]).text == "Task 1 on n2 ended with exit code 3."
+    assert judge(RUNNING, "", [TaskEnd(0, "n1", "failed", None, 9)]).text == "Ended by signal 9 (SIGKILL)."
+    assert (
+        judge(RUNNING, "", [TaskEnd(0, "n1", "failed", 126, text="No such folder.")]).text
+        == "No such folder."
+    )
+    limited = JobFacts(state="running", restart_policy="never", max_restarts=0, time_limit_seconds=90)
+    assert judge(limited, "time_limit", [STOPPED]).text == "Stopped at its time limit of 1 min 30 s."
+    assert (
+        judge(RUNNING, "", [GOOD], lost_text="Node n1 stopped answering.").text
+        == "Node n1 stopped answering."
+    )
+
+
+def test_waits_double_up_to_a_bound() -> None:
+    assert [backoff_seconds(n) for n in (0, 1, 2, 3, 50)] == [5, 10, 20, 40, 900]
+
+
+def test_durations_read_as_people_say_them() -> None:
+    assert [duration(s) for s in (None, 1, 60, 3601, 90000)] == ["0 s", "1 s", "1 min", "1 h 1 s", "1 d 1 h"]
