@@ -206,7 +206,7 @@
     const press = (selector) => { const node = $(selector); if (node) { event.preventDefault(); node.click(); } };
     if (key === "g") went = Date.now();
     else if (key === "?") { event.preventDefault(); $("#help")?.showModal(); }
-    else if (key === "/") { const field = $("[data-search]") || $("main input:not([type=hidden]):not([type=checkbox])"); if (field) { event.preventDefault(); field.focus(); } }
+    else if (key === "/") { const field = $("[data-search]") || $("main textarea, main input:not([type=hidden]):not([type=checkbox])"); if (field) { event.preventDefault(); field.focus(); } }
     else if (key === "t") press("#theme-form button");
     else if (key === "w") press(".tabs a[data-key='w']");
     else if (key === "l") press(".tabs a[data-key='l']");
@@ -253,6 +253,8 @@
   ready(document);
   document.addEventListener("htmx:after:swap", () => ready(document));
   document.addEventListener("muster:swapped", () => ready(document));
+
+  $("#submit-form [aria-invalid='true']")?.focus();
 
   const keys = $("#keys-on");
   if (keys) {
