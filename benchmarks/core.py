@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.registry import Figures, benchmark, median_ms
+from benchmarks.registry import Figures, benchmark, median_cpu_ms
 from quotas.core.resources import Resources
 from scheduler.core.blockers import Answers
 from scheduler.core.classes import RequestClass, request_class
@@ -198,6 +198,23 @@ def churn(nodes: int, decisions: int, seed: int = 1) -> tuple[float, float]:
     return statistics.median(ordered) / 1000, ordered[int(len(ordered) * 0.99)] / 1000
 
 
+@benchmark("array_call_us")
+def array_call() -> Figures:
+    """How fast this machine is just now: one small NumPy call, p50. About 0.5 on the reference core when quiet.
+
+    The figures of the core are mostly such calls: twice this is twice those.
+    """
+    column, rows = np.arange(1000), np.arange(0, 1000, 25)
+    timings: list[float] = []
+    for _ in range(4000):
+        begin = time.perf_counter_ns()
+        mask = column.take(rows) >= 500
+        mask &= mask
+        np.where(mask, 1.0, -1.0)
+        timings.append((time.perf_counter_ns() - begin) / 4)
+    yield "array_call_us", statistics.median(timings) / 1000
+
+
 @benchmark("placement_us_100", "placement_us_1000", "placement_us_10000")
 def placement() -> Figures:
     """One placement decision: filter + score + pick, p50."""
@@ -256,6 +273,6 @@ def cycle() -> Figures:
         fill = words.pop("filled", False)
         snapshot = a_cluster(**words, with_gpus_only=True)
         snapshot = filled(snapshot) if fill else snapshot
-        figures[key] = median_ms(lambda snapshot=snapshot: plan_cycle(snapshot, Policy(name="priority")))
+        figures[key] = median_cpu_ms(lambda snapshot=snapshot: plan_cycle(snapshot, Policy(name="priority")))
         yield key, figures[key]
     yield "cycle_growth", figures["cycle_ms_100k_1000"] / figures["cycle_ms_10k_1000"]

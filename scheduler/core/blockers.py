@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import numpy as np
 
@@ -11,15 +12,18 @@ from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.feasibility import FactGate, Question, RoomGate, task_slots
 from scheduler.core.groups import Group, Groups, number_together
-from scheduler.core.placement import Candidates, Shape, choose_nodes, spread_tasks
+from scheduler.core.placement import Candidates, Shape, choose_nodes, fit_on
 from scheduler.core.plan import Decision, Fact, GateCount
 from scheduler.core.plugins import Rules
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
 from scheduler.core.snapshot import GATE_REASONS, JobGate
-from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.workspace import Workspace
 from scheduler.core.world import World
 
 Facts = dict[str, int | str]
+
+#: Allocations looked at before all of them, to say how much ends by when.
+_FIRST_ENDS: Final = 512
 
 
 def decide(reason: ReasonCode, **facts: int | str) -> Decision:
@@ -219,11 +223,11 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
     slots, allowed = candidates.capacity
     if not allowed.any():
         return _no_matching_node(candidates, rules)
-    if spread_tasks(slots, np.zeros(world.node_count), shape) is not None:
+    if fit_on(slots, shape):
         return None
     facts: Facts
     rooms = _capacities(question, world, rules)
-    counts = gate_counts(candidates, rules)
+    counts = gate_counts(candidates)
     if not slots.any():
         for name, column, need in rooms:
             largest = int(column[allowed].max())
@@ -248,19 +252,16 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         return None
     question, workspace = candidates.question, candidates.workspace
     world = workspace.world
-    counts = gate_counts(candidates, rules)
-    everywhere = NodeView(workspace)
-    open_but_reserved = np.ones(world.node_count, dtype=np.bool_)
-    for gate in rules.gates:
-        if not isinstance(gate, RoomGate) and gate.name != "reserved":
-            open_but_reserved &= gate.filter(question, everywhere)
-    held = world.reserved(question.reservation_rows)
-    suitable = candidates.capacity[0] > 0  # could ever take one of its tasks
-    opened = open_but_reserved & ~held & suitable
+    counts = gate_counts(candidates)
+    suitable = candidates.suitable
+    opened = candidates.passing() & suitable
+    for name, keep in candidates.gates_now():
+        if name not in candidates.facts and name not in candidates.rooms:
+            opened &= keep  # an outside gate
 
-    if held.any():
-        slots = task_slots(question, workspace, open_but_reserved, rules.gates)
-        if spread_tasks(slots, np.zeros(world.node_count), shape) is not None:
+    if "reserved" in candidates.facts:
+        slots = task_slots(question, workspace, candidates.passing(without="reserved"), rules.gates)
+        if fit_on(slots, shape):
             return _with_gates(ReasonCode.RESERVATION, _reservation_facts(question, world), world, counts)
 
     if not (suitable & world.is_up).any():
@@ -299,19 +300,19 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, world, counts)
 
 
-def gate_counts(candidates: Candidates, rules: Rules) -> tuple[GateCount, ...]:
+def gate_counts(candidates: Candidates) -> tuple[GateCount, ...]:
     """For each gate that turns a node away: how many it is the first to turn away, and how many in all."""
-    everywhere = NodeView(candidates.workspace)
-    left = np.ones(candidates.workspace.world.node_count, dtype=np.bool_)
+    nodes = candidates.workspace.world.node_count
+    left = np.ones(nodes, dtype=np.bool_)
+    reached = nodes
     counts: list[GateCount] = []
-    for gate in rules.gates:
-        if isinstance(gate, FactGate) and gate.keep(candidates.question, candidates.workspace.world) is None:
-            continue
-        keep = gate.filter(candidates.question, everywhere)
-        alone = int((~keep).sum())
+    for name, keep in candidates.gates_now():
+        alone = nodes - int(np.count_nonzero(keep))
         if alone:
-            counts.append(GateCount(gate.name, first=int((left & ~keep).sum()), alone=alone))
             left &= keep
+            passed = int(np.count_nonzero(left))
+            counts.append(GateCount(name, first=reached - passed, alone=alone))
+            reached = passed
     return tuple(counts)
 
 
@@ -319,7 +320,7 @@ def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
     """No node passes the permanent gates: name the one that turns most away, and what it was asked for."""
     question, world = candidates.question, candidates.workspace.world
     request = question.request
-    counts = gate_counts(candidates, rules)
+    counts = gate_counts(candidates)
     permanent = {gate.name for gate in rules.gates if isinstance(gate, FactGate) and gate.permanent}
     worst = max((c for c in counts if c.gate in permanent), key=lambda count: count.alone, default=None)
     facts: Facts = {"gate": worst.gate if worst else "none"}
@@ -354,13 +355,17 @@ def _resource_facts(
         facts["gpu_model"] = question.request.gpu_model
     total, amounts = _held(question, world, name)
     facts["total"] = int(total[suitable].sum())
-    counted = world.ending[opened[world.allocation_node[world.ending]]]
-    counted = counted[amounts[counted] > 0]
-    if len(counted):
-        running = np.cumsum(amounts[counted])
-        last = min(int(np.searchsorted(running, needs - free)), len(counted) - 1)
+    ending, on_node = world.ending
+    for count in (_FIRST_ENDS, len(ending)):  # the first ends are mostly enough
+        rows = ending[:count][opened[on_node[:count]]]
+        running = np.cumsum(amounts[rows])
+        last = int(np.searchsorted(running, needs - free))
+        if last < len(rows) or count >= len(ending):
+            break
+    if len(rows) and running[-1]:
+        last = min(last, int(np.searchsorted(running, running[-1])))  # all that ends is not enough
         facts["ending"] = int(running[last])
-        facts["ending_by_ms"] = max(int(world.allocation_end_ms[counted[last]]), world.snapshot.now_ms)
+        facts["ending_by_ms"] = max(int(world.allocation_end_ms[rows[last]]), world.snapshot.now_ms)
     return facts
 
 

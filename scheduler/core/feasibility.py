@@ -84,15 +84,17 @@ class RoomGate:
 
 
 def _state(_: Question, world: World) -> Bools | None:
-    return world.is_up
+    return None if world.all_up else world.is_up
 
 
 def _cordoned(_: Question, world: World) -> Bools | None:
-    return ~world.snapshot.nodes.cordoned
+    cordoned = world.snapshot.nodes.cordoned
+    return ~cordoned if cordoned.any() else None
 
 
 def _draining(_: Question, world: World) -> Bools | None:
-    return ~world.snapshot.nodes.draining
+    draining = world.snapshot.nodes.draining
+    return ~draining if draining.any() else None
 
 
 def _partition(question: Question, world: World) -> Bools | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -65,18 +66,23 @@ class Candidates:
         self.workspace = workspace
         self.rules = rules
         self.failed: set[Shape] = set()
-        self._static: Bools = np.ones(workspace.world.node_count, dtype=np.bool_)
-        self._rooms: list[Headroom] = []
+        #: The gates that turn some node away, by name: masks that stay, and columns with what is needed.
+        self.facts: dict[str, Bools] = {}
+        self.rooms: dict[str, Headroom] = {}
         self._outside_gates: list[NodeFilter] = []
         for gate in rules.gates:
             if isinstance(gate, FactGate):
                 mask = gate.keep(question, workspace.world)
-                self._static = self._static if mask is None else self._static & mask
+                if mask is not None:
+                    self.facts[gate.name] = mask
             elif isinstance(gate, RoomGate):
                 headroom = gate.free(question, workspace)
-                self._rooms.extend([] if headroom is None else [headroom])
+                if headroom is not None:
+                    self.rooms[gate.name] = headroom
             else:
                 self._outside_gates.append(gate)
+        self._static = self.passing()
+        self._rooms = list(self.rooms.values())
         self._columns: list[tuple[str, ScoreColumn, int]] = []
         self._outside_scorers: list[tuple[Scorer, int]] = []
         for scorer, weight in rules.scorers:
@@ -88,6 +94,25 @@ class Candidates:
         self._plain = not self._outside_gates and not self._outside_scorers
         self.scores: Floats = self._score(None)
         self._cursor = workspace.log_length
+
+    def passing(self, *, without: str = "") -> Bools:
+        """Nodes that every gate on facts lets through, one of them left out."""
+        keep = np.ones(self.workspace.world.node_count, dtype=np.bool_)
+        for name, mask in self.facts.items():
+            if name != without:
+                keep &= mask
+        return keep
+
+    def gates_now(self) -> Iterator[tuple[str, Bools]]:
+        """Every gate that may turn a node away, in order, with the nodes it lets through as of now."""
+        for gate in self.rules.gates:
+            if gate.name in self.facts:
+                yield gate.name, self.facts[gate.name]
+            elif gate.name in self.rooms:
+                column, need = self.rooms[gate.name]
+                yield gate.name, column >= need
+            elif not isinstance(gate, FactGate | RoomGate):
+                yield gate.name, gate.filter(self.question, NodeView(self.workspace))
 
     def refresh(self) -> Floats:
         """Scores as of now."""
@@ -117,6 +142,11 @@ class Candidates:
     def slots(self) -> Ints:
         """How many tasks each node could take at once, now."""
         return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self.rules.gates)
+
+    @cached_property
+    def suitable(self) -> Bools:
+        """Nodes that could take one task were they empty and open."""
+        return self.capacity[0] > 0
 
     @cached_property
     def capacity(self) -> tuple[Ints, Bools]:
@@ -187,6 +217,13 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
         candidates.failed.add(shape)
         return None
     return sorted(chosen)
+
+
+def fit_on(slots: Ints, shape: Shape) -> bool:
+    """Whether a job's tasks fit on nodes with so many slots each."""
+    if shape.tasks == 1:
+        return bool((slots > 0).any())
+    return spread_tasks(slots, np.zeros(len(slots)), shape) is not None
 
 
 def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:
@@ -262,10 +299,10 @@ def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[P
     workspace, request = candidates.workspace, candidates.question.request
     per_task = request.per_task
     millis = (per_task.gpu_millis if request.shares_gpu else GPU_MILLIS) if per_task.gpus else 0
-    node_ids, device_ids = workspace.world.snapshot.nodes.id, workspace.world.device_id
+    node_ids, device_ids = workspace.world.snapshot.nodes.id, workspace.world.device_id_list
     placements: list[Placement] = []
     for row, count in chosen:
-        node_id = int(node_ids[row])
+        node_id = node_ids.item(row)
         for _ in range(count):
             devices = workspace.pick_devices(row, request)
             workspace.take(row, per_task, devices, millis)
@@ -273,7 +310,7 @@ def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[P
                 Placement(
                     rank=len(placements),
                     node_id=node_id,
-                    device_ids=tuple(int(device_ids[device]) for device in devices),
+                    device_ids=tuple([device_ids[device] for device in devices]),
                     gpu_millis=millis,
                     numa=workspace.numa_of(devices),
                 )

@@ -204,8 +204,11 @@ class Workspace:
 
     def numa_of(self, devices: list[int]) -> int:
         """The one domain all these devices are in; -1 when there is none."""
-        domains = {self.world.device_numa_list[device] for device in devices}
-        return domains.pop() if len(domains) == 1 else -1
+        numa = self.world.device_numa_list
+        if not devices:
+            return -1
+        first = numa[devices[0]]
+        return first if all(numa[device] == first for device in devices) else -1
 
     def device_is_free(self, device: int, millis: int) -> bool:
         return self._device_used[device] + millis <= GPU_MILLIS
@@ -274,9 +277,9 @@ class Workspace:
                     self._touch(row)  # what was cached during the trial is stale again
 
     def _touch(self, row: int) -> None:
-        cpu = int(self.free_cpu_millis[row]) * _POINTS // self._largest_cpu
-        memory = int(self.free_memory_mib[row]) * _POINTS // self._largest_memory
-        gpu = int(self.free_gpu_millis[row]) * _POINTS // self._largest_gpu
+        cpu = self.free_cpu_millis.item(row) * _POINTS // self._largest_cpu
+        memory = self.free_memory_mib.item(row) * _POINTS // self._largest_memory
+        gpu = self.free_gpu_millis.item(row) * _POINTS // self._largest_gpu
         self.tight_with_gpu[row] = (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
         self.tight_without_gpu[row] = (_POINTS - (cpu + memory) // 2) / 1000
         self.gpus_taken[row] = (_POINTS - gpu) / 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,8 @@ class World:
         self.node_count = len(nodes)
         self.is_up: Bools = np.array([state == NodeState.UP for state in nodes.state], dtype=np.bool_)
 
+        self.all_up = bool(self.is_up.all())
+
         node_row = rows_of(nodes.id, devices.node_id, what="node")
         order = np.lexsort((devices.id, devices.position, node_row))
         self.device_node: Ints = node_row[order]
@@ -36,10 +39,10 @@ class World:
         self.device_memory: Ints = devices.memory_mib[order]
         self.device_healthy: Bools = devices.healthy[order]
         self.device_used: Ints = devices.used_millis[order]
-        self.device_model: tuple[str, ...] = tuple(devices.model[i] for i in order.tolist())
         self.device_first: list[int] = np.searchsorted(
             self.device_node, np.arange(self.node_count + 1)
         ).tolist()
+        self.device_id_list: list[int] = self.device_id.tolist()
         self.device_numa_list: list[int] = self.device_numa.tolist()
         self.numa_count = int(self.device_numa.max(initial=0)) + 1
 
@@ -47,9 +50,11 @@ class World:
         self._gpu_counts: dict[tuple[str, int], Ints] = {}
         self._gpus_held: dict[tuple[str, int], Ints] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
-        self._models = tuple(dict.fromkeys(self.device_model))
+        self._models = tuple(dict.fromkeys(devices.model))
         place = {model: number for number, model in enumerate(self._models)}
-        self._model_number: Ints = np.array([place[model] for model in self.device_model], dtype=np.int64)
+        self._model_number: Ints = np.fromiter(
+            (place[model] for model in devices.model), dtype=np.int64, count=len(devices)
+        )[order]
 
     # Rows of ids.
 
@@ -59,7 +64,7 @@ class World:
 
     @cached_property
     def device_row(self) -> dict[int, int]:
-        return {device_id: row for row, device_id in enumerate(self.device_id.tolist())}
+        return {device_id: row for row, device_id in enumerate(self.device_id_list)}
 
     @cached_property
     def pending_queue(self) -> Ints:
@@ -89,11 +94,12 @@ class World:
         return self._gpus_held[key]
 
     @cached_property
-    def ending(self) -> Ints:
-        """Allocations whose end is known, the first to end first."""
+    def ending(self) -> tuple[Ints, Ints]:
+        """Allocations whose end is known, the first to end first, and the node row of each."""
         ends = self.allocation_end_ms
         order = np.argsort(ends, kind="stable")
-        return order[ends[order] > 0].astype(np.int64)
+        order = order[ends[order] > 0]
+        return order, self.allocation_node[order]
 
     def _devices_held(self, devices: Bools) -> Ints:
         allocation, device = self._allocated_devices
@@ -104,14 +110,14 @@ class World:
     @cached_property
     def _allocated_devices(self) -> tuple[Ints, Ints]:
         """(row of the allocation, row of the device) of every device that is held."""
-        pairs = [
-            (row, self.device_row[device_id])
-            for row, device_ids in enumerate(self.snapshot.allocations.device_ids)
-            for device_id in device_ids
-            if device_id in self.device_row
-        ]
-        table = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
-        return table[:, 0], table[:, 1]
+        held = self.snapshot.allocations.device_ids
+        counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
+        ids = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(counts.sum()))
+        allocation = np.repeat(np.arange(len(held)), counts)
+        order = np.argsort(self.device_id, kind="stable")
+        place = np.minimum(np.searchsorted(self.device_id[order], ids), max(len(order) - 1, 0))
+        known = self.device_id[order[place]] == ids if len(order) else np.zeros(len(ids), dtype=np.bool_)
+        return allocation[known], order[place[known]]
 
     # Static facts of nodes, one array a question.
 

@@ -31,11 +31,11 @@ from tests.support import obvious
 from tests.support.builders import World, applied
 from tests.support.strategies import a_random_world, policies, worlds
 
-FEW = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @given(worlds(), policies())
-@settings(FEW, max_examples=300)
+@settings(FEW, max_examples=200)
 def test_every_job_gets_what_an_obvious_planner_would_give_it(world: World, policy: Policy) -> None:
     plan = plan_cycle(world.snapshot, policy)
 
@@ -93,7 +93,7 @@ def test_recordings_replay_byte_for_byte(world: World, policy: Policy) -> None:
 
 
 @given(worlds(), policies())
-@settings(FEW, max_examples=60)
+@settings(FEW, max_examples=40)
 def test_every_explanation_agrees_with_the_plan_and_can_be_read(world: World, policy: Policy) -> None:
     plan = plan_cycle(world.snapshot, policy)
 
