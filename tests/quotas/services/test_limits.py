@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 
 import pgtrigger
@@ -23,6 +24,7 @@ from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,
     JobFactory,
+    NodeFactory,
     OperatorFactory,
     ProjectFactory,
     QuotaFactory,
@@ -374,6 +376,32 @@ def test_what_has_ended_is_not_counted() -> None:
     allocation.save()
 
     assert sync_quota(project=project, by=OperatorFactory()) == ()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_recount_waits_for_a_start_that_is_half_way() -> None:
+    project = ProjectFactory()
+    line = QuotaFactory(project=project, hard=9000)
+    attempt = AttemptFactory(job=JobFactory(project=project, state="running", epoch=1))
+    node = NodeFactory()
+    half_way = threading.Event()
+
+    def start() -> None:
+        with transaction.atomic():
+            Quota.objects.filter(pk=line.pk).update(used=F("used") + 1000)
+            half_way.set()
+            time.sleep(0.3)
+            AllocationFactory(attempt=attempt, node=node, cpu_millis=1000)
+        connection.close()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    half_way.wait(10)
+    drifts = sync_quota(project=project, by=None)
+    thread.join()
+
+    line.refresh_from_db()
+    assert (drifts, line.used) == ((), 1000)
 
 
 def test_only_operators_ask_for_a_recount() -> None:
