@@ -87,7 +87,7 @@ def _send_wakeup(cluster_id: int, trigger: str) -> None:
         current_app.send_task(
             PLAN_TASK, args=[cluster_id, trigger], queue="scheduling", retry=False, ignore_result=True
         )
-    except Exception as error:  # noqa: BLE001 - kombu raises many kinds, and beat plans anyway
+    except Exception as error:  # kombu raises many kinds, and beat plans anyway
         log.warning("hints_unavailable", what="wake planner", error=str(error))
 
 

@@ -46,7 +46,11 @@ class AuditEvent(models.Model):
     number = models.BigIntegerField()
     at = models.DateTimeField()
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+"
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="+",
     )
     #: The name at that time: the row outlives the account.
     actor_name = models.CharField(max_length=150)
@@ -80,9 +84,7 @@ class AuditEvent(models.Model):
             models.Index(fields=["action", "-id"], name="audit_by_action"),
         ]
         triggers = [
-            pgtrigger.Protect(
-                name="audit_rows_never_change", operation=pgtrigger.Update | pgtrigger.Delete
-            ),
+            pgtrigger.Protect(name="audit_rows_never_change", operation=pgtrigger.Update | pgtrigger.Delete),
             pgtrigger.Trigger(
                 name="audit_never_truncated",
                 level=pgtrigger.Statement,

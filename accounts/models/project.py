@@ -64,9 +64,7 @@ class ProjectRole(models.TextChoices):
 class Membership(models.Model):
     """One person in one project: viewers look, members submit, leads manage."""
 
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships"
-    )
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=8, choices=ProjectRole, default=ProjectRole.MEMBER)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -76,9 +74,7 @@ class Membership(models.Model):
         ordering = ["project_id", "id"]
         constraints = [
             models.UniqueConstraint(name="membership_once", fields=["user", "project"]),
-            models.CheckConstraint(
-                name="membership_role_known", condition=Q(role__in=ProjectRole.values)
-            ),
+            models.CheckConstraint(name="membership_role_known", condition=Q(role__in=ProjectRole.values)),
         ]
 
     def __str__(self) -> str:

@@ -13,9 +13,7 @@ class ApiToken(models.Model):
     The plain token reads `muster_pat_<prefix>_<secret>`: the prefix finds the row, the digest proves the secret.
     """
 
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens"
-    )
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
     name = models.CharField(max_length=120)
     prefix = models.CharField(max_length=16, unique=True)
     digest = models.CharField(max_length=64)

@@ -51,15 +51,11 @@ class User(AbstractUser):
 
     @property
     def is_operator(self) -> bool:
-        return self.is_active and (
-            self.is_superuser or self.site_role in (SiteRole.OPERATOR, SiteRole.ADMIN)
-        )
+        return self.is_active and (self.is_superuser or self.site_role in (SiteRole.OPERATOR, SiteRole.ADMIN))
 
     @property
     def is_auditor(self) -> bool:
-        return self.is_active and (
-            self.is_superuser or self.site_role in (SiteRole.AUDITOR, SiteRole.ADMIN)
-        )
+        return self.is_active and (self.is_superuser or self.site_role in (SiteRole.AUDITOR, SiteRole.ADMIN))
 
     @property
     def is_site_admin(self) -> bool:

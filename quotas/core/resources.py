@@ -112,7 +112,9 @@ def parse_bytes(text: str | int | float, *, bare_unit: str = "") -> int:
         raise BadAmount(f"{text!r} is not an amount; write for example 16Gi")
     match = _BYTES.fullmatch(str(text))
     if match is None:
-        raise BadAmount(f"{str(text)[:40]!r} is not an amount; write for example 16Gi, 500M or a number of bytes")
+        raise BadAmount(
+            f"{str(text)[:40]!r} is not an amount; write for example 16Gi, 500M or a number of bytes"
+        )
     number, suffix = match.groups()
     try:
         amount = Decimal(number) * _SUFFIXES[(suffix or bare_unit).lower()]
@@ -142,7 +144,9 @@ def cores_to_millis(cores: str | int | float) -> int:
     try:
         millis = Decimal(text.removesuffix("m")) * scale
     except InvalidOperation as broken:
-        raise BadAmount(f"{text[:40]!r} is not a number of cores; write for example 4, 0.5 or 500m") from broken
+        raise BadAmount(
+            f"{text[:40]!r} is not a number of cores; write for example 4, 0.5 or 500m"
+        ) from broken
     if not millis.is_finite() or millis < 0:
         raise BadAmount(f"{text[:40]!r} is not a number of cores; it cannot be negative")
     if millis > MAX_AMOUNT:

@@ -73,9 +73,7 @@ class Quota(models.Model):
                 name="quota_never_passed",
                 when=pgtrigger.Before,
                 operation=pgtrigger.UpdateOf("used"),
-                condition=pgtrigger.Condition(
-                    "NEW.enforce AND NEW.used > OLD.used AND NEW.used > NEW.hard"
-                ),
+                condition=pgtrigger.Condition("NEW.enforce AND NEW.used > OLD.used AND NEW.used > NEW.hard"),
                 func="RAISE check_violation USING MESSAGE = 'quota passed: ' || NEW.resource"
                 " || ' of project ' || NEW.project_id, CONSTRAINT = 'quota_never_passed';",
             ),

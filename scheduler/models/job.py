@@ -130,7 +130,9 @@ class Job(models.Model):
             models.Index(fields=["-created_at", "-number"], name="job_by_age"),
         ]
         constraints = [
-            models.CheckConstraint(name="job_state_known", condition=Q(state__in=[s.value for s in JobState])),
+            models.CheckConstraint(
+                name="job_state_known", condition=Q(state__in=[s.value for s in JobState])
+            ),
             models.CheckConstraint(name="job_priority_range", condition=Q(priority__lte=100)),
             models.CheckConstraint(name="job_has_tasks", condition=Q(tasks__gte=1)),
             models.CheckConstraint(
@@ -142,7 +144,8 @@ class Job(models.Model):
                 condition=Q(gpu_millis=0) | (Q(gpus=1) & Q(gpu_millis__lt=1000)),
             ),
             models.CheckConstraint(
-                name="job_runs_one_thing", condition=~Q(command="", script="") & (Q(command="") | Q(script=""))
+                name="job_runs_one_thing",
+                condition=~Q(command="", script="") & (Q(command="") | Q(script="")),
             ),
             models.CheckConstraint(
                 name="job_ended_has_time",

@@ -47,9 +47,7 @@ class SchedulerProfile(models.Model):
     tie_breakers = models.JSONField(default=list, blank=True)
     #: Later jobs wait until every earlier one has started.
     strict_order = models.BooleanField(default=False)
-    placement = models.CharField(
-        max_length=16, choices=PlacementStrategy, default=PlacementStrategy.BEST_FIT
-    )
+    placement = models.CharField(max_length=16, choices=PlacementStrategy, default=PlacementStrategy.BEST_FIT)
     #: {"sub-score name": weight}; empty takes the built-in weights of the strategy.
     score_weights = models.JSONField(default=dict, blank=True)
     #: Plugin names of the entry point group `muster.plugins`, in order.

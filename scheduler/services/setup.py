@@ -11,7 +11,13 @@ from scheduler.models import Cluster, Partition, PriorityClass, Queue, Scheduler
 
 #: Name, value, aliases, whom it may preempt (C1, C8), what it is for.
 PRIORITY_CLASSES: Final = (
-    ("CRITICAL", 100, [], ["HIGH", "NORMAL", "LOW", "BATCH", "SCAVENGER"], "System work; needs a raised ceiling"),
+    (
+        "CRITICAL",
+        100,
+        [],
+        ["HIGH", "NORMAL", "LOW", "BATCH", "SCAVENGER"],
+        "System work; needs a raised ceiling",
+    ),
     ("HIGH", 75, [], ["NORMAL", "LOW", "BATCH", "SCAVENGER"], "Deadlines and production"),
     ("NORMAL", 50, ["MEDIUM"], ["LOW", "BATCH", "SCAVENGER"], "Everyday work; the default"),
     ("LOW", 25, [], ["SCAVENGER"], "Background work"),

@@ -71,8 +71,7 @@ def move_job(
     job.state, job.generation = to, job.generation + 1
     for name, value in changes.items():
         setattr(job, name, value)
-    event = record_event(job, f"job.{to}", because=because, by=by, at=at, details=details)
-    return event
+    return record_event(job, f"job.{to}", because=because, by=by, at=at, details=details)
 
 
 def record_event(

@@ -45,7 +45,9 @@ class Command(BaseCommand):
             slug="example-university", defaults={"name": "Example University"}
         )
         for name, department, members, limits in PROJECTS:
-            _project(university, name, department, {people[who]: role for who, role in members.items()}, limits)
+            _project(
+                university, name, department, {people[who]: role for who, role in members.items()}, limits
+            )
         self.stdout.write(f"Demo data is there: {len(people)} people, {len(PROJECTS)} projects.")
 
 
