@@ -1,7 +1,7 @@
 """The door for node agents: a small ASGI application beside Django's, so that thousands can wait in it.
 
 A waiting agent costs a coroutine and nothing else. Inside Django's handler each would hold a thread, because
-some of the middleware there is synchronous (docs/decisions/0010). Database work runs in a few threads.
+some of the middleware there is synchronous (docs/decisions/0006). Database work runs in a few threads.
 """
 
 from __future__ import annotations
