@@ -462,6 +462,8 @@ def _funnel(verdicts: Sequence[NodeVerdict], policy: Policy) -> tuple[Gate, ...]
 def _headline(found: Explanation) -> str:
     assert found.headline is not None
     decision = found.headline
+    if CATEGORY[decision.reason] is not ReasonCategory.WAIT:
+        return sentence(decision.reason, decision.facts)  # who goes first changes nothing for it
     return sentence(decision.reason, decision.facts, ahead_jobs=found.ahead_jobs, ahead_gpus=found.ahead_gpus)
 
 
