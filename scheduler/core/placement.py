@@ -81,7 +81,7 @@ class Candidates:
                     self.rooms[gate.name] = headroom
             else:
                 self._outside_gates.append(gate)
-        self._static = self.passing()
+        self._closed = ~self.passing()
         self._rooms = list(self.rooms.values())
         self._columns: list[tuple[str, ScoreColumn, int]] = []
         self._outside_scorers: list[tuple[Scorer, int]] = []
@@ -172,32 +172,37 @@ class Candidates:
 
     def _score(self, rows: Ints | None) -> Floats:
         """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
-        keep = self._static.copy() if rows is None else self._static.take(rows)
-        total: Any = 0.0
+        closed = self._closed if rows is None else self._closed.take(rows)
         for room, need in self._rooms:
-            keep &= (room if rows is None else room.take(rows)) >= need
+            closed = closed | ((room if rows is None else room.take(rows)) < need)
+        total: Any = None
         for _, column, weight in self._columns:
             values = column.column if rows is None else column.column.take(rows)
-            total = total + column.points(values) * weight
+            part = column.weighted(values, weight)
+            total = part if total is None else total + part
+        if total is None:
+            total = np.zeros(len(closed))
         if not self._plain:
             nodes = NodeView(self.workspace, rows)
             for gate in self._outside_gates:
-                keep &= gate.filter(self.question, nodes)
+                closed = closed | ~gate.filter(self.question, nodes)
             for scorer, weight in self._outside_scorers:
                 given = scorer.score(self.question, nodes)
                 total = total if given is None else total + given * weight
-        return np.where(keep, total, NO)
+        np.putmask(total, closed, NO)
+        scores: Floats = total
+        return scores
 
     def _score_row(self, row: int) -> float:
         """`_score` for one node, by the same arithmetic in the same order: caching changes nothing."""
-        if not self._static.item(row):
+        if self._closed.item(row):
             return NO
         for room, need in self._rooms:
             if room.item(row) < need:
                 return NO
         total = 0.0
         for _, column, weight in self._columns:
-            total = total + column.points(column.column.item(row)) * weight
+            total += column.weighted(column.column.item(row), weight)
         return total
 
 

@@ -41,6 +41,12 @@ class ScoreColumn:
             return (values >= self.at_least) * 100.0
         return 100.0 - values if self.flipped else values
 
+    def weighted(self, values: Any, weight: int) -> Any:
+        """`points` times a weight, always a new array, in as few steps as can be."""
+        if self.at_least is not None:
+            return (values >= self.at_least) * (100.0 * weight)
+        return self.points(values) * weight
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnScorer:
