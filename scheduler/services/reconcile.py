@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -209,14 +209,12 @@ def _write_started(node: Node, changes: Sequence[_Change]) -> None:
         [JobState.RUNNING.value, *values],
     )
     ranks = {c.row.job: c for c in changes}
-    for at, rows in _by_time(moved):
-        write_events(
-            [
-                (n, e, "job.running", f"started on {node.name}", json.dumps({"node": node.name}))
-                for n, e in rows
-            ],
-            at=at,
-        )
+    running = sorted((at, number, epoch) for number, epoch, state, at in moved if state == JobState.RUNNING)
+    where = json.dumps({"node": node.name})
+    write_events(
+        [(number, epoch, "job.running", f"started on {node.name}", where) for _, number, epoch in running],
+        at=[at for at, _, _ in running],
+    )
     topics = {outbox.QUEUES_TOPIC, outbox.CLUSTER_TOPIC}
     for number, *_ in moved:
         row = ranks[number].row
@@ -226,15 +224,6 @@ def _write_started(node: Node, changes: Sequence[_Change]) -> None:
             outbox.project_topic(row.project_id),
         }
     outbox.announce_many(topics)
-
-
-def _by_time(moved: Iterable[tuple[Any, ...]]) -> list[tuple[datetime, list[tuple[int, int]]]]:
-    """Jobs that are running now, by the moment they started: one statement for each such moment."""
-    groups: dict[datetime, list[tuple[int, int]]] = {}
-    for number, epoch, state, at in moved:
-        if state == JobState.RUNNING:
-            groups.setdefault(at, []).append((number, epoch))
-    return sorted(groups.items())
 
 
 def _stop_rest_of_gangs(changes: Sequence[_Change]) -> None:

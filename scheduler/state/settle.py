@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -326,15 +326,21 @@ def _write_events(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at:
     write_events(rows, at=at)
 
 
-def write_events(rows: list[tuple[int, int, str, str, str]], *, at: datetime) -> None:
-    """Events as (job number, epoch, kind, because, details in JSON), in this order, in one statement."""
+def write_events(
+    rows: Sequence[tuple[int, int, str, str, str]], *, at: datetime | Sequence[datetime]
+) -> None:
+    """Events as (job number, epoch, kind, because, details in JSON), in this order, in one statement.
+
+    `at` is the moment of all, or of each.
+    """
     if rows:
+        moments = [at] * len(rows) if isinstance(at, datetime) else list(at)
         _run(
             "INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)"
-            " SELECT number, epoch, kind, because, details::jsonb, %s"
-            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[])"
-            " WITH ORDINALITY AS e(number, epoch, kind, because, details, place) ORDER BY place",
-            [at, *(list(column) for column in zip(*rows, strict=True))],
+            " SELECT number, epoch, kind, because, details::jsonb, at"
+            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])"
+            " WITH ORDINALITY AS e(number, epoch, kind, because, details, at, place) ORDER BY place",
+            [*(list(column) for column in zip(*rows, strict=True)), moments],
         )
 
 

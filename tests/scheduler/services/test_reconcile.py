@@ -226,8 +226,8 @@ def test_many_reports_cost_what_one_costs(world: World, django_assert_max_num_qu
     assignments = orders_for(node, {}).assignments
     assert len(assignments) == 40
     reports = [
-        Report(task=a["task"], epoch=1, state="succeeded", pid=7, started_ago_ms=3, exit_code=0)
-        for a in assignments
+        Report(task=a["task"], epoch=1, state="succeeded", pid=7, started_ago_ms=number, exit_code=0)
+        for number, a in enumerate(assignments)
     ]
 
     with django_assert_max_num_queries(34):
