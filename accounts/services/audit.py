@@ -52,7 +52,8 @@ def record(
     Last, because the head of the chain stays locked until that transaction ends. A batch is one row: pass a
     Thing that names it. Secrets never belong in `before` or `after`.
     """
-    with transaction.atomic():
+    # No savepoint: a row that cannot be written must take the change it tells of with it.
+    with transaction.atomic(savepoint=False):
         shard = (by.pk if by is not None and by.pk else 0) % SHARDS
         length, head, now = _lock_head(shard)
         known = context.current()
