@@ -293,7 +293,9 @@
     if (!button) {
       button = region.pill = document.createElement("button");
       button.type = "button";
-      button.className = "btn small live-pill";
+      button.className = "btn small primary live-pill";
+      // Over the page, not in it: in it, it would itself move the rows.
+      Object.assign(button.style, { position: "fixed", left: "50%", bottom: "24px", transform: "translateX(-50%)", zIndex: 40 });
       button.dataset.livePill = "";
       button.addEventListener("click", () => region.release());
       region.element.before(button);
