@@ -200,7 +200,7 @@ def churn(nodes: int, decisions: int, seed: int = 1) -> tuple[float, float]:
 
 @benchmark("array_call_us")
 def array_call() -> Figures:
-    """How fast this machine is just now: one small NumPy call, p50. About 0.5 on the reference core when quiet.
+    """How fast this machine is just now: one small NumPy call, p50. Prototypes found 0.4 to 0.6.
 
     The figures of the core are mostly such calls: twice this is twice those.
     """
