@@ -23,7 +23,7 @@ from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.services.logs import read_log
-from scheduler.services.preview import explain_job
+from scheduler.services.preview import NodeLine, explain_job
 from scheduler.web.reads import exit_words
 from scheduler.web.submit import funnel
 
@@ -171,11 +171,15 @@ def _why(job: Job, user: User) -> dict[str, Any]:
         "found": found,
         "funnel": funnel(found.gates),
         "others": [b for b in found.blockers if b.code != found.reason_code],
-        "nodes_shown": found.node_table[:MOST_NODES],
+        "nodes_shown": sorted(found.node_table, key=_usable_first)[:MOST_NODES],
         "nodes_left": max(0, len(found.node_table) - MOST_NODES),
         "priority_word": dict(priority_names()).get(job.priority, ""),
         "pending": job.state in PENDING,
     }
+
+
+def _usable_first(node: NodeLine) -> tuple[bool, int, str]:
+    return node.gate is not None, -node.slots, node.name
 
 
 def _log(job: Job, stream: str, whole_page: bool) -> dict[str, Any]:
