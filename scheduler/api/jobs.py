@@ -73,8 +73,10 @@ class Jobs(JobView):
     @once
     def post(self, request: Request) -> Response:
         """Submit a job; amounts are per task. An array answers its first job."""
-        job = services.submit_job(payload=body_of(request), by=person(request), via="api")
-        job._prefetched_objects_cache = {"attempts": []}  # type: ignore[attr-defined]  # it has none yet
+        body = body_of(request)
+        job = services.submit_job(payload=body, by=person(request), via="api")
+        nothing_yet = ("attempts",) if body.get("depends_on") else ("attempts", "dependencies")
+        job._prefetched_objects_cache = {name: [] for name in nothing_yet}  # type: ignore[attr-defined]
         return Response(
             self.whole(job), status=status.HTTP_201_CREATED, headers={"Location": f"/api/v1/jobs/{job.uuid}"}
         )

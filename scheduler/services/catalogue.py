@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from accounts.models import Project, User
 from accounts.selectors import submit_projects, visible_projects
@@ -12,12 +12,20 @@ from quotas.models import Quota
 from scheduler.models import PriorityClass, Queue
 from scheduler.services.inputs import Inputs
 
+# Read with every submission: building these statements anew each time costs more than running them.
+_QUEUES: Final = "SELECT * FROM scheduler_queue ORDER BY cluster_id, is_default DESC, priority DESC, name"
+_QUOTAS: Final = """
+SELECT * FROM quotas_quota WHERE project_id = %s AND hard IS NOT NULL AND enforce ORDER BY resource
+"""
+
 
 class Catalogue:
     """Answers for many requests of one person with a fixed number of queries."""
 
     def __init__(self, user: User) -> None:
         self.user = user
+        #: Sizes of requests that were found to fit (`specs.parse_job`).
+        self.fitting: set[tuple[Any, ...]] = set()
         self._quotas: dict[int, list[Quota]] = {}
 
     def project(self, inputs: Inputs) -> Project | None:
@@ -107,9 +115,7 @@ class Catalogue:
 
     def quotas(self, project: Project) -> list[Quota]:
         if project.pk not in self._quotas:
-            self._quotas[project.pk] = list(
-                Quota.objects.filter(project=project, hard__isnull=False, enforce=True)
-            )
+            self._quotas[project.pk] = list(Quota.objects.raw(_QUOTAS, [project.pk]))
         return self._quotas[project.pk]
 
     def priority_named(self, name: Any) -> int | None:
@@ -131,9 +137,7 @@ class Catalogue:
     def _queues(self) -> list[Queue]:
         """Those open to all and those of the person's projects: others are not for their eyes."""
         mine = {project.pk for project in self._projects}
-        rows = Queue.objects.select_related("cluster").order_by(
-            "cluster_id", "-is_default", "-priority", "name"
-        )
+        rows = Queue.objects.raw(_QUEUES)
         return [queue for queue in rows if queue.project_id is None or queue.project_id in mine]
 
     @cached_property
