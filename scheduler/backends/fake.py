@@ -48,9 +48,7 @@ class FakeBackend:
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
         self._require_up()
         for assignment in assignments:
-            self.tasks.setdefault(
-                (assignment["task"], assignment["epoch"]), FakeTask(assignment, node)
-            )
+            self.tasks.setdefault((assignment["task"], assignment["epoch"]), FakeTask(assignment, node))
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None:
         self._require_up()

@@ -374,3 +374,64 @@ def test_another_boot_ends_what_ran(tmp_path: Path) -> None:
     assert (record["state"], record["lost"]) == ("ended", True)
     assert record["text"] == "Its end was not seen: the machine was restarted."
     later.journal.close()
+
+
+class _Nvml:
+    """The part of NVML that the inventory asks; its second device does not tell its temperature."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return b"GPU-%d" % handle
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return type("Memory", (), {"total": 80 * 2**30, "used": 3 * 2**30})
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
+        return type("Pci", (), {"busId": b"00000000:FF:00.0"})
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return type("Rates", (), {"gpu": 97})
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        if handle == 1:
+            raise self.NVMLError
+        return 61
+
+
+def test_real_gpus_are_described_as_far_as_they_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", _Nvml())  # type: ignore[arg-type]
+
+    first, second = take_inventory(Overrides(), tmp_path)["devices"]
+
+    assert first == {
+        "index": 0, "uuid": "GPU-0", "model": "H100", "memory_mib": 81920, "numa_domain": 0, "healthy": True,
+        "fake": False, "memory_used_mib": 3072, "utilisation_percent": 97, "temperature_c": 61,
+    }  # fmt: skip
+    assert second.keys() == first.keys() - {"temperature_c"}
+
+
+def test_a_machine_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class NoDriver(_Nvml):
+        def nvmlInit(self) -> None:
+            raise self.NVMLError
+
+    monkeypatch.setitem(sys.modules, "pynvml", NoDriver())  # type: ignore[arg-type]
+
+    assert take_inventory(Overrides(), tmp_path)["devices"] == []
