@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import Q
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -222,7 +223,7 @@ class JobStates(ApiView):
         numbers = [ref for ref in refs if isinstance(ref, int)]
         uuids = [ref for ref in refs if ref is not None and not isinstance(ref, int)]
         rows = visible_jobs(person(request)).select_related(None).order_by("number")
-        rows = rows.filter(number__in=numbers) | rows.filter(uuid__in=uuids)
+        rows = rows.filter(Q(number__in=numbers) | Q(uuid__in=uuids))
         results: list[dict[str, Any]] = [
             {
                 "id": str(uuid),

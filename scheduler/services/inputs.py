@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -32,6 +32,12 @@ class Inputs:
     def __init__(self, payload: Mapping[str, Any], *, under: str = "") -> None:
         self.payload = payload
         self.under = under
+        # Absent, null and an empty string (as forms send) are one and the same.
+        self._said = {
+            name: value
+            for name, value in payload.items()
+            if value is not None and not (isinstance(value, str) and not value.strip())
+        }
         self.problems: list[FieldProblem] = []
         self.denied = False
 
@@ -41,14 +47,13 @@ class Inputs:
         self.denied = self.denied or denied
 
     def given(self, name: str) -> Any:
-        """The value, or None when it is absent, null or an empty string (as forms send)."""
-        value = self.payload.get(name)
-        return None if isinstance(value, str) and not value.strip() else value
+        """The value, or None when it was left out."""
+        return self._said.get(name)
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        names = sorted(known)
+    def refuse_unknown(self, known: Collection[str]) -> None:
         for name in self.payload:
-            if name not in names:
+            if name not in known:
+                names = sorted(known)
                 shown = str(name)[:60]
                 near = difflib.get_close_matches(shown, names, n=1, cutoff=0.6)
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}."
@@ -131,10 +136,13 @@ class Inputs:
             return {}
         return dict(value)
 
-    def listing(self, name: str, *, most: int) -> list[Any]:
+    def listing(self, name: str, *, most: int, or_one: bool = False) -> list[Any]:
+        """A list; with `or_one` a single value counts as a list of one."""
         value = self.given(name)
         if value is None:
             return []
+        if or_one and not isinstance(value, (list, tuple)):
+            return [value]
         if not isinstance(value, (list, tuple)):
             self.wrong(name, f"Has to be a list, not {_kind(value)}.", code="not-a-list")
             return []

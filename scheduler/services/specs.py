@@ -190,17 +190,22 @@ def parse_job(
         "array_max_running": array_max_running,
     }
     if project is not None and queue is not None and not inputs.problems:
-        check_fit(
-            inputs,
-            per_task=per_task,
-            gpu_model=gpu_model,
-            tasks=tasks,
-            nodes=nodes,
-            tasks_per_node=tasks_per_node,
-            project=project,
-            quotas=catalogue.quotas(project),
-            cluster_id=queue.cluster_id,
-        )
+        # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
+        size = (per_task, gpu_model, tasks, nodes, tasks_per_node, project.pk, queue.cluster_id)
+        if size not in catalogue.fitting:
+            check_fit(
+                inputs,
+                per_task=per_task,
+                gpu_model=gpu_model,
+                tasks=tasks,
+                nodes=nodes,
+                tasks_per_node=tasks_per_node,
+                project=project,
+                quotas=catalogue.quotas(project),
+                cluster_id=queue.cluster_id,
+            )
+            if not inputs.problems:
+                catalogue.fitting.add(size)
     inputs.finish("The job cannot be taken as it is")
     assert project is not None  # otherwise there was a problem
     assert queue is not None

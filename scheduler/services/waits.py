@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.db.models import Q
+
 from accounts.models import User
 from scheduler.models import DependencyKind, Job
 from scheduler.selectors import visible_jobs
@@ -43,13 +45,8 @@ def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
 
     A cycle cannot be made: only jobs that exist already can be named.
     """
-    value = inputs.given("depends_on")
-    if value is None:
-        return ()
-    if isinstance(value, (str, int, Mapping)):
-        inputs = _with_list(inputs, [value])
     wanted: list[tuple[str, int | uuid.UUID, str]] = []
-    for number, item in enumerate(inputs.listing("depends_on", most=MAX_DEPENDENCIES)):
+    for number, item in enumerate(inputs.listing("depends_on", most=MAX_DEPENDENCIES, or_one=True)):
         at, kind, job = f"depends_on/{number}", "success", item
         if isinstance(item, Mapping):
             for name in set(item) - {"job", "type"}:
@@ -69,17 +66,12 @@ def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
     return _resolve(inputs, wanted, by=by) if wanted else ()
 
 
-def _with_list(inputs: Inputs, items: list[Any]) -> Inputs:
-    inputs.payload = {**inputs.payload, "depends_on": items}
-    return inputs
-
-
 def _resolve(
     inputs: Inputs, wanted: list[tuple[str, int | uuid.UUID, str]], *, by: User
 ) -> tuple[DependsOn, ...]:
     numbers = [ref for _, ref, _ in wanted if isinstance(ref, int)]
     uuids = [ref for _, ref, _ in wanted if isinstance(ref, uuid.UUID)]
-    rows = visible_jobs(by).filter(number__in=numbers) | visible_jobs(by).filter(uuid__in=uuids)
+    rows = visible_jobs(by).filter(Q(number__in=numbers) | Q(uuid__in=uuids))
     jobs: dict[int | uuid.UUID, Job] = {}
     for job in rows.select_related(None).only("number", "uuid", "name", "state"):
         jobs[job.number] = jobs[job.uuid] = job
