@@ -176,8 +176,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value, 20_000)
     if isinstance(value, float):
-        # jsonb keeps numbers in decimal: 1e22 would come back as an integer.
-        return value if value == 0 or 1e-4 <= abs(value) < 1e15 else str(value)
+        # jsonb keeps numbers in decimal: 1e22 would come back as an integer, and -0.0 as 0.0.
+        return value + 0.0 if value == 0 or 1e-4 <= abs(value) < 1e15 else str(value)
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
     if isinstance(value, (Decimal, UUID, date)):
