@@ -18,20 +18,22 @@ from urllib.parse import urlsplit
 
 from tests.support.stack import ROOT, Stack, scratch_state, wait_until
 
+PEOPLE = 8
 Payload = dict[str, Any] | list[dict[str, Any]]
 
 
 @dataclass
 class Portal:
-    """The running stack, one person with a token, and agents that are started when a benchmark needs them."""
+    """The running stack, people with tokens, and agents that are started when a benchmark needs them."""
 
     stack: Stack
-    token: str = ""
+    tokens: list[str] = field(default_factory=list)
     project: str = "bench"
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def client(self) -> Client:
-        return Client(self.stack.base_url, self.token)
+    def client(self, person: int = 0) -> Client:
+        """A caller with a connection of its own; each person has an audit chain of their own."""
+        return Client(self.stack.base_url, self.tokens[person])
 
     def start_agents(self, count: int, *, cpus: int) -> None:
         """Virtual nodes on this machine; their jobs are real processes."""
@@ -91,7 +93,7 @@ def portal() -> Portal:
     atexit.register(running.stop)
     running.stack.start()
     _use_its_rows(running.stack)
-    running.token = _a_person(running.project)
+    running.tokens = _people(running.project)
     return running
 
 
@@ -116,12 +118,16 @@ def _use_its_rows(stack: Stack) -> None:
     django.setup()
 
 
-def _a_person(project_slug: str) -> str:
+def _people(project_slug: str) -> list[str]:
     from accounts.models import Membership, Organization, Project, User
     from accounts.services.tokens import issue_token
 
     organization = Organization.objects.create(name="Bench", slug=project_slug)
     project = Project.objects.create(organization=organization, name="Bench", slug=project_slug)
-    person = User.objects.create(username="bench", default_project=project)
-    Membership.objects.create(user=person, project=project, role="lead")
-    return issue_token(user=person, by=person, name="bench", scopes=["jobs:read", "jobs:write"], days=1)[1]
+    tokens = []
+    for number in range(PEOPLE):
+        person = User.objects.create(username=f"bench{number}", default_project=project)
+        Membership.objects.create(user=person, project=project, role="lead")
+        scopes = ["jobs:read", "jobs:write"]
+        tokens.append(issue_token(user=person, by=person, name="bench", scopes=scopes, days=1)[1])
+    return tokens

@@ -62,7 +62,7 @@ def rows_of_plans() -> Figures:
 
 @benchmark("submit_jobs_per_s", "submit_bulk_jobs_per_s")
 def submissions() -> Figures:
-    """Jobs accepted through REST: eight callers with one job a request, then one with 1,000 a request."""
+    """Jobs accepted through REST: eight people with one job a request, then one with 1,000 a request."""
     running = portal()
     from scheduler.models import Cluster
 
@@ -76,7 +76,7 @@ def submissions() -> Figures:
             client.post("jobs", payload)
 
     submit(running.client(), 20)
-    clients = [running.client() for _ in range(CLIENTS)]
+    clients = [running.client(person) for person in range(CLIENTS)]
     threads = [threading.Thread(target=submit, args=(client, SUBMISSIONS // CLIENTS)) for client in clients]
     began = time.perf_counter()
     for thread in threads:
@@ -140,7 +140,7 @@ def _jobs(queue: Queue, count: int) -> None:
     from scheduler.models import Job
 
     person, project, now = (
-        User.objects.get(username="bench"),
+        User.objects.get(username="bench0"),
         Project.objects.get(slug="bench"),
         datetime.now(UTC),
     )
