@@ -10,6 +10,7 @@ from scheduler.services.reconcile import reconcile_all
 
 @shared_task
 def plan_cluster(cluster_id: int, trigger: str) -> None:
+    cycles.rest(cluster_id)
     cycles.run_cycle(cluster_id=cluster_id, trigger=trigger)
 
 

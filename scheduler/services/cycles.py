@@ -30,6 +30,7 @@ MAX_ROUNDS: Final = 3
 #: How long a cycle that was asked for waits for the one before it to end.
 PATIENCE_SECONDS: Final = 2.0
 _NAP_SECONDS: Final = 0.01
+LONGEST_REST_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def run_cycle(
     change the first one did not see any more is planned now and not at the next tick of the clock.
     """
     lease = _take_lease(cluster_id, holder or leases.new_holder(), patience_seconds)
+    began = time.monotonic()
     result = CycleResult(cluster_id)
     if lease is None:
         return result
@@ -90,7 +92,21 @@ def run_cycle(
         log.warning("lease_lost", scope=lost.args[0], cluster=cluster_id)
     finally:
         leases.release(lease)
+        ended = time.monotonic()
+        _rested_at[cluster_id] = ended + min(ended - began, LONGEST_REST_SECONDS)
     return result
+
+
+def rest(cluster_id: int) -> None:
+    """Wait as long as this process's last cycle of this cluster took, from its end.
+
+    Under a storm of changes planning takes at most half of the time, and each cycle sees more of them at
+    once; after a pause nobody waits.
+    """
+    time.sleep(max(0.0, _rested_at.get(cluster_id, 0.0) - time.monotonic()))
+
+
+_rested_at: dict[int, float] = {}
 
 
 def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -212,6 +213,29 @@ def test_a_planner_that_lost_its_lease_while_it_thought_writes_nothing(
     job.refresh_from_db()
     assert job.state == JobState.QUEUED
     assert Lease.objects.get().holder == "new"
+
+
+def test_under_a_storm_of_changes_planning_rests_as_long_as_it_worked(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    plan_cycle = cycles.plan_cycle
+
+    def slow_plan(*args: Any, **kwargs: Any) -> Plan:
+        time.sleep(0.2)
+        return plan_cycle(*args, **kwargs)
+
+    monkeypatch.setattr(cycles, "plan_cycle", slow_plan)
+    cycles.rest(world.cluster.pk)  # nothing was planned yet: nobody waits
+    world.plan()
+    monkeypatch.setattr(time, "sleep", slept.append)
+
+    cycles.rest(world.cluster.pk)
+    monkeypatch.setattr(cycles, "_rested_at", {world.cluster.pk: time.monotonic() - 1})
+    cycles.rest(world.cluster.pk)
+
+    assert 0.1 < slept[0] <= cycles.LONGEST_REST_SECONDS
+    assert slept[1] == 0
 
 
 # ------------------------------------------------------------------ crashes
