@@ -176,7 +176,7 @@ def notes_on(job: Job) -> list[str]:
     notes = []
     if job.tasks > 1:
         notes.append(
-            f"Each of the {job.tasks} tasks runs the script, as srun would; MUSTER_RANK tells them apart. "
+            f"Each of the {job.tasks} tasks runs the script, as srun would; RANK tells them apart. "
             "Slurm itself runs it once, on the first node."
         )
     return notes

@@ -155,11 +155,6 @@ class Inputs:
         """Raise all problems, as a denial when one of them is a refused right."""
         if not self.problems:
             return
-        text = (
-            self.problems[0].message
-            if len(self.problems) == 1
-            else f"{message} ({len(self.problems)} problems)."
-        )
         if self.denied:
             refused = next(p for p in self.problems if p.code in DENIALS)
             raise NotAllowed(
@@ -169,11 +164,11 @@ class Inputs:
                 way_out=WAY_OUT,
                 refused=("submit", Thing("job", label=f"{refused.field}: {refused.message}")),
             )
-        code = (
-            self.problems[0].code
-            if self.problems[0].code in HEADLINES and len(self.problems) == 1
-            else "invalid"
-        )
+        text = f"{message}: {len(self.problems)} things are wrong. {self.problems[0].message}"
+        if len(self.problems) <= 2:
+            text = " ".join(problem.message for problem in self.problems)
+        codes = [problem.code for problem in self.problems]
+        code = codes[0] if all(code in HEADLINES for code in codes) else "invalid"
         raise InvalidInput(message=text, code=code, problems=self.problems, way_out=WAY_OUT)
 
 
@@ -181,7 +176,7 @@ class Inputs:
 DENIALS: Final = frozenset(
     {"project-not-usable", "queue-not-usable", "above-priority-ceiling", "role-too-low"}
 )
-#: Problems that name the whole refusal when they stand alone.
+#: Problems that name the whole refusal when there are no others.
 HEADLINES: Final = frozenset({"can-never-fit", "exceeds-quota", "exceeds-wall-time"})
 WAY_OUT: Final = "Correct the fields named in errors and send it again; nothing was written."
 

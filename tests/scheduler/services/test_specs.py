@@ -119,7 +119,7 @@ def test_times_are_read_in_every_form(portal: Portal, text: object, seconds: int
         {"array": "9-0"}, {"array": "0-99999999"}, {"array": "a"}, {"array": "0-9%0"}, {"max_restarts": 101},
         {"restart_policy": "maybe"}, {"preemptible": "perhaps"}, {"working_dir": "here"},
         {"job_type": "Two words"}, {"labels": ["a"]}, {"labels": {"!": "x"}}, {"env": {"1A": "x"}},
-        {"env": {"A": {"b": 1}}}, {"env": {"MUSTER_RANK": "3"}}, {"env": {"A": "x\0y"}},
+        {"env": {"A": {"b": 1}}}, {"env": {"MUSTER_TASK_RANK": "3"}}, {"env": {"A": "x\0y"}},
         {"tolerations": [{"operator": "Like"}]}, {"tolerations": {"key": "x"}}, {"node_selector": {"a b": "c"}},
         {"affinity": {"required": [[{"key": "a", "operator": "In"}]]}}, {"affinity": {"must": []}},
         {"affinity": {"preferred": [{"weight": 0, "requirements": [{"key": "a", "values": ["b"]}]}]}},
