@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """One agent. Its GPUs are made up and say so in its labels; its processes are real."""
+    """One agent. Made-up GPUs say so in its labels; real ones belong to one agent of a machine only."""
 
     name: str
     cpus: int
     memory_mib: int
     fake_gpus: str = ""
+    has_real_gpus: bool = False
     labels: str = ""
     numa_domains: int = 1
 
@@ -21,6 +22,8 @@ class LocalNode:
         arguments = ["--name", self.name, "--cpus", str(self.cpus), "--memory-mib", str(self.memory_mib)]
         if self.fake_gpus:
             arguments += ["--fake-gpus", self.fake_gpus]
+        elif not self.has_real_gpus:
+            arguments += ["--no-gpus"]
         if self.numa_domains > 1:
             arguments += ["--numa-domains", str(self.numa_domains)]
         if self.labels:
@@ -32,7 +35,7 @@ PLAIN = "demo=true"
 SIMULATED = "demo=true,gpus=simulated"
 # A small cluster with something to decide: two plain machines, and two kinds of GPU.
 DEMO = (
-    LocalNode("node-1", cpus=8, memory_mib=32 * 1024, labels=PLAIN),
+    LocalNode("node-1", cpus=8, memory_mib=32 * 1024, labels=PLAIN, has_real_gpus=True),
     LocalNode("node-2", cpus=8, memory_mib=32 * 1024, labels=PLAIN),
     LocalNode(
         "node-3", cpus=32, memory_mib=256 * 1024, fake_gpus="4xA100-80GB", labels=SIMULATED, numa_domains=2
@@ -46,7 +49,10 @@ DEMO = (
 def demo_nodes(count: int) -> list[LocalNode]:
     """The first nodes of the demo cluster; further ones repeat its kinds."""
     kinds = [DEMO[index % len(DEMO)] for index in range(count)]
-    return [replace(kind, name=f"node-{index}") for index, kind in enumerate(kinds, start=1)]
+    return [
+        replace(kind, name=f"node-{index}", has_real_gpus=index == 1)
+        for index, kind in enumerate(kinds, start=1)
+    ]
 
 
 def this_machine(count: int) -> list[LocalNode]:
@@ -56,6 +62,11 @@ def this_machine(count: int) -> list[LocalNode]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return [
-        LocalNode(f"node-{index}", cpus=max(1, cores // count), memory_mib=memory_mib // count)
+        LocalNode(
+            f"node-{index}",
+            cpus=max(1, cores // count),
+            memory_mib=memory_mib // count,
+            has_real_gpus=index == 1,
+        )
         for index in range(1, count + 1)
     ]

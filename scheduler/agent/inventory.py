@@ -28,6 +28,7 @@ class Overrides:
     memory_mib: int | None = None
     storage_mib: int | None = None
     fake_gpus: str = ""
+    no_gpus: bool = False
     labels: dict[str, str] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
     numa_domains: int | None = None
@@ -39,7 +40,7 @@ class BadFakeGpus(ValueError):
 
 def take_inventory(overrides: Overrides, state: Path) -> dict[str, Any]:
     """Everything the server should know of this machine, in its units."""
-    devices = parse_fake_gpus(overrides.fake_gpus) if overrides.fake_gpus else real_gpus()
+    devices = _devices(overrides)
     domains = overrides.numa_domains or numa_domains()
     if overrides.fake_gpus:
         for position, device in enumerate(devices):
@@ -86,6 +87,12 @@ def storage_mib(state: Path) -> int:
 
 def numa_domains() -> int:
     return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
+
+
+def _devices(overrides: Overrides) -> list[dict[str, Any]]:
+    if overrides.fake_gpus:
+        return parse_fake_gpus(overrides.fake_gpus)
+    return [] if overrides.no_gpus else real_gpus()
 
 
 def parse_fake_gpus(text: str) -> list[dict[str, Any]]:

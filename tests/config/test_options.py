@@ -91,3 +91,12 @@ def test_hosts_follow_the_address() -> None:
     assert allowed_hosts("127.0.0.1") == ["localhost", "127.0.0.1", "[::1]", "127.0.0.1"]
     assert "192.0.2.1" in allowed_hosts("192.0.2.1")
     assert "*" not in allowed_hosts("0.0.0.0")
+
+
+def test_real_gpus_are_offered_by_one_agent_of_a_machine() -> None:
+    for nodes in (demo_nodes(6), this_machine(3)):
+        offering = [
+            node.name for node in nodes if not {"--no-gpus", "--fake-gpus"} & set(node.agent_arguments())
+        ]
+
+        assert offering == ["node-1"]
