@@ -46,7 +46,6 @@ INSTALLED_APPS = [
     "django_htmx",
     "django_structlog",
     "axes",
-    "rules",
     "pgtrigger",
     "pghistory",
     "accounts",
@@ -127,12 +126,6 @@ CACHES = {
         "OPTIONS": {"socket_connect_timeout": 0.5, "socket_timeout": 0.5},
     }
 }
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "prefix": "muster-live"},
-    }
-}
 SESSION_ENGINE = "django.contrib.sessions.backends.db"
 
 CELERY_BROKER_URL = REDIS_URL
@@ -197,7 +190,6 @@ CELERY_BEAT_SCHEDULE = {
 
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",  # first: it refuses before a password is looked at
-    "rules.permissions.ObjectPermissionBackend",
     "accounts.backends.PasswordBackend",
 ]
 PASSWORD_HASHERS = [
