@@ -14,8 +14,6 @@ MUSTER_SHAPES_SECONDS = env.float("MUSTER_SHAPES_SECONDS", default=5.0)
 #: Requests a second that one token or person may make on average, and at once; 0 takes the limit away.
 MUSTER_API_RATE = env.float("MUSTER_API_RATE", default=500.0)
 MUSTER_API_BURST = env.int("MUSTER_API_BURST", default=3000)
-#: Answers kept for a repeated Idempotency-Key.
-MUSTER_KEEP_IDEMPOTENCY_HOURS = env.int("MUSTER_KEEP_IDEMPOTENCY_HOURS", default=24)
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
