@@ -66,7 +66,7 @@ class SchedulerTrigger(ApiView):
     """`/jobs/scheduler/trigger`"""
 
     serializer_class = TriggerAnswerSerializer
-    required_scopes = {"POST": "nodes:write"}
+    required_scopes = {"POST": "jobs:write"}
     schema_tags = ["scheduler"]
 
     @extend_schema(

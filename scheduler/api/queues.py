@@ -105,7 +105,7 @@ class Queues(ApiView):
     serializer_class = QueueSerializer
     pagination_class = NewestFirst
     page_ordering = ("pk",)
-    required_scopes = {"GET": "nodes:read"}
+    required_scopes = {"GET": "jobs:read"}
     schema_tags = ["queues"]
 
     @extend_schema(
@@ -132,7 +132,7 @@ class QueueDetail(ApiView):
 
     queryset = Queue.objects.none()
     serializer_class = QueueSerializer
-    required_scopes = {"GET": "nodes:read", "PATCH": "nodes:write"}
+    required_scopes = {"GET": "jobs:read", "PATCH": "nodes:write"}
     schema_tags = ["queues"]
 
     def answer(self, queue: Queue) -> Response:
@@ -192,7 +192,7 @@ class QueueSummary(ApiView):
     """`/queue`"""
 
     serializer_class = QueueSummarySerializer
-    required_scopes = {"GET": "nodes:read"}
+    required_scopes = {"GET": "jobs:read"}
     schema_tags = ["queues"]
 
     @extend_schema(operation_id="queue_status", responses=QueueSummarySerializer)

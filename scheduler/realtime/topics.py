@@ -54,7 +54,7 @@ class Source:
 KINDS: Final = {"cluster": False, "queues": False, "jobs": False, "job": True, "log": True}
 SCOPES: Final = {
     "cluster": "nodes:read",
-    "queues": "nodes:read",
+    "queues": "jobs:read",
     "jobs": "jobs:read",
     "job": "jobs:read",
     "log": "jobs:read",
