@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection, models, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, models, transaction
 
 from accounts import context
 from accounts.errors import MusterError
@@ -80,8 +81,7 @@ def record(
             previous_hash=head,
         )
         event.hash = row_hash(event, signing_keys()[0])
-        event.save(force_insert=True)
-        AuditChain.objects.filter(shard=shard).update(length=event.number, head=event.hash)
+        _append(event)
     return event
 
 
@@ -205,6 +205,29 @@ def _lock_head(shard: int) -> tuple[int, str, datetime]:
                 return row
             AuditChain.objects.bulk_create([AuditChain(shard=shard, head=NO_HASH)], ignore_conflicts=True)
     raise RuntimeError(f"audit chain {shard} cannot be made")
+
+
+def _append(event: AuditEvent) -> None:
+    """Write the row and move the head of its chain, in one statement."""
+    sql, fields = _append_statement()
+    values = [field.get_db_prep_save(getattr(event, field.attname), connection) for field in fields]
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [*values, event.number, event.hash, event.shard])
+        (event.pk,) = cursor.fetchone()
+    event._state.adding, event._state.db = False, DEFAULT_DB_ALIAS
+
+
+@cache
+def _append_statement() -> tuple[str, list[models.Field[Any, Any]]]:
+    fields = [field for field in AuditEvent._meta.concrete_fields if not field.primary_key]
+    columns = ", ".join(str(field.column) for field in fields)
+    sql = f"""
+        WITH written AS (
+            INSERT INTO accounts_auditevent ({columns}) VALUES ({", ".join(["%s"] * len(fields))}) RETURNING id
+        )
+        UPDATE accounts_auditchain SET length = %s, head = %s WHERE shard = %s RETURNING (SELECT id FROM written)
+        """  # noqa: S608  nothing but names of columns
+    return sql, fields
 
 
 def _project_id(project: Project | None, thing: models.Model | Thing) -> int | None:
