@@ -241,7 +241,7 @@ def test_a_push_plans_at_once_and_counts(transactional_db: None) -> None:
     lead = client.post(
         f"{V1}/jobs/scheduler/trigger",
         {"project_id": portal.cast.project.pk},
-        headers=bearer(portal.cast.lead, "nodes:write"),
+        headers=bearer(portal.cast.lead, "jobs:write"),
     )
     owner = client.post(f"{V1}/jobs/scheduler/trigger", headers=bearer(portal.cast.owner, "admin"))
 
