@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.core.standing import Preemption
+
 #: Orders a cycle knows (`ordering.ORDERS` holds their functions).
 POLICIES: Final = ("fifo", "priority")
 
 #: Where tasks go among the nodes that can take them.
-PLACEMENTS: Final = ("best_fit", "spread")
+PLACEMENTS: Final = ("best_fit", "spread", "frag")
 
 #: Columns an order may be broken by after its own, all ascending unless the name starts with "-".
 TIE_BREAKERS: Final = ("eligible_ms", "submitted_ms", "-priority", "tasks", "time_limit_seconds")
+
+#: How later jobs may pass earlier ones that wait for room (`backfill.take_turns`).
+BACKFILLS: Final = ("none", "easy", "conservative", "aggressive", "deadline")
+
+#: Who is tried first in the gaps.
+BACKFILL_ORDERS: Final = ("queue", "shortest")
 
 #: Every built-in filter, cheapest first: a node is charged to the first that turns it away.
 FILTERS: Final = (
@@ -41,6 +49,12 @@ class Policy:
     with the reason Priority). Without it a later job may start whenever it fits, which can make a large
     job wait long while small ones keep arriving.
 
+    `backfill` "none": a later job starts whenever it fits. "easy": only if it does not move the expected start
+    of the first that does not fit. "conservative": of the first `backfill_promises`. "aggressive": as easy, but
+    that start may move by up to `backfill_delay_seconds` in all. "deadline": of the first, and of jobs with a
+    deadline. `backfill_scan` bounds how many jobs are tried in the gaps (0 = all);
+    jobs above `backfill_max_priority` never pass others.
+
     `weights` are (scorer, weight) pairs that replace those of the placement; empty takes the placement's own.
     `plugins` names outside plugins, in order; the caller of `plan_cycle` hands over the objects.
     """
@@ -52,6 +66,13 @@ class Policy:
     weights: tuple[tuple[str, int], ...] = ()
     filters: tuple[str, ...] = FILTERS
     plugins: tuple[str, ...] = ()
+    backfill: str = "none"
+    backfill_order: str = "queue"
+    backfill_promises: int = 16
+    backfill_delay_seconds: int = 0
+    backfill_scan: int = 0
+    backfill_max_priority: int = 100
+    preemption: Preemption = Preemption()
 
     def __post_init__(self) -> None:
         for what, given, known in (
@@ -59,9 +80,15 @@ class Policy:
             ("placement", (self.placement,), PLACEMENTS),
             ("tie-breaker", self.tie_breakers, TIE_BREAKERS),
             ("filter", self.filters, FILTERS),
+            ("backfill", (self.backfill,), BACKFILLS),
+            ("backfill order", (self.backfill_order,), BACKFILL_ORDERS),
         ):
             for name in given:
                 if name not in known:
                     raise ValueError(f"{name!r} is not a {what}; there are {', '.join(known)}")
         if any(weight <= 0 for _, weight in self.weights):
             raise ValueError("a score weight must be above 0")
+        if self.backfill != "none" and self.strict_order:
+            raise ValueError("a strict order lets nobody pass: it has no backfill")
+        if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
+            raise ValueError("backfill promises a start to 1 job or more; its delay and scan are 0 or more")

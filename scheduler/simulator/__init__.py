@@ -1,0 +1,1 @@
+"""The scheduling core under a virtual clock: replay a workload, compare policies."""

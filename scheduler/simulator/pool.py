@@ -1,0 +1,85 @@
+"""The fast replay of logs that know processors only: one pool, and the passes of `core.backfill`."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.core.backfill import Turns, take_turns
+from scheduler.core.columns import Ints
+from scheduler.core.timeline import Pool
+from scheduler.simulator.workload import Workload
+
+#: Told how many jobs have ended, now and then.
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When each job of a workload started, in the order of its rows."""
+
+    started_ms: Ints
+    passes: int = 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+EASY = Turns(promises=1)
+
+
+def replay(
+    workload: Workload,
+    turns: Turns = EASY,
+    *,
+    clairvoyant: bool = False,
+    every_arrival: bool | None = None,
+    progress: Progress = lambda ended: None,
+) -> Schedule:
+    """Run a log through one pool of processors.
+
+    Arrivals come before ends of the same moment. An end always opens a pass, an arrival only if the newcomer
+    itself would fit now (or always, with `every_arrival`; by default where the shortest go first, since then a
+    newcomer may change who is next). `clairvoyant` plans with run times instead of what was asked for.
+    """
+    jobs = workload.jobs
+    lengths = jobs.run_ms if clairvoyant else jobs.limit_ms
+    pool = Pool(workload.processors, jobs.processors, lengths)
+    always = turns.shortest_first if every_arrival is None else every_arrival
+    arrivals, runs, needs = jobs.submitted_ms.tolist(), jobs.run_ms.tolist(), jobs.processors.tolist()
+    planned = lengths.tolist()
+    started = np.full(len(jobs), -1, dtype=np.int64)
+    waiting = np.zeros(len(jobs), dtype=np.int64)
+    count = passes = ended = arrived = turn = 0
+    ends: list[tuple[int, int, int, int]] = []  # (end, turn of its start, row, expected end) of what runs
+    while arrived < len(arrivals) or ends:
+        if arrived < len(arrivals) and (not ends or arrivals[arrived] <= ends[0][0]):
+            now_ms = arrivals[arrived]
+            waiting[count] = arrived
+            count += 1
+            arrived += 1
+            if pool.begin(now_ms) < needs[arrived - 1] and not always:
+                continue
+        else:
+            now_ms, _, row, expected_ms = heapq.heappop(ends)
+            pool.release(row, expected_ms)
+            ended += 1
+            if ended % 1000 == 0:
+                progress(ended)
+            if not count:
+                continue
+            pool.begin(now_ms)
+        rows = waiting[:count]
+        take_turns(rows, now_ms + lengths[rows], pool, turns)
+        passes += 1
+        if pool.started:
+            for row in pool.started:
+                started[row] = now_ms
+                heapq.heappush(ends, (now_ms + runs[row], turn, row, now_ms + planned[row]))
+                turn += 1
+            left = rows[started[rows] < 0]
+            count = len(left)
+            waiting[:count] = left
+    return Schedule(started, passes)
