@@ -11,7 +11,7 @@ import hashlib
 import json
 import struct
 import zlib
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, astuple, fields
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -19,14 +19,15 @@ import numpy as np
 from quotas.core.resources import NAMES, Resources
 from scheduler.core.classes import RequestClass, Requirement, Taint, Toleration
 from scheduler.core.columns import Columns
-from scheduler.core.plan import Decision, GateCount, Placement, Plan, Start, WaitingColumns
+from scheduler.core.plan import Decision, GateCount, Placement, Plan, Preempt, Start, WaitingColumns
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.snapshot import GROUPS, Snapshot
+from scheduler.core.standing import Preemption
 
 #: Raised when a reader of the old version could no longer tell what was meant. A new column with a
 #: default does not raise it: old recordings are read with the default.
-VERSION: Final = 1
+VERSION: Final = 2
 
 _MAGIC: Final = b"MUSTER\x00\x01"
 _LEVEL: Final = 1  # 100,000 jobs in tens of milliseconds; higher levels save little on narrow columns
@@ -70,6 +71,8 @@ def decode_policy(data: bytes) -> Policy:
     header, _ = _open(data, "policy")
     try:
         words = {name: _tuples(value) for name, value in header["policy"].items()}
+        rules = header["policy"]["preemption"].items()
+        words["preemption"] = Preemption(**{name: _tuples(value) for name, value in rules})
         return Policy(**words)
     except (KeyError, TypeError, ValueError) as broken:
         raise CodecError(f"not a whole policy: {broken}") from broken
@@ -86,6 +89,7 @@ def decode_plan(data: bytes) -> Plan:
             starts=tuple(_start_from(row) for row in header["starts"]),
             waiting=_read_columns(WaitingColumns, header["waiting"], blobs),
             decisions=tuple(_decision_from(row) for row in header["decisions"]),
+            preempts=tuple(Preempt(*row) for row in header["preempts"]),
         )
     except (KeyError, TypeError, ValueError, IndexError) as broken:
         raise CodecError(f"not a whole plan: {broken}") from broken
@@ -120,6 +124,7 @@ def _plan_bytes(plan: Plan) -> bytes:
             for d in plan.decisions
         ],
         "waiting": _write_columns(plan.waiting, blobs),
+        "preempts": [list(astuple(preempt)) for preempt in plan.preempts],
     }
     return _frame(header, blobs)
 

@@ -60,11 +60,13 @@ class Columns:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[Any]], columns: Sequence[str] | None = None) -> Self:
-        """Make the table from tuples, one a row, in the order of `columns` (default: as declared)."""
-        names = columns if columns is not None else [f.name for f in fields(cls)]
+        """Make the table from tuples, one a row, in the order of `columns` (default: as declared, and the
+        last may be left out).
+        """
         table = list(zip(*rows, strict=True))
         if not table:
             return cls()
+        names = columns if columns is not None else [f.name for f in fields(cls)][: len(table)]
         return cls(**dict(zip(names, table, strict=True)))
 
     def take(self, rows: Ints | Bools) -> Self:

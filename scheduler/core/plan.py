@@ -50,6 +50,20 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempt:
+    """One running job that is told to end so that a pending one can start."""
+
+    job_id: int
+    attempt_id: int
+    for_job_id: int
+    for_generation: int  # of that job when it was seen
+    priority: int
+    for_priority: int
+    lost_seconds: int  # since its start or its last checkpoint
+    grace_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class GateCount:
     """One gate: nodes it turned away first, and nodes it would turn away by itself."""
 
@@ -97,6 +111,8 @@ class Plan:
     starts: tuple[Start, ...] = ()
     waiting: WaitingColumns = field(default_factory=WaitingColumns)
     decisions: tuple[Decision, ...] = ()
+    #: Running jobs to stop, grouped by the job they are stopped for: all of a group, or none of it.
+    preempts: tuple[Preempt, ...] = ()
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -112,6 +112,11 @@ class RunningColumns(Columns):
     started_ms: Ints = ints(default=0)
     expected_end_ms: Ints = ints(default=0)  # start plus time limit; 0 = unknown
     array_id: Ints = ints(default=0)
+    preemptible: Bools = bools(default=True)
+    times_preempted: Ints = ints(default=0)
+    saved_ms: Ints = ints(default=0)  # its last checkpoint: work before it is not lost; 0 = none
+    stop_by_ms: Ints = ints(default=0)  # it was told to end, by then at the latest; 0 = it was not
+    stopped_for: Ints = ints(default=0)  # the pending job it is stopped for; 0 = for none
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +162,7 @@ class QueueColumns(Columns):
     partition_ids: tuple[tuple[int, ...], ...] = objects(default=())  # () = every node
     max_wall_seconds: Ints = ints(default=0)  # 0 = no bound
     generation: Ints = ints(default=0)
+    preempted_last_hour: Ints = ints(default=0)  # jobs of this queue that were stopped for others
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +172,7 @@ class ProjectColumns(Columns):
     id: Ints = ints()
     name: tuple[str, ...] = objects(default="")
     quota_line_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    lost_gpu_seconds: Ints = ints(default=0)  # work lost to preemption in the last day
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,6 +107,9 @@ class Workspace:
         self.tight_without_gpu: Floats = (_POINTS - (cpu + memory) // 2) / 1000
         self.gpus_taken: Floats = (_POINTS - gpu) / 1000
 
+        #: What scorers keep for as long as this workspace lives, by their own names.
+        self.memo: dict[str, object] = {}
+
         self.log: Ints = np.zeros(1024, dtype=np.int64)
         self.log_length = 0
 
@@ -230,6 +233,45 @@ class Workspace:
                 if features.on_node[row]:
                     features.refresh(self.world, self._device_used, row)
         self._touch(row)
+
+    def give_back(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
+        """The reverse of `take`, for a job that is thought away; only inside a trial: caches of what
+        failed hold while capacity shrinks.
+        """
+        self.free_cpu_millis[row] += per_task.cpu_millis
+        self.free_memory_mib[row] += per_task.memory_mib
+        if per_task.storage_mib:
+            self.free_storage_mib[row] += per_task.storage_mib
+        for device in devices:
+            self._device_used[device] -= gpu_millis
+            self.device_used[device] = self._device_used[device]
+            if self.world.device_healthy[device]:
+                self.free_gpu_millis[row] += gpu_millis
+        if devices:
+            for features in self._features.values():
+                if features.on_node[row]:
+                    features.refresh(self.world, self._device_used, row)
+        self._touch(row)
+
+    def give_back_limits(
+        self,
+        *,
+        queue_row: int,
+        array_id: int,
+        charges: tuple[tuple[int, int], ...],
+        request: RequestClass,
+        tasks: int,
+        sign: int = 1,
+    ) -> None:
+        """The reverse of `take_limits`; `sign` -1 counts the job again."""
+        for line, amount in charges:
+            self.quota_used[line] -= sign * amount
+        self.queue_running[queue_row] -= sign
+        if array_id:
+            self.array_running[array_id] = self.array_running.get(array_id, 0) - sign
+        for name, amount in request.per_task.extras:
+            if name in self._pool_row:
+                self.pool_used[self._pool_row[name]] -= sign * amount * tasks
 
     def take_limits(
         self,

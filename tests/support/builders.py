@@ -82,6 +82,12 @@ class RunningSpec:
     job: JobSpec
     on: tuple[tuple[str, tuple[int, ...]], ...]
     ends_in: int = 0  # minutes from now; 0 = unknown
+    started: int = 0  # minutes from now (negative = before)
+    saved: int | None = None  # its last checkpoint, the same way
+    preemptible: bool = True
+    times_preempted: int = 0
+    stop_by: int = 0  # minutes from now; 0 = it was not told to end
+    stopped_for: str = ""  # the pending job it is stopped for
 
 
 @dataclass(frozen=True)
@@ -159,10 +165,12 @@ def a_job(
     return JobSpec(name, request, **words)
 
 
-def running(job: JobSpec, *on: tuple[str, Sequence[int]] | str, ends_in: int = 0) -> RunningSpec:
+def running(
+    job: JobSpec, *on: tuple[str, Sequence[int]] | str, ends_in: int = 0, **words: Any
+) -> RunningSpec:
     """`running(a_job("old", gpus=2), ("n1", [0, 1]), ends_in=30)`: a place for each task."""
     places = tuple((place, ()) if isinstance(place, str) else (place[0], tuple(place[1])) for place in on)
-    return RunningSpec(job, places, ends_in)
+    return RunningSpec(job, places, ends_in, **words)
 
 
 def a_queue(name: str = "main", **words: Any) -> QueueSpec:
@@ -345,9 +353,14 @@ def a_world(
                     project_ids[spec.job.project],
                     spec.job.user,
                     spec.job.priority,
-                    now_ms,
+                    now_ms + spec.started * MINUTE_MS,
                     now_ms + spec.ends_in * MINUTE_MS if spec.ends_in else 0,
                     spec.job.array,
+                    spec.preemptible,
+                    spec.times_preempted,
+                    0 if spec.saved is None else now_ms + spec.saved * MINUTE_MS,
+                    now_ms + spec.stop_by * MINUTE_MS if spec.stop_by else 0,
+                    job_ids[spec.stopped_for] if spec.stopped_for else 0,
                 )
                 for number, spec in enumerate(running, 1)
             ]
@@ -409,7 +422,10 @@ def a_snapshot(**words: Any) -> Snapshot:
 
 
 def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The world once a plan's starts are running: what the next cycle sees if nothing else happens."""
+    """The world once a plan is applied: what the next cycle sees if nothing else happens.
+
+    Its starts run, and those it stops have been told and not ended yet.
+    """
     nodes, devices, quotas, queues, pools = (
         snapshot.nodes, snapshot.devices, snapshot.quotas, snapshot.queues, snapshot.pools,
     )  # fmt: skip
@@ -425,6 +441,8 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
     allocations = list(
         zip(*(getattr(snapshot.allocations, name) for name in _names(AllocationColumns)), strict=True)
     )
+    after_array = fields(RunningColumns)[_names(RunningColumns).index("array_id") + 1 :]
+    younger = [column.metadata["default"] for column in after_array]
     for start in plan.starts:
         row = snapshot.job_row(start.job_id)
         pending = snapshot.pending
@@ -458,8 +476,17 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
         running.append(
             (start.job_id, 1, int(pending.class_index[row]), start.queue_id, start.project_id,
              int(pending.user_id[row]), int(pending.priority[row]), snapshot.now_ms,
-             snapshot.now_ms + limit * 1000 if limit else 0, int(pending.array_id[row]))
+             snapshot.now_ms + limit * 1000 if limit else 0, int(pending.array_id[row]), *younger)
         )  # fmt: skip
+    told = {preempt.job_id: preempt for preempt in plan.preempts}
+    names = _names(RunningColumns)
+    for place, columns in enumerate(running):
+        preempt = told.get(int(columns[0]))
+        if preempt is not None:
+            row_of_job = dict(zip(names, columns, strict=True))
+            row_of_job["stop_by_ms"] = snapshot.now_ms + preempt.grace_seconds * 1000
+            row_of_job["stopped_for"] = preempt.for_job_id
+            running[place] = tuple(row_of_job.values())
     started = {start.job_id for start in plan.starts}
     keep = [row for row, number in enumerate(snapshot.pending.id.tolist()) if number not in started]
     return Snapshot.build(
