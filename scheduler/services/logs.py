@@ -152,12 +152,13 @@ def read_log(
     )
     streams = [stream] if stream != MERGED else list(STREAMS)
     ids = [task[0] for task in tasks]
+    # Asked before the bytes are read: what arrives in between must not be taken for read.
+    complete = _is_complete(job, tasks, streams)
     if len(ids) == 1 and len(streams) == 1:
         data = _read_one(ids[0], streams[0], offset, limit)
     else:
         data = _read_merged(ids, streams, offset, limit)
-    complete = len(data) < limit and _is_complete(job, tasks, streams)
-    return LogSlice(stream, offset, offset + len(data), complete, data)
+    return LogSlice(stream, offset, offset + len(data), complete and len(data) < limit, data)
 
 
 def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:

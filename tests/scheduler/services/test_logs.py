@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -13,6 +14,7 @@ from hypothesis.extra.django import TestCase
 from accounts.errors import InvalidInput
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.models import Attempt, Job, LogChunk, Task
+from scheduler.services import logs
 from scheduler.services.logs import IncomingChunk, append_chunks, read_log, sizes
 from tests.support.factories import AttemptFactory, JobFactory, NodeFactory, TaskFactory
 
@@ -118,6 +120,27 @@ def test_the_end_is_known_when_every_byte_is_there() -> None:
     assert (part.data, part.eof) == (b"hello!\n", False)
     assert read_log(job=job, stream="stdout", offset=part.next_offset).eof is True
     assert read_log(job=job, stream="merged").eof is True
+
+
+def test_what_arrives_while_we_read_is_not_taken_for_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = a_task()
+    Task.objects.filter(pk=task.pk).update(stdout_bytes=5)
+    send(task, 0, b"hell")
+    Attempt.objects.filter(pk=task.attempt_id).update(state=AttemptState.SUCCEEDED, ended_at=timezone.now())
+    read = logs._read_one
+
+    def read_and_then_the_rest_comes(*where: Any) -> bytes:
+        data = read(*where)
+        send(task, 4, b"o")
+        return data
+
+    monkeypatch.setattr(logs, "_read_one", read_and_then_the_rest_comes)
+    first = read_log(job=task.attempt.job, stream="stdout")
+    monkeypatch.undo()
+    second = read_log(job=task.attempt.job, stream="stdout", offset=first.next_offset)
+
+    assert (first.data, first.eof) == (b"hell", False)
+    assert (second.data, second.eof) == (b"o", True)
 
 
 def test_bytes_that_will_never_come_are_not_waited_for() -> None:
