@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from accounts import permissions
 from accounts.errors import NotFound
@@ -24,6 +27,22 @@ def submit_projects(user: User) -> QuerySet[Project]:
         Project.objects.select_related("organization").filter(active=True, pk__in=able.values("project")),
         user,
     )
+
+
+def submit_projects_statement(user: User, columns: str) -> tuple[str, list[Any]]:
+    """The same projects as `submit_projects`, for what asks with every request; columns of table `p`.
+
+    The ORM spends more on building this statement than the database on running it.
+    """
+    held_to = permissions.token_project_id(user)
+    sql = f"""
+        SELECT {columns} FROM accounts_project p
+          JOIN accounts_membership m ON m.project_id = p.id
+         WHERE m.user_id = %s AND m.role IN ('member', 'lead') AND (m.expires_at IS NULL OR m.expires_at > %s)
+           AND p.active AND %s AND (%s::bigint IS NULL OR p.id = %s::bigint)
+         ORDER BY p.name, p.id
+        """  # noqa: S608  nothing but names of columns
+    return sql, [user.pk, timezone.now(), user.is_active, held_to, held_to]
 
 
 def project_by_ref(user: User, ref: str | int) -> Project:

@@ -101,11 +101,27 @@ def queue_position(job: Job) -> QueuePosition | None:
 
 
 def priority_names() -> list[tuple[int, str]]:
-    """Priority classes, highest first."""
-    # Said with every job: building this statement anew each time costs more than running it.
+    """Priority classes, highest first; a second old at most, for they are only words beside a number."""
+    global _names
+    now = time.monotonic()
+    if now < _names[0]:
+        return _names[1]
     with connection.cursor() as cursor:
         cursor.execute("SELECT value, name FROM scheduler_priorityclass ORDER BY value DESC")
-        return [(value, name) for value, name in cursor.fetchall()]
+        names = [(value, name) for value, name in cursor.fetchall()]
+    _names = (now + NAMES_SECONDS, names)
+    return names
+
+
+NAMES_SECONDS: Final = 1.0
+_names: tuple[float, list[tuple[int, str]]] = (0.0, [])
+
+
+def forget_what_was_read() -> None:
+    """Read shapes and names anew with the next request: for tests, whose rows are gone a moment later."""
+    global _names
+    _names = (0.0, [])
+    _shapes.clear()
 
 
 # ---------------------------------------------------------------- queues

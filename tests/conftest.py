@@ -38,7 +38,10 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
     if asked or request.node.get_closest_marker("django_db"):
         from django.core.cache import cache
 
+        from scheduler import selectors
+
         cache.clear()
+        selectors.forget_what_was_read()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from functools import cached_property
-from typing import Any, Final
+from functools import cache, cached_property
+from typing import Any, Final, NamedTuple
 
 from accounts.models import Project, User
-from accounts.selectors import submit_projects, visible_projects
-from quotas.models import Quota
+from accounts.rows import Rows
+from accounts.selectors import submit_projects_statement, visible_projects
 from scheduler.models import PriorityClass, Queue
 from scheduler.services.inputs import Inputs
+from scheduler.state.sql import select_together
 
 # Read with every submission: building these statements anew each time costs more than running them.
-_QUEUES: Final = "SELECT * FROM scheduler_queue ORDER BY cluster_id, is_default DESC, priority DESC, name"
-_QUOTAS: Final = """
-SELECT * FROM quotas_quota WHERE project_id = %s AND hard IS NOT NULL AND enforce ORDER BY resource
+_QUEUES: Final = (
+    "SELECT {columns} FROM scheduler_queue q ORDER BY cluster_id, is_default DESC, priority DESC, name"
+)
+_BOUNDS: Final = """
+SELECT q.project_id, q.resource, q.hard FROM quotas_quota q
+  JOIN accounts_membership m ON m.project_id = q.project_id AND m.user_id = %s
+ WHERE q.hard IS NOT NULL AND q.enforce ORDER BY q.project_id, q.resource
 """
+
+
+class Bound(NamedTuple):
+    """The hard quota of a project for one resource."""
+
+    project_id: int
+    resource: str
+    hard: int
 
 
 class Catalogue:
@@ -26,7 +39,6 @@ class Catalogue:
         self.user = user
         #: Sizes of requests that were found to fit (`specs.parse_job`).
         self.fitting: set[tuple[Any, ...]] = set()
-        self._quotas: dict[int, list[Quota]] = {}
 
     def project(self, inputs: Inputs) -> Project | None:
         """The project a request names, or the person's default or only one."""
@@ -113,10 +125,8 @@ class Catalogue:
             )
         return chosen
 
-    def quotas(self, project: Project) -> list[Quota]:
-        if project.pk not in self._quotas:
-            self._quotas[project.pk] = list(Quota.objects.raw(_QUOTAS, [project.pk]))
-        return self._quotas[project.pk]
+    def bounds(self, project: Project) -> list[Bound]:
+        return [bound for bound in self._read[2] if bound.project_id == project.pk]
 
     def priority_named(self, name: Any) -> int | None:
         """The number behind a priority's name or alias, in any case."""
@@ -129,20 +139,42 @@ class Catalogue:
     def priority_names(self) -> list[str]:
         return [row.name for row in self._priorities]
 
-    @cached_property
+    @property
     def _projects(self) -> list[Project]:
-        return list(submit_projects(self.user))
+        return self._read[0]
+
+    @property
+    def _queues(self) -> list[Queue]:
+        return self._read[1]
 
     @cached_property
-    def _queues(self) -> list[Queue]:
-        """Those open to all and those of the person's projects: others are not for their eyes."""
-        mine = {project.pk for project in self._projects}
-        rows = Queue.objects.raw(_QUEUES)
-        return [queue for queue in rows if queue.project_id is None or queue.project_id in mine]
+    def _read(self) -> tuple[list[Project], list[Queue], list[Bound]]:
+        """In one round trip: projects to submit to, queues for them, hard quotas.
+
+        Queues are those open to all and those of the person's projects: others are not for their eyes.
+        """
+        project_rows, queue_rows = _readers()
+        projects, queues, bounds = select_together(
+            submit_projects_statement(self.user, project_rows.columns),
+            (_QUEUES.format(columns=queue_rows.columns), []),
+            (_BOUNDS, [self.user.pk]),
+        )
+        mine = [project for row in projects if (project := project_rows.read(row))]
+        usable = {None, *(project.pk for project in mine)}
+        return (
+            mine,
+            [queue for row in queues if (queue := queue_rows.read(row)) and queue.project_id in usable],
+            [Bound(*row) for row in bounds],
+        )
 
     @cached_property
     def _priorities(self) -> list[PriorityClass]:
         return list(PriorityClass.objects.all())
+
+
+@cache
+def _readers() -> tuple[Rows[Project], Rows[Queue]]:
+    return Rows(Project, "p"), Rows(Queue, "q")
 
 
 def _name_or_id(inputs: Inputs, field: str, value: Any) -> str | None:

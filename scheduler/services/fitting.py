@@ -7,11 +7,12 @@ from typing import Any
 
 from accounts.models import Project
 from quotas.core.resources import Resources, show_cpus, show_mib
-from quotas.models import Quota, QuotaResource
+from quotas.models import QuotaResource
 from scheduler.core.classes import HARD_EFFECTS, Requirement, Taint, Toleration
 from scheduler.core.world import model_matches
 from scheduler.models import Job, Node
 from scheduler.selectors import NodeShape, cluster_shapes
+from scheduler.services.catalogue import Bound
 from scheduler.services.inputs import Inputs
 
 
@@ -24,7 +25,7 @@ def check_fit(
     nodes: int | None,
     tasks_per_node: int | None,
     project: Project,
-    quotas: Iterable[Quota],
+    bounds: Iterable[Bound],
     cluster_id: int,
 ) -> None:
     """Name what makes the request impossible, with the number that exists.
@@ -32,7 +33,7 @@ def check_fit(
     Only capacity counts, whatever the state of the machines and whoever uses them now: what is impossible
     today only because of a label, a drain or a full cluster is for the planner to explain.
     """
-    _check_quota(inputs, per_task * tasks, per_task.gpu_millis_charged * tasks, project, quotas)
+    _check_quota(inputs, per_task * tasks, per_task.gpu_millis_charged * tasks, project, bounds)
     size = (per_task, gpu_model, tasks, nodes, tasks_per_node)
     if _holds(cluster_shapes(cluster_id), *size):
         return
@@ -43,7 +44,7 @@ def check_fit(
 
 
 def _check_quota(
-    inputs: Inputs, total: Resources, gpu_millis: int, project: Project, quotas: Iterable[Quota]
+    inputs: Inputs, total: Resources, gpu_millis: int, project: Project, bounds: Iterable[Bound]
 ) -> None:
     asked = {
         QuotaResource.CPU_MILLIS: (total.cpu_millis, "cpu_cores", show_cpus, "CPU cores"),
@@ -52,13 +53,13 @@ def _check_quota(
         QuotaResource.STORAGE_MIB: (total.storage_mib, "storage_bytes", show_mib, "of storage"),
         QuotaResource.RUNNING_JOBS: (1, "project", str, "running jobs"),
     }
-    for quota in quotas:
-        amount, field, show, what = asked[QuotaResource(quota.resource)]
-        if quota.hard is not None and amount > quota.hard:
+    for bound in bounds:
+        amount, field, show, what = asked[QuotaResource(bound.resource)]
+        if amount > bound.hard:
             inputs.wrong(
                 field,
                 f"Asks for {show(amount)} {what} in all; the hard quota of project {project.slug} is "
-                f"{show(quota.hard)}. Ask for less, or ask its lead for a larger quota.",
+                f"{show(bound.hard)}. Ask for less, or ask its lead for a larger quota.",
                 code="exceeds-quota",
             )
 

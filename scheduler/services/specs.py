@@ -201,7 +201,7 @@ def parse_job(
                 nodes=nodes,
                 tasks_per_node=tasks_per_node,
                 project=project,
-                quotas=catalogue.quotas(project),
+                bounds=catalogue.bounds(project),
                 cluster_id=queue.cluster_id,
             )
             if not inputs.problems:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from accounts import context, selectors
@@ -116,3 +117,29 @@ def test_a_token_held_to_a_project_narrows_every_list() -> None:
     with context.acting(token_user_id=cast.auditor.pk, token_project_id=cast.project.pk):
         assert list(selectors.visible_projects(cast.auditor)) == [cast.project]
         assert not selectors.visible_audit_events(cast.auditor).exists()
+
+
+def test_the_statement_for_every_submission_says_the_same_as_the_selector() -> None:
+    cast = the_cast()
+    other = ProjectFactory()
+    MembershipFactory(user=cast.owner, project=other, role="lead")
+    MembershipFactory(user=cast.viewer, project=other, role="member")
+    closed = ProjectFactory(active=False)
+    MembershipFactory(user=cast.owner, project=closed, role="lead")
+    MembershipFactory(
+        user=cast.owner,
+        project=ProjectFactory(),
+        role="lead",
+        expires_at=timezone.now() - timedelta(seconds=1),
+    )
+    gone = UserFactory(is_active=False)
+    MembershipFactory(user=gone, project=other, role="lead")
+
+    for person in [*cast.people().values(), gone]:
+        for held_to in (None, other.pk):
+            with context.acting(token_user_id=person.pk, token_project_id=held_to):
+                sql, values = selectors.submit_projects_statement(person, "p.id, p.slug")
+                with connection.cursor() as cursor:
+                    cursor.execute(sql, values)
+                    found = cursor.fetchall()
+                assert found == list(selectors.submit_projects(person).values_list("id", "slug"))

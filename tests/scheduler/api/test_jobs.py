@@ -120,7 +120,7 @@ def test_submission_takes_few_statements(api: Api, cast: Cast, django_assert_max
     client = api(cast.owner)
     client.post(JOBS, {"command": "true"})
 
-    with django_assert_max_num_queries(14):
+    with django_assert_max_num_queries(8):
         client.post(JOBS, {"command": "true"})
 
 
@@ -246,13 +246,13 @@ def test_lists_and_details_take_as_many_queries_for_three_as_for_one(
     running(portal)
     client.get(JOBS)
 
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(5):
         client.get(JOBS)
     running(portal)
     running(portal)
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(5):
         client.get(JOBS)
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(7):
         client.get(f"{JOBS}/{Job.objects.latest('number').number}")
 
 
