@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
 from django.http import HttpRequest, HttpResponse
 
 from accounts import context
@@ -18,9 +19,11 @@ class ContextMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        address = context.client_address(request)
+        structlog.contextvars.bind_contextvars(ip=address)  # for every line that the request leaves
         with context.acting(
             request_id=getattr(request, "request_id", ""),
-            address=context.client_address(request),
+            address=address,
             proxied=context.is_proxied(request),
         ):
             return self.get_response(request)

@@ -1,4 +1,4 @@
-"""The ASGI entry point: HTTP for Django, websockets for live pages, and the agents' own door."""
+"""The ASGI entry point: HTTP for Django, websockets for live pages, and doors for the API and for agents."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.production")
 http = get_asgi_application()  # before anything that imports models
 
+from config.api_door import ApiDoor  # noqa: E402
 from scheduler.api.agent import AgentDoor  # noqa: E402
 from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
 from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402
 
 application = AgentDoor(
-    ProtocolTypeRouter({"http": http, "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))})
+    ProtocolTypeRouter(
+        {"http": ApiDoor(http), "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
+    )
 )

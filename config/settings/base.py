@@ -263,6 +263,7 @@ LOGGING = logging_config(level=LOG_LEVEL, json=env.bool("MUSTER_LOG_JSON", defau
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
 DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # our own middleware made or checked it
 DJANGO_STRUCTLOG_USER_ID_FIELD = "pk"
+DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # our own middleware says it, and believes only known proxies
 DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = 10
 DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", default=False) else 20
 

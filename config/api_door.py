@@ -1,0 +1,129 @@
+"""Serves the API from a few threads that keep their database connections: one hop for each request.
+
+Django's own ASGI handler makes a thread for every request and goes in and out of it at each middleware that
+is synchronous; most of ours are, as are all views of the API. Here the same middleware and the same views run
+as one piece of work, from the request's first byte of body to its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+from django.conf import settings
+from django.core import signals
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.handlers.base import BaseHandler
+from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.http.response import HttpResponseBase
+from django.urls import set_script_prefix
+
+from config.problems import API_PREFIX
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: At once in the API of one web process; more wait their turn, in memory.
+THREADS: Final = 8
+
+
+class ApiDoor:
+    """Answers `/api/*` and passes everything else on."""
+
+    def __init__(self, inner: Application, *, threads: int = THREADS) -> None:
+        self.inner = inner
+        self._handler = OneHopHandler()
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _path(scope).startswith(API_PREFIX):
+            await self.inner(scope, receive, send)
+            return
+        body = await _read(receive)
+        if body is None:
+            return
+        answer = await asyncio.get_running_loop().run_in_executor(
+            self._threads, copy_context().run, self._handler.answer, scope, body
+        )
+        start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": answer.body})
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class OneHopHandler(ASGIHandler):
+    """Django's handler with its middleware in the synchronous form, as under WSGI."""
+
+    def __init__(self) -> None:
+        BaseHandler.__init__(self)  # the other one's would load the asynchronous form
+        self.load_middleware(is_async=False)
+
+    def answer(self, scope: Scope, body: bytes) -> Answer:
+        _drop_a_dead_connection()
+        set_script_prefix(get_script_prefix(scope))
+        signals.request_started.send(sender=self.__class__, scope=scope)
+        request, refusal = self.create_request(scope, BytesIO(body))
+        response = refusal if request is None else self.get_response(request)
+        response._handler_class = self.__class__
+        try:
+            return Answer(response.status_code, _headers(response), b"".join(response))
+        finally:
+            # The thread's next request goes on with this connection: to fetch one and give it back costs as
+            # much as a statement. One that failed is looked at and closed by Django, as always.
+            connections[DEFAULT_DB_ALIAS].close_at = None
+            response.close()
+
+
+def _drop_a_dead_connection() -> None:
+    """A server that has gone has said so by now: there is something to read where nothing was asked."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    inner = connection.connection
+    if inner is None or connection.in_atomic_block:
+        return
+    try:
+        poll = select.poll()
+        poll.register(inner.fileno(), select.POLLIN)
+        fine = not poll.poll(0)
+    except (Error, OSError, ValueError):
+        fine = False
+    if not fine:
+        connection.close()
+
+
+def _headers(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
+    headers = [(name.encode("ascii"), value.encode("latin1")) for name, value in response.items()]
+    for cookie in response.cookies.values():
+        headers.append((b"Set-Cookie", cookie.output(header="").strip().encode("ascii")))
+    return headers
+
+
+def _path(scope: Scope) -> str:
+    return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body, and a little more than is allowed of one that is too large; None when the caller hung up."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        part = message.get("body", b"")
+        if size <= settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+            parts.append(part)
+            size += len(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
