@@ -19,7 +19,16 @@ import numpy as np
 from quotas.core.resources import NAMES, Resources
 from scheduler.core.classes import RequestClass, Requirement, Taint, Toleration
 from scheduler.core.columns import Columns
-from scheduler.core.plan import Decision, GateCount, Placement, Plan, Preempt, Start, WaitingColumns
+from scheduler.core.plan import (
+    Decision,
+    ExpectedStart,
+    GateCount,
+    Placement,
+    Plan,
+    Preempt,
+    Start,
+    WaitingColumns,
+)
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.snapshot import GROUPS, Snapshot
@@ -90,6 +99,7 @@ def decode_plan(data: bytes) -> Plan:
             waiting=_read_columns(WaitingColumns, header["waiting"], blobs),
             decisions=tuple(_decision_from(row) for row in header["decisions"]),
             preempts=tuple(Preempt(*row) for row in header["preempts"]),
+            expected=tuple(ExpectedStart(job, at_ms, tuple(nodes)) for job, at_ms, nodes in header["expected"]),
         )
     except (KeyError, TypeError, ValueError, IndexError) as broken:
         raise CodecError(f"not a whole plan: {broken}") from broken
@@ -125,6 +135,7 @@ def _plan_bytes(plan: Plan) -> bytes:
         ],
         "waiting": _write_columns(plan.waiting, blobs),
         "preempts": [list(astuple(preempt)) for preempt in plan.preempts],
+        "expected": [[one.job_id, one.at_ms, list(one.node_ids)] for one in plan.expected],
     }
     return _frame(header, blobs)
 

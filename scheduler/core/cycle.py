@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from scheduler.core.backfill import FOREVER_MS, take_turns, turns_of
 from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.groups import Group
 from scheduler.core.ordering import job_order
 from scheduler.core.placement import choose_nodes, take_tasks
-from scheduler.core.plan import Decision, Plan, Start, WaitingColumns
+from scheduler.core.plan import Decision, ExpectedStart, Plan, Start, WaitingColumns
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
+from scheduler.core.preemption import awaited_rows, awaiting_decisions, choose_victims, hold_places
 from scheduler.core.reasons import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
+from scheduler.core.room import ClusterRoom, lengths_ms
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.world import World
 
@@ -43,19 +46,54 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     order = job_order(world, policy, rules.orders)
     considered = order[notes.is_clear[order]]
 
-    # 4. In that order, start whatever fits, whole.
-    starts = start_in_order(answers, considered, strict=policy.strict_order)
+    # 3b. Those for whom others were stopped go before everybody, and what is freed for them is theirs.
+    awaited = awaited_rows(world, considered)
+    first, held = start_awaited(answers, awaited)
+    considered_next = considered[~np.isin(considered, awaited)] if len(awaited) else considered
+
+    # 4. In that order, start whatever fits, whole; with backfill, only what keeps the promises to those ahead.
+    expected: tuple[ExpectedStart, ...] = ()
+    if policy.backfill == "none":
+        starts = first + start_in_order(answers, considered_next, strict=policy.strict_order)
+    else:
+        starts, expected = start_and_promise(answers, considered_next, policy)
+        starts = first + starts
 
     # 5. The headline of everybody else, from what is left.
     waiting = np.ones(len(snapshot.pending), dtype=np.bool_)
     started = np.array([start.job_id for start in starts], dtype=np.int64)
     waiting[rows_of(snapshot.pending.id, started, what="pending job")] = False
-    explain_waiting(answers, waiting, notes, strict=policy.strict_order)
+    explain_waiting(answers, waiting, notes, strict=policy.strict_order, expected=expected)
 
-    # 6. The plan, with who is ahead of whom.
+    # 6. Last, because it disturbs: whom to stop for those that nothing but room keeps waiting.
+    blocked = considered[waiting[considered] & ~np.isin(considered, held)]
+    preempts, told = choose_victims(answers, blocked, policy.preemption, strict=policy.strict_order)
+    for row, decision in [*awaiting_decisions(world, held), *told]:
+        notes.add(np.array([row], dtype=np.int64), decision)
+
+    # 7. The plan, with who is ahead of whom.
     columns = _waiting_columns(world, order, waiting, considered, notes)
     decisions, numbers = notes.used(columns.decision)
-    return Plan(starts=tuple(starts), waiting=replace(columns, decision=numbers), decisions=decisions)
+    return Plan(
+        starts=tuple(starts),
+        waiting=replace(columns, decision=numbers),
+        decisions=decisions,
+        expected=expected,
+        preempts=tuple(preempts),
+    )
+
+
+def start_awaited(answers: Answers, awaited: Ints) -> tuple[list[Start], list[int]]:
+    """Start those for whom others were stopped, or keep what is free of their place already from others."""
+    starts: list[Start] = []
+    left: list[int] = []
+    for row in awaited.tolist():
+        start = try_start(answers, row, answers.groups.of(row))
+        if start is None:
+            left.append(row)
+        else:
+            starts.append(start)
+    return starts, hold_places(answers, np.array(left, dtype=np.int64)) if left else []
 
 
 def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[Start]:
@@ -86,6 +124,32 @@ def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[
             if strict and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
                 is_settled[groups.queue_row == group.queue_row] = 1
     return starts
+
+
+def start_and_promise(
+    answers: Answers, considered: Ints, policy: Policy
+) -> tuple[list[Start], tuple[ExpectedStart, ...]]:
+    """Start jobs in order, promise a start to the first that do not fit, and fill the gaps with later ones."""
+    snapshot = answers.world.snapshot
+    pending = snapshot.pending
+    lengths = lengths_ms(
+        pending.time_limit_seconds, snapshot.queues.max_wall_seconds[answers.world.pending_queue]
+    )
+    ends = np.where(lengths == FOREVER_MS, FOREVER_MS, snapshot.now_ms + lengths)
+    room = ClusterRoom(answers, lengths, pending.priority <= policy.backfill_max_priority)
+    promises = take_turns(
+        considered,
+        ends[considered],
+        room,
+        turns_of(policy),
+        promised_ms=pending.promised_ms[considered],
+        wanted=pending.deadline_ms[considered] > 0 if policy.backfill == "deadline" else None,
+    )
+    return room.starts, tuple(
+        ExpectedStart(pending.id.item(promise.row), promise.at_ms, room.promised_nodes[promise.row])
+        for promise in promises
+        if promise.at_ms != FOREVER_MS
+    )
 
 
 def try_start(answers: Answers, row: int, group: Group) -> Start | None:
@@ -121,7 +185,14 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     )
 
 
-def explain_waiting(answers: Answers, waiting: Bools, notes: _Notes, *, strict: bool) -> None:
+def explain_waiting(
+    answers: Answers,
+    waiting: Bools,
+    notes: _Notes,
+    *,
+    strict: bool,
+    expected: tuple[ExpectedStart, ...] = (),
+) -> None:
     """Note for every waiting job the strongest of its blockers.
 
     The same as the first of `answers.blockers(group)` for each group, but for all groups at once.
@@ -150,12 +221,18 @@ def explain_waiting(answers: Answers, waiting: Bools, notes: _Notes, *, strict: 
     notes.add_numbers(rows, of_group.of_row[groups.of_row[rows]])
     for array_rows, decision in array_blockers(world, answers.workspace):
         notes.add(array_rows, decision)
-    # Only a strict order leaves a job that would fit; an outside filter may also have changed its mind.
+    # Only a strict order and backfill leave a job that would fit; an outside filter may also have changed its mind.
     clear = rows[notes.is_clear[rows]]
     for queue_row in np.unique(world.pending_queue[clear]).tolist():
         here = clear[world.pending_queue[clear] == queue_row]
-        reason = ReasonCode.PRIORITY if strict else ReasonCode.NOT_EVALUATED_YET
-        notes.add(here, decide(reason, queue=world.snapshot.queues.name[queue_row]))
+        queue = world.snapshot.queues.name[queue_row]
+        if strict:
+            notes.add(here, decide(ReasonCode.PRIORITY, queue=queue))
+        elif expected:
+            first = min(expected, key=lambda one: (one.at_ms, one.job_id))
+            notes.add(here, decide(ReasonCode.PRIORITY, queue=queue, job=first.job_id, start_ms=first.at_ms))
+        else:
+            notes.add(here, decide(ReasonCode.NOT_EVALUATED_YET, queue=queue))
 
 
 class _Notes:

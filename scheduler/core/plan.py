@@ -91,6 +91,18 @@ class Decision:
         return dict(self.facts)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedStart:
+    """When a waiting job starts at the latest, if nobody ahead of it comes and everything ends in time.
+
+    Backfill keeps its place: no job that would still be running then is started in its way.
+    """
+
+    job_id: int
+    at_ms: int
+    node_ids: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class WaitingColumns(Columns):
     """Every pending job that does not start, in ascending job id."""
@@ -113,6 +125,8 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     #: Running jobs to stop, grouped by the job they are stopped for: all of a group, or none of it.
     preempts: tuple[Preempt, ...] = ()
+    #: Waiting jobs that were promised a start, in the cycle's order.
+    expected: tuple[ExpectedStart, ...] = ()
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -197,6 +197,28 @@ def _waiting_for_resources(facts: Facts) -> str:
     return text + "."
 
 
+def _priority(facts: Facts) -> str:
+    if "job" not in facts:
+        return f"It would fit now, but the queue {_text(facts, 'queue')} starts jobs strictly in order."
+    return (
+        f"It would fit now, but it could still be running at {_time(facts, 'start_ms')}, when job "
+        f"{_number(facts, 'job')} ahead of it is expected to start there. A shorter time limit may let it pass."
+    )
+
+
+def _waiting_for_preemption(facts: Facts) -> str:
+    count, numbers = _number(facts, "jobs"), _text(facts, "numbers")
+    if not count:
+        return "Other jobs are being stopped for it."
+    more = count - len(numbers.split(", "))
+    who = f"{numbers} and {more:,} more" if more > 0 else numbers
+    one = count == 1
+    return (
+        f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being stopped for it and "
+        f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end."
+    )
+
+
 def _agent_unreachable(facts: Facts) -> str:
     count = _number(facts, "unreachable")
     return f"None of the nodes that could run it ({count:,}) answers."
@@ -225,13 +247,11 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.RATE_LIMITED: _rate_limited,
     ReasonCode.WAITING_FOR_QUOTA: _waiting_for_quota,
     ReasonCode.FAIR_SHARE_BEHIND: lambda _: "Projects that used less go first.",
-    ReasonCode.WAITING_FOR_PREEMPTION: lambda _: "Other jobs are being stopped for it.",
+    ReasonCode.WAITING_FOR_PREEMPTION: _waiting_for_preemption,
     ReasonCode.RESERVATION: _reservation,
     ReasonCode.TOPOLOGY_FRAGMENTED: _topology_fragmented,
     ReasonCode.WAITING_FOR_RESOURCES: _waiting_for_resources,
-    ReasonCode.PRIORITY: lambda facts: (
-        f"It would fit now, but the queue {_text(facts, 'queue')} starts jobs strictly in order."
-    ),
+    ReasonCode.PRIORITY: _priority,
     ReasonCode.NOT_EVALUATED_YET: lambda _: "Not looked at yet; the next cycle will.",
     ReasonCode.SCHEDULER_BEHIND: lambda _: "The scheduler is behind.",
     ReasonCode.AGENT_UNREACHABLE: _agent_unreachable,

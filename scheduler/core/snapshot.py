@@ -96,6 +96,9 @@ class PendingColumns(Columns):
     gate: Ints = ints(default=0)  # a JobGate
     array_id: Ints = ints(default=0)  # 0 = not in an array
     array_max_running: Ints = ints(default=0)  # 0 = no bound
+    awaited: Bools = bools(default=False)  # others were stopped for it, and it has not started since
+    deadline_ms: Ints = ints(default=0)  # should have ended by then; 0 = none
+    promised_ms: Ints = ints(default=0)  # the first start it was ever told to expect; 0 = none
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,13 +102,13 @@ class World:
         return order, self.allocation_node[order]
 
     def _devices_held(self, devices: Bools) -> Ints:
-        allocation, device = self._allocated_devices
+        allocation, device = self.allocated_devices
         return np.bincount(allocation[devices[device]], minlength=len(self.snapshot.allocations)).astype(
             np.int64
         )
 
     @cached_property
-    def _allocated_devices(self) -> tuple[Ints, Ints]:
+    def allocated_devices(self) -> tuple[Ints, Ints]:
         """(row of the allocation, row of the device) of every device that is held."""
         held = self.snapshot.allocations.device_ids
         counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
@@ -217,9 +217,14 @@ class World:
 
 
 def model_matches(wanted: str, have: str) -> bool:
-    """`H100` matches `H100`, `h100-80GB` and `NVIDIA H100 80GB HBM3`; `A10` does not match `A100`."""
-    want, model = _plain(wanted), _plain(have)
-    return model == want or model.startswith(want + "-")
+    """`H100` matches `H100`, `h100-80GB` and `NVIDIA H100 80GB HBM3`; `A10` does not match `A100`.
+
+    `A100|H100` matches whatever one of them matches.
+    """
+    model = _plain(have)
+    return any(
+        model == want or model.startswith(want + "-") for want in map(_plain, wanted.split("|")) if want
+    )
 
 
 def _plain(model: str) -> str:

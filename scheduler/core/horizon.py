@@ -1,0 +1,274 @@
+"""Horizon: what every node and device will have free when, and from when on a waiting job could run."""
+
+from __future__ import annotations
+
+import copy
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS, Resources
+from scheduler.core.backfill import FOREVER_MS
+from scheduler.core.blockers import Answers
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.feasibility import FactGate, Question, RoomGate
+from scheduler.core.groups import Group
+from scheduler.core.placement import fit_on
+from scheduler.core.workspace import Workspace
+from scheduler.core.world import World
+
+
+@dataclass(slots=True)
+class Free:
+    """Amounts of one moment, a row a node or device; `gpu_used` is in thousandths."""
+
+    cpu_millis: Ints
+    memory_mib: Ints
+    storage_mib: Ints
+    gpu_used: Ints
+
+    def take(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
+        """Hand one task's amounts out."""
+        self.cpu_millis[row] -= per_task.cpu_millis
+        self.memory_mib[row] -= per_task.memory_mib
+        self.storage_mib[row] -= per_task.storage_mib
+        for device in devices:
+            self.gpu_used[device] += gpu_millis
+
+    def least(self, other: Free) -> Free:
+        """What is free at both moments."""
+        return Free(
+            np.minimum(self.cpu_millis, other.cpu_millis),
+            np.minimum(self.memory_mib, other.memory_mib),
+            np.minimum(self.storage_mib, other.storage_mib),
+            np.maximum(self.gpu_used, other.gpu_used),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One task of a job that starts in this cycle (from = now) or was promised a start."""
+
+    from_ms: int
+    until_ms: int
+    row: int
+    per_task: Resources
+    devices: tuple[int, ...]
+    gpu_millis: int
+
+
+class Horizon:
+    """Free capacity over time: it grows as running jobs end, and shrinks where promises begin.
+
+    Idea: free at a moment = free now, plus all that ends by then, minus all promised that has begun. It is
+    computed by columns for the few moments that anybody asks about, never for all.
+    """
+
+    def __init__(self, world: World, workspace: Workspace) -> None:
+        self._world = world
+        self._workspace = workspace
+        ends = world.allocation_end_ms
+        known = np.where(ends > 0, np.maximum(ends, world.snapshot.now_ms + 1), FOREVER_MS)
+        order = np.argsort(known, kind="stable")
+        allocations = world.snapshot.allocations
+        self._ends: Ints = known[order]
+        self._node = world.allocation_node[order]
+        self._cpu, self._memory, self._storage = (
+            column[order]
+            for column in (allocations.cpu_millis, allocations.memory_mib, allocations.storage_mib)
+        )
+        allocation, device = world.allocated_devices
+        device_order = np.argsort(known[allocation], kind="stable")
+        self._device: Ints = device[device_order]
+        self._device_ends: Ints = known[allocation[device_order]]
+        self._device_millis: Ints = allocations.gpu_millis[allocation[device_order]]
+        self._started: list[Hold] = []
+        self._promised: list[Hold] = []
+
+    def started(self, hold: Hold) -> None:
+        """Something that the workspace has handed out in this cycle, and its end."""
+        self._started.append(hold)
+
+    def promised(self, hold: Hold) -> None:
+        self._promised.append(hold)
+
+    def free_now(self) -> Free:
+        workspace = self._workspace
+        return Free(
+            workspace.free_cpu_millis,
+            workspace.free_memory_mib,
+            workspace.free_storage_mib,
+            workspace.device_used,
+        )
+
+    def free_at(self, at_ms: int) -> Free:
+        """Columns of our own: what is free at a moment."""
+        world, count = self._world, int(np.searchsorted(self._ends, at_ms, side="right"))
+        nodes = self._node[:count]
+        now = self.free_now()
+
+        def grown(column: Ints, ending: Ints) -> Ints:
+            freed = np.bincount(nodes, weights=ending[:count], minlength=world.node_count)
+            return column + freed.astype(np.int64)
+
+        ended = int(np.searchsorted(self._device_ends, at_ms, side="right"))
+        freed = np.bincount(
+            self._device[:ended], weights=self._device_millis[:ended], minlength=len(world.device_id)
+        )
+        free = Free(
+            grown(now.cpu_millis, self._cpu),
+            grown(now.memory_mib, self._memory),
+            grown(now.storage_mib, self._storage),
+            now.gpu_used - freed.astype(np.int64),
+        )
+        for hold in self._started:
+            if hold.until_ms <= at_ms:
+                free.take(hold.row, Resources() - hold.per_task, list(hold.devices), -hold.gpu_millis)
+        for hold in self._promised:
+            if hold.from_ms <= at_ms < hold.until_ms:
+                free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+        return free
+
+    def free_through(self, from_ms: int, until_ms: int) -> Free:
+        """What is free all the time from one moment to another: it only shrinks where a promise begins."""
+        free = self.free_at(from_ms)
+        for begin in sorted({hold.from_ms for hold in self._promised if from_ms < hold.from_ms < until_ms}):
+            free = free.least(self.free_at(begin))
+        return free
+
+    def earliest_ms(self, answers: Answers, group: Group, row: int, length_ms: int) -> int | None:
+        """The first moment after now from which a pending job fits for its whole length; None = never.
+
+        FOREVER_MS when it only fits once something ends whose end nobody knows.
+        """
+        if not group.shape.is_possible:
+            return None
+        now_ms = self._world.snapshot.now_ms
+        rules, world = answers.rules, self._world
+        allowed = np.ones(world.node_count, dtype=np.bool_)
+        for gate in rules.gates:
+            if isinstance(gate, FactGate) and gate.name != "reserved":
+                mask = gate.keep(group.question, world)
+                allowed = allowed if mask is None else allowed & mask
+        barring = barring_of(world, row, length_ms)
+        holds = [*self._started, *self._promised]
+        moments = np.unique(
+            np.concatenate(
+                [
+                    self._ends[allowed[self._node]],
+                    np.array([hold.until_ms for hold in holds], dtype=np.int64),
+                    np.array([until for _, until, _ in barring], dtype=np.int64),
+                ]
+            )
+        )
+        moments = moments[moments > now_ms]
+        # Between these nothing begins, so that whatever fits at one moment also fits at every later one.
+        begins = sorted(
+            {hold.from_ms for hold in self._promised}
+            | {hold.from_ms - length_ms + 1 for hold in self._promised}
+            | {start for start, _, _ in barring}
+        )
+        cuts = [0, *np.searchsorted(moments, begins).tolist(), len(moments)]
+
+        def fits(place: int) -> bool:
+            at_ms = int(moments[place])
+            free = self.free_through(at_ms, after_ms(at_ms, length_ms))
+            open_ = allowed
+            for start, until, reservation in barring:
+                if start <= at_ms < until:
+                    open_ = open_ & ~world.reserved((reservation,))
+            slots = slots_in(group.question, answers, free, open_)
+            return fit_on(slots, group.shape)
+
+        for first, last in pairwise(cuts):
+            if first < last and fits(last - 1):
+                return int(moments[bisect_left(range(first, last - 1), True, key=fits) + first])
+        return None
+
+    def space(self, free: Free) -> Workspace:
+        """A workspace in which just this is free."""
+        return SpareWorkspace(self._world, free)
+
+
+class SpareWorkspace(Workspace):
+    """Scratch capacity of another moment than now."""
+
+    def __init__(self, world: World, free: Free) -> None:
+        nodes = world.snapshot.nodes
+        then = copy.copy(world)  # facts and what is cached of them stay; amounts differ
+        then.snapshot = replace(
+            world.snapshot,
+            nodes=replace(
+                nodes,
+                used_cpu_millis=nodes.cpu_millis - free.cpu_millis,
+                used_memory_mib=nodes.memory_mib - free.memory_mib,
+                used_storage_mib=nodes.storage_mib - free.storage_mib,
+            ),
+        )
+        then.device_used = free.gpu_used
+        super().__init__(then)
+
+    def match(self, row: int, free: list[Free]) -> None:
+        """Let a node have free what it has at all of these moments."""
+        self.free_cpu_millis[row] = min(one.cpu_millis.item(row) for one in free)
+        self.free_memory_mib[row] = min(one.memory_mib.item(row) for one in free)
+        self.free_storage_mib[row] = min(one.storage_mib.item(row) for one in free)
+        first, last = self.world.device_first[row], self.world.device_first[row + 1]
+        if first < last:
+            used = np.maximum.reduce([one.gpu_used[first:last] for one in free])
+            self.device_used[first:last] = used
+            self._device_used[first:last] = used.tolist()
+            left = np.where(self.world.device_healthy[first:last], GPU_MILLIS - used, 0)
+            self.free_gpu_millis[row] = int(left.sum())
+            for features in self._features.values():
+                if features.on_node[row]:
+                    features.refresh(self.world, self._device_used, row)
+        self._touch(row)
+
+
+def slots_in(question: Question, answers: Answers, free: Free, allowed: Bools) -> Ints:
+    """How many tasks of a question each allowed node could take, were just this free."""
+    world, request = answers.world, question.request
+    per_task = request.per_task
+    slots = np.where(allowed, np.iinfo(np.int64).max, 0)
+    gates = {gate.name for gate in answers.rules.gates if isinstance(gate, RoomGate)}
+    for name, column in (
+        ("cpu_millis", free.cpu_millis), ("memory_mib", free.memory_mib), ("storage_mib", free.storage_mib),
+    ):  # fmt: skip
+        need = getattr(per_task, name)
+        if need and name in gates:
+            np.minimum(slots, column // need, out=slots)
+    if per_task.gpus and "gpus" in gates:
+        usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
+        if request.shares_gpu:
+            shares = np.where(usable, (GPU_MILLIS - free.gpu_used) // per_task.gpu_millis, 0)
+            count = np.bincount(world.device_node, weights=shares, minlength=world.node_count).astype(
+                np.int64
+            )
+        else:
+            count = world.per_node(usable & (free.gpu_used == 0)) // per_task.gpus
+        np.minimum(slots, count, out=slots)
+    return np.maximum(slots, 0)
+
+
+def barring_of(world: World, row: int, length_ms: int) -> list[tuple[int, int, int]]:
+    """(from, until, reservation row): a job of this row that starts in between may not have those nodes."""
+    reservations, pending = world.snapshot.reservations, world.snapshot.pending
+    barring: list[tuple[int, int, int]] = []
+    for number in range(len(reservations)):
+        welcome = (
+            pending.project_id.item(row) in reservations.project_ids[number]
+            or pending.user_id.item(row) in reservations.user_ids[number]
+            or pending.id.item(row) in reservations.job_ids[number]
+        )
+        if not welcome:
+            starts, ends = reservations.starts_ms.item(number), reservations.ends_ms.item(number)
+            begin = world.snapshot.now_ms if length_ms == FOREVER_MS else starts - length_ms + 1
+            barring.append((begin, ends, number))
+    return barring
+
+
+def after_ms(at_ms: int, length_ms: int) -> int:
+    return FOREVER_MS if length_ms >= FOREVER_MS - at_ms else at_ms + length_ms

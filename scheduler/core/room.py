@@ -1,0 +1,259 @@
+"""Room on nodes: what `backfill.take_turns` asks about jobs, nodes and devices, with promises kept apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scheduler.core.backfill import FOREVER_MS, Outcome
+from scheduler.core.blockers import Answers
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.groups import Group
+from scheduler.core.horizon import Free, Hold, Horizon, SpareWorkspace, after_ms, barring_of
+from scheduler.core.placement import Candidates, choose_nodes, take_tasks
+from scheduler.core.plan import Placement, Start
+
+#: No level has failed yet.
+_NONE = 1 << 14
+
+
+@dataclass(slots=True)
+class _Promised:
+    """What a promise leaves to jobs that still run when it begins."""
+
+    at_ms: int
+    free: Free  # beside it and all other promises
+
+
+class ClusterRoom:
+    """Room for the pending jobs of one cycle.
+
+    Level 0 is the workspace itself: what is free now. A job of level k must fit into what is free now *and*
+    at the beginning of each of the first k promises, on the same nodes and devices; a workspace of that
+    (`_spare`) is asked by the same filters and scores. A group that fails at a level fails at all above it.
+    """
+
+    def __init__(self, answers: Answers, lengths_ms: Ints, may_pass: Bools) -> None:
+        self.starts: list[Start] = []
+        self.promised_nodes: dict[int, tuple[int, ...]] = {}
+        self._answers = answers
+        self._lengths = lengths_ms
+        self._may_pass = may_pass
+        self._all_pass = bool(may_pass.all())
+        self._horizon: Horizon | None = None
+        self._holds: list[Hold] = []
+        self._promises: list[_Promised] = []
+        self._spare: dict[int, tuple[SpareWorkspace, dict[int, Candidates]]] = {}
+        self._synced: dict[int, int] = {}
+        self._later_quota: list[int] = []
+        self._later_queue: list[int] = []
+        self._later_pool: list[int] = []
+        self._pool_row = {name: row for row, name in enumerate(answers.world.snapshot.pools.name)}
+        groups = len(answers.groups)
+        self._fails_from = np.full(groups, _NONE, dtype=np.int16)
+        self._barred = np.zeros(groups, dtype=np.bool_)
+
+    # `backfill.Room`.
+
+    def closed(self, rows: Ints, levels: Ints, *, asking: bool) -> Bools:
+        numbers = self._answers.groups.of_row[rows]
+        if asking:
+            return self._barred[numbers]
+        closed = levels >= self._fails_from[numbers]
+        return closed if self._all_pass else closed | ~self._may_pass[rows]
+
+    def start(self, row: int, level: int) -> Outcome:
+        answers, workspace = self._answers, self._answers.workspace
+        pending = answers.world.snapshot.pending
+        number = answers.groups.of_row.item(row)
+        if self._barred.item(number):
+            return Outcome.BARRED
+        if level >= self._fails_from.item(number) or (self._promises and not self._may_pass.item(row)):
+            return Outcome.NO_ROOM
+        bound = pending.array_max_running.item(row)
+        if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+            return Outcome.BARRED  # others of its group may be in no array, or in one with room
+        group = answers.groups[number]
+        charges = workspace.charges(group.project_row, group.class_index, group.shape.tasks)
+        if not self._within_limits(group, charges):
+            self._barred[number] = True
+            self._fails_from[number] = 0
+            return Outcome.BARRED
+        if level and not self._leaves_limits(group, charges):
+            self._fails_from[number] = min(self._fails_from.item(number), level)
+            return Outcome.NO_ROOM
+        candidates = answers.candidates(group) if not level else self._spare_candidates(group, level)
+        chosen = choose_nodes(candidates, group.shape)
+        if chosen is None:
+            same = answers.groups.pair == group.pair
+            np.minimum(self._fails_from, np.where(same, level, _NONE).astype(np.int16), out=self._fails_from)
+            return Outcome.NO_ROOM
+        parts = candidates.parts(chosen[0][0])
+        placements = take_tasks(candidates, chosen)
+        self._take(row, group, placements, level, charges)
+        self.starts.append(
+            Start(
+                job_id=pending.id.item(row),
+                generation=pending.generation.item(row),
+                queue_id=pending.queue_id.item(row),
+                project_id=pending.project_id.item(row),
+                per_task=group.question.request.per_task,
+                placements=placements,
+                scores=parts,
+            )
+        )
+        return Outcome.STARTED
+
+    def earliest_ms(self, row: int) -> int | None:
+        answers = self._answers
+        group = answers.groups.of(row)
+        at_ms = self._planned().earliest_ms(answers, group, row, self._lengths.item(row))
+        if at_ms is None:
+            self._barred[answers.groups.pair == group.pair] = True
+        return at_ms
+
+    def promise(self, row: int, at_ms: int, place: int) -> None:
+        """Choose its nodes and devices as of then, and keep them from everybody who would still be there."""
+        answers, horizon = self._answers, self._planned()
+        world, group = answers.world, answers.groups.of(row)
+        length = self._lengths.item(row)
+        question = replace(
+            group.question,
+            reservation_rows=tuple(
+                number for begin, until, number in barring_of(world, row, length) if begin <= at_ms < until
+            ),
+        )
+        until_ms = after_ms(at_ms, length)
+        candidates = Candidates(question, horizon.space(horizon.free_through(at_ms, until_ms)), answers.rules)
+        chosen = choose_nodes(candidates, group.shape)
+        free = horizon.free_at(at_ms)
+        placements = take_tasks(candidates, chosen) if chosen is not None else ()
+        for hold in self._holds_of(placements, group, at_ms, until_ms):
+            horizon.promised(hold)
+            free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+            for promise in self._promises:
+                if at_ms <= promise.at_ms < until_ms:
+                    promise.free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+        if not self._promises:
+            self._keep_limits(group)
+        self.promised_nodes[row] = tuple(dict.fromkeys(placement.node_id for placement in placements))
+        self._promises.insert(place, _Promised(at_ms, free))
+        self._spare.clear()
+        # What failed above this place failed beside fewer promises, so it still does, one level further up.
+        higher = (self._fails_from > place) & (self._fails_from < _NONE)
+        self._fails_from[higher] = np.minimum(self._fails_from[higher] + 1, len(self._promises))
+
+    # Parts of those.
+
+    def _within_limits(self, group: Group, charges: tuple[tuple[int, int], ...]) -> bool:
+        workspace, request, tasks = self._answers.workspace, group.question.request, group.shape.tasks
+        if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
+            return False
+        return not request.per_task.extras or workspace.short_pool(request, tasks) is None
+
+    def _keep_limits(self, group: Group) -> None:
+        """The first promise also keeps its share of quotas, queue and pools; those of others may be freed."""
+        workspace, tasks = self._answers.workspace, group.shape.tasks
+        self._later_quota = list(workspace.quota_used)
+        self._later_queue = list(workspace.queue_running)
+        self._later_pool = list(workspace.pool_used)
+        self._count_later(group, workspace.charges(group.project_row, group.class_index, tasks))
+
+    def _count_later(self, group: Group, charges: tuple[tuple[int, int], ...]) -> None:
+        for line, amount in charges:
+            self._later_quota[line] += amount
+        self._later_queue[group.queue_row] += 1
+        for name, amount in group.question.request.per_task.extras:
+            self._later_pool[self._pool_row[name]] += amount * group.shape.tasks
+
+    def _leaves_limits(self, group: Group, charges: tuple[tuple[int, int], ...]) -> bool:
+        workspace = self._answers.workspace
+        if any(self._later_quota[line] + amount > workspace.quota_hard[line] for line, amount in charges):
+            return False
+        if 0 < workspace.queue_bound[group.queue_row] <= self._later_queue[group.queue_row]:
+            return False
+        for name, amount in group.question.request.per_task.extras:
+            row = self._pool_row[name]
+            if self._later_pool[row] + amount * group.shape.tasks > workspace.pool_capacity[row]:
+                return False
+        return True
+
+    def _take(
+        self, row: int, group: Group, placements: tuple[Placement, ...], level: int,
+        charges: tuple[tuple[int, int], ...],
+    ) -> None:  # fmt: skip
+        """Count a start everywhere but in the workspace it was chosen from."""
+        answers, workspace = self._answers, self._answers.workspace
+        world = answers.world
+        now_ms = world.snapshot.now_ms
+        if self._horizon is None:
+            self._holds.extend(
+                self._holds_of(placements, group, now_ms, after_ms(now_ms, self._lengths.item(row)))
+            )
+        else:
+            for hold in self._holds_of(placements, group, now_ms, after_ms(now_ms, self._lengths.item(row))):
+                self._horizon.started(hold)
+                if level:
+                    workspace.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+                    for promise in self._promises[:level]:
+                        promise.free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+        if level:
+            self._count_later(group, charges)
+        workspace.take_limits(
+            queue_row=group.queue_row,
+            array_id=world.snapshot.pending.array_id.item(row),
+            charges=charges,
+            request=group.question.request,
+            tasks=group.shape.tasks,
+        )
+
+    def _holds_of(
+        self, placements: tuple[Placement, ...], group: Group, from_ms: int, until_ms: int
+    ) -> list[Hold]:
+        world, per_task = self._answers.world, group.question.request.per_task
+        return [
+            Hold(
+                from_ms,
+                until_ms,
+                world.node_row[placement.node_id],
+                per_task,
+                tuple([world.device_row[device] for device in placement.device_ids]),
+                placement.gpu_millis,
+            )
+            for placement in placements
+        ]
+
+    def _planned(self) -> Horizon:
+        """Made when the first job needs it: in a cluster with room nobody does."""
+        if self._horizon is None:
+            self._horizon = Horizon(self._answers.world, self._answers.workspace)
+            for hold in self._holds:
+                self._horizon.started(hold)
+        return self._horizon
+
+    def _spare_candidates(self, group: Group, level: int) -> Candidates:
+        """The nodes for a group's question in what is free now and beside so many promises."""
+        answers, workspace = self._answers, self._answers.workspace
+        moments = [self._planned().free_now(), *(promise.free for promise in self._promises[:level])]
+        if level not in self._spare:
+            free = moments[0]
+            for moment in moments[1:]:
+                free = free.least(moment)
+            self._spare[level] = SpareWorkspace(answers.world, free), {}
+            self._synced[level] = workspace.log_length
+        spare, known = self._spare[level]
+        cursor = self._synced[level]
+        if cursor < workspace.log_length:
+            for touched in dict.fromkeys(workspace.log[cursor : workspace.log_length].tolist()):
+                spare.match(touched, moments)
+            self._synced[level] = workspace.log_length
+        if group.question_number not in known:
+            known[group.question_number] = Candidates(group.question, spare, answers.rules)
+        return known[group.question_number]
+
+
+def lengths_ms(limit_seconds: Ints, bound_seconds: Ints) -> Ints:
+    """How long each job may run: its own limit, else its queue's, else for ever."""
+    limit = np.where(limit_seconds > 0, limit_seconds, bound_seconds)
+    return np.where(limit > 0, limit * 1000, FOREVER_MS)
