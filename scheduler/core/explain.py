@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
 from scheduler.core.classes import RequestClass
-from scheduler.core.columns import rows_of
+from scheduler.core.columns import Ints, rows_of
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.feasibility import RoomGate
 from scheduler.core.groups import Group
@@ -17,6 +17,7 @@ from scheduler.core.placement import Candidates
 from scheduler.core.plan import Decision, Plan, Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
+from scheduler.core.preemption import awaited_rows, hold_places
 from scheduler.core.reasons import PRECEDENCE
 from scheduler.core.sentences import amount
 from scheduler.core.snapshot import PendingColumns, Snapshot
@@ -171,12 +172,30 @@ def _after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins) -> 
     """The answers of the world once a plan's starts have taken what they were given."""
     world = World(snapshot)
     answers = Answers(world, resolve(policy, plugins))
-    workspace = answers.workspace
     pending = snapshot.pending
     started = np.array([start.job_id for start in plan.starts], dtype=np.int64)
-    for row, start in zip(
-        rows_of(pending.id, started, what="pending job").tolist(), plan.starts, strict=True
-    ):
+    started_rows = rows_of(pending.id, started, what="pending job")
+    clear = np.ones(len(pending), dtype=np.bool_)
+    for rows, _ in own_blockers(world):
+        clear[rows] = False
+    awaited = awaited_rows(world, np.flatnonzero(clear))
+    left = awaited[~np.isin(awaited, started_rows)]
+    if len(
+        left
+    ):  # places kept for jobs whose victims still end, as the cycle keeps them: after its first starts
+        first = int(np.isin(started_rows, awaited).sum())
+        _take_starts(answers, started_rows[:first], plan.starts[:first])
+        hold_places(answers, left)
+        _take_starts(answers, started_rows[first:], plan.starts[first:])
+    else:
+        _take_starts(answers, started_rows, plan.starts)
+    return answers
+
+
+def _take_starts(answers: Answers, rows: Ints, starts: tuple[Start, ...]) -> None:
+    world, workspace = answers.world, answers.workspace
+    pending = world.snapshot.pending
+    for row, start in zip(rows.tolist(), starts, strict=True):
         for placement in start.placements:
             devices = [world.device_row[device_id] for device_id in placement.device_ids]
             workspace.take(world.node_row[placement.node_id], start.per_task, devices, placement.gpu_millis)
@@ -188,7 +207,6 @@ def _after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins) -> 
             request=group.question.request,
             tasks=group.shape.tasks,
         )
-    return answers
 
 
 def _node_sentence(candidates: Candidates, group: Group, node: int, gate: str | None, slots: int) -> str:

@@ -149,10 +149,9 @@ def choose_victims(
                     chosen = _place(answers, wanted)
                     if chosen is None:
                         victims = search.victims_of(wanted, priority, left)
-                        if victims:
-                            for victim in victims:
-                                jobs.release(victim)
-                            chosen = _place(answers, wanted)
+                        for victim in victims:
+                            jobs.release(victim)
+                        chosen = _place(answers, wanted) if victims else None
                 if chosen is None:
                     hopeless[number] = priority
                     continue
