@@ -85,7 +85,7 @@ class RequestClass:
     """
 
     per_task: Resources
-    gpu_model: str = ""  # "" = any; "H100" also matches "H100-80GB"
+    gpu_model: str = ""  # "" = any; "H100" also matches "H100-80GB"; "A100|H100" = either
     gpu_memory_mib: int = 0  # least memory of each device; 0 = any
     node_selector: Labels = ()
     tolerations: tuple[Toleration, ...] = ()
@@ -126,13 +126,18 @@ def request_class(
         )
     return RequestClass(
         per_task=per_task,
-        gpu_model=gpu_model.strip() if per_task.gpus else "",
+        gpu_model=_models(gpu_model) if per_task.gpus else "",
         gpu_memory_mib=gpu_memory_mib if per_task.gpus else 0,
         node_selector=tuple(sorted(set(node_selector))),
         tolerations=tuple(sorted(set(tolerations))),
         required_affinity=tuple(tuple(sorted(set(term))) for term in required_affinity),
         partition_ids=tuple(sorted(set(partition_ids))),
     )
+
+
+def _models(wanted: str) -> str:
+    """Alternatives in one order, each once."""
+    return "|".join(sorted({model.strip() for model in wanted.split("|") if model.strip()}))
 
 
 @dataclass(slots=True)

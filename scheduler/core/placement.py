@@ -22,7 +22,7 @@ from scheduler.core.feasibility import (
 )
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
-from scheduler.core.scoring import ColumnScorer, ScoreColumn, Scorer
+from scheduler.core.scoring import ColumnScorer, PicksDevice, ScoreColumn, Scorer
 from scheduler.core.workspace import Floats, NodeView, Workspace
 
 #: A node that cannot take a task; every real score is at least 0.
@@ -92,6 +92,7 @@ class Candidates:
             else:
                 self._outside_scorers.append((scorer, weight))
         self._plain = not self._outside_gates and not self._outside_scorers
+        self._pickers = [scorer for scorer, _ in rules.scorers if isinstance(scorer, PicksDevice)]
         self.scores: Floats = self._score(None)
         self._cursor = workspace.log_length
 
@@ -121,6 +122,8 @@ class Candidates:
         if stale:
             nodes = workspace.world.node_count
             rows = workspace.log[self._cursor : workspace.log_length]
+            if not self._plain:
+                rows = np.unique(rows)
             if stale <= _FEW_ROWS and self._plain:
                 for row in rows.tolist():
                     self.scores[row] = self._score_row(row)
@@ -138,6 +141,14 @@ class Candidates:
             return -1
         row = int(scores.argmax())
         return row if scores[row] >= 0.0 else -1
+
+    def pick_devices(self, row: int) -> list[int]:
+        """Device rows for one task on this node: as a scorer wishes, else as `Workspace.pick_devices`."""
+        for picker in self._pickers:
+            device = picker.pick_device(self.question.request, self.workspace, row)
+            if device is not None:
+                return [device]
+        return self.workspace.pick_devices(row, self.question.request)
 
     def slots(self) -> Ints:
         """How many tasks each node could take at once, now."""
@@ -183,15 +194,31 @@ class Candidates:
         if total is None:
             total = np.zeros(len(closed))
         if not self._plain:
-            nodes = NodeView(self.workspace, rows)
-            for gate in self._outside_gates:
-                closed = closed | ~gate.filter(self.question, nodes)
-            for scorer, weight in self._outside_scorers:
-                given = scorer.score(self.question, nodes)
-                total = total if given is None else total + given * weight
+            closed = self._ask_outside(total, closed, rows)
         np.putmask(total, closed, NO)
         scores: Floats = total
         return scores
+
+    def _ask_outside(self, total: Floats, closed: Bools, rows: Ints | None) -> Bools:
+        """Add what others score, and return the nodes that are closed with those they turn away.
+
+        They are asked only about nodes that everything before them lets through.
+        """
+        for gate in self._outside_gates:
+            still = np.flatnonzero(~closed)
+            keep = gate.filter(
+                self.question, NodeView(self.workspace, still if rows is None else rows[still])
+            )
+            closed = closed.copy()
+            closed[still] = ~keep
+        still = np.flatnonzero(~closed)
+        if len(still):
+            nodes = NodeView(self.workspace, still if rows is None else rows[still])
+            for scorer, weight in self._outside_scorers:
+                given = scorer.score(self.question, nodes)
+                if given is not None:
+                    total[still] += given * weight
+        return closed
 
     def _score_row(self, row: int) -> float:
         """`_score` for one node, by the same arithmetic in the same order: caching changes nothing."""
@@ -309,7 +336,7 @@ def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[P
     for row, count in chosen:
         node_id = node_ids.item(row)
         for _ in range(count):
-            devices = workspace.pick_devices(row, request)
+            devices = candidates.pick_devices(row)
             workspace.take(row, per_task, devices, millis)
             placements.append(
                 Placement(

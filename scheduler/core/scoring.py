@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Ints
 from scheduler.core.feasibility import Question
+from scheduler.core.fragmentation import FragmentationScorer
 from scheduler.core.workspace import Floats, NodeView, Workspace
 
 
@@ -21,6 +23,15 @@ class Scorer(Protocol):
 
     def score(self, request: Question, nodes: NodeView) -> Floats | None:
         """0..100 for each of these nodes."""
+        ...
+
+
+@runtime_checkable
+class PicksDevice(Protocol):
+    """A scorer that also has a wish among the devices of the node it liked best."""
+
+    def pick_device(self, request: RequestClass, workspace: Workspace, row: int) -> int | None:
+        """The device row for a share; None when it does not care."""
         ...
 
 
@@ -95,16 +106,15 @@ def _soft_taints(question: Question, workspace: Workspace) -> ScoreColumn | None
     return None if repelled is None else ScoreColumn(np.where(repelled, 0.0, 100.0))
 
 
-BUILT_IN: Final[Mapping[str, ColumnScorer]] = {
-    scorer.name: scorer
-    for scorer in (
-        ColumnScorer("tightness", _tightness),
-        ColumnScorer("looseness", _looseness),
-        ColumnScorer("device_fit", _device_fit),
-        ColumnScorer("spare_gpus", _spare_gpus),
-        ColumnScorer("soft_taints", _soft_taints),
-    )
-}
+_ALL: Final[tuple[Scorer, ...]] = (
+    ColumnScorer("tightness", _tightness),
+    ColumnScorer("looseness", _looseness),
+    ColumnScorer("device_fit", _device_fit),
+    ColumnScorer("spare_gpus", _spare_gpus),
+    ColumnScorer("soft_taints", _soft_taints),
+    FragmentationScorer(),
+)
+BUILT_IN: Final[Mapping[str, Scorer]] = {scorer.name: scorer for scorer in _ALL}
 
 WeightedScorers = tuple[tuple[Scorer, int], ...]
 
@@ -112,4 +122,5 @@ WeightedScorers = tuple[tuple[Scorer, int], ...]
 STRATEGIES: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     "best_fit": (("soft_taints", 160), ("device_fit", 80), ("spare_gpus", 40), ("tightness", 39)),
     "spread": (("soft_taints", 160), ("device_fit", 80), ("spare_gpus", 40), ("looseness", 39)),
+    "frag": (("soft_taints", 160), ("fragmentation", 100)),
 }

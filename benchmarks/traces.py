@@ -1,0 +1,22 @@
+"""Where the public traces are: MUSTER_DATA, or `../shared/data` beside the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+class NoTracesError(LookupError):
+    """The traces are not on this machine; the message says where they were looked for."""
+
+
+def trace_folder(name: str) -> Path:
+    """The folder of one trace."""
+    given = os.environ.get("MUSTER_DATA")
+    base = Path(given) if given else ROOT.parent / "shared" / "data"
+    if not (base / name).is_dir():
+        raise NoTracesError(f"{name} is not in {base}: set MUSTER_DATA to the folder of the public traces")
+    return base / name
