@@ -7,13 +7,23 @@ from typing import Final
 
 import numpy as np
 
-from scheduler.core.columns import Ints
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.blockers import own_blockers
+from scheduler.core.columns import Ints, rows_of
 from scheduler.core.plugins import Orders
 from scheduler.core.policy import Policy
+from scheduler.core.snapshot import Snapshot
+from scheduler.core.workspace import Floats
 from scheduler.core.world import World
 
 #: Keys of an order, most important first; all ascending. The job id comes after them all.
-Order = Callable[[World], tuple[Ints, ...]]
+Order = Callable[[World, Policy], tuple[Ints, ...]]
+
+#: Later than every moment: no deadline, no time limit.
+_NEVER: Final = int(np.iinfo(np.int64).max)
+
+#: A factor of 0 to 1 in whole steps, so that sums do not depend on the order they are made in.
+_STEPS: Final = 1_000_000
 
 
 def job_order(world: World, policy: Policy, outside: tuple[Orders, ...] = ()) -> Ints:
@@ -26,25 +36,139 @@ def job_order(world: World, policy: Policy, outside: tuple[Orders, ...] = ()) ->
                 f"an order plugin gave {numbers.shape} numbers for {len(world.snapshot.pending)} jobs"
             )
         keys.append(np.unique(-np.nan_to_num(numbers), return_inverse=True)[1].astype(np.int64))
-    keys.extend(ORDERS[policy.name](world))
+    keys.extend(ORDERS[policy.name](world, policy))
     keys.extend(_tie_breaker(world, name) for name in policy.tie_breakers)
     return _sorted_rows(keys, len(world.snapshot.pending))
 
 
-def _fifo(world: World) -> tuple[Ints, ...]:
+def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | None:
+    """The job of a queue whose turn is next (Q17): the first in order that nothing of its own holds back.
+
+    The thin form of `job_order`; a cycle asks the same for all queues at once. None when nobody waits there.
+    """
+    world = World(snapshot)
+    held = np.zeros(len(snapshot.pending), dtype=np.bool_)
+    for rows, _ in own_blockers(world):
+        held[rows] = True
+    order = job_order(world, policy)
+    rows = order[(snapshot.pending.queue_id[order] == queue_id) & ~held[order]]
+    return int(snapshot.pending.id[rows[0]]) if len(rows) else None
+
+
+def _fifo(world: World, _: Policy) -> tuple[Ints, ...]:
     """As they came in (Q9)."""
     return (world.snapshot.pending.submitted_ms,)
 
 
-def _priority(world: World) -> tuple[Ints, ...]:
-    """Queue first (Q8), then job (Q10), then who could start first."""
+def _priority(world: World, policy: Policy) -> tuple[Ints, ...]:
+    """Queue first (Q8), then job (Q10), then who could start first; or the weighted sum of factors (C26)."""
     pending = world.snapshot.pending
-    queue_priority = world.snapshot.queues.priority[world.pending_queue]
     since = np.maximum(pending.submitted_ms, pending.eligible_ms)
+    if policy.factors:
+        total = np.zeros(len(pending), dtype=np.int64)
+        for name, weight in policy.factors:
+            total += factor(world, policy, name) * weight
+        return (-total, since)
+    queue_priority = world.snapshot.queues.priority[world.pending_queue]
     return (-(queue_priority * 101 + pending.priority), since)
 
 
-ORDERS: Final[Mapping[str, Order]] = {"fifo": _fifo, "priority": _priority}
+def factor(world: World, policy: Policy, name: str) -> Ints:
+    """One factor of every pending job, 0 to 1,000,000 (= 1)."""
+    snapshot = world.snapshot
+    pending = snapshot.pending
+    if name == "priority":
+        return pending.priority * _STEPS // 100
+    if name == "queue":
+        return snapshot.queues.priority[world.pending_queue] * _STEPS // 100
+    if name == "age":
+        since = np.maximum(pending.submitted_ms, pending.eligible_ms)
+        cap = policy.age_cap_seconds * 1000
+        waited: Ints = np.clip(snapshot.now_ms - since, 0, cap)
+        return waited * _STEPS // cap
+    if name == "size":
+        return _cost(world) * _STEPS // max(GPU_MILLIS * len(world.device_id), 1)
+    share = fair_share(snapshot.projects.share_weight, snapshot.projects.used_gpu_seconds)
+    best = float(share.max(initial=0.0))
+    scaled = (share / best * _STEPS).astype(np.int64) if best else np.zeros(len(share), dtype=np.int64)
+    return scaled[world.pending_project]
+
+
+def fair_share(weight: Ints, used_gpu_seconds: Ints) -> Floats:
+    """`weight / (usage + 1.0)` with the usage in GPU-hours (C4): the less was used, the sooner it is one's turn."""
+    return weight / (used_gpu_seconds / 3600 + 1.0)
+
+
+def _fairshare(world: World, _: Policy) -> tuple[Ints, ...]:
+    """The project that used least for its share first (Q11); within it, as they came in."""
+    projects = world.snapshot.projects
+    share = fair_share(projects.share_weight, projects.used_gpu_seconds)
+    rank = np.unique(-share, return_inverse=True)[1].astype(np.int64)
+    return (rank[world.pending_project], world.snapshot.pending.submitted_ms)
+
+
+def _sjf(world: World, _: Policy) -> tuple[Ints, ...]:
+    """Shortest time limit first (Q13); those without any last."""
+    snapshot = world.snapshot
+    limit, bound = snapshot.pending.time_limit_seconds, snapshot.queues.max_wall_seconds[world.pending_queue]
+    limit = np.where(limit > 0, limit, bound)
+    return (np.where(limit > 0, limit, _NEVER), snapshot.pending.submitted_ms)
+
+
+def _edf(world: World, _: Policy) -> tuple[Ints, ...]:
+    """Earliest deadline first (Q14); those without any last."""
+    pending = world.snapshot.pending
+    return (np.where(pending.deadline_ms > 0, pending.deadline_ms, _NEVER), pending.submitted_ms)
+
+
+def _fair_queue(world: World, policy: Policy) -> tuple[Ints, ...]:
+    """Tenants take turns by weight (Q15): the one whose running and waiting work so far costs least for its weight.
+
+    Each job carries what its tenant would hold once it had started, divided by the tenant's weight.
+    """
+    snapshot = world.snapshot
+    pending, running = snapshot.pending, snapshot.running
+    waiting = pending.project_id if policy.tenant == "project" else pending.user_id
+    holding = running.project_id if policy.tenant == "project" else running.user_id
+    tenants, number = np.unique(np.concatenate([waiting, holding]), return_inverse=True)
+    cost = _cost(world)
+    held = np.zeros(len(running), dtype=np.int64)
+    job_row = rows_of(running.id, snapshot.allocations.job_id, what="running job")
+    devices = np.array([len(ids) for ids in snapshot.allocations.device_ids], dtype=np.int64)
+    np.add.at(held, job_row, np.maximum(devices * snapshot.allocations.gpu_millis, 1))
+    base = np.zeros(len(tenants), dtype=np.int64)
+    np.add.at(base, number[len(pending) :], held)
+    mine = number[: len(pending)]
+    order = np.lexsort((pending.id, pending.submitted_ms, mine))
+    total = np.cumsum(cost[order])
+    first = np.flatnonzero(np.diff(mine[order], prepend=-1))
+    before = np.repeat(total[first] - cost[order][first], np.diff(first, append=len(order)))
+    tag = np.zeros(len(pending), dtype=np.int64)
+    tag[order] = base[mine[order]] + total - before
+    weight = np.ones(len(pending), dtype=np.int64)
+    if policy.tenant == "project":
+        weight = np.maximum(snapshot.projects.share_weight[world.pending_project], 1)
+    return (tag * 1000 // weight, pending.submitted_ms)
+
+
+def _cost(world: World) -> Ints:
+    """Thousandths of GPUs that each pending job asks for; at least 1, so that work without GPUs counts too."""
+    pending = world.snapshot.pending
+    each = np.array(
+        [request.per_task.gpu_millis_charged for request in world.snapshot.classes] or [0], dtype=np.int64
+    )
+    cost: Ints = np.maximum(each[pending.class_index] * pending.tasks, 1)
+    return cost
+
+
+ORDERS: Final[Mapping[str, Order]] = {
+    "fifo": _fifo,
+    "priority": _priority,
+    "fairshare": _fairshare,
+    "sjf": _sjf,
+    "edf": _edf,
+    "fair_queue": _fair_queue,
+}
 
 
 def _tie_breaker(world: World, name: str) -> Ints:

@@ -8,13 +8,19 @@ from typing import Final
 from scheduler.core.standing import Preemption
 
 #: Orders a cycle knows (`ordering.ORDERS` holds their functions).
-POLICIES: Final = ("fifo", "priority")
+POLICIES: Final = ("fifo", "priority", "fairshare", "sjf", "edf", "fair_queue")
 
 #: Where tasks go among the nodes that can take them.
 PLACEMENTS: Final = ("best_fit", "spread", "frag")
 
 #: Columns an order may be broken by after its own, all ascending unless the name starts with "-".
 TIE_BREAKERS: Final = ("eligible_ms", "submitted_ms", "-priority", "tasks", "time_limit_seconds")
+
+#: What may add to a job's priority, each from 0 to 1 times its weight (`ordering.factors`).
+FACTORS: Final = ("priority", "queue", "age", "size", "fairshare")
+
+#: Whose jobs take turns under "fair_queue".
+TENANTS: Final = ("project", "user")
 
 #: How later jobs may pass earlier ones that wait for room (`backfill.take_turns`).
 BACKFILLS: Final = ("none", "easy", "conservative", "aggressive", "deadline")
@@ -49,6 +55,9 @@ class Policy:
     with the reason Priority). Without it a later job may start whenever it fits, which can make a large
     job wait long while small ones keep arriving.
 
+    `factors` are (factor, weight) pairs; with any, "priority" orders by their weighted sum instead of queue, then
+    job. Age counts up to `age_cap_seconds`. `tenant` is who takes turns under "fair_queue".
+
     `backfill` "none": a later job starts whenever it fits. "easy": only if it does not move the expected start
     of the first that does not fit. "conservative": of the first `backfill_promises`. "aggressive": as easy, but
     that start may move by up to `backfill_delay_seconds` in all. "deadline": of the first, and of jobs with a
@@ -66,6 +75,9 @@ class Policy:
     weights: tuple[tuple[str, int], ...] = ()
     filters: tuple[str, ...] = FILTERS
     plugins: tuple[str, ...] = ()
+    factors: tuple[tuple[str, int], ...] = ()
+    age_cap_seconds: int = 7 * 24 * 3600
+    tenant: str = "project"
     backfill: str = "none"
     backfill_order: str = "queue"
     backfill_promises: int = 16
@@ -80,6 +92,8 @@ class Policy:
             ("placement", (self.placement,), PLACEMENTS),
             ("tie-breaker", self.tie_breakers, TIE_BREAKERS),
             ("filter", self.filters, FILTERS),
+            ("factor", tuple(name for name, _ in self.factors), FACTORS),
+            ("tenant", (self.tenant,), TENANTS),
             ("backfill", (self.backfill,), BACKFILLS),
             ("backfill order", (self.backfill_order,), BACKFILL_ORDERS),
         ):
@@ -88,6 +102,8 @@ class Policy:
                     raise ValueError(f"{name!r} is not a {what}; there are {', '.join(known)}")
         if any(weight <= 0 for _, weight in self.weights):
             raise ValueError("a score weight must be above 0")
+        if self.age_cap_seconds < 1:
+            raise ValueError("age must be capped at 1 second or more")
         if self.backfill != "none" and self.strict_order:
             raise ValueError("a strict order lets nobody pass: it has no backfill")
         if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:

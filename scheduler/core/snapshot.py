@@ -175,6 +175,8 @@ class ProjectColumns(Columns):
     id: Ints = ints()
     name: tuple[str, ...] = objects(default="")
     quota_line_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    share_weight: Ints = ints(default=1)
+    used_gpu_seconds: Ints = ints(default=0)  # what it has used, older use counting less (half-life)
     lost_gpu_seconds: Ints = ints(default=0)  # work lost to preemption in the last day
 
 

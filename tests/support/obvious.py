@@ -253,18 +253,75 @@ def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
     assert seen == [start.job_id for start in plan.starts], "starts are not in order"
 
 
-def order_key(state: State, job: dict[str, Any], policy: Policy) -> tuple[int, ...]:
+def order_key(state: State, job: dict[str, Any], policy: Policy) -> tuple[float, ...]:
     queue = state.queues[int(job["queue_id"])]
-    keys = {
-        "fifo": (int(job["submitted_ms"]),),
-        "priority": (
-            -int(queue["priority"]),
-            -int(job["priority"]),
-            max(int(job["submitted_ms"]), int(job["eligible_ms"])),
-        ),
-    }[policy.name]
+    project = state.projects[int(job["project_id"])]
+    limit = int(job["time_limit_seconds"]) or int(queue["max_wall_seconds"])
+    submitted = int(job["submitted_ms"])
+    keys: tuple[float, ...]
+    if policy.name == "priority" and policy.factors:
+        keys = (-sum(weight * _factor(state, job, policy, name) for name, weight in policy.factors),
+                max(submitted, int(job["eligible_ms"])))  # fmt: skip
+    else:
+        keys = {
+            "fifo": (submitted,),
+            "priority": (
+                -int(queue["priority"]),
+                -int(job["priority"]),
+                max(submitted, int(job["eligible_ms"])),
+            ),
+            "fairshare": (-_share(project), submitted),
+            "sjf": (limit or 1 << 63, submitted),
+            "edf": (int(job["deadline_ms"]) or 1 << 63, submitted),
+            "fair_queue": (_turn(state, job, policy), submitted),
+        }[policy.name]
     ties = tuple(
         -int(job[name.removeprefix("-")]) if name.startswith("-") else int(job[name])
         for name in policy.tie_breakers
     )
     return (*keys, *ties, int(job["id"]))
+
+
+def _share(project: dict[str, Any]) -> float:
+    return float(project["share_weight"]) / (float(project["used_gpu_seconds"]) / 3600 + 1.0)
+
+
+def _cost(state: State, job: dict[str, Any]) -> int:
+    return max(int(state.request(job).per_task.gpu_millis_charged) * int(job["tasks"]), 1)
+
+
+def _factor(state: State, job: dict[str, Any], policy: Policy, name: str) -> int:
+    """0 to a million, by whole steps."""
+    if name == "priority":
+        return int(job["priority"]) * 10_000
+    if name == "queue":
+        return int(state.queues[int(job["queue_id"])]["priority"]) * 10_000
+    if name == "age":
+        waited = state.snapshot.now_ms - max(int(job["submitted_ms"]), int(job["eligible_ms"]))
+        cap = policy.age_cap_seconds * 1000
+        return min(max(waited, 0), cap) * 1_000_000 // cap
+    if name == "size":
+        return _cost(state, job) * 1_000_000 // max(1000 * len(state.devices), 1)
+    best = max(_share(project) for project in state.projects.values())
+    return int(_share(state.projects[int(job["project_id"])]) / best * 1_000_000)
+
+
+def _turn(state: State, job: dict[str, Any], policy: Policy) -> int:
+    """What its tenant would hold once this job and all that came before it had started, for its weight."""
+    tenant = f"{policy.tenant}_id"
+    mine = {int(n) for n, who in zip(state.snapshot.running.id, getattr(state.snapshot.running, tenant))
+            if who == job[tenant]}  # fmt: skip
+    held = sum(
+        max(len(row["device_ids"]) * int(row["gpu_millis"]), 1)
+        for row in Rows(state.snapshot.allocations).by_id.values()
+        if int(row["job_id"]) in mine
+    )
+    waiting = Rows(state.snapshot.pending).by_id.values()
+    ahead = sum(
+        _cost(state, other)
+        for other in waiting
+        if other[tenant] == job[tenant]
+        and (other["submitted_ms"], other["id"]) <= (job["submitted_ms"], job["id"])
+    )
+    weight = int(state.projects[int(job["project_id"])]["share_weight"]) if policy.tenant == "project" else 1
+    return (held + ahead) * 1000 // max(weight, 1)

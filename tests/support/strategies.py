@@ -166,7 +166,7 @@ def worlds() -> st.SearchStrategy[World]:
 def policies() -> st.SearchStrategy[Policy]:
     return st.builds(
         Policy,
-        name=st.sampled_from(["fifo", "priority"]),
+        name=st.sampled_from(["fifo", "priority", "priority", "fairshare", "sjf", "edf", "fair_queue"]),
         strict_order=st.booleans(),
         placement=st.sampled_from(["best_fit", "spread"]),
         tie_breakers=st.sampled_from([(), ("tasks",), ("-priority", "eligible_ms")]),
