@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from scheduler.core.standing import Preemption
 
@@ -108,3 +109,33 @@ class Policy:
             raise ValueError("a strict order lets nobody pass: it has no backfill")
         if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
             raise ValueError("backfill promises a start to 1 job or more; its delay and scan are 0 or more")
+
+
+#: Knobs that a profile keeps by name among its options.
+OPTIONS: Final = (
+    "factors",
+    "age_cap_seconds",
+    "tenant",
+    "backfill_order",
+    "backfill_promises",
+    "backfill_delay_seconds",
+    "backfill_scan",
+    "backfill_max_priority",
+)
+
+
+def options_of(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The further knobs of a policy from what a profile says; raises ValueError for what is none."""
+    words: dict[str, Any] = {}
+    for name, value in written.items():
+        if name not in OPTIONS:
+            raise ValueError(f"{name!r} is not an option; there are {', '.join(OPTIONS)}")
+        if name == "factors":
+            if not isinstance(value, Mapping) or not all(type(weight) is int for weight in value.values()):
+                raise ValueError('"factors" is an object of whole numbers, such as {"age": 2, "priority": 10}')
+            words[name] = tuple(sorted(value.items()))
+        elif type(value) is not (str if name in {"tenant", "backfill_order"} else int):
+            raise ValueError(f"the option {name!r} cannot be {value!r}")
+        else:
+            words[name] = value
+    return words

@@ -27,6 +27,11 @@ class Attempt(models.Model):
         max_length=20, blank=True, choices=[(s.value, s.value) for s in StopReason]
     )
     stop_asked_at = models.DateTimeField(null=True, blank=True)
+    #: The pending job (and its epoch then) that it is stopped for, when the planner stops it.
+    stopped_for = models.PositiveBigIntegerField(null=True, blank=True)
+    stopped_for_epoch = models.PositiveIntegerField(null=True, blank=True)
+    #: Between the notice and the end; null takes the site's.
+    grace_seconds = models.PositiveIntegerField(null=True, blank=True)
     #: What the backend calls it, for those that have names of their own.
     backend_ref = models.CharField(max_length=200, blank=True)
     cycle = models.ForeignKey(
@@ -43,6 +48,11 @@ class Attempt(models.Model):
 
     class Meta:
         ordering = ["job_id", "epoch"]
+        indexes = [
+            models.Index(
+                fields=["stopped_for"], name="attempt_stopped_for", condition=Q(stopped_for__isnull=False)
+            ),
+        ]
         constraints = [
             models.UniqueConstraint(name="attempt_epoch_once", fields=["job", "epoch"]),
             models.UniqueConstraint(

@@ -36,6 +36,18 @@ class PlacementStrategy(models.TextChoices):
 class SchedulingPolicy(models.TextChoices):
     FIFO = "fifo", "first in, first out"
     PRIORITY = "priority", "priority"
+    FAIRSHARE = "fairshare", "fair share: who used least goes first"
+    SJF = "sjf", "shortest time limit first"
+    EDF = "edf", "earliest deadline first"
+    FAIR_QUEUE = "fair_queue", "fair queueing: projects or people take turns"
+
+
+class BackfillMode(models.TextChoices):
+    NONE = "none", "none: whatever fits starts"
+    EASY = "easy", "easy: never in the way of the first that waits"
+    CONSERVATIVE = "conservative", "conservative: never in the way of the first so many"
+    AGGRESSIVE = "aggressive", "aggressive: the first that waits may be delayed by so much"
+    DEADLINE = "deadline", "deadline: never in the way of the first, or of a job with a deadline"
 
 
 @pghistory.track()
@@ -48,10 +60,16 @@ class SchedulerProfile(models.Model):
     #: Later jobs wait until every earlier one has started.
     strict_order = models.BooleanField(default=False)
     placement = models.CharField(max_length=16, choices=PlacementStrategy, default=PlacementStrategy.BEST_FIT)
+    backfill = models.CharField(max_length=16, choices=BackfillMode, default=BackfillMode.NONE)
+    #: Further knobs of `core.policy.Policy` by name: "factors", "age_cap_seconds", "backfill_promises", ...
+    options = models.JSONField(default=dict, blank=True)
     #: {"sub-score name": weight}; empty takes the built-in weights of the strategy.
     score_weights = models.JSONField(default=dict, blank=True)
     #: Plugin names of the entry point group `muster.plugins`, in order.
     plugins = models.JSONField(default=list, blank=True)
+    #: Whether jobs may be stopped for others, and the settings of `Preemption` that differ from its defaults.
+    preemption_enabled = models.BooleanField(default=False)
+    preemption = models.JSONField(default=dict, blank=True)
     version = models.PositiveIntegerField(default=1)
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -42,6 +42,8 @@ class CycleResult:
     planned: bool = False
     started: int = 0
     refused: tuple[Refusal, ...] = ()
+    #: Running jobs that were told to end for others.
+    stopped: int = 0
     waiting: int = 0
     #: The recording of the last round; None when nothing new was decided.
     cycle_id: int | None = None
@@ -59,6 +61,7 @@ class CycleResult:
             "started": self.started,
             "started_jobs": list(self.started_jobs),
             "refused": [refusal.as_dict() for refusal in self.refused],
+            "stopped": self.stopped,
             "waiting": self.waiting,
             "cycle": self.cycle_id,
             "rounds": self.rounds,
@@ -133,6 +136,7 @@ def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, 
             planned=True,
             started=len(applied.started),
             refused=applied.refused,
+            stopped=len(applied.stopped),
             waiting=len(plan.waiting),
             cycle_id=cycle_id,
             rounds=1,
@@ -207,6 +211,7 @@ def _joined(before: CycleResult, this: CycleResult) -> CycleResult:
     return replace(
         this,
         started=before.started + this.started,
+        stopped=before.stopped + this.stopped,
         started_jobs=before.started_jobs + this.started_jobs,
         rounds=before.rounds + 1,
         cycle_id=this.cycle_id or before.cycle_id,

@@ -46,6 +46,7 @@ class _Live:
     attempt: int
     stop_asked: bool
     stop_reason: str
+    grace_seconds: int | None
 
 
 def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Orders:
@@ -71,7 +72,7 @@ def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Or
                     task=row.task,
                     epoch=row.epoch,
                     reason=row.stop_reason or StopReason.CANCELLED.value,
-                    grace_seconds=grace,
+                    grace_seconds=grace if row.grace_seconds is None else row.grace_seconds,
                     stale=False,
                 )
             )
@@ -107,8 +108,8 @@ def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
 
 def _live_tasks(node_id: int) -> list[_Live]:
     rows = _run(
-        "SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason"
-        " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
+        "SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason,"
+        " a.grace_seconds FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
         " WHERE t.node_id = %s AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id",
         [node_id],
     )

@@ -61,6 +61,8 @@ def first_difference(recorded: Plan, again: Plan) -> str:
             return f"start {number}: recorded {_start(old)}; now {_start(new)}"
     if len(recorded.starts) != len(again.starts):
         return f"recorded {len(recorded.starts)} starts, now {len(again.starts)}"
+    if recorded.preempts != again.preempts:
+        return f"recorded {len(recorded.preempts)} stops, now {len(again.preempts)}, or others"
     before, after = recorded.reasons, again.reasons
     for job in sorted(before.keys() | after.keys()):
         old_words, new_words = _waits(recorded, job), _waits(again, job)
@@ -79,6 +81,8 @@ def describe(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     )
     for start in plan.starts:
         yield f"start job {start.job_id} on {', '.join(names[node] for node in start.node_ids)}"
+    for preempt in plan.preempts:
+        yield f"stop job {preempt.job_id} for job {preempt.for_job_id}"
     for decision, jobs in plan.by_decision():
         if len(jobs):
             some = ", ".join(map(str, jobs[:NAMED].tolist()))

@@ -15,7 +15,8 @@ from django.db import IntegrityError, transaction
 from scheduler import outbox
 from scheduler.core.columns import Ints
 from scheduler.core.conflicts import Conflict, find_conflicts
-from scheduler.core.plan import Decision, Plan, Start
+from scheduler.core.lifecycle import JobState
+from scheduler.core.plan import Decision, Plan, Preempt, Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY
@@ -77,6 +78,7 @@ class Applied:
 
     started: tuple[Start, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    stopped: tuple[Preempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,16 @@ def apply_starts(
     3. Every start is decided again on the fresh rows by the planner's own predicates.
     4. What holds is written, one statement a table; a job is whole or not at all.
     5. Should a constraint still refuse, only the start that broke it stays out.
+    6. Victims are told, all of those of one job or none; none where that job or one of them has changed.
 
     Raises LeaseLost, and has written nothing, when another planner may have taken over.
     """
-    if not plan.starts:
+    if not plan.starts and not plan.preempts:
         return Applied()
     leases.fence(lease)
+    if not plan.starts:
+        stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
+        return Applied((), tuple(unstopped), tuple(stopped))
     fresh = _lock(plan, cluster_id)
     conflicts = {
         conflict.job_id: Refusal(conflict.job_id, conflict.reason.value, _why(conflict))
@@ -121,7 +127,8 @@ def apply_starts(
     wanted = [start for start in plan.starts if start.job_id not in conflicts]
     names = dict(zip(fresh.nodes.id.tolist(), fresh.nodes.name, strict=True))
     started, broken = _write(wanted, _Writer(backend, cycle_id, at, names))
-    return Applied(tuple(started), (*conflicts.values(), *broken))
+    stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
+    return Applied(tuple(started), (*conflicts.values(), *broken, *unstopped), tuple(stopped))
 
 
 def tell_waiting(plan: Plan, *, snapshot: Snapshot, told: Ints, lease: HeldLease, at: datetime) -> int:
@@ -145,7 +152,22 @@ def tell_waiting(plan: Plan, *, snapshot: Snapshot, told: Ints, lease: HeldLease
                 + [outbox.QUEUES_TOPIC]
             )
         changed += len(rows)
+    _expect(plan, snapshot=snapshot, lease=lease)
     return changed
+
+
+def _expect(plan: Plan, *, snapshot: Snapshot, lease: HeldLease) -> None:
+    """Keep the starts that jobs were promised, and forget those that are promised no more."""
+    promised = {one.job_id: one.at_ms for one in plan.expected}
+    pending = snapshot.pending
+    shown = dict(zip(pending.id.tolist(), pending.promised_ms.tolist(), strict=True))
+    stale = {number: 0 for number in pending.id[pending.promised_ms > 0].tolist() if number not in promised}
+    due = {number: at for number, at in (promised | stale).items() if shown.get(number) != at}
+    if due:
+        with transaction.atomic():
+            leases.fence(lease)
+            numbers = statements.expect_starts(due)
+            outbox.announce_many([outbox.job_topic(number) for number in numbers])
 
 
 # ------------------------------------------------------------------ starts
@@ -210,6 +232,48 @@ def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], l
         + [outbox.CLUSTER_TOPIC, outbox.QUEUES_TOPIC]
     )
     return starts, refused
+
+
+# ------------------------------------------------------------------ preemption
+
+#: One of the victims, or the job they were to be stopped for, is no longer as it was planned.
+VICTIM_CHANGED: Final = "VictimChanged"
+_STOPPABLE: Final = frozenset(
+    {JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING}
+)
+
+
+def _stop(
+    preempts: Sequence[Preempt], *, cycle_id: int | None, at: datetime
+) -> tuple[list[Preempt], list[Refusal]]:
+    if not preempts:
+        return [], []
+    rows, live = statements.lock_for_preemption(
+        [p.job_id for p in preempts] + [p.for_job_id for p in preempts], [p.attempt_id for p in preempts]
+    )
+    refused: dict[int, Refusal] = {}
+    for preempt in preempts:
+        waits, victim = rows.get(preempt.for_job_id), rows.get(preempt.job_id)
+        if waits is None or waits.state != JobState.QUEUED or waits.generation != preempt.for_generation:
+            why = f"Job {preempt.for_job_id} has changed: nobody is stopped for it."
+        elif victim is None or victim.state not in _STOPPABLE or preempt.attempt_id not in live:
+            why = f"Job {preempt.job_id} was to be stopped for it and has changed: nobody is stopped."
+        else:
+            continue
+        refused.setdefault(preempt.for_job_id, Refusal(preempt.for_job_id, VICTIM_CHANGED, why))
+    stopped = [preempt for preempt in preempts if preempt.for_job_id not in refused]
+    if stopped:
+        statements.stop_jobs(stopped, {number: row.epoch for number, row in rows.items()}, at=at)
+        statements.tell_stopped(stopped, rows, cycle_id=cycle_id, at=at)
+        told = [rows[preempt.job_id] for preempt in stopped]
+        outbox.announce_many(
+            [outbox.node_topic(node) for node in statements.nodes_of_attempts(p.attempt_id for p in stopped)]
+            + [outbox.job_topic(row.number) for row in told]
+            + [outbox.user_topic(row.user_id) for row in told]
+            + [outbox.project_topic(row.project_id) for row in told]
+            + [outbox.CLUSTER_TOPIC, outbox.QUEUES_TOPIC]
+        )
+    return stopped, list(refused.values())
 
 
 def _why(conflict: Conflict) -> str:

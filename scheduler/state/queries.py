@@ -32,7 +32,14 @@ SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
         to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
         nullif(': ' || cluster.paused_reason, ': ')) END,
     profile.policy, profile.tie_breakers::text, profile.strict_order, profile.placement,
-    profile.score_weights::text, profile.plugins::text
+    profile.score_weights::text, profile.plugins::text,
+    profile.preemption_enabled, profile.preemption::text,
+    (SELECT coalesce(json_agg(json_build_array(class.value, ARRAY(
+            SELECT victim.value FROM scheduler_priorityclass_preempts may
+            JOIN scheduler_priorityclass victim ON victim.id = may.to_priorityclass_id
+            WHERE may.from_priorityclass_id = class.id ORDER BY 1
+        )) ORDER BY class.value), '[]')::text FROM scheduler_priorityclass class),
+    profile.backfill, profile.options::text
 FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
 WHERE cluster.id = %s
 """
@@ -48,7 +55,8 @@ _ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0
 
 PENDING_COLUMNS: Final = (
     "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
-    "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running",
+    "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running", "awaited",
+    "deadline_ms", "promised_ms",
 )  # fmt: skip
 THESE_QUEUES: Final = "queue.id = ANY(%s::bigint[])"
 THESE_NODES: Final = "node.id = ANY(%s::bigint[])"
@@ -61,6 +69,9 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     coalesce({_ms("job.eligible_at")}, 0), job.tasks,
     coalesce(job.nodes, 0), coalesce(job.tasks_per_node, 0), coalesce(job.time_limit_seconds, 0),
     job.generation, {_ARRAY}, coalesce(job.array_max_running, 0),
+    job.number IN (SELECT stopped_for FROM scheduler_attempt WHERE stopped_for IS NOT NULL
+        AND stopped_for_epoch = job.epoch AND stop_asked_at > statement_timestamp() - interval '15 minutes'),
+    coalesce({_ms("job.deadline_at")}, 0), coalesce({_ms("job.expected_start_at")}, 0),
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
     project.active AND person.is_active,
     {_CLASS}
@@ -73,13 +84,17 @@ ORDER BY job.number LIMIT %s {{lock}}
 
 RUNNING_COLUMNS: Final = (
     "id", "attempt_id", "queue_id", "project_id", "user_id", "priority", "started_ms", "expected_end_ms",
-    "array_id",
+    "array_id", "preemptible", "times_preempted", "stop_by_ms", "stopped_for",
 )  # fmt: skip
 _RUNNING_JOBS: Final = f"""
 SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.priority,
     {_ms("coalesce(attempt.started_at, attempt.scheduled_at)")},
     coalesce({_ms("coalesce(attempt.started_at, attempt.scheduled_at)")} + 1000 * job.time_limit_seconds, 0),
-    {_ARRAY}, {_CLASS}
+    {_ARRAY}, job.preemptible,
+    CASE WHEN attempt.epoch > 1 THEN (SELECT count(*) FROM scheduler_attempt earlier
+        WHERE earlier.job_id = job.number AND earlier.stopped_for IS NOT NULL) ELSE 0 END,
+    coalesce({_ms("attempt.stop_asked_at")} + 1000 * coalesce(attempt.grace_seconds, 60), 0),
+    coalesce(attempt.stopped_for, 0), {_CLASS}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
 WHERE attempt.state = ANY(%s)
 """
@@ -142,11 +157,37 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
     coalesce(queue.max_concurrent_jobs, 0),
     (SELECT count(*) FROM scheduler_job job WHERE job.queue_id = queue.id AND job.state = ANY(%s)),
     ARRAY(SELECT partition_id FROM scheduler_queue_partitions WHERE queue_id = queue.id ORDER BY 1),
-    coalesce(queue.max_wall_seconds, 0), queue.generation
+    coalesce(queue.max_wall_seconds, 0), queue.generation,
+    (SELECT count(*) FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE attempt.stopped_for IS NOT NULL AND job.queue_id = queue.id
+        AND attempt.stop_asked_at > statement_timestamp() - interval '1 hour')
 FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
 """
 
-PROJECTS: Final = "SELECT id, slug FROM accounts_project WHERE id = ANY(%s::bigint[]) ORDER BY id"
+PROJECTS: Final = """
+SELECT project.id, project.slug,
+    coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
+            - coalesce(attempt.started_at, attempt.scheduled_at)) * job.tasks
+            * CASE WHEN job.gpu_millis > 0 THEN job.gpu_millis ELSE job.gpus * 1000 END / 1000)
+        FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE attempt.stopped_for IS NOT NULL AND job.project_id = project.id
+        AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint
+FROM accounts_project project WHERE project.id = ANY(%s::bigint[]) ORDER BY project.id
+"""
+
+#: GPU-seconds of each project in the last 7 days; what was used a day earlier counts half (C2). The integral of
+#: 2^(-age / half-life) over the time something was held, in closed form.
+USAGE: Final = """
+SELECT job.project_id, floor(sum(allocation.gpu_millis / 1000.0 * %s / ln(2) * (
+    power(2, -greatest(extract(epoch FROM now() - coalesce(allocation.released_at, now())), 0) / %s)
+    - power(2, -least(extract(epoch FROM now() - allocation.held_at), %s) / %s))))::bigint
+FROM scheduler_allocation allocation
+    JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
+    JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE job.project_id = ANY(%s::bigint[]) AND allocation.gpu_millis > 0
+    AND coalesce(allocation.released_at, now()) > now() - make_interval(secs => %s)
+GROUP BY job.project_id
+"""
 
 QUOTAS: Final = """
 SELECT quota.id, 'project ' || project.slug,

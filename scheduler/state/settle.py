@@ -279,7 +279,9 @@ def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: d
     _run(
         "UPDATE scheduler_job j SET state = v.state, generation = j.generation + 1, exit_code = v.code,"
         " exit_signal = v.signal, end_text = v.text, completed_at = v.completed_at,"
-        " eligible_at = coalesce(v.retry_at, j.eligible_at),"
+        # Who starts again without a wait was stopped by no fault of its own and keeps its place.
+        " eligible_at = CASE WHEN v.retry_at IS NULL OR v.reason_code = 'NotEvaluatedYet'"
+        " THEN coalesce(j.eligible_at, v.retry_at) ELSE v.retry_at END,"
         " started_at = CASE WHEN v.retry_at IS NULL THEN j.started_at END,"
         " scheduled_at = CASE WHEN v.retry_at IS NULL THEN j.scheduled_at END,"
         " reason_code = v.reason_code, reason_text = v.reason_text, reason_details = v.details::jsonb,"

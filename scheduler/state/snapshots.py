@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from scheduler.core.classes import (
     request_class,
 )
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.policy import Policy
+from scheduler.core.policy import Policy, options_of
 from scheduler.core.snapshot import (
     AllocationColumns,
     DeviceColumns,
@@ -39,6 +39,7 @@ from scheduler.core.snapshot import (
     RunningColumns,
     Snapshot,
 )
+from scheduler.core.standing import Preemption
 from scheduler.state import queries
 from scheduler.state.sql import Rows, int_array, run, select_together
 
@@ -93,6 +94,8 @@ def load_snapshot(
             (queries.PROJECTS, [int_array(met)]),
             (queries.QUOTAS.format(bounded="AND quota.hard IS NOT NULL", lock=""), [int_array(met)]),
         )
+        policy = policy_of(cluster)
+        charged = _with_usage(project_columns(projects, quotas), policy)
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
@@ -103,11 +106,11 @@ def load_snapshot(
         allocations=_allocations(held),
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
-        projects=project_columns(projects, quotas),
+        projects=charged,
         quotas=quota_columns(quotas),
         pools=_pools(nodes, held),
     )
-    return Loaded(cluster_id, cluster.backend, snapshot, policy_of(cluster), told)
+    return Loaded(cluster_id, cluster.backend, snapshot, policy, told)
 
 
 def load_for_apply(
@@ -197,6 +200,11 @@ def same_kind(marks: Ints, others: Ints) -> Bools:
 # ------------------------------------------------------------------ the cluster and its policy
 
 
+#: Fair share forgets: half of it in a day, all of it in a week (C2).
+HALF_LIFE_SECONDS: Final = 24 * 3600
+WINDOW_SECONDS: Final = 7 * 24 * 3600
+
+
 class ClusterRow(NamedTuple):
     """The row of a cluster with its profile, and the moment of the picture."""
 
@@ -210,6 +218,11 @@ class ClusterRow(NamedTuple):
     placement: str | None
     weights: str | None
     plugins: str | None
+    preemption_enabled: bool | None
+    preemption: str | None
+    priority_classes: str  # [[value, [values it may stop]], ...]
+    backfill: str | None
+    options: str | None
 
 
 def policy_of(cluster: ClusterRow) -> Policy:
@@ -226,7 +239,37 @@ def policy_of(cluster: ClusterRow) -> Policy:
         placement=cluster.placement or "best_fit",
         weights=tuple(sorted(json.loads(cluster.weights or "{}").items())),
         plugins=tuple(json.loads(cluster.plugins or "[]")),
+        preemption=preemption_of(
+            bool(cluster.preemption_enabled),
+            json.loads(cluster.preemption or "{}"),
+            json.loads(cluster.priority_classes),
+        ),
+        backfill=cluster.backfill or "none",
+        **options_of(json.loads(cluster.options or "{}")),
     )
+
+
+def _with_usage(projects: ProjectColumns, policy: Policy) -> ProjectColumns:
+    """What each project has used, where the order of jobs depends on it."""
+    if policy.name != "fairshare" and not any(name == "fairshare" for name, _ in policy.factors):
+        return projects
+    half, window = HALF_LIFE_SECONDS, WINDOW_SECONDS
+    used = dict(run(queries.USAGE, [half, half, window, half, int_array(projects.id.tolist()), window]))
+    return replace(projects, used_gpu_seconds=[used.get(number, 0) for number in projects.id.tolist()])
+
+
+def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> Preemption:
+    """A profile's rules of preemption; raises ValueError that names the word it does not know."""
+    known = {f.name for f in fields(Preemption)} - {"enabled", "classes"}
+    for name, value in words.items():
+        if name not in known:
+            raise ValueError(f"{name!r} is not a setting of preemption; there are {', '.join(sorted(known))}")
+        if type(value) is not int:
+            raise ValueError(f"{name} must be a whole number")
+    if not enabled:
+        return Preemption()
+    matrix = tuple((int(begin), tuple(int(victim) for victim in victims)) for begin, victims in classes)
+    return Preemption(enabled=True, classes=matrix, **words)
 
 
 def _only(clusters: Rows, cluster_id: int) -> ClusterRow:
@@ -398,8 +441,8 @@ def queue_columns(rows: Rows, cluster: ClusterRow) -> QueueColumns:
         (
             (id_, name, priority, paused or cluster.paused_text is not None,
              text if cluster.paused_text is None else cluster.paused_text,
-             most, running, tuple(partition_ids), wall, generation)
-            for id_, name, priority, paused, text, most, running, partition_ids, wall, generation in rows
+             most, running, tuple(partition_ids), *rest)
+            for id_, name, priority, paused, text, most, running, partition_ids, *rest in rows
         )
     )  # fmt: skip
 
@@ -408,7 +451,7 @@ def project_columns(rows: Rows, quotas: Rows) -> ProjectColumns:
     lines: dict[int, list[int]] = {}
     for quota in _bounded(quotas):
         lines.setdefault(quota[-1], []).append(quota[0])
-    return ProjectColumns.from_rows((id_, name, tuple(lines.get(id_, ()))) for id_, name in rows)
+    return ProjectColumns.from_rows((id_, name, tuple(lines.get(id_, ())), lost) for id_, name, lost in rows)
 
 
 def quota_columns(rows: Rows) -> QuotaColumns:

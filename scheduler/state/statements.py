@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from scheduler.core.lifecycle import AttemptState, JobState, TaskState
-from scheduler.core.plan import Start
-from scheduler.state.sql import Statement, int_array, run
+from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, JobState, StopReason, TaskState
+from scheduler.core.plan import Preempt, Start
+from scheduler.state.sql import Statement, int_array, run, run_together
 
 #: Columns of quota lines and what one start adds to each: amounts of the whole job, and the job itself.
 RUNNING_JOBS: Final = "running_jobs"
@@ -216,6 +216,111 @@ def insert_events(
     )  # fmt: skip
 
 
+class PreemptionRow(NamedTuple):
+    """A job that is stopped, or for which one is."""
+
+    number: int
+    state: str
+    generation: int
+    epoch: int
+    user_id: int
+    project_id: int
+    project: str
+
+
+def lock_for_preemption(
+    numbers: Iterable[int], attempts: Iterable[int]
+) -> tuple[dict[int, PreemptionRow], set[int]]:
+    """(number -> its row, attempts that live and were not told yet); a job that somebody else is changing
+    at this moment is not in the answer: it may be ending by itself.
+    """
+    rows = run(
+        """
+        SELECT job.number, job.state, job.generation, job.epoch, job.user_id, job.project_id, project.slug
+        FROM scheduler_job job JOIN accounts_project project ON project.id = job.project_id
+        WHERE job.number = ANY(%s::bigint[]) ORDER BY job.number FOR NO KEY UPDATE OF job SKIP LOCKED
+        """,
+        [int_array(sorted(set(numbers)))],
+    )
+    live = run(
+        """
+        SELECT id FROM scheduler_attempt
+        WHERE id = ANY(%s::bigint[]) AND job_id = ANY(%s::bigint[]) AND state = ANY(%s)
+            AND stop_asked_at IS NULL ORDER BY id FOR NO KEY UPDATE
+        """,
+        [
+            int_array(sorted(attempts)),
+            int_array(row[0] for row in rows),
+            sorted(s.value for s in LIVE_ATTEMPT),
+        ],
+    )
+    return {row[0]: PreemptionRow(*row) for row in rows}, {row[0] for row in live}
+
+
+def stop_jobs(preempts: Sequence[Preempt], epochs: Mapping[int, int], *, at: datetime) -> None:
+    """Running to being preempted, each attempt with for whom and how long it has; the rows are locked."""
+    run_together(
+        (
+            "UPDATE scheduler_job SET state = %s, generation = generation + 1"
+            " WHERE number = ANY(%s::bigint[])",
+            [JobState.PREEMPTING.value, int_array(p.job_id for p in preempts)],
+        ),
+        (
+            "UPDATE scheduler_attempt a SET stop_reason = %s, stop_asked_at = %s, stopped_for = t.job,"
+            " stopped_for_epoch = t.epoch, grace_seconds = t.grace"
+            " FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[]) AS t(id, job, epoch, grace)"
+            " WHERE a.id = t.id",
+            [
+                StopReason.PREEMPTED.value, at, int_array(p.attempt_id for p in preempts),
+                int_array(p.for_job_id for p in preempts), int_array(epochs[p.for_job_id] for p in preempts),
+                int_array(p.grace_seconds for p in preempts),
+            ],
+        ),
+    )  # fmt: skip
+
+
+def tell_stopped(
+    preempts: Sequence[Preempt], rows: Mapping[int, PreemptionRow], *, cycle_id: int | None, at: datetime
+) -> None:
+    """The receipt of each victim: for whom, by which right, what it costs, and how long it has."""
+    run(
+        """
+        INSERT INTO scheduler_jobevent (job_id, at, kind, because, epoch, details)
+        SELECT number, %s, %s, because, epoch, details
+        FROM json_to_recordset(%s::json) AS e(number bigint, epoch int, because text, details jsonb)
+        """,
+        [
+            at,
+            f"job.{JobState.PREEMPTING.value}",
+            json.dumps(
+                [
+                    {
+                        "number": p.job_id, "epoch": rows[p.job_id].epoch,
+                        "because": f"stopped for job {p.for_job_id} of project {rows[p.for_job_id].project}: its "
+                        f"priority is {p.for_priority}, this job's {p.priority}; it has {p.grace_seconds} s to end "
+                        "and is queued again by itself",
+                        "details": {
+                            "for_job": p.for_job_id, "for_project": rows[p.for_job_id].project,
+                            "for_priority": p.for_priority, "priority": p.priority,
+                            "lost_seconds": p.lost_seconds, "grace_seconds": p.grace_seconds, "cycle": cycle_id,
+                        },
+                    }
+                    for p in preempts
+                ]
+            ),
+        ],
+    )  # fmt: skip
+
+
+def nodes_of_attempts(attempts: Iterable[int]) -> list[int]:
+    rows = run(
+        "SELECT DISTINCT node_id FROM scheduler_allocation"
+        " WHERE attempt_id = ANY(%s::bigint[]) AND released_at IS NULL ORDER BY 1",
+        [int_array(attempts)],
+    )
+    return [row[0] for row in rows]
+
+
 class Told(NamedTuple):
     """A reason, as the columns of a job say it."""
 
@@ -223,6 +328,21 @@ class Told(NamedTuple):
     category: str
     text: str
     details: str  # JSON
+
+
+def expect_starts(due: Mapping[int, int]) -> list[int]:
+    """Write when each of these jobs is expected to start (ms; 0 = nobody knows); answers those that still wait."""
+    rows = run(
+        """
+        UPDATE scheduler_job AS job SET expected_start_at = to_timestamp(nullif(due.at_ms, 0) / 1000.0)
+        FROM (SELECT job.number, due.at_ms FROM scheduler_job job
+                JOIN unnest(%s::bigint[], %s::bigint[]) AS due(number, at_ms) ON due.number = job.number
+                WHERE job.state = %s ORDER BY job.number FOR NO KEY UPDATE OF job SKIP LOCKED) AS due
+        WHERE job.number = due.number RETURNING job.number
+        """,
+        [int_array(due), int_array(due.values()), JobState.QUEUED.value],
+    )
+    return [row[0] for row in rows]
 
 
 def tell_reasons(

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from quotas.models import QuotaResource
-from scheduler.models import Attempt, Job
+from scheduler.models import Attempt, Job, SchedulerProfile
 from scheduler.services.jobs import cancel_job
 from scheduler.state.settle import end_attempt
 from tests.backends.conftest import Bench
@@ -126,3 +126,25 @@ def test_a_job_that_waits_for_another_starts_after_it(bench: Bench) -> None:
 
     first.refresh_from_db()
     assert first.state == "completed"
+
+
+def test_a_job_is_stopped_for_one_of_higher_standing_and_runs_again_after_it(bench: Bench) -> None:
+    SchedulerProfile.objects.update(
+        preemption_enabled=True, preemption={"protected_seconds": 0, "grace_seconds": 5}
+    )
+    low = [bench.settle(bench.start(priority=10, cpu_cores=8), "running") for _ in range(2)]
+
+    urgent = bench.settle(bench.start(priority=90, cpu_cores=8), "running")
+
+    for job in low:
+        job.refresh_from_db()
+    assert sorted(job.state for job in low) == ["queued", "running"]
+    victim = next(job for job in low if job.state == "queued")
+    bench.finish(urgent)
+    bench.settle(urgent, "completed")
+    victim = bench.settle(victim, "running")
+    assert victim.epoch == 2
+    for job in low:
+        bench.finish(job)
+        bench.settle(job, "completed")
+    bench.world.assert_nothing_is_held()

@@ -1,0 +1,123 @@
+"""Preemption in rows: a victim is told, ends, waits again where it was, and the other starts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from scheduler.core.lifecycle import JobState
+from scheduler.models import Attempt, Job, JobEvent, SchedulerProfile
+from scheduler.services.preview import explain_job
+from scheduler.state import plans
+from tests.backends.conftest import FakeBench
+from tests.support.agents import World
+
+
+@pytest.fixture
+def bench(transactional_db: None) -> FakeBench:
+    world = World.make()
+    SchedulerProfile.objects.update(
+        preemption_enabled=True, preemption={"protected_seconds": 0, "grace_seconds": 7}
+    )
+    return FakeBench(world)
+
+
+def a_running(bench: FakeBench, **fields: object) -> Job:
+    """A job of low priority that has been running for an hour."""
+    job = bench.start(priority=10, **fields)
+    job = bench.settle(job, "running")
+    Attempt.objects.filter(job=job).update(started_at=timezone.now() - timedelta(hours=1))
+    return job
+
+
+def everything(bench: FakeBench) -> dict[str, int]:
+    node = bench.world.cluster.nodes.order_by("id").first()
+    return {"cpu_cores": node.cpu_millis_capacity // 1000}
+
+
+def test_a_victim_is_told_ends_and_waits_again_where_it_was(bench: FakeBench) -> None:
+    world = bench.world
+    victims = [a_running(bench, **everything(bench)) for _ in world.cluster.nodes.all()]
+    created = {job.number: job.created_at for job in victims}
+
+    urgent = world.submit(priority=90, **everything(bench))
+    world.plan()
+
+    stopped = Job.objects.filter(state=JobState.PREEMPTING)
+    assert stopped.count() == 1
+    victim = stopped.get()
+    attempt = victim.attempts.live().get()
+    assert (attempt.stop_reason, attempt.stopped_for, attempt.grace_seconds) == (
+        "preempted",
+        urgent.number,
+        7,
+    )
+    receipt = JobEvent.objects.get(job=victim, kind="job.preempting")
+    assert receipt.because == (
+        f"stopped for job {urgent.number} of project vision: its priority is 90, this job's 10; "
+        "it has 7 s to end and is queued again by itself"
+    )
+    assert receipt.details["lost_seconds"] >= 3600
+    urgent.refresh_from_db()
+    assert urgent.reason_code == "WaitingForPreemption"
+    assert str(victim.number) in urgent.reason_text
+    assert explain_job(job=urgent, by=world.user).reason_code == "WaitingForPreemption"
+
+    world.plan()  # nobody more is stopped while this one ends
+    assert Job.objects.filter(state=JobState.PREEMPTING).count() == 1
+
+    bench.step()  # the order goes out, the task ends, its end is reported
+    bench.step()
+    victim.refresh_from_db()
+    assert victim.state == JobState.QUEUED
+    assert victim.created_at == created[victim.number]
+    assert victim.eligible_at < urgent.created_at  # it keeps its place: it was there before
+    kinds = list(JobEvent.objects.filter(job=victim).order_by("id").values_list("kind", flat=True))
+    assert kinds[-3:] == ["job.preempting", "job.preempted", "job.queued"]
+
+    world.plan()  # in the order of arrival the victim would be first
+    urgent.refresh_from_db()
+    victim.refresh_from_db()
+    assert urgent.state == JobState.SCHEDULED
+    assert victim.state == JobState.QUEUED
+
+    urgent = bench.settle(urgent, "running")
+    bench.finish(urgent)
+    bench.settle(urgent, "completed")
+    world.plan()
+    victim.refresh_from_db()
+    assert (victim.state, victim.epoch) == (JobState.SCHEDULED, 2)
+
+
+def test_nobody_is_stopped_for_a_job_that_has_changed_meanwhile(
+    bench: FakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = bench.world
+    for _ in world.cluster.nodes.all():
+        a_running(bench, **everything(bench))
+    urgent = world.submit(priority=90, **everything(bench))
+    real = plans.apply_starts
+
+    def cancelled_first(plan: object, **words: object) -> object:
+        Job.objects.filter(pk=urgent.pk).update(
+            state="cancelled", completed_at=timezone.now(), generation=urgent.generation + 1
+        )
+        return real(plan, **words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plans, "apply_starts", cancelled_first)
+    world.plan()
+
+    assert not Job.objects.filter(state=JobState.PREEMPTING).exists()
+
+
+def test_a_job_that_may_not_be_stopped_is_not(bench: FakeBench) -> None:
+    world = bench.world
+    for _ in world.cluster.nodes.all():
+        a_running(bench, preemptible=False, **everything(bench))
+
+    world.submit(priority=90, **everything(bench))
+    world.plan()
+
+    assert not Job.objects.filter(state=JobState.PREEMPTING).exists()
