@@ -14,11 +14,11 @@ from unfold.decorators import display
 from scheduler.admin.base import SettingsAdmin, SettingsForm, Verb
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.plugins import PluginError, resolve
-from scheduler.core.policy import Policy
+from scheduler.core.policy import Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cycles import installed_plugins
 from scheduler.services.queues import pause_queue, resume_queue
-from scheduler.state.snapshots import TIE_BREAKERS
+from scheduler.state.snapshots import TIE_BREAKERS, preemption_of
 
 
 class QueueForm(SettingsForm):
@@ -137,7 +137,8 @@ class ProfileForm(SettingsForm):
 
     class Meta:
         model = SchedulerProfile
-        fields = ("name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins")
+        fields = ("name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins",
+                  "backfill", "options", "preemption_enabled", "preemption")  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
@@ -149,15 +150,25 @@ class ProfileForm(SettingsForm):
             self.add_error("score_weights", 'An object of whole numbers, such as {"gpu_fit": 3}.')
         if not _texts(plugins):
             self.add_error("plugins", "A list of plugin names.")
+        options = cleaned.get("options") or {}
+        if not isinstance(options, dict):
+            self.add_error("options", 'An object, such as {"backfill_promises": 16}.')
+        rules = cleaned.get("preemption") or {}
+        if not isinstance(rules, dict):
+            self.add_error("preemption", 'An object, such as {"grace_seconds": 120}.')
         if self.errors:
             return cleaned
         try:
+            preemption_of(True, rules)
             policy = Policy(
                 name=cleaned["policy"],
                 tie_breakers=tuple(TIE_BREAKERS.get(name, name) for name in breakers),
                 placement=cleaned["placement"],
                 weights=tuple(sorted(weights.items())),
                 plugins=tuple(plugins),
+                strict_order=bool(cleaned.get("strict_order")),
+                backfill=cleaned["backfill"],
+                **options_of(options),
             )
             resolve(policy, installed_plugins())
         except (ValueError, PluginError) as error:
@@ -172,13 +183,13 @@ def _texts(value: Any) -> bool:
 @admin.register(SchedulerProfile)
 class SchedulerProfileAdmin(SettingsAdmin):
     form = ProfileForm
-    list_display = ("name", "policy", "placement", "strict_order", "version", "updated_at")
+    list_display = ("name", "policy", "backfill", "placement", "strict_order", "version", "updated_at")
     search_fields = ("name",)
     list_filter = ("policy", "placement")
     readonly_fields = ("version", "updated_at")
     fields = (
-        "name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins", "version",
-        "updated_at", "reason", "seen",
+        "name", "policy", "tie_breakers", "strict_order", "placement", "backfill", "options", "score_weights",
+        "plugins", "preemption_enabled", "preemption", "version", "updated_at", "reason", "seen",
     )  # fmt: skip
     site_verb = "administer"
     removable = True

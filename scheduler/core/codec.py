@@ -99,7 +99,9 @@ def decode_plan(data: bytes) -> Plan:
             waiting=_read_columns(WaitingColumns, header["waiting"], blobs),
             decisions=tuple(_decision_from(row) for row in header["decisions"]),
             preempts=tuple(Preempt(*row) for row in header["preempts"]),
-            expected=tuple(ExpectedStart(job, at_ms, tuple(nodes)) for job, at_ms, nodes in header["expected"]),
+            expected=tuple(
+                ExpectedStart(job, at_ms, tuple(nodes)) for job, at_ms, nodes in header["expected"]
+            ),
         )
     except (KeyError, TypeError, ValueError, IndexError) as broken:
         raise CodecError(f"not a whole plan: {broken}") from broken

@@ -145,9 +145,15 @@ def start_and_promise(
         promised_ms=pending.promised_ms[considered],
         wanted=pending.deadline_ms[considered] > 0 if policy.backfill == "deadline" else None,
     )
+    slips = policy.backfill == "aggressive"  # what it was told first is what its delay is counted from
+    told = [pending.promised_ms.item(promise.row) if slips else 0 for promise in promises]
     return room.starts, tuple(
-        ExpectedStart(pending.id.item(promise.row), promise.at_ms, room.promised_nodes[promise.row])
-        for promise in promises
+        ExpectedStart(
+            pending.id.item(promise.row),
+            min(promise.at_ms, before or promise.at_ms),
+            room.promised_nodes[promise.row],
+        )
+        for promise, before in zip(promises, told, strict=True)
         if promise.at_ms != FOREVER_MS
     )
 
