@@ -23,7 +23,7 @@ from scheduler.core.feasibility import (
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.scoring import ColumnScorer, PicksDevice, ScoreColumn, Scorer
-from scheduler.core.workspace import Floats, NodeView, Workspace
+from scheduler.core.workspace import GUARDS, Floats, NodeView, Room, Workspace
 
 #: A node that cannot take a task; every real score is at least 0.
 NO: Final = -1.0
@@ -82,7 +82,7 @@ class Candidates:
             else:
                 self._outside_gates.append(gate)
         self._closed = ~self.passing()
-        self._rooms = list(self.rooms.values())
+        self._pack_rooms()
         self._columns: list[tuple[str, ScoreColumn, int]] = []
         self._outside_scorers: list[tuple[Scorer, int]] = []
         for scorer, weight in rules.scorers:
@@ -91,10 +91,48 @@ class Candidates:
                 self._columns.extend([] if column is None else [(scorer.name, column, weight)])
             else:
                 self._outside_scorers.append((scorer, weight))
+        #: The columns that are summed: with a weight, or with a table of weighted points for each value.
+        self._summands: list[tuple[ScoreColumn, int, Floats | None]] = [
+            (column, weight, column.table(weight, workspace.largest_count))
+            for _, column, weight in self._columns
+        ]
         self._plain = not self._outside_gates and not self._outside_scorers
         self._pickers = [scorer for scorer, _ in rules.scorers if isinstance(scorer, PicksDevice)]
         self.scores: Floats = self._score(None)
         self._cursor = workspace.log_length
+
+    def _pack_rooms(self) -> None:
+        """Ask about CPU, memory and devices, and the masks that stay, in one comparison where that is exact."""
+        room = self.workspace.room(self.question.request)
+        self._room = None if room is None else room.column
+        packed = {"cpu_millis", "memory_mib", "gpus"} if room is not None else set()
+        self._rooms = [headroom for name, headroom in self.rooms.items() if name not in packed]
+        cpu, memory, devices = (
+            self.rooms[name][1] if name in self.rooms else 0 for name in ("cpu_millis", "memory_mib", "gpus")
+        )
+        need = Room.need(cpu, memory, devices)
+        #: What to subtract from the room of each node; one number when no mask closes any.
+        self._need = need
+        self._needs: Ints | None = (
+            np.where(self._closed, Room.never(), need).astype(np.int64) if self._closed.any() else None
+        )
+
+    def _is_closed(self, rows: Ints | None) -> Bools:
+        """Which of these nodes the built-in gates close now."""
+        closed: Bools
+        if self._room is None:
+            closed = self._closed if rows is None else self._closed[rows]
+        else:
+            left = self._room if rows is None else self._room[rows]
+            if self._needs is None:
+                left = left - self._need
+            else:
+                left = left - (self._needs if rows is None else self._needs[rows])
+            left &= GUARDS
+            closed = left != GUARDS
+        for room, need in self._rooms:
+            closed = closed | ((room if rows is None else room[rows]) < need)
+        return closed
 
     def passing(self, *, without: str = "") -> Bools:
         """Nodes that every gate on facts lets through, one of them left out."""
@@ -183,13 +221,11 @@ class Candidates:
 
     def _score(self, rows: Ints | None) -> Floats:
         """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
-        closed = self._closed if rows is None else self._closed.take(rows)
-        for room, need in self._rooms:
-            closed = closed | ((room if rows is None else room.take(rows)) < need)
+        closed = self._is_closed(rows)
         total: Any = None
-        for _, column, weight in self._columns:
-            values = column.column if rows is None else column.column.take(rows)
-            part = column.weighted(values, weight)
+        for column, weight, table in self._summands:
+            values: Any = column.column if rows is None else column.column[rows]
+            part = column.points(values) * weight if table is None else table[values]
             total = part if total is None else total + part
         if total is None:
             total = np.zeros(len(closed))
@@ -224,12 +260,17 @@ class Candidates:
         """`_score` for one node, by the same arithmetic in the same order: caching changes nothing."""
         if self._closed.item(row):
             return NO
+        if self._room is not None:
+            need = self._need if self._needs is None else self._needs.item(row)
+            if (self._room.item(row) - need) & GUARDS != GUARDS:
+                return NO
         for room, need in self._rooms:
             if room.item(row) < need:
                 return NO
         total = 0.0
-        for _, column, weight in self._columns:
-            total += column.weighted(column.column.item(row), weight)
+        for column, weight, table in self._summands:
+            value: Any = column.column.item(row)
+            total += column.points(value) * weight if table is None else table.item(value)
         return total
 
 

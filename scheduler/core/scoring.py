@@ -52,11 +52,11 @@ class ScoreColumn:
             return (values >= self.at_least) * 100.0
         return 100.0 - values if self.flipped else values
 
-    def weighted(self, values: Any, weight: int) -> Any:
-        """`points` times a weight, always a new array, in as few steps as can be."""
-        if self.at_least is not None:
-            return (values >= self.at_least) * (100.0 * weight)
-        return self.points(values) * weight
+    def table(self, weight: int, largest: int) -> Floats | None:
+        """Weighted points for every value from 0 on, where there are only two: a look-up is the cheapest step."""
+        if self.at_least is None:
+            return None
+        return np.where(np.arange(largest + 1) >= self.at_least, 100.0 * weight, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

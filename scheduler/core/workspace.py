@@ -63,6 +63,48 @@ class GpuFeatures:
         self.room[row] = GPU_MILLIS if whole else partial
 
 
+#: A row of `Room`: free CPU in 24 bits, memory in 26, devices in 10; above each a guard bit that is set.
+_MEMORY_BIT: Final = 25
+_DEVICE_BIT: Final = 52
+_MOST_CPU: Final = (1 << 24) - 1
+_MOST_MEMORY: Final = (1 << 26) - 1
+_MOST_DEVICES: Final = (1 << 10) - 1
+GUARDS: Final = 1 << 24 | 1 << 51 | 1 << 62
+
+
+class Room:
+    """What each node has free of CPU, memory and devices in one number, so that one subtraction compares all.
+
+    Subtract what is needed in the same fields: a field that is too small borrows from its guard bit, so
+    everything is there where all guards are still set.
+    """
+
+    __slots__ = ("column", "devices")
+
+    def __init__(self, workspace: Workspace, devices: Ints | None) -> None:
+        self.devices = devices  # a live column: idle devices, or most left of one; None = does not matter
+        self.column: Ints = (
+            np.maximum(workspace.free_cpu_millis, 0)
+            | np.maximum(workspace.free_memory_mib, 0) << _MEMORY_BIT
+            | (0 if devices is None else devices << _DEVICE_BIT)
+            | GUARDS
+        )
+
+    @staticmethod
+    def need(cpu_millis: int, memory_mib: int, devices: int) -> int:
+        """What to subtract. More than a field holds is as much as no node has."""
+        return (
+            min(cpu_millis, _MOST_CPU)
+            | min(memory_mib, _MOST_MEMORY) << _MEMORY_BIT
+            | min(devices, _MOST_DEVICES) << _DEVICE_BIT
+        )
+
+    @staticmethod
+    def never() -> int:
+        """What no node has."""
+        return _MOST_CPU
+
+
 @dataclass(slots=True)
 class Trial:
     """Whether what was done inside `Workspace.trial()` stays."""
@@ -98,6 +140,8 @@ class Workspace:
         self._largest_gpu = max(
             int(world.per_node(np.ones(len(world.device_id), np.bool_)).max(initial=0)), 1
         )
+        #: No count of devices, and no share of one, is larger.
+        self.largest_count = max(self._largest_gpu, GPU_MILLIS)
         self._largest_gpu *= GPU_MILLIS
         cpu = self.free_cpu_millis * _POINTS // self._largest_cpu
         memory = self.free_memory_mib * _POINTS // self._largest_memory
@@ -107,6 +151,14 @@ class Workspace:
         self.tight_without_gpu: Floats = (_POINTS - (cpu + memory) // 2) / 1000
         self.gpus_taken: Floats = (_POINTS - gpu) / 1000
 
+        #: Whether every amount is small enough for `Room`: 16,000 cores, 64 TiB and 1,000 devices a node.
+        self._packs = (
+            max(int(nodes.cpu_millis.max(initial=0)), int(self.free_cpu_millis.max(initial=0))) < _MOST_CPU
+            and max(int(nodes.memory_mib.max(initial=0)), int(self.free_memory_mib.max(initial=0)))
+            < _MOST_MEMORY
+            and self._largest_gpu < _MOST_DEVICES * GPU_MILLIS
+        )
+        self._rooms: dict[tuple[str, int, bool] | None, Room] = {}
         #: What scorers keep for as long as this workspace lives, by their own names.
         self.memo: dict[str, object] = {}
 
@@ -140,6 +192,19 @@ class Workspace:
                 self.world, self.device_used, model=request.gpu_model, memory_mib=request.gpu_memory_mib
             )
         return self._features[key]
+
+    def room(self, request: RequestClass) -> Room | None:
+        """Free CPU, memory and devices of this class in one column; None when an amount is too large for it."""
+        if not self._packs:
+            return None
+        key = (
+            (request.gpu_model, request.gpu_memory_mib, request.shares_gpu) if request.per_task.gpus else None
+        )
+        if key not in self._rooms:
+            features = self.gpu_features(request) if key else None
+            devices = None if features is None else features.room if request.shares_gpu else features.whole
+            self._rooms[key] = Room(self, devices)
+        return self._rooms[key]
 
     def charges(self, project_row: int, class_index: int, tasks: int) -> tuple[tuple[int, int], ...]:
         """(quota row, amount) of every enforced line a job of this shape counts on."""
@@ -319,8 +384,13 @@ class Workspace:
                     self._touch(row)  # what was cached during the trial is stale again
 
     def _touch(self, row: int) -> None:
-        cpu = self.free_cpu_millis.item(row) * _POINTS // self._largest_cpu
-        memory = self.free_memory_mib.item(row) * _POINTS // self._largest_memory
+        cpu, memory = self.free_cpu_millis.item(row), self.free_memory_mib.item(row)
+        packed = (cpu if cpu > 0 else 0) | (memory if memory > 0 else 0) << _MEMORY_BIT | GUARDS
+        for room in self._rooms.values():
+            devices = room.devices
+            room.column[row] = packed if devices is None else packed | devices.item(row) << _DEVICE_BIT
+        cpu = cpu * _POINTS // self._largest_cpu
+        memory = memory * _POINTS // self._largest_memory
         gpu = self.free_gpu_millis.item(row) * _POINTS // self._largest_gpu
         self.tight_with_gpu[row] = (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
         self.tight_without_gpu[row] = (_POINTS - (cpu + memory) // 2) / 1000
