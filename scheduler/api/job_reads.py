@@ -127,6 +127,7 @@ class WhySerializer(serializers.Serializer):
     ahead_gpus = serializers.IntegerField()
     ahead = serializers.ListField(child=serializers.DictField())
     node_table = serializers.ListField(child=serializers.DictField())
+    suggestion = serializers.CharField(allow_blank=True)
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
 
@@ -165,6 +166,7 @@ class PreviewSerializer(serializers.Serializer):
     ahead_jobs = serializers.IntegerField()
     ahead_gpus = serializers.IntegerField()
     position = serializers.IntegerField(allow_null=True)
+    suggestion = serializers.CharField(allow_blank=True)
     elements = serializers.IntegerField()
     snapshot_at = serializers.DateTimeField(allow_null=True)
 

@@ -79,18 +79,24 @@ class Hypothetical:
 
 
 def explain(
-    snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan | None = None, plugins: Plugins = NO_PLUGINS
+    snapshot: Snapshot,
+    policy: Policy,
+    job_id: int,
+    plan: Plan | None = None,
+    plugins: Plugins = NO_PLUGINS,
+    after: Answers | None = None,
 ) -> Explanation:
     """Everything that keeps a pending job waiting, in the world as the plan leaves it.
 
-    `plan` is the cycle's own, if at hand. Raises KeyError for a job that is not pending in the snapshot.
+    `plan` is the cycle's own, if at hand, and `after` what `world_after` gives for it. Raises KeyError for
+    a job that is not pending in the snapshot.
     """
     snapshot.job_row(job_id)
     plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
     start = plan.start_of(job_id)
     if start is not None:
         return Explanation(job_id, start, None)
-    answers = _after(snapshot, policy, plan, plugins)
+    answers = after or world_after(snapshot, policy, plan, plugins)
     row = snapshot.job_row(job_id)
     headline = plan.decision_of(job_id)
     found = [headline, *answers.blockers(answers.groups.of(row))]
@@ -108,12 +114,17 @@ def explain(
 
 
 def node_table(
-    snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan | None = None, plugins: Plugins = NO_PLUGINS
+    snapshot: Snapshot,
+    policy: Policy,
+    job_id: int,
+    plan: Plan | None = None,
+    plugins: Plugins = NO_PLUGINS,
+    after: Answers | None = None,
 ) -> tuple[NodeVerdict, ...]:
     """What every node says to a task of a pending job, in the world as the plan leaves it, by node id."""
     row = snapshot.job_row(job_id)
     plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
-    answers = _after(snapshot, policy, plan, plugins)
+    answers = after or world_after(snapshot, policy, plan, plugins)
     group = answers.groups.of(row)
     candidates = answers.candidates(group)
     world, everywhere = answers.world, NodeView(answers.workspace)
@@ -168,7 +179,7 @@ def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
     return asked, job_id
 
 
-def _after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins) -> Answers:
+def world_after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins = NO_PLUGINS) -> Answers:
     """The answers of the world once a plan's starts have taken what they were given."""
     world = World(snapshot)
     answers = Answers(world, resolve(policy, plugins))

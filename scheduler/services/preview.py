@@ -9,19 +9,31 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from django.db.models import Q
+
 from accounts.errors import MusterError
 from accounts.models import User
 from accounts.permissions import require
 from quotas.models import Quota, QuotaResource
+from scheduler.core.blockers import Answers
+from scheduler.core.changes import smallest_change
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.explain import Explanation, Hypothetical, NodeVerdict, explain, node_table, with_job
+from scheduler.core.explain import (
+    Explanation,
+    Hypothetical,
+    NodeVerdict,
+    explain,
+    node_table,
+    with_job,
+    world_after,
+)
 from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.sentences import GATE_WORDS, sentence
 from scheduler.core.snapshot import Snapshot
-from scheduler.models import Job
+from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.cycles import installed_plugins
 from scheduler.services.specs import JobSpec, parse_job
@@ -114,6 +126,8 @@ class Preview:
     ahead_jobs: int = 0
     ahead_gpus: int = 0
     position: int | None = None
+    #: The smallest single change with which it would start now, in a sentence; "" when no one change does.
+    suggestion: str = ""
     #: How many jobs it becomes; more than one for an array, and the rest is about the first of them.
     elements: int = 1
     snapshot_at: datetime | None = None
@@ -160,6 +174,8 @@ class JobExplanation:
     ahead_gpus: int = 0
     ahead: tuple[AheadJob, ...] = ()
     node_table: tuple[NodeLine, ...] = ()
+    #: The smallest single change with which it would start now, in a sentence; "" when no one change does.
+    suggestion: str = ""
     snapshot_at: datetime | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -205,6 +221,9 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         ahead_jobs=found.ahead_jobs if line else 0,
         ahead_gpus=found.ahead_gpus if line else 0,
         position=found.position if line else None,
+        suggestion=_suggestion(asked, loaded.policy, job_id, plan, found, spec.queue, spec.project.pk)
+        if own is None
+        else "",
         elements=spec.size,
         snapshot_at=_moment(asked),
     )
@@ -327,12 +346,13 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     snapshot, policy = loaded.snapshot, loaded.policy
     plugins = installed_plugins()
     plan = plan_cycle(snapshot, policy, plugins)
+    after = world_after(snapshot, policy, plan, plugins)
     try:
-        found = explain(snapshot, policy, job.number, plan, plugins)
+        found = explain(snapshot, policy, job.number, plan, plugins, after)
     except KeyError:  # it left the queue since the row was read
         job.refresh_from_db()
         return _not_in_queue(job)
-    verdicts = _verdicts(snapshot, policy, job.number, plan)
+    verdicts = _verdicts(snapshot, policy, job.number, plan, after if found.start is None else None)
     table = tuple(NodeLine(v.node_id, v.name, v.gate, v.sentence, v.slots) for v in verdicts) if nodes else ()
     gates = _funnel(verdicts, policy)
     if found.start is not None:
@@ -360,6 +380,7 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
         ahead_gpus=found.ahead_gpus if in_line else 0,
         ahead=_ahead(plan, found, by) if in_line else (),
         node_table=table,
+        suggestion=_suggestion(snapshot, policy, job.number, plan, found, job.queue, job.project_id, after),
         snapshot_at=_moment(snapshot),
     )
 
@@ -440,10 +461,51 @@ def _picture(cluster_id: int, project_id: int) -> Loaded:
 _taken: dict[int, tuple[float, Loaded]] = {}
 
 
-def _verdicts(snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan) -> tuple[NodeVerdict, ...]:
+def _verdicts(
+    snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan, after: Answers | None = None
+) -> tuple[NodeVerdict, ...]:
     """What each node says to the job, once everybody else that starts now has started."""
     others = replace(plan, starts=tuple(start for start in plan.starts if start.job_id != job_id))
-    return node_table(snapshot, policy, job_id, others, installed_plugins())
+    return node_table(snapshot, policy, job_id, others, installed_plugins(), after)
+
+
+#: Reasons that asking for something else can do nothing about.
+_NOT_CHANGED: Final = frozenset(
+    {
+        code
+        for code in ReasonCode
+        if CATEGORY[code] in (ReasonCategory.ASK, ReasonCategory.SYSTEM)
+        and code is not ReasonCode.QUEUE_STOPPED
+    }
+    - {ReasonCode.QUOTA_ZERO, ReasonCode.AGENT_UNREACHABLE}
+    | _NOT_IN_LINE
+    | {ReasonCode.DEPENDENCY_NEVER_SATISFIED, ReasonCode.IMAGE_NOT_FOUND}
+)
+
+
+def _suggestion(
+    snapshot: Snapshot,
+    policy: Policy,
+    job_id: int,
+    plan: Plan,
+    found: Explanation,
+    queue: Queue,
+    project_id: int,
+    after: Answers | None = None,
+) -> str:
+    """The smallest change that starts it now; its owner may use these queues."""
+    if found.headline is None or any(blocker.reason in _NOT_CHANGED for blocker in found.blockers):
+        return ""
+    usable = Queue.objects.filter(Q(project=None) | Q(project=project_id), cluster_id=queue.cluster_id)
+    change = smallest_change(
+        snapshot,
+        policy,
+        job_id,
+        after or world_after(snapshot, policy, plan, installed_plugins()),
+        queue_ids=usable.values_list("pk", flat=True),
+        plugins=installed_plugins(),
+    )
+    return change.sentence(snapshot) if change else ""
 
 
 def _funnel(verdicts: Sequence[NodeVerdict], policy: Policy) -> tuple[Gate, ...]:

@@ -264,3 +264,16 @@ def test_strangers_are_not_told(world: SmallWorld) -> None:
     with pytest.raises(MusterError) as refusal:
         explain_job(job=job, by=UserFactory())
     assert refusal.value.status in (403, 404)
+
+
+def test_the_smallest_change_that_starts_it_is_named_before_and_after_submitting(world: SmallWorld) -> None:
+    world.job("first", gpus=1)
+    world.plan()
+    job = world.job("train", gpus=4)
+
+    before = asked(world, gpu_count=4)
+    after = explain_job(job=job, by=world.person)
+
+    assert before.verdict == "would_wait"
+    assert before.suggestion == "With 3 GPUs instead of 4 it would start now, on n1."
+    assert after.suggestion == before.suggestion

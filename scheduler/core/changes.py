@@ -1,0 +1,253 @@
+"""Changes: the smallest single thing to ask differently with which a waiting job would start now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from quotas.core.limits import charge
+from scheduler.core.blockers import Answers
+from scheduler.core.classes import RequestClass
+from scheduler.core.columns import rows_of
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.feasibility import Question
+from scheduler.core.placement import Candidates, Shape, fit_on
+from scheduler.core.plan import Start
+from scheduler.core.plugins import NO_PLUGINS, Plugins
+from scheduler.core.policy import Policy
+from scheduler.core.sentences import amount
+from scheduler.core.snapshot import Snapshot
+
+#: Changes that are planned out in full before we give up: the first nearly always holds.
+_PLANNED: Final = 4
+#: Models looked at, those with the most devices first.
+_MODELS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing to ask differently; the planner itself then starts the job in this cycle."""
+
+    field: str  # "gpus", "cpu_millis", "memory_mib", "tasks", "gpu_model", "time_limit_seconds", "queue"
+    before: int | str
+    after: int | str
+    start: Start
+
+    def sentence(self, snapshot: Snapshot) -> str:
+        """`With 7 GPUs instead of 8 it would start now, on gpu-2.`"""
+        names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
+        nodes = [names[node] for node in self.start.node_ids]
+        where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        return f"{self._words()} it would start now, on {where}."
+
+    def _words(self) -> str:
+        each = " a task" if len(self.start.placements) > 1 else ""
+        if self.field == "tasks":
+            return f"With {amount('tasks', int(self.after))} instead of {self.before}"
+        if self.field == "gpu_model":
+            other = f"{self.after} GPUs" if self.after else "GPUs of any model"
+            return f"With {other} instead of {self.before}"
+        if self.field == "time_limit_seconds":
+            before = f" instead of {_duration(int(self.before))}" if self.before else ""
+            return f"With a time limit of {_duration(int(self.after))}{before}"
+        if self.field == "queue":
+            return f"In the queue {self.after}"
+        after = amount(self.field, int(self.after))
+        before = self.before if self.field == "gpus" else amount(self.field, int(self.before))
+        return f"With {after}{each} instead of {before}"
+
+
+def _duration(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+
+
+class _Variant(NamedTuple):
+    """The job with one thing changed; `loss` orders variants: the part of what was asked that is given up."""
+
+    loss: int  # thousandths
+    field: str
+    before: int | str
+    after: int | str
+    request: RequestClass
+    shape: Shape
+    time_limit_seconds: int
+    queue_row: int
+
+
+def smallest_change(
+    snapshot: Snapshot,
+    policy: Policy,
+    job_id: int,
+    answers: Answers,
+    *,
+    queue_ids: Iterable[int] = (),
+    plugins: Plugins = NO_PLUGINS,
+) -> Change | None:
+    """The smallest change with which a waiting job would start in this cycle; None when no single one helps.
+
+    `answers` are those of the world as the plan leaves it: each change is first tried there, and the first
+    that fits is planned in full, so what is said is what the planner would do. `queue_ids` are the queues
+    that its owner may use.
+    """
+    row = snapshot.job_row(job_id)
+    tried = 0
+    for variant in sorted(_variants(answers, row, queue_ids), key=lambda one: (one.loss, one.field)):
+        if not _fits(answers, row, variant):
+            continue
+        start = plan_cycle(_changed(snapshot, row, variant), policy, plugins).start_of(job_id)
+        if start is not None:
+            return Change(variant.field, variant.before, variant.after, start)
+        tried += 1
+        if tried >= _PLANNED:
+            return None
+    return None
+
+
+def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[_Variant]:
+    world, group = answers.world, answers.groups.of(row)
+    snapshot, request, shape = world.snapshot, group.question.request, group.shape
+    pending = snapshot.pending
+    same = _Variant(0, "", 0, 0, request, shape, int(pending.time_limit_seconds[row]), group.queue_row)
+    per_task = request.per_task
+
+    def fits(change: _Variant) -> bool:
+        return _fits(answers, row, change)
+
+    # Another place for the same thing costs nothing of it.
+    queues = snapshot.queues
+    for queue_id in sorted(set(queue_ids) & set(queues.id.tolist())):
+        queue_row = int(rows_of(queues.id, np.array([queue_id], dtype=np.int64), what="queue")[0])
+        if queue_row != group.queue_row and not queues.paused[queue_row]:
+            yield same._replace(
+                loss=1,
+                field="queue",
+                before=queues.name[group.queue_row],
+                after=queues.name[queue_row],
+                queue_row=queue_row,
+            )
+    if request.gpu_model:
+        counts = _models(snapshot)
+        for model in ("", *counts[:_MODELS]):
+            if model != request.gpu_model:
+                yield same._replace(
+                    loss=2 if model else 3,
+                    field="gpu_model",
+                    before=request.gpu_model,
+                    after=model,
+                    request=replace(request, gpu_model=model),
+                )
+    if per_task.gpus > 1:
+        yield from _less(same, "gpus", per_task.gpus, 1, fits)
+    if shape.tasks > 1 and not shape.nodes and not shape.tasks_per_node:
+        yield from _less(same, "tasks", shape.tasks, 1, fits)
+    if per_task.cpu_millis > 1000:
+        yield from _less(same, "cpu_millis", per_task.cpu_millis, 1000, fits)
+    if per_task.memory_mib > 1024:
+        yield from _less(same, "memory_mib", per_task.memory_mib, 1024, fits)
+    for limit in _limits(answers, row, group.question.reservation_rows):
+        asked = same.time_limit_seconds
+        yield same._replace(
+            loss=1000 - 1000 * limit // asked if asked else 500,
+            field="time_limit_seconds",
+            before=asked,
+            after=limit,
+            time_limit_seconds=limit,
+        )
+
+
+def _less(
+    same: _Variant, field: str, asked: int, step: int, fits: Callable[[_Variant], bool]
+) -> Iterator[_Variant]:
+    """The largest amount below what was asked that fits, in whole steps: what fits at more fits at less."""
+
+    def with_amount(steps: int) -> _Variant:
+        after = steps * step
+        changed = same._replace(
+            loss=max(1000 - 1000 * after // asked, 4), field=field, before=asked, after=after
+        )
+        if field == "tasks":
+            return changed._replace(shape=replace(same.shape, tasks=after))
+        amounts: dict[str, Any] = {field: after}
+        per_task = replace(same.request.per_task, **amounts)
+        return changed._replace(request=replace(same.request, per_task=per_task))
+
+    low, high = 0, (asked - 1) // step
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(with_amount(middle)) else (low, middle - 1)
+    if low:
+        yield with_amount(low)
+
+
+def _limits(answers: Answers, row: int, barring: tuple[int, ...]) -> Iterator[int]:
+    """Time limits that would let it end before what it must not overlap, or that its queue allows."""
+    snapshot = answers.world.snapshot
+    asked = int(snapshot.pending.time_limit_seconds[row])
+    bound = int(snapshot.queues.max_wall_seconds[answers.groups.of(row).queue_row])
+    found = {bound} if 0 < bound < asked else set()
+    for number in barring:
+        left = (int(snapshot.reservations.starts_ms[number]) - snapshot.now_ms) // 1000
+        if left >= 60 and (not asked or left < asked):
+            found.add(left // 60 * 60)
+    yield from sorted(found, reverse=True)
+
+
+def _models(snapshot: Snapshot) -> list[str]:
+    names, counts = np.unique(np.array(snapshot.devices.model, dtype=object).astype(str), return_counts=True)
+    order = np.lexsort((names, -counts))
+    return [str(names[number]) for number in order if names[number]]
+
+
+def _fits(answers: Answers, row: int, variant: _Variant) -> bool:
+    """Whether the changed job has room and limits now, in the world as the plan leaves it."""
+    world, workspace, group = answers.world, answers.workspace, answers.groups.of(row)
+    snapshot = world.snapshot
+    request, tasks = variant.request, variant.shape.tasks
+    bound = int(snapshot.queues.max_wall_seconds[variant.queue_row])
+    if workspace.queue_is_full(variant.queue_row) or (bound and variant.time_limit_seconds > bound):
+        return False
+    for line in workspace.project_lines[group.project_row]:
+        need = charge(snapshot.quotas.resource[line], request.per_task, tasks)
+        if (
+            snapshot.quotas.enforce[line]
+            and need
+            and workspace.quota_used[line] + need > workspace.quota_hard[line]
+        ):
+            return False
+    if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
+        return False
+    barring = group.question.reservation_rows
+    if variant.field == "time_limit_seconds":
+        ends_ms = snapshot.now_ms + variant.time_limit_seconds * 1000
+        barring = tuple(one for one in barring if ends_ms > int(snapshot.reservations.starts_ms[one]))
+    question = Question(request, snapshot.queues.partition_ids[variant.queue_row], barring)
+    candidates = Candidates(question, workspace, answers.rules)
+    if tasks == 1:
+        return candidates.best() >= 0
+    return fit_on(candidates.slots(), variant.shape)
+
+
+def _changed(snapshot: Snapshot, row: int, variant: _Variant) -> Snapshot:
+    """The snapshot in which this job had asked so from the beginning."""
+    pending = snapshot.pending
+    columns = {
+        "class_index": len(snapshot.classes),
+        "tasks": variant.shape.tasks,
+        "time_limit_seconds": variant.time_limit_seconds,
+        "queue_id": int(snapshot.queues.id[variant.queue_row]),
+    }
+    changed = {}
+    for name, value in columns.items():
+        column = getattr(pending, name).copy()
+        column[row] = value
+        changed[name] = column
+    return Snapshot.build(
+        now_ms=snapshot.now_ms, nodes=snapshot.nodes, devices=snapshot.devices,
+        classes=(*snapshot.classes, variant.request), pending=replace(pending, **changed),
+        running=snapshot.running, allocations=snapshot.allocations, reservations=snapshot.reservations,
+        queues=snapshot.queues, projects=snapshot.projects, quotas=snapshot.quotas, pools=snapshot.pools,
+    )  # fmt: skip
