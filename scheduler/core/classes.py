@@ -76,6 +76,14 @@ class Requirement:
         return False
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Preference:
+    """A wish about a node's labels: all conditions together, worth so much (1 to 100) where they hold."""
+
+    weight: int
+    requirements: tuple[Requirement, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class RequestClass:
     """What every task of a job needs from its node: jobs of one class are one question.
@@ -92,6 +100,7 @@ class RequestClass:
     #: Terms joined by "or", each a list of conditions joined by "and"; () = no requirement.
     required_affinity: tuple[tuple[Requirement, ...], ...] = ()
     partition_ids: tuple[int, ...] = ()  # () = every partition its queue allows
+    preferred_affinity: tuple[Preference, ...] = ()
 
     @property
     def shares_gpu(self) -> bool:
@@ -113,6 +122,7 @@ def request_class(
     tolerations: Iterable[Toleration] = (),
     required_affinity: Iterable[Iterable[Requirement]] = (),
     partition_ids: Iterable[int] = (),
+    preferred_affinity: Iterable[Preference] = (),
 ) -> RequestClass:
     """Make a class in its one canonical form, whatever order the parts came in."""
     if per_task.gpu_millis >= 1000 or (per_task.gpu_millis and per_task.gpus != 1):
@@ -132,6 +142,11 @@ def request_class(
         tolerations=tuple(sorted(set(tolerations))),
         required_affinity=tuple(tuple(sorted(set(term))) for term in required_affinity),
         partition_ids=tuple(sorted(set(partition_ids))),
+        preferred_affinity=tuple(
+            sorted(
+                Preference(wish.weight, tuple(sorted(set(wish.requirements)))) for wish in preferred_affinity
+            )
+        ),
     )
 
 

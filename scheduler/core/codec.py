@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from quotas.core.resources import NAMES, Resources
-from scheduler.core.classes import RequestClass, Requirement, Taint, Toleration
+from scheduler.core.classes import Preference, RequestClass, Requirement, Taint, Toleration
 from scheduler.core.columns import Columns
 from scheduler.core.plan import (
     Decision,
@@ -253,6 +253,10 @@ def _class_row(request: RequestClass) -> dict[str, Any]:
             [[r.key, r.operator, list(r.values)] for r in t] for t in request.required_affinity
         ],
         "partition_ids": list(request.partition_ids),
+        "preferred_affinity": [
+            [wish.weight, [[r.key, r.operator, list(r.values)] for r in wish.requirements]]
+            for wish in request.preferred_affinity
+        ],
     }
 
 
@@ -268,6 +272,12 @@ def _class_from(row: dict[str, Any]) -> RequestClass:
             for term in row["required_affinity"]
         ),
         partition_ids=tuple(row["partition_ids"]),
+        preferred_affinity=tuple(
+            Preference(
+                weight, tuple(Requirement(key, operator, tuple(values)) for key, operator, values in term)
+            )
+            for weight, term in row.get("preferred_affinity", ())
+        ),
     )
 
 

@@ -12,7 +12,10 @@ from scheduler.core.standing import Preemption
 POLICIES: Final = ("fifo", "priority", "fairshare", "sjf", "edf", "fair_queue")
 
 #: Where tasks go among the nodes that can take them.
-PLACEMENTS: Final = ("best_fit", "spread", "frag")
+PLACEMENTS: Final = (
+    "best_fit", "spread", "frag", "least_loaded", "resource_balance", "round_robin",
+    "balanced", "k8s", "multi-criteria",
+)  # fmt: skip
 
 #: Columns an order may be broken by after its own, all ascending unless the name starts with "-".
 TIE_BREAKERS: Final = ("eligible_ms", "submitted_ms", "-priority", "tasks", "time_limit_seconds")
@@ -132,7 +135,9 @@ def options_of(written: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name!r} is not an option; there are {', '.join(OPTIONS)}")
         if name == "factors":
             if not isinstance(value, Mapping) or not all(type(weight) is int for weight in value.values()):
-                raise ValueError('"factors" is an object of whole numbers, such as {"age": 2, "priority": 10}')
+                raise ValueError(
+                    '"factors" is an object of whole numbers, such as {"age": 2, "priority": 10}'
+                )
             words[name] = tuple(sorted(value.items()))
         elif type(value) is not (str if name in {"tenant", "backfill_order"} else int):
             raise ValueError(f"the option {name!r} cannot be {value!r}")

@@ -12,6 +12,7 @@ from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Ints
 from scheduler.core.feasibility import Question
 from scheduler.core.fragmentation import FragmentationScorer
+from scheduler.core.ratings import RATINGS, preferred
 from scheduler.core.workspace import Floats, NodeView, Workspace
 
 
@@ -106,21 +107,39 @@ def _soft_taints(question: Question, workspace: Workspace) -> ScoreColumn | None
     return None if repelled is None else ScoreColumn(np.where(repelled, 0.0, 100.0))
 
 
+def _preferred(question: Question, workspace: Workspace) -> ScoreColumn | None:
+    """How much of what the job prefers the node meets, by weight."""
+    wished, met = preferred(question.request, workspace)
+    return ScoreColumn(met * 100.0 / wished) if wished else None
+
+
 _ALL: Final[tuple[Scorer, ...]] = (
     ColumnScorer("tightness", _tightness),
     ColumnScorer("looseness", _looseness),
     ColumnScorer("device_fit", _device_fit),
     ColumnScorer("spare_gpus", _spare_gpus),
     ColumnScorer("soft_taints", _soft_taints),
+    ColumnScorer("preferred", _preferred),
     FragmentationScorer(),
+    *RATINGS,
 )
 BUILT_IN: Final[Mapping[str, Scorer]] = {scorer.name: scorer for scorer in _ALL}
 
 WeightedScorers = tuple[tuple[Scorer, int], ...]
 
-#: Weights of each placement. A soft taint outweighs all, then locality all that is left: 160 > 80 + 40 + 39.
+#: Soft taints outweigh what the job prefers, and that outweighs where it fits best.
+_WISHES: Final = (("soft_taints", 320), ("preferred", 160))
+
+#: Weights of each placement. After wishes, best fit puts locality before all that is left: 80 > 40 + 39.
 STRATEGIES: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
-    "best_fit": (("soft_taints", 160), ("device_fit", 80), ("spare_gpus", 40), ("tightness", 39)),
-    "spread": (("soft_taints", 160), ("device_fit", 80), ("spare_gpus", 40), ("looseness", 39)),
-    "frag": (("soft_taints", 160), ("fragmentation", 100)),
+    "best_fit": (*_WISHES, ("device_fit", 80), ("spare_gpus", 40), ("tightness", 39)),
+    "spread": (*_WISHES, ("device_fit", 80), ("spare_gpus", 40), ("looseness", 39)),
+    "frag": (*_WISHES, ("fragmentation", 100)),
+    "least_loaded": (*_WISHES, ("load", 100)),
+    "resource_balance": (*_WISHES, ("balance", 100)),
+    "round_robin": (*_WISHES, ("turn", 100)),
+    # Profiles: weights are shares of the whole (C5). A part that is the same everywhere is left out.
+    "balanced": (("fit", 30), ("affinity", 20), ("load", 20), ("data_locality", 20), ("cost", 10)),
+    "k8s": (("fit", 40), ("load", 30), ("affinity", 20), ("network", 10)),
+    "multi-criteria": (("performance", 25), ("cost", 25), ("reliability", 25), ("network", 25)),
 }

@@ -135,6 +135,10 @@ class Workspace:
         self.free_gpu_millis: Ints = np.zeros(world.node_count, dtype=np.int64)
         np.add.at(self.free_gpu_millis, world.device_node, healthy)
 
+        #: Thousandths of working devices that each node has, and tasks that run on it.
+        self.gpu_capacity: Ints = world.per_node(world.device_healthy) * GPU_MILLIS
+        self.tasks_on: Ints = np.bincount(world.allocation_node, minlength=world.node_count).astype(np.int64)
+
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)
         self._largest_gpu = max(
@@ -285,6 +289,7 @@ class Workspace:
 
     def take(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
         """Hand one task's amounts out on a node."""
+        self.tasks_on[row] += 1
         self.free_cpu_millis[row] -= per_task.cpu_millis
         self.free_memory_mib[row] -= per_task.memory_mib
         if per_task.storage_mib:
@@ -303,6 +308,7 @@ class Workspace:
         """The reverse of `take`, for a job that is thought away; only inside a trial: caches of what
         failed hold while capacity shrinks.
         """
+        self.tasks_on[row] -= 1
         self.free_cpu_millis[row] += per_task.cpu_millis
         self.free_memory_mib[row] += per_task.memory_mib
         if per_task.storage_mib:
@@ -360,7 +366,7 @@ class Workspace:
     def trial(self) -> Iterator[Trial]:
         """Try something: unless `keep()` is called, everything is as before on leaving."""
         columns = (self.free_cpu_millis, self.free_memory_mib, self.free_storage_mib, self.device_used,
-                   self.free_gpu_millis)  # fmt: skip
+                   self.free_gpu_millis, self.tasks_on)  # fmt: skip
         saved = [column.copy() for column in columns]
         counts = (self.quota_used, self.queue_running, self.pool_used)
         saved_counts = [list(count) for count in counts]

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE, Requirement, Taint, Toleration
 from scheduler.core.columns import Bools, Ints, rows_of
@@ -133,6 +134,17 @@ class World:
     def labelled(self, key: str, value: str) -> Bools:
         """Nodes that carry this label."""
         return self._mask(self._labels.get(key, {}).get(value, []))
+
+    def label_numbers(self, key: str) -> npt.NDArray[np.float64]:
+        """The number in a label of every node; not-a-number where it is missing or no finite number."""
+        numbers = np.full(self.node_count, np.nan)
+        for value, rows in self._labels.get(key, {}).items():
+            try:
+                number = float(value)
+            except ValueError:
+                continue
+            numbers[rows] = number if np.isfinite(number) else np.nan
+        return numbers
 
     def meets(self, requirement: Requirement) -> Bools:
         """Nodes whose labels meet one condition: each distinct value of the key is tried once."""

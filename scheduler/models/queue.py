@@ -31,6 +31,13 @@ class PriorityClass(models.Model):
 class PlacementStrategy(models.TextChoices):
     BEST_FIT = "best_fit", "best fit: tightest node first"
     SPREAD = "spread", "spread: emptiest node first"
+    FRAG = "frag", "frag: keep idle GPUs useful to the usual requests"
+    LEAST_LOADED = "least_loaded", "least loaded: the node that stays most idle"
+    RESOURCE_BALANCE = "resource_balance", "resource balance: CPU, memory and GPUs used alike"
+    ROUND_ROBIN = "round_robin", "round robin: the node with the fewest tasks"
+    BALANCED = "balanced", "balanced: fit 30, affinity 20, load 20, data locality 20, cost 10"
+    K8S = "k8s", "k8s: fit 40, load 30, affinity 20, network 10"
+    MULTI_CRITERIA = "multi-criteria", "multi-criteria: performance, cost, reliability, network alike"
 
 
 class SchedulingPolicy(models.TextChoices):

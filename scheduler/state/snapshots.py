@@ -17,6 +17,7 @@ from quotas.core.resources import Resources
 from scheduler.core.classes import (
     ClassTable,
     Labels,
+    Preference,
     RequestClass,
     Requirement,
     Taint,
@@ -347,7 +348,7 @@ def class_of_request(
     tolerations: Iterable[Mapping[str, str]],
     affinity: Mapping[str, Any],
 ) -> RequestClass:
-    """The class of what a job's columns hold; of its affinity only what it requires."""
+    """The class of what a job's columns hold."""
     return request_class(
         per_task,
         gpu_model=gpu_model,
@@ -367,6 +368,18 @@ def class_of_request(
                 for r in term
             ]
             for term in affinity.get("required") or ()
+        ],
+        preferred_affinity=[
+            Preference(
+                int(wish["weight"]),
+                tuple(
+                    Requirement(
+                        r["key"], r.get("operator") or "In", tuple(str(v) for v in r.get("values") or ())
+                    )
+                    for r in wish["requirements"]
+                ),
+            )
+            for wish in affinity.get("preferred") or ()
         ],
     )
 

@@ -10,7 +10,15 @@ import numpy as np
 
 from quotas.core.limits import charge
 from quotas.core.resources import Resources
-from scheduler.core.classes import ClassTable, RequestClass, Requirement, Taint, Toleration, request_class
+from scheduler.core.classes import (
+    ClassTable,
+    Preference,
+    RequestClass,
+    Requirement,
+    Taint,
+    Toleration,
+    request_class,
+)
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import (
@@ -142,6 +150,7 @@ def a_job(
     tolerations: Iterable[Toleration] = (),
     affinity: Iterable[Iterable[Requirement]] = (),
     partitions: Iterable[int] = (),
+    prefers: Iterable[Preference] = (),
     **words: Any,
 ) -> JobSpec:
     """`a_job("train", tasks=2, gpus=4)`: amounts are per task; 1 core and 1 GiB unless said."""
@@ -161,6 +170,7 @@ def a_job(
         tolerations=tolerations,
         required_affinity=affinity,
         partition_ids=partitions,
+        preferred_affinity=prefers,
     )
     return JobSpec(name, request, **words)
 

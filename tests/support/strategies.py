@@ -12,7 +12,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from scheduler.core.classes import Requirement, Taint, Toleration
-from scheduler.core.policy import Policy
+from scheduler.core.policy import PLACEMENTS, Policy
 from scheduler.core.snapshot import JobGate
 from tests.support.builders import (
     JobSpec,
@@ -168,6 +168,6 @@ def policies() -> st.SearchStrategy[Policy]:
         Policy,
         name=st.sampled_from(["fifo", "priority", "priority", "fairshare", "sjf", "edf", "fair_queue"]),
         strict_order=st.booleans(),
-        placement=st.sampled_from(["best_fit", "spread"]),
+        placement=st.sampled_from(PLACEMENTS),
         tie_breakers=st.sampled_from([(), ("tasks",), ("-priority", "eligible_ms")]),
     )
