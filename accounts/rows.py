@@ -24,7 +24,9 @@ class Rows(Generic[T]):
         self._key = self._names.index(model._meta.pk.attname)
         # As the ORM does: what the driver gives for some kinds of column is not yet the field's value.
         self._readers = [
-            (place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")
+            (place, field.from_db_value)
+            for place, field in enumerate(fields)
+            if hasattr(field, "from_db_value")
         ]
         self.columns = ", ".join(f'{alias}."{field.column}"' for field in fields)
         self.width = len(fields)

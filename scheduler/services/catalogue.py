@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Any, Final, NamedTuple
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeVar
 
 from accounts.models import Project, User
 from accounts.rows import Rows
@@ -12,6 +14,8 @@ from accounts.selectors import submit_projects_statement, visible_projects
 from scheduler.models import PriorityClass, Queue
 from scheduler.services.inputs import Inputs
 from scheduler.state.sql import select_together
+
+T = TypeVar("T")
 
 # Read with every submission: building these statements anew each time costs more than running them.
 _QUEUES: Final = (
@@ -39,9 +43,33 @@ class Catalogue:
         self.user = user
         #: Sizes of requests that were found to fit (`specs.parse_job`).
         self.fitting: set[tuple[Any, ...]] = set()
+        #: What the requests of a batch called a project or queue, and which one it was.
+        self._found: dict[tuple[Any, ...], Any] = {}
 
     def project(self, inputs: Inputs) -> Project | None:
         """The project a request names, or the person's default or only one."""
+        return self._once("project", inputs, self._find_project)
+
+    def queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
+        """The queue a request names, or the default one, if the project may use it."""
+        within = project.pk if project is not None else None
+        return self._once("queue", inputs, lambda given: self._find_queue(given, project), within)
+
+    def _once(self, field: str, inputs: Inputs, find: Callable[[Inputs], T], *beside: Any) -> T:
+        """Look for the first of those that call it the same; what was wrong is found, and said, each time."""
+        value = inputs.given(field)
+        key = (field, type(value), value, *beside)
+        if not isinstance(value, (str, int, NoneType)):
+            return find(inputs)
+        if key not in self._found:
+            problems = len(inputs.problems)
+            found = find(inputs)
+            if len(inputs.problems) > problems:
+                return found
+            self._found[key] = found
+        return self._found[key]  # type: ignore[no-any-return]
+
+    def _find_project(self, inputs: Inputs) -> Project | None:
         value = inputs.given("project")
         if value is None:
             return self._own_project(inputs)
@@ -88,8 +116,7 @@ class Catalogue:
         near = difflib.get_close_matches(wanted, [p.slug for p in self._projects], n=1, cutoff=0.5)
         return f"; did you mean {near[0]!r}?" if near else "; ask its lead to add you"
 
-    def queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
-        """The queue a request names, or the default one, if the project may use it."""
+    def _find_queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
         value = inputs.given("queue")
         if value is None:
             return self._default_queue(inputs, project)

@@ -38,6 +38,8 @@ class Inputs:
             for name, value in payload.items()
             if value is not None and not (isinstance(value, str) and not value.strip())
         }
+        #: The value of a field, or None when it was left out. Asked for each field of each job of a batch.
+        self.given: Callable[[str], Any] = self._said.get
         self.problems: list[FieldProblem] = []
         self.denied = False
 
@@ -45,10 +47,6 @@ class Inputs:
         """Keep a problem; `denied` marks one that is a refused right and not only a slip."""
         self.problems.append(FieldProblem(f"{self.under}{name}", message, code))
         self.denied = self.denied or denied
-
-    def given(self, name: str) -> Any:
-        """The value, or None when it was left out."""
-        return self._said.get(name)
 
     def refuse_unknown(self, known: Collection[str]) -> None:
         for name in self.payload:
