@@ -31,7 +31,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 #: At once in the API of one web process; more wait their turn, in memory.
-THREADS: Final = 8
+THREADS: Final = 4
 
 
 class ApiDoor:

@@ -1,25 +1,32 @@
-"""What Prometheus scrapes: requests of this process, and the state of the portal read at each scrape."""
+"""What Prometheus scrapes: requests of all web processes, and the state of the portal read at each scrape."""
 
 from __future__ import annotations
 
 import hmac
+import os
 import time
 from collections.abc import Callable, Iterable
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 import accounts.metrics
 from config.health import is_loopback
 from scheduler.metrics import collect
 
-REQUESTS = Counter(
-    "muster_http_requests", "Requests answered by this process.", ["method", "route", "status"]
-)
+REQUESTS = Counter("muster_http_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram(
     "muster_http_request_seconds",
     "Time to answer a request.",
@@ -69,7 +76,17 @@ def metrics(request: HttpRequest) -> HttpResponse:
             content_type="text/plain",
             status=403,
         )
-    return HttpResponse(generate_latest(REGISTRY), content_type=CONTENT_TYPE_LATEST)
+    return HttpResponse(generate_latest(_registry()), content_type=CONTENT_TYPE_LATEST)
+
+
+def _registry() -> CollectorRegistry:
+    """This process's counters or, where several web processes share a port, the sums of all."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return REGISTRY
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    registry.register(PortalCollector())
+    return registry
 
 
 def _may_scrape(request: HttpRequest) -> bool:

@@ -16,7 +16,7 @@ from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen
 from config.up.processes import Process, die_with_parent
 from config.up.servers import EmbeddedServers, wait_ready
-from config.up.services import Environment, agent, beat, web, worker
+from config.up.services import Environment, agent, beat, webs, worker
 from config.up.state import StateError, StateFolder
 from config.up.supervisor import Supervisor
 
@@ -126,18 +126,18 @@ class Portal:
         self._start_servers(env)
         self._prepare(env)
         assert self.listening is not None
-        self.web = [web(env, self.listening.fileno(), self._web_serves)]
+        self.web = webs(env, self.listening.fileno(), self._web_serves)
         self.background = [
             worker(env, queue="scheduling"),
             worker(env, queue="default"),
             beat(env),
         ]
-        self.supervisor.start([*self.web, *self.background])
+        self.supervisor.start([self.web[0], *self.background])
         self.say("web, workers and beat are ready")
         assert self.servers is not None
         self.state.publish(self.servers.published("manage.py up", web_url=self.url))
         self.agents = [agent(env, node, server_url=self.local_url) for node in env.nodes]
-        self.supervisor.adopt(self.agents)
+        self.supervisor.adopt([*self.agents, *self.web[1:]])
         if self.agents:
             self.say(f"started {len(self.agents)} node agents")
 

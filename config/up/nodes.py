@@ -55,16 +55,20 @@ def demo_nodes(count: int) -> list[LocalNode]:
     ]
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def this_machine(count: int) -> list[LocalNode]:
     """This machine's own cores and memory, shared out evenly, so that nothing is promised twice."""
     if count == 0:
         return []
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return [
         LocalNode(
             f"node-{index}",
-            cpus=max(1, cores // count),
+            cpus=max(1, cores() // count),
             memory_mib=memory_mib // count,
             has_real_gpus=index == 1,
         )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from config.up.nodes import LocalNode, demo_nodes, this_machine
+from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
 from config.up.processes import Process
-from config.up.state import CHECKOUT, StateFolder
+from config.up.state import CHECKOUT, StateError, StateFolder
 
 # An agent runs other people's commands, so it is told nothing but this.
 AGENT_MAY_KNOW = (
@@ -30,6 +31,8 @@ AGENT_MAY_KNOW = (
 
 # Without its compiled modules, each start would compile hundreds of files again.
 NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT")
+
+MAX_WEB_PROCESSES = 16
 
 
 class Environment:
@@ -69,16 +72,50 @@ class Environment:
         known = {name: os.environ[name] for name in AGENT_MAY_KNOW if name in os.environ}
         return {**known, "PYTHONUNBUFFERED": "1"}
 
+    def empty_folder(self, name: str) -> Path:
+        """A folder for what this run alone keeps."""
+        folder = self.state.run / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        return folder
+
     def ready_file(self, name: str) -> Path:
         return self.state.run / f"{name}.ready"
 
 
-def web(env: Environment, fd: int, serves: Callable[[], bool]) -> Process:
-    ready_file = env.ready_file("web")
+def web_processes() -> int:
+    """How many web processes share the port: one on one core, else two; Python fills one core with each."""
+    if wanted := os.environ.get("MUSTER_WEB_PROCESSES", "").strip():
+        if not wanted.isdecimal() or not 1 <= int(wanted) <= MAX_WEB_PROCESSES:
+            raise StateError(
+                f"MUSTER_WEB_PROCESSES is {wanted!r}; it has to be from 1 to {MAX_WEB_PROCESSES}."
+            )
+        return int(wanted)
+    return 1 if cores() <= 1 else 2
+
+
+def webs(env: Environment, fd: int, serves: Callable[[], bool]) -> list[Process]:
+    """The web processes: all accept from the one socket, so whoever is free takes the next caller.
+
+    The first is ready when the portal answers; the others join in their own time.
+    """
+    count = web_processes()
+    # One process counts for itself; several write their counters where each can read those of all.
+    counters = {"PROMETHEUS_MULTIPROC_DIR": str(env.empty_folder("counters"))} if count > 1 else {}
+    return [
+        _web(env, fd, "web", serves, counters),
+        *(_web(env, fd, f"web-{number}", lambda: True, counters) for number in range(2, count + 1)),
+    ]
+
+
+def _web(
+    env: Environment, fd: int, name: str, serves: Callable[[], bool], counters: dict[str, str]
+) -> Process:
+    ready_file = env.ready_file(name)
     return Process(
-        name="web",
+        name=name,
         argv=[sys.executable, "-m", "config.up.web", "--fd", str(fd)],
-        env=env.for_service("web") | {"MUSTER_DB_POOL_MAX": "20"},
+        env=env.for_service(name) | {"MUSTER_DB_POOL_MAX": "20"} | counters,
         log_folder=env.state.logs,
         is_ready=lambda: ready_file.exists() and serves(),
         before_start=lambda: ready_file.unlink(missing_ok=True),

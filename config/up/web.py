@@ -24,10 +24,18 @@ class SayingServer(uvicorn.Server):
             Path(ready_file).touch()  # noqa: ASYNC240  once, before anybody is served
 
 
+def forget_the_dead() -> None:
+    """What processes that are gone had open is not open; what they counted goes on counting."""
+    for file in Path(os.environ.get("PROMETHEUS_MULTIPROC_DIR") or os.devnull).glob("gauge_live*_*.db"):
+        if not Path(f"/proc/{file.stem.rpartition('_')[2]}").exists():
+            file.unlink(missing_ok=True)
+
+
 def main(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m config.up.web")
     parser.add_argument("--fd", type=int, required=True, help="file descriptor of a listening socket")
     options = parser.parse_args(arguments)
+    forget_the_dead()
     config = uvicorn.Config(
         "config.asgi:application",
         lifespan="off",

@@ -20,7 +20,7 @@ from scheduler.relay import Listener, relay
 
 log = structlog.get_logger(__name__)
 
-CLIENTS: Final = Gauge("muster_ws_clients", "Live sockets that are open in this process.")
+CLIENTS: Final = Gauge("muster_ws_clients", "Live sockets that are open.", multiprocess_mode="livesum")
 RESYNCS: Final = Counter("muster_ws_resyncs", "Times a live client was told to ask again, or asked again.")
 
 #: Rights are asked for this often, for everybody at once, and trusted for no longer than the second number:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from config.up.nodes import demo_nodes, this_machine
 from config.up.options import parse
-from config.up.services import AGENT_MAY_KNOW, Environment, agent, allowed_hosts, web
-from config.up.state import StateFolder
+from config.up.services import AGENT_MAY_KNOW, Environment, agent, allowed_hosts, web_processes, webs
+from config.up.state import StateError, StateFolder
+from config.up.web import forget_the_dead
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +81,7 @@ def test_an_agent_is_told_no_secret(tmp_path: Path, monkeypatch) -> None:
 def test_a_service_is_told_where_the_servers_are(tmp_path: Path, monkeypatch) -> None:
     env = an_environment(tmp_path, monkeypatch, "--no-demo")
 
-    process = web(env, 3, lambda: True)
+    process = webs(env, 3, lambda: True)[0]
 
     assert process.env["DATABASE_URL"].startswith("postgres://muster:a-password@")
     assert process.env["MUSTER_DEMO"] == "0"
@@ -100,3 +102,49 @@ def test_real_gpus_are_offered_by_one_agent_of_a_machine() -> None:
         ]
 
         assert offering == ["node-1"]
+
+
+def test_a_second_core_gets_a_second_web_process(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("MUSTER_WEB_PROCESSES", raising=False)
+    for cores, processes in ((1, 1), (2, 2), (64, 2)):
+        monkeypatch.setattr("config.up.services.cores", lambda cores=cores: cores)
+        assert web_processes() == processes
+
+    monkeypatch.setenv("MUSTER_WEB_PROCESSES", "3")
+    (tmp_path / "run" / "counters").mkdir(parents=True)
+    (tmp_path / "run" / "counters" / "counter_1.db").touch()
+    made = webs(an_environment(tmp_path, monkeypatch), 3, lambda: False)
+
+    assert [process.name for process in made] == ["web", "web-2", "web-3"]
+    assert {process.pass_fds for process in made} == {(3,)}
+    assert {process.env["PROMETHEUS_MULTIPROC_DIR"] for process in made} == {
+        str(tmp_path / "run" / "counters")
+    }
+    assert not list((tmp_path / "run" / "counters").iterdir())
+
+
+def test_one_web_process_counts_for_itself(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MUSTER_WEB_PROCESSES", "1")
+
+    (only,) = webs(an_environment(tmp_path, monkeypatch), 3, lambda: True)
+
+    assert "PROMETHEUS_MULTIPROC_DIR" not in only.env
+
+
+@pytest.mark.parametrize("words", ["0", "17", "two", "-1"])
+def test_a_bad_number_of_web_processes_is_refused_by_name(monkeypatch, words: str) -> None:
+    monkeypatch.setenv("MUSTER_WEB_PROCESSES", words)
+
+    with pytest.raises(StateError, match=f"MUSTER_WEB_PROCESSES is '{words}'"):
+        web_processes()
+
+
+def test_what_a_dead_process_had_open_is_forgotten(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    kept = [f"gauge_livesum_{os.getpid()}.db", "counter_999999999.db"]
+    for name in [*kept, "gauge_livesum_999999999.db"]:
+        (tmp_path / name).touch()
+
+    forget_the_dead()
+
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(kept)

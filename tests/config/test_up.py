@@ -42,7 +42,7 @@ def postgres_port(stack: Stack) -> int:
 def stack() -> Iterator[Stack]:
     """One portal with one node for this file; the last tests kill it."""
     state = scratch_state("up")
-    stack = Stack(state, ["--nodes", "1"])
+    stack = Stack(state, ["--nodes", "1"], env={"MUSTER_WEB_PROCESSES": "2"})
     try:
         yield stack.start()
     finally:
@@ -74,6 +74,22 @@ def test_metrics_count_requests_by_route(stack: Stack) -> None:
     _, text = stack.get("/metrics")
 
     assert 'muster_http_requests_total{method="GET",route="readyz",status="200"}' in text
+
+
+def test_both_web_processes_count_for_the_portal(stack: Stack) -> None:
+    def asked() -> float:
+        _, text = stack.get("/metrics")
+        (line,) = [
+            li for li in text.splitlines() if li.startswith("muster_http_requests_total") and 'route=""' in li
+        ]
+        return float(line.rpartition(" ")[2])
+
+    stack.get("/")
+    before = asked()
+    for _ in range(20):
+        stack.get("/")
+
+    assert asked() == before + 20
 
 
 def test_every_answer_names_its_request_and_sets_a_policy_without_outside_hosts(stack: Stack) -> None:
@@ -108,7 +124,7 @@ def test_other_commands_find_its_servers(stack: Stack) -> None:
     assert int(said) == postgres_port(stack)
 
 
-@pytest.mark.parametrize("name", ["web", "worker-scheduling", "worker-default", "beat", "node-1"])
+@pytest.mark.parametrize("name", ["web", "web-2", "worker-scheduling", "worker-default", "beat", "node-1"])
 def test_a_killed_service_comes_back(stack: Stack, name: str) -> None:
     old = stack.kill(name)
 
@@ -172,7 +188,7 @@ def test_ctrl_c_stops_everything_in_order_and_the_next_start_is_quick(stack: Sta
     assert code == 0
     lines = [line.split(" stopped ")[1] for line in stack.output if " stopped " in line]
     order = [line.split(" (")[0] for line in lines if line.endswith("s)")]
-    assert order == ["beat", "worker-scheduling, worker-default, node-1", "web", "valkey", "postgres"]
+    assert order == ["beat", "worker-scheduling, worker-default, node-1", "web, web-2", "valkey", "postgres"]
     assert not any(is_alive(process) for process in processes)
 
     started = time.monotonic()
