@@ -231,8 +231,8 @@ class _Search:
             return []
         tried: set[tuple[int, ...]] = set()
         best: tuple[tuple[int, ...], list[int]] | None = None
-        for sequence in self._sequences(wanted, allowed):
-            if not sequence or tuple(sequence) in tried:
+        for sequence, is_last_resort in self._sequences(wanted, allowed):
+            if not sequence or tuple(sequence) in tried or (is_last_resort and best is not None):
                 continue
             tried.add(tuple(sequence))
             found = self._fewest(wanted, sequence)
@@ -280,8 +280,8 @@ class _Search:
                     stopped.remove(victim)
         return stopped
 
-    def _sequences(self, wanted: Wanted, allowed: Bools) -> Iterator[list[int]]:
-        """Orders in which victims may be thought away, the most promising first."""
+    def _sequences(self, wanted: Wanted, allowed: Bools) -> Iterator[tuple[list[int], bool]]:
+        """Orders in which victims may be thought away, the most promising first; True = only if none helped."""
         answers, jobs, shape = self.answers, self.jobs, wanted.group.shape
         candidates = answers.candidates(wanted.group)
         candidates.refresh()
@@ -290,7 +290,7 @@ class _Search:
             same = self._same_limits(wanted, allowed)
             if same.any():
                 others = self._ranked(np.flatnonzero(allowed & ~same))
-                yield (self._ranked(np.flatnonzero(same)) + others)[:_LONGEST_TRIAL]
+                yield (self._ranked(np.flatnonzero(same)) + others)[:_LONGEST_TRIAL], False
             return
         opened = candidates.passing()
         held = np.flatnonzero(allowed[jobs.of_allocation] & opened[answers.world.allocation_node])
@@ -312,7 +312,7 @@ class _Search:
             enough &= free[node] + total - before >= need
             alone &= free[node] + own >= need
         if shape.tasks == 1 and alone.any():
-            yield [int(victim[alone][self.rank[victim[alone]].argmin()])]
+            yield [int(victim[alone][self.rank[victim[alone]].argmin()])], False
         # Each node's price: its victims up to the first with which a task fits.
         cost = np.cumsum(self.cost[victim])
         cost = cost - np.repeat(cost[first] - self.cost[victim[first]], count)
@@ -328,11 +328,11 @@ class _Search:
 
         if shape.tasks == 1:
             for row in rows[:_NODES_TRIED].tolist():
-                yield there(int(node[row]))
+                yield there(int(node[row])), False
         else:
             chained = [one for row in rows.tolist() for one in there(int(node[row]))]
-            yield list(dict.fromkeys(chained))[:_LONGEST_TRIAL]
-        yield self._ranked(np.unique(victim))[:_LONGEST_TRIAL]
+            yield list(dict.fromkeys(chained))[:_LONGEST_TRIAL], False
+        yield self._ranked(np.unique(victim))[:_LONGEST_TRIAL], shape.tasks == 1
 
     def _same_limits(self, wanted: Wanted, allowed: Bools) -> Bools:
         """Victims that hold of the first limit that keeps the job waiting, if together they hold enough of it."""
