@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.core.classes import Taint, Toleration
+from scheduler.core.classes import Preference, Requirement, Taint, Toleration
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
+from scheduler.core.standing import Preemption
 from tests.support.builders import (
     JobSpec,
     World,
@@ -28,6 +29,11 @@ from tests.support.builders import (
     a_world,
     running,
 )
+
+#: The matrix that a fresh installation has (P2): what each class may stop.
+CLASSES = (
+    (0, ()), (10, (0,)), (25, (0,)), (50, (0, 10, 25)), (75, (0, 10, 25, 50)), (100, (0, 10, 25, 50, 75)),
+)  # fmt: skip
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.glob("*.yaml"))
@@ -55,6 +61,8 @@ def test_there_are_stories() -> None:
 def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
     """Who starts where, and what everybody else is told."""
     words = {name: tuple(value) if isinstance(value, list) else value for name, value in policy.items()}
+    if "preemption" in words:
+        words["preemption"] = Preemption(enabled=True, classes=CLASSES, **words["preemption"])
     plan = plan_cycle(world.snapshot, a_policy(**words))
     starts: dict[str, Any] = {}
     for start in plan.starts:
@@ -68,7 +76,13 @@ def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
         name: f"{reason}: {sentence(plan.decision_of(world.job(name)).reason, plan.decision_of(world.job(name)).facts)}"
         for name, reason in world.reasons(plan).items()
     }
-    return {"starts": starts, "waits": waits}
+    ends: dict[str, Any] = {"starts": starts, "waits": waits}
+    if plan.preempts:
+        named = {number: name for name, number in world.jobs.items()}
+        ends["stops"] = {}
+        for preempt in plan.preempts:
+            ends["stops"].setdefault(named[preempt.for_job_id], []).append(named[preempt.job_id])
+    return ends
 
 
 def world_of(story: dict[str, Any]) -> World:
@@ -80,7 +94,7 @@ def world_of(story: dict[str, Any]) -> World:
         ],
         running=[
             running(_job(name, words["job"]), *((node, devices) for node, devices in words["on"]),
-                    ends_in=words.get("ends_in", 0))
+                    **{key: value for key, value in words.items() if key not in {"job", "on"}})
             for name, words in given.get("running", {}).items()
         ],
         pending=[_job(name, words or {}) for name, words in given.get("jobs", {}).items()],
@@ -98,6 +112,10 @@ def _job(name: str, words: dict[str, Any]) -> JobSpec:
     words = dict(words)
     if "gate" in words:
         words["gate"] = JobGate[words["gate"]]
+    words["prefers"] = [
+        Preference(weight, tuple(Requirement(key, operator, tuple(values)) for key, operator, values in wish))
+        for weight, wish in words.get("prefers", ())
+    ]
     words["tolerations"] = [Toleration(*toleration) for toleration in words.get("tolerations", ())]
     return a_job(name, **words)
 
