@@ -51,12 +51,12 @@ class Change:
             other = f"{self.after} GPUs" if self.after else "GPUs of any model"
             return f"With {other} instead of {self.before}"
         if self.field == "time_limit_seconds":
-            before = f" instead of {_duration(int(self.before))}" if self.before else ""
-            return f"With a time limit of {_duration(int(self.after))}{before}"
+            asked = f" instead of {_duration(int(self.before))}" if self.before else ""
+            return f"With a time limit of {_duration(int(self.after))}{asked}"
         if self.field == "queue":
             return f"In the queue {self.after}"
         after = amount(self.field, int(self.after))
-        before = self.before if self.field == "gpus" else amount(self.field, int(self.before))
+        before = str(self.before) if self.field == "gpus" else amount(self.field, int(self.before))
         return f"With {after}{each} instead of {before}"
 
 
