@@ -1,0 +1,57 @@
+"""Published schedules of real logs: every start of EASY, and the slowdown of its variants; minutes in all."""
+
+from __future__ import annotations
+
+import csv
+import time
+from typing import Final
+
+import numpy as np
+
+from benchmarks.registry import Figures, benchmark
+from benchmarks.traces import trace_folder
+from scheduler.core.backfill import Turns
+from scheduler.simulator.pool import EASY, Schedule, replay
+from scheduler.simulator.report import bounded_slowdown
+from scheduler.simulator.workload import Workload, read_swf
+
+LOGS: Final = ("KTH-SP2", "CTC-SP2", "SDSC-SP2", "SDSC-BLUE", "CEA-Curie")
+
+#: The policy as `expected.csv` names it: how a pass goes, and whether run times are known.
+VARIANTS: Final = {
+    "EASY clairvoyant (actual run times)": (EASY, True),
+    "EASY-SJBF (requested times)": (Turns(promises=1, shortest_first=True), False),
+    "EASY-SJBF clairvoyant": (Turns(promises=1, shortest_first=True), True),
+}
+
+
+def mean_slowdown(workload: Workload, schedule: Schedule) -> float:
+    jobs = workload.jobs
+    return float(bounded_slowdown(schedule.started_ms - jobs.submitted_ms, jobs.run_ms).mean())
+
+
+@benchmark("easy_mismatches", "easy_sjbf_off")
+def published_schedules() -> Figures:
+    """All five logs: starts that differ, and variants whose mean slowdown differs in the fourth decimal."""
+    folder = trace_folder("swf-easy-gold")
+    with (folder / "expected.csv").open(encoding="utf-8") as lines:
+        published = {(row["log"], row["policy"]): float(row["avebsld"]) for row in csv.DictReader(lines)}
+    mismatches = off = 0
+    began = time.process_time()
+    jobs = 0
+    for log in LOGS:
+        workload = read_swf(folder / f"{log}.easy.swf.gz")
+        schedule = replay(workload)
+        waits = schedule.started_ms - workload.jobs.submitted_ms
+        mismatches += int(np.count_nonzero(waits != workload.waited_ms))
+        jobs += len(workload.jobs)
+        yield f"easy_avebsld_{log}", mean_slowdown(workload, schedule)
+        for name, (turns, clairvoyant) in VARIANTS.items():
+            found = mean_slowdown(workload, replay(workload, turns, clairvoyant=clairvoyant))
+            off += round(found, 4) != round(published[log, name], 4)
+            if not clairvoyant:
+                yield f"easy_sjbf_avebsld_{log}", found
+        jobs += len(workload.jobs) * len(VARIANTS)
+    yield "easy_mismatches", mismatches
+    yield "easy_sjbf_off", off
+    yield "easy_jobs_per_cpu_s", jobs / (time.process_time() - began)
