@@ -285,11 +285,37 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
         row = candidates.best()
         chosen = [(row, 1)] if row >= 0 else None
     else:
-        chosen = spread_tasks(candidates.slots(), candidates.scores, shape)
+        chosen = _packed(candidates, candidates.slots(), shape)
     if chosen is None:
         candidates.failed.add(shape)
         return None
     return sorted(chosen)
+
+
+#: From near to far: what is tried before anywhere.
+_PACKINGS: Final = {"": (), "rack": ("rack", "zone"), "zone": ("zone",)}
+
+
+def _packed(candidates: Candidates, slots: Ints, shape: Shape) -> list[tuple[int, int]] | None:
+    """Divide a job's tasks, near to each other if the policy wishes and it can be.
+
+    One node first; then the rack, or zone, with the fewest slots that holds it, by name among equals.
+    """
+    anywhere = spread_tasks(slots, candidates.scores, shape)
+    if anywhere is None or len(anywhere) == 1:
+        return anywhere
+    for level in _PACKINGS[candidates.rules.packing]:
+        domains = candidates.workspace.world.domains(level)
+        room = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.int64)
+        known = domains >= 0
+        np.add.at(room, domains[known], np.minimum(slots[known], shape.tasks))
+        for number in np.argsort(room, kind="stable").tolist():
+            if room[number] >= shape.tasks:
+                here = np.where(domains == number, slots, 0)
+                chosen = spread_tasks(here, candidates.scores, shape)
+                if chosen is not None:
+                    return chosen
+    return anywhere
 
 
 def fit_on(slots: Ints, shape: Shape) -> bool:

@@ -72,6 +72,7 @@ class Rules:
     gates: tuple[NodeFilter, ...]
     scorers: WeightedScorers
     orders: tuple[Orders, ...]
+    packing: str = ""
 
 
 def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:
@@ -104,6 +105,7 @@ def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:
         gates=tuple(gates),
         scorers=tuple((known[name], weight) for name, weight in weights.items()),
         orders=tuple(plugin for plugin in chosen if isinstance(plugin, Orders)),
+        packing=policy.packing,
     )
 
 

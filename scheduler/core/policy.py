@@ -17,6 +17,9 @@ PLACEMENTS: Final = (
     "balanced", "k8s", "multi-criteria",
 )  # fmt: skip
 
+#: How near to each other the tasks of one job should be when one node cannot take them all; "" = no wish.
+PACKINGS: Final = ("", "rack", "zone")
+
 #: Columns an order may be broken by after its own, all ascending unless the name starts with "-".
 TIE_BREAKERS: Final = ("eligible_ms", "submitted_ms", "-priority", "tasks", "time_limit_seconds")
 
@@ -68,6 +71,9 @@ class Policy:
     deadline. `backfill_scan` bounds how many jobs are tried in the gaps (0 = all);
     jobs above `backfill_max_priority` never pass others.
 
+    `packing` "rack": a job over several nodes goes into one rack if one holds it, else into one zone, else
+    anywhere; "zone" begins with the zone. It keeps nobody waiting.
+
     `weights` are (scorer, weight) pairs that replace those of the placement; empty takes the placement's own.
     `plugins` names outside plugins, in order; the caller of `plan_cycle` hands over the objects.
     """
@@ -79,6 +85,7 @@ class Policy:
     weights: tuple[tuple[str, int], ...] = ()
     filters: tuple[str, ...] = FILTERS
     plugins: tuple[str, ...] = ()
+    packing: str = ""
     factors: tuple[tuple[str, int], ...] = ()
     age_cap_seconds: int = 7 * 24 * 3600
     tenant: str = "project"
@@ -94,6 +101,7 @@ class Policy:
         for what, given, known in (
             ("policy", (self.name,), POLICIES),
             ("placement", (self.placement,), PLACEMENTS),
+            ("packing", (self.packing,), PACKINGS),
             ("tie-breaker", self.tie_breakers, TIE_BREAKERS),
             ("filter", self.filters, FILTERS),
             ("factor", tuple(name for name, _ in self.factors), FACTORS),
@@ -116,6 +124,7 @@ class Policy:
 
 #: Knobs that a profile keeps by name among its options.
 OPTIONS: Final = (
+    "packing",
     "factors",
     "age_cap_seconds",
     "tenant",
@@ -139,7 +148,7 @@ def options_of(written: Mapping[str, Any]) -> dict[str, Any]:
                     '"factors" is an object of whole numbers, such as {"age": 2, "priority": 10}'
                 )
             words[name] = tuple(sorted(value.items()))
-        elif type(value) is not (str if name in {"tenant", "backfill_order"} else int):
+        elif type(value) is not (str if name in {"packing", "tenant", "backfill_order"} else int):
             raise ValueError(f"the option {name!r} cannot be {value!r}")
         else:
             words[name] = value

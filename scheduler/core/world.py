@@ -50,6 +50,7 @@ class World:
         self._repelled: dict[tuple[tuple[Toleration, ...], bool], Bools | None] = {}
         self._gpu_counts: dict[tuple[str, int], Ints] = {}
         self._gpus_held: dict[tuple[str, int], Ints] = {}
+        self._domains: dict[str, Ints] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
         self._models = tuple(dict.fromkeys(devices.model))
         place = {model: number for number, model in enumerate(self._models)}
@@ -145,6 +146,14 @@ class World:
                 continue
             numbers[rows] = number if np.isfinite(number) else np.nan
         return numbers
+
+    def domains(self, level: str) -> Ints:
+        """The rack or zone of every node as a number, by name; -1 where none is said."""
+        if level not in self._domains:
+            names = getattr(self.snapshot.nodes, level)
+            place = {name: number for number, name in enumerate(sorted({name for name in names if name}))}
+            self._domains[level] = np.array([place.get(name, -1) for name in names], dtype=np.int64)
+        return self._domains[level]
 
     def meets(self, requirement: Requirement) -> Bools:
         """Nodes whose labels meet one condition: each distinct value of the key is tried once."""

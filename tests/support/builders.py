@@ -53,6 +53,8 @@ class NodeSpec:
     numa: int = 1
     unhealthy: tuple[int, ...] = ()
     state: str = "up"
+    rack: str = ""
+    zone: str = ""
     cordoned: bool = False
     draining: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -319,6 +321,8 @@ def a_world(
             labels=[tuple(sorted(spec.labels.items())) for spec in nodes],
             taints=[tuple(sorted(spec.taints)) for spec in nodes],
             partition_ids=[spec.partitions for spec in nodes],
+            rack=[spec.rack for spec in nodes],
+            zone=[spec.zone for spec in nodes],
         ),
         devices=DeviceColumns(
             id=[number for _, _, number in devices],

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from scheduler.core.classes import Requirement, Taint, Toleration
-from scheduler.core.policy import PLACEMENTS, Policy
+from scheduler.core.policy import PACKINGS, PLACEMENTS, Policy
 from scheduler.core.snapshot import JobGate
 from tests.support.builders import (
     JobSpec,
@@ -53,6 +53,8 @@ def a_random_node(dice: random.Random, name: str) -> NodeSpec:
         cordoned=dice.random() < 0.1,
         draining=dice.random() < 0.1,
         labels={"pool": dice.choice("ab")},
+        rack=random.Random(f"{name} rack").choice(["", "r1", "r2"]),
+        zone=random.Random(f"{name} zone").choice(["", "z1", "z2"]),
         taints=dice.choice([(), (), (), (), (), (), (TEAM,), (Taint("slow", "", "PreferNoSchedule"),)]),
         partitions=dice.choice([(1,), (1, 2), (1, 2), (2,)]),
     )
@@ -169,5 +171,6 @@ def policies() -> st.SearchStrategy[Policy]:
         name=st.sampled_from(["fifo", "priority", "priority", "fairshare", "sjf", "edf", "fair_queue"]),
         strict_order=st.booleans(),
         placement=st.sampled_from(PLACEMENTS),
+        packing=st.sampled_from(PACKINGS),
         tie_breakers=st.sampled_from([(), ("tasks",), ("-priority", "eligible_ms")]),
     )
