@@ -68,7 +68,7 @@ def gpu_mix(seed: int = 1, *, jobs: int = 500, nodes: int = 16) -> ClusterWorklo
     dice = random.Random(f"gpu {seed}")
     table, clock, rows, runs, amounts = ClassTable(), 0.0, [], [], []
     for number in range(1, jobs + 1):
-        clock += dice.expovariate(nodes / 6500.0)
+        clock += dice.expovariate(nodes / 800.0)
         gpus = dice.choices([1, 2, 4, 8], [62, 14, 12, 12])[0]
         share = dice.choice([250, 500]) if gpus == 1 and dice.random() < 0.3 else 0
         tasks = dice.choice([2, 2, 4]) if gpus == 8 and nodes >= 4 and dice.random() < 0.3 else 1
