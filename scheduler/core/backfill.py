@@ -15,8 +15,8 @@ from scheduler.core.policy import Policy
 #: An end nobody knows: later than every moment that can be named.
 FOREVER_MS: Final = int(np.iinfo(np.int64).max)
 
-#: Jobs that cannot fit are dropped from the order so many at a time: few while promises are still to be
-#: given (the first that does not fit ends the round), then more and more.
+#: Jobs that cannot fit are dropped from the order so many at a time: few at first and after each promise,
+#: when most of what there is to learn is still unknown, then more and more.
 _FEW: Final = 16
 _MANY: Final = 4096
 
@@ -105,7 +105,7 @@ def take_turns(
     position, chunk = 0, _FEW
     while position < len(rows):
         asking = len(promises) < turns.promises
-        chunk = min(chunk * 4, _MANY) if asking else _MANY
+        chunk = min(chunk * 4, _MANY)
         some = rows[position : position + chunk]
         at_level = levels[position : position + chunk]
         places = np.flatnonzero(~room.closed(some, at_level, asking=asking))

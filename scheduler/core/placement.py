@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class Candidates:
             for _, column, weight in self._columns
         ]
         self._plain = not self._outside_gates and not self._outside_scorers
-        self._pickers = [scorer for scorer, _ in rules.scorers if isinstance(scorer, PicksDevice)]
+        self._pickers = [cast(PicksDevice, scorer) for scorer, _ in rules.scorers if hasattr(scorer, "pick_device")]
         self.scores: Floats = self._score(None)
         self._cursor = workspace.log_length
 
