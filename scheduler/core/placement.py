@@ -97,7 +97,9 @@ class Candidates:
             for _, column, weight in self._columns
         ]
         self._plain = not self._outside_gates and not self._outside_scorers
-        self._pickers = [cast(PicksDevice, scorer) for scorer, _ in rules.scorers if hasattr(scorer, "pick_device")]
+        self._pickers = [
+            cast(PicksDevice, scorer) for scorer, _ in rules.scorers if hasattr(scorer, "pick_device")
+        ]
         self.scores: Floats = self._score(None)
         self._cursor = workspace.log_length
 
