@@ -75,8 +75,8 @@ def test_a_first_job_from_sign_in_to_its_last_line_without_a_reload(page: Page) 
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     page.evaluate("window.thisVeryPage = true")
     seen = set()
-    while state(page).get_attribute("data-job-state") != "completed":
-        seen.add(state(page).get_attribute("data-job-state"))
+    while (now := state(page).get_attribute("data-job-state")) != "completed":
+        seen.add(now)
         page.wait_for_timeout(50)
 
     expect(page.locator("#log")).to_have_text("hello\nbye\n")
