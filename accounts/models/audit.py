@@ -50,6 +50,7 @@ class AuditEvent(models.Model):
         null=True,
         on_delete=models.DO_NOTHING,
         db_constraint=False,
+        db_index=False,
         related_name="+",
     )
     #: The name at that time: the row outlives the account.

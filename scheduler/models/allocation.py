@@ -13,7 +13,9 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
 
 
 class Allocation(models.Model):
-    attempt = models.ForeignKey("scheduler.Attempt", on_delete=models.CASCADE, related_name="allocations")
+    attempt = models.ForeignKey(
+        "scheduler.Attempt", on_delete=models.CASCADE, related_name="allocations", db_index=False
+    )
     rank = models.PositiveIntegerField()
     node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="allocations")
     cpu_millis = models.BigIntegerField()

@@ -16,7 +16,9 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
 class Attempt(models.Model):
     """One try; the epoch fences every report about it, and a job has at most one live (I5)."""
 
-    job = models.ForeignKey("scheduler.Job", on_delete=models.CASCADE, related_name="attempts")
+    job = models.ForeignKey(
+        "scheduler.Job", on_delete=models.CASCADE, related_name="attempts", db_index=False
+    )
     epoch = models.PositiveIntegerField()
     backend = models.CharField(max_length=16)
     state = models.CharField(
@@ -72,7 +74,7 @@ class Attempt(models.Model):
 class Task(models.Model):
     """One of the attempt's equal processes: its rank, where it is, how it ended."""
 
-    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="tasks")
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="tasks", db_index=False)
     rank = models.PositiveIntegerField()
     node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="tasks")
     state = models.CharField(
@@ -116,7 +118,7 @@ class LogChunk(models.Model):
     """A piece of what a task printed, at its byte offset; sending one again changes nothing."""
 
     id = models.BigAutoField(primary_key=True)
-    task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="log_chunks")
+    task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="log_chunks", db_index=False)
     stream = models.CharField(max_length=6, choices=LogStream)
     offset = models.BigIntegerField()
     length = models.IntegerField()

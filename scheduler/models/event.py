@@ -7,7 +7,7 @@ from django.db import models
 
 
 class JobEvent(models.Model):
-    job = models.ForeignKey("scheduler.Job", on_delete=models.CASCADE, related_name="events")
+    job = models.ForeignKey("scheduler.Job", on_delete=models.CASCADE, related_name="events", db_index=False)
     at = models.DateTimeField()
     #: `job.queued`, `job.running`, `job.cancel_asked`, ...: the noun, a dot, what happened.
     kind = models.CharField(max_length=32)
