@@ -39,7 +39,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     assert done.returncode == 0, done.stderr
     monkeypatch.setattr(sys, "path", [str(target), *sys.path])
     importlib.invalidate_caches()
+    # A process looks for plugins once: whoever looked before must not decide for us, nor we for who comes after.
+    installed_plugins.cache_clear()
     yield target
+    installed_plugins.cache_clear()
     for name in [name for name in sys.modules if name.startswith("muster_plugin_example")]:
         del sys.modules[name]
 
