@@ -116,7 +116,7 @@ def _a_cluster_of_our_own() -> tuple[Cluster, Queue, HeldLease]:
     assert lease is not None
     nodes = Node.objects.bulk_create(
         Node(
-            cluster=cluster, name=f"bench-{number}", cpu_millis=64_000, cpu_millis_capacity=64_000,
+            cluster=cluster, name=f"row-{number}", cpu_millis=64_000, cpu_millis_capacity=64_000,
             memory_mib=262_144, memory_mib_capacity=262_144, storage_mib=1_000_000, gpu_millis=16_000,
         )
         for number in range(NODES)
