@@ -69,8 +69,9 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     coalesce({_ms("job.eligible_at")}, 0), job.tasks,
     coalesce(job.nodes, 0), coalesce(job.tasks_per_node, 0), coalesce(job.time_limit_seconds, 0),
     job.generation, {_ARRAY}, coalesce(job.array_max_running, 0),
-    job.number IN (SELECT stopped_for FROM scheduler_attempt WHERE stopped_for IS NOT NULL
-        AND stopped_for_epoch = job.epoch AND stop_asked_at > statement_timestamp() - interval '15 minutes'),
+    (job.number, job.epoch) IN (SELECT stopped_for, stopped_for_epoch FROM scheduler_attempt
+        WHERE stopped_for IS NOT NULL AND stopped_for_epoch IS NOT NULL
+        AND stop_asked_at > statement_timestamp() - interval '15 minutes'),
     coalesce({_ms("job.deadline_at")}, 0), coalesce({_ms("job.expected_start_at")}, 0),
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
     project.active AND person.is_active,
