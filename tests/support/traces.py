@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from config import __file__ as config_file
-
-_BESIDE = Path(config_file).resolve().parents[2] / "shared" / "data"
+from benchmarks.traces import traces_root
 
 
 def trace(*parts: str) -> Path:
@@ -17,8 +15,7 @@ def trace(*parts: str) -> Path:
 
     With MUSTER_REQUIRE_TRACES the lack of it is a failure.
     """
-    root = Path(os.environ["MUSTER_DATA"]) if os.environ.get("MUSTER_DATA") else _BESIDE
-    path = root.joinpath(*parts)
+    path = traces_root().joinpath(*parts)
     if not path.exists():
         why = f"the published trace {path} is not there: set MUSTER_DATA to where the traces are"
         if os.environ.get("MUSTER_REQUIRE_TRACES"):
