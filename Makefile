@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
+WORKERS ?= 2
 
 # `check --deploy` looks at the settings of production; these values name nothing that exists.
 AS_PRODUCTION := DJANGO_SETTINGS_MODULE=config.settings.production \
@@ -34,8 +35,8 @@ check: development  ## Style, types, import contracts, migrations, deployment ch
 	env $(AS_PRODUCTION) $(PY) manage.py check --deploy --fail-level WARNING
 	@echo "All checks passed."
 
-test: development  ## The whole test suite (ARGS="tests/scheduler -k gang")
-	@exec $(PY) -m pytest $(ARGS)
+test: development  ## The whole test suite on two workers (ARGS="tests/scheduler -k gang"; WORKERS=0: in one process)
+	@exec $(PY) -m pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder) $(ARGS)
 
 bench: development  ## Measure, and write var/bench/latest.json
 	@exec $(PY) -m benchmarks.run $(ARGS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 # One machine for everybody: a slow example is not a failed one. CI looks further than a developer's run.
 settings.register_profile(
@@ -17,9 +19,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a browser or a whole portal, and run it last.
+    """Mark what needs a browser or a whole portal; a whole portal first, a browser last.
 
-    The browser's driver keeps an event loop of its own in this thread, in which no other one can run.
+    Starting and killing portals is mostly waiting, in which another worker can compute. The browser's driver
+    keeps an event loop of its own in this thread, in which no other one can run.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
@@ -27,7 +30,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
         if "live_stack" in fixtures:
             item.add_marker(pytest.mark.stack)
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    items.sort(key=_when)
+
+
+def _when(item: pytest.Item) -> int:
+    if item.get_closest_marker("browser") is not None:
+        return 2
+    return 0 if item.get_closest_marker("stack") is not None else 1
+
+
+class OneFileOneWorker(LoadFileScheduling):
+    """Each file stays whole on one worker, and those that share a running portal stay together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/e2e" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneFileOneWorker:
+    return OneFileOneWorker(config, log)
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings_xdist_suffix() -> None:
+    """No suffix: every worker has a PostgreSQL of its own."""
 
 
 @pytest.fixture(autouse=True)

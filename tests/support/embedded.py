@@ -4,11 +4,15 @@ Servers named by DATABASE_URL and REDIS_URL are used instead; the database's rol
 
 Migrating an empty database takes longer than most of the suite, so a migrated data folder is kept in pytest's
 cache under a name made from the migrations, and each run starts from a copy of it.
+
+With `-n 2` (pytest-xdist) every worker has servers of its own, so nothing that one test does to Redis or to
+PostgreSQL reaches a test of another worker; the process that only hands out the tests starts none.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import os
 import shutil
@@ -16,6 +20,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +32,8 @@ from config.up.state import StateFolder, write_private
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".pytest_cache" / "muster"
 TEST_DATABASE = "test_muster"  # the name that Django gives to the test database of `muster`
+#: What the process that only hands out tests gives its settings to read; its workers inherit it.
+NOWHERE = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing", "REDIS_URL": "redis://127.0.0.1:1/0"}
 started_here = False
 
 
@@ -42,21 +50,31 @@ def start() -> None:
     servers = EmbeddedServers(state, throw_away=True)
     started_here = servers.postgres is not None
     kept = CACHE / f"{fingerprint()}.tar"
-    if started_here and kept.exists():
-        unpack(kept, servers)
 
     def stop() -> None:
         servers.stop()
         shutil.rmtree(scratch, ignore_errors=True)
 
     atexit.register(stop)
-    servers.start()
-    if started_here and not kept.exists() and migrate(servers):
-        servers.stop()
-        keep(kept, servers)
+    with one_at_a_time():
+        if started_here and kept.exists():
+            unpack(kept, servers)
         servers.start()
+        if started_here and not kept.exists() and migrate(servers):
+            servers.stop()
+            keep(kept, servers)
+            servers.start()
     os.environ["DATABASE_URL"] = servers.database_url
     os.environ["REDIS_URL"] = servers.redis_url
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """The first worker migrates and keeps; the others wait and copy."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def fingerprint() -> str:
@@ -91,7 +109,6 @@ def migrate(servers: EmbeddedServers) -> bool:
 
 def keep(file: Path, servers: EmbeddedServers) -> None:
     assert servers.postgres is not None
-    CACHE.mkdir(parents=True, exist_ok=True)
     for old in CACHE.glob("*.tar"):
         old.unlink(missing_ok=True)
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
@@ -114,5 +131,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.reuse_db = True
 
 
-if "PYTEST_XDIST_WORKER" not in os.environ:
+def hands_out_tests_only() -> bool:
+    """Whether this process leaves all tests to workers of pytest-xdist; settings are read before it says so."""
+    arguments = [*sys.argv[1:], *os.environ.get("PYTEST_ADDOPTS", "").split()]
+    asked = any(argument.startswith(("-n", "--numprocesses")) for argument in arguments)
+    return asked and "PYTEST_XDIST_WORKER" not in os.environ
+
+
+if hands_out_tests_only():
+    for name, nowhere in NOWHERE.items():
+        os.environ.setdefault(name, nowhere)
+else:
+    for name, nowhere in NOWHERE.items():
+        if os.environ.get(name) == nowhere:
+            del os.environ[name]
     start()
