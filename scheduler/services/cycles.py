@@ -19,6 +19,7 @@ from scheduler.core.plugins import Plugin, tell_scheduled
 from scheduler.core.policy import Policy
 from scheduler.models import Cluster
 from scheduler.state import leases, plans, recordings, snapshots
+from scheduler.state.holders import new_holder
 from scheduler.state.leases import HeldLease, LeaseLost
 from scheduler.state.plans import Applied, Refusal
 
@@ -79,7 +80,7 @@ def run_cycle(
     Only one planner works on a cluster; a second waits up to `patience_seconds` for it to end, so that a
     change the first one did not see any more is planned now and not at the next tick of the clock.
     """
-    lease = _take_lease(cluster_id, holder or leases.new_holder(), patience_seconds)
+    lease = _take_lease(cluster_id, holder or new_holder(), patience_seconds)
     began = time.monotonic()
     result = CycleResult(cluster_id)
     if lease is None:
@@ -186,6 +187,9 @@ def _take_lease(cluster_id: int, holder: str, patience_seconds: float) -> HeldLe
     scope, until = leases.cluster_scope(cluster_id), time.monotonic() + patience_seconds
     while True:
         lease = leases.acquire(scope, holder=holder, seconds=settings.MUSTER_LEASE_SECONDS)
+        if lease is None and leases.end_if_gone(scope):
+            log.info("lease_of_a_dead_planner_ended", scope=scope)
+            continue
         if lease is not None or time.monotonic() >= until:
             return lease
         time.sleep(_NAP_SECONDS)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection
+
+from scheduler.state.holders import is_gone
 
 #: Trust ends this much before the database's own expiry: the time to notice and to stop.
 MARGIN_SECONDS: Final = 1.0
@@ -54,11 +53,6 @@ def cluster_scope(cluster_id: int) -> str:
     return f"cluster:{cluster_id}"
 
 
-def new_holder() -> str:
-    """A name that no other planner has, on any machine, in any thread."""
-    return f"{socket.gethostname()[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-
-
 def acquire(scope: str, *, holder: str, seconds: float, clock: Clock = time.monotonic) -> HeldLease | None:
     """Begin a new term when the scope is free or its term is over; None while somebody else's lasts.
 
@@ -86,6 +80,19 @@ def release(lease: HeldLease) -> bool:
     return bool(_one_statement(_RELEASE, _term(lease)))
 
 
+def end_if_gone(scope: str) -> bool:
+    """End the term of a holder whose process was killed, which would otherwise have to run out.
+
+    It is as safe as its running out: what such a process still had on its way to the database is under the
+    old token, and this waits for a transaction that has fenced itself with it.
+    """
+    rows = _one_statement(_WHO, {"scope": scope})
+    if not rows or not is_gone(rows[0][0]):
+        return False
+    holder, token = rows[0]
+    return bool(_one_statement(_RELEASE, {"scope": scope, "holder": holder, "token": token}))
+
+
 def fence(lease: HeldLease) -> None:
     """Keep the term from being taken over until the current transaction ends; raises LeaseLost.
 
@@ -100,7 +107,7 @@ def _term(lease: HeldLease) -> dict[str, object]:
     return {"scope": lease.scope, "holder": lease.holder, "token": lease.token}
 
 
-def _one_statement(sql: str, parameters: dict[str, object]) -> list[tuple[int, ...]]:
+def _one_statement(sql: str, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return cursor.fetchall()
@@ -129,6 +136,10 @@ _RELEASE: Final = f"""
 UPDATE scheduler_lease SET expires_at = NULL, holder = ''
 WHERE scope = %(scope)s AND holder = %(holder)s AND token = %(token)s
 RETURNING token, {_NO_WAIT}
+"""
+
+_WHO: Final = """
+SELECT holder, token FROM scheduler_lease WHERE scope = %(scope)s AND expires_at > clock_timestamp()
 """
 
 _FENCE: Final = """

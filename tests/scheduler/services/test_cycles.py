@@ -23,6 +23,7 @@ from scheduler.models import Attempt, Cycle, Job, Lease, Node
 from scheduler.services import cycles, retention
 from scheduler.services.cycles import plan_all_clusters, run_cycle
 from scheduler.state import leases, plans, recordings, statements
+from scheduler.state.holders import new_holder
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 from tests.support.factories import AttemptFactory, CycleFactory, IdempotencyKeyFactory, LogChunkFactory
 
@@ -111,6 +112,17 @@ def test_the_planner_is_marked_awake_only_by_the_one_that_has_the_lease(
 
     assert world.plan().planned
     assert awake == [world.cluster.pk]
+
+
+def test_a_planner_that_was_killed_amid_a_cycle_holds_up_nobody(world: SmallWorld) -> None:
+    world.job()
+    host, place, pid, started, unique = new_holder().rsplit(":", 4)
+    dead = ":".join([host, place, pid, str(int(started) - 60_000), unique])
+    assert leases.acquire(leases.cluster_scope(world.cluster.pk), holder=dead, seconds=60)
+
+    result = run_cycle(cluster_id=world.cluster.pk, trigger="test", patience_seconds=0.05)
+
+    assert (result.planned, result.started) == (True, 1)
 
 
 def test_the_lease_is_free_again_after_a_cycle_and_after_one_that_failed(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from django.db import connection, transaction
 
 from scheduler.models import Lease
 from scheduler.state import leases
+from scheduler.state.holders import is_gone, new_holder
 from scheduler.state.leases import MARGIN_SECONDS, LeaseLost
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -153,4 +157,43 @@ def test_t13_a_delayed_release_of_an_old_term_leaves_the_new_one_of_the_same_hol
 
 
 def test_holders_have_names_of_their_own() -> None:
-    assert leases.new_holder() != leases.new_holder()
+    assert new_holder() != new_holder()
+
+
+# ------------------------------------------------------------------ a holder that was killed
+
+
+def a_holder_elsewhere() -> tuple[subprocess.Popen[bytes], str]:
+    """A process that is alive until told otherwise, and the name it would plan under."""
+    code = "import sys\nfrom scheduler.state import holders; print(holders.new_holder(), flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    return process, process.stdout.readline().decode().strip()
+
+
+def test_a_killed_holder_need_not_be_waited_for_and_a_living_one_keeps_its_term() -> None:
+    process, name = a_holder_elsewhere()
+    with process:
+        first = leases.acquire("cluster:1", holder=name, seconds=60)
+        assert first is not None
+        assert not leases.end_if_gone("cluster:1")
+
+        process.kill()
+        process.wait()
+
+    assert leases.end_if_gone("cluster:1")
+    second = leases.acquire("cluster:1", holder="b", seconds=60)
+    assert second is not None
+    assert second.token == first.token + 1
+
+
+def test_only_a_process_of_this_place_is_known_to_be_gone() -> None:
+    host, place, pid, started, unique = new_holder().rsplit(":", 4)
+
+    assert not is_gone(":".join([host, place, pid, started, unique]))
+    assert is_gone(
+        ":".join([host, place, pid, str(int(started) - 60_000), unique])
+    )  # its number, given out again
+    assert not is_gone(":".join([host, "elsewhere0", "999999999", started, unique]))
+    assert not is_gone("a name of another form")
+    assert not is_gone("")
