@@ -70,15 +70,17 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def flushing_may_empty_the_audit_trail() -> Iterator[None]:
-    """Tests with real transactions empty all tables between them; only they may truncate the audit trail."""
+def flushing_may_empty_what_is_never_truncated() -> Iterator[None]:
+    """Tests with real transactions empty all tables between them; only they may truncate trail and ledger."""
     import pgtrigger
     from django.db.backends.postgresql.operations import DatabaseOperations
 
     flush = DatabaseOperations.execute_sql_flush
 
     def flush_all(self: DatabaseOperations, sql_list: list[str]) -> None:
-        with pgtrigger.ignore("accounts.AuditEvent:audit_never_truncated"):
+        with pgtrigger.ignore(
+            "accounts.AuditEvent:audit_never_truncated", "quotas.LedgerEntry:ledger_never_truncated"
+        ):
             flush(self, sql_list)
 
     DatabaseOperations.execute_sql_flush = flush_all  # type: ignore[method-assign]

@@ -1,5 +1,24 @@
-"""The rows of limits."""
+"""The rows of limits, budgets, and what was used."""
 
+from quotas.models.alert import Alert, AlertKind, Notice
+from quotas.models.budget import Budget, BudgetPeriod, BudgetResource, OnSpent
+from quotas.models.drift import DriftFinding, DriftKind
+from quotas.models.ledger import LedgerEntry, PriceRow
 from quotas.models.quota import Provider, Quota, QuotaResource
 
-__all__ = ["Provider", "Quota", "QuotaResource"]
+__all__ = [
+    "Alert",
+    "AlertKind",
+    "Budget",
+    "BudgetPeriod",
+    "BudgetResource",
+    "DriftFinding",
+    "DriftKind",
+    "LedgerEntry",
+    "Notice",
+    "OnSpent",
+    "PriceRow",
+    "Provider",
+    "Quota",
+    "QuotaResource",
+]
