@@ -14,7 +14,7 @@ from quotas.providers.registry import provider, usage_source
 
 def quota_sheet(project: Project) -> QuotaSheet:
     """The whole quota of a project, from the provider that keeps it."""
-    row = Quota.objects.filter(project=project).only("provider").first()
+    row = Quota.objects.plain().filter(project=project).only("provider").first()
     return provider(row.provider if row else "").get_quota(project.pk)
 
 
@@ -22,9 +22,9 @@ def quota_sheets(user: User) -> list[tuple[Project, QuotaSheet]]:
     """Every project the person may see, with its quota; as many queries for many projects as for one."""
     projects = list(visible_projects(user))
     rows: defaultdict[int, list[Quota]] = defaultdict(list)
-    for row in Quota.objects.filter(project__in=projects).order_by("id"):
+    for row in Quota.objects.plain().filter(project__in=projects).order_by("id"):
         rows[row.project_id].append(row)
     held = usage_source().usage(
-        [project.pk for project in projects if len(rows[project.pk]) < len(QuotaResource)]
+        [project.pk for project in projects if len(rows[project.pk]) < len(QuotaResource.counted())]
     )
     return [(p, sheet_of(p.pk, rows[p.pk], held.get(p.pk, {}))) for p in projects]

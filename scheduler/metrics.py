@@ -101,6 +101,7 @@ def _read() -> Iterator[Metric]:
         """
         SELECT project.slug, quota.resource, bound.name, bound.amount
         FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
+            AND quota.user_id IS NULL AND quota.gpu_model = '' AND quota.job_type = ''
             JOIN LATERAL (VALUES ('hard', quota.hard), ('soft', quota.soft), ('nominal', quota.nominal))
                 bound(name, amount) ON bound.amount IS NOT NULL
         """,
@@ -110,6 +111,7 @@ def _read() -> Iterator[Metric]:
         """
         SELECT project.slug, quota.resource, quota.used
         FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
+            AND quota.user_id IS NULL AND quota.gpu_model = '' AND quota.job_type = ''
         """,
     )  # fmt: skip
     yield _violations()

@@ -325,7 +325,7 @@ def quota_overview(project: Project) -> list[QuotaUse]:
         asked["storage_mib"] += storage * times
         asked["gpu_millis"] += (share or gpus * 1000) * times
         asked["running_jobs"] += count
-    return [QuotaUse(line, asked[line.resource]) for line in Quota.objects.filter(project=project)]
+    return [QuotaUse(line, asked[line.resource]) for line in Quota.objects.plain().filter(project=project)]
 
 
 def visible_reservations(user: User) -> QuerySet[Reservation]:

@@ -108,7 +108,7 @@ class SyncedQuotaSerializer(QuotaSerializer):
 
 
 class LineChangesSerializer(StrictSerializer):
-    resource = serializers.ChoiceField(choices=QuotaResource.choices)
+    resource = serializers.ChoiceField(choices=[resource.value for resource in QuotaResource.counted()])
     nominal = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, allow_null=True, required=False)
     soft = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, allow_null=True, required=False)
     hard = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, allow_null=True, required=False)
@@ -173,7 +173,7 @@ def changes_from(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         changes[resource] = {name: value for name, value in line.items() if name != "resource"}
     for name, field in (("enforce", "enforce_quota"), ("provider", "provider")):
         if field in data:
-            for resource in QuotaResource.values:
+            for resource in QuotaResource.counted():
                 changes.setdefault(resource, {}).setdefault(name, data[field])
     return {resource: wanted for resource, wanted in changes.items() if wanted}
 

@@ -23,13 +23,13 @@ class LocalQuotaProvider:
     name = Provider.LOCAL.value
 
     def get_quota(self, project_id: int) -> QuotaSheet:
-        return sheet_of(project_id, Quota.objects.filter(project_id=project_id))
+        return sheet_of(project_id, Quota.objects.plain().filter(project_id=project_id))
 
     def check_quota(
         self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
     ) -> QuotaCheck:
         """Whether a job may start now, or ever could; a local line is the same for every job type."""
-        rows = list(Quota.objects.filter(project_id=project_id).order_by("id"))
+        rows = list(Quota.objects.plain().filter(project_id=project_id).order_by("id"))
         short = _short(rows, resources, tasks)
         return QuotaCheck(
             allowed=not short,
@@ -100,7 +100,7 @@ def sheet_of(project_id: int, rows: Iterable[Quota], held: Mapping[str, int] | N
     """
     by_resource = {row.resource: row for row in rows}
     if held is None:
-        complete = len(by_resource) == len(QuotaResource)
+        complete = len(by_resource) == len(QuotaResource.counted())
         held = {} if complete else usage_source().usage([project_id]).get(project_id, {})
     return QuotaSheet(
         project_id=project_id,
@@ -109,7 +109,7 @@ def sheet_of(project_id: int, rows: Iterable[Quota], held: Mapping[str, int] | N
             _view(by_resource[resource])
             if resource in by_resource
             else LineView(resource.value, None, None, None, True, held.get(resource, 0), 0, None)
-            for resource in QuotaResource
+            for resource in QuotaResource.counted()
         ),
     )
 
@@ -129,7 +129,9 @@ def _view(row: Quota) -> LineView:
 
 def _locked(project_id: int) -> list[Quota]:
     """By rising id, as every other writer of these rows takes them."""
-    return list(Quota.objects.select_for_update(of=("self",)).filter(project_id=project_id).order_by("id"))
+    return list(
+        Quota.objects.plain().select_for_update(of=("self",)).filter(project_id=project_id).order_by("id")
+    )
 
 
 def _short(rows: Iterable[Quota], resources: Resources, tasks: int) -> tuple[Shortfall, ...]:

@@ -47,7 +47,10 @@ def set_quota(
         Project.objects.select_for_update(no_key=True, of=("self",)).get(pk=project.pk)
         rows = {
             row.resource: row
-            for row in Quota.objects.select_for_update(of=("self",)).filter(project=project).order_by("id")
+            for row in Quota.objects.plain()
+            .select_for_update(of=("self",))
+            .filter(project=project)
+            .order_by("id")
         }
         # 2. Compare with what the person saw.
         if expected_generation is not None:
@@ -79,7 +82,7 @@ def set_quota(
                 reason=reason,
                 project=project,
             )
-        return sheet_of(project.pk, Quota.objects.filter(project=project))
+        return sheet_of(project.pk, Quota.objects.plain().filter(project=project))
 
 
 def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[Drift, ...]:
@@ -108,7 +111,7 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
 def drifting_projects() -> list[int]:
     """Projects with a counter that seems wrong; read without locks, so some may be amid a start."""
     counted: dict[int, dict[str, int]] = {}
-    for project_id, resource, used in Quota.objects.values_list("project_id", "resource", "used"):
+    for project_id, resource, used in Quota.objects.plain().values_list("project_id", "resource", "used"):
         counted.setdefault(project_id, {})[resource] = used
     held = usage_source().usage(counted)
     return sorted(
@@ -119,12 +122,12 @@ def drifting_projects() -> list[int]:
 
 
 def _provider_name(project: Project) -> str:
-    row = Quota.objects.filter(project=project).first()
+    row = Quota.objects.plain().filter(project=project).first()
     return row.provider if row else ""
 
 
 def _make_missing(project: Project, rows: dict[str, Quota]) -> bool:
-    missing = [resource for resource in QuotaResource if resource not in rows]
+    missing = [resource for resource in QuotaResource.counted() if resource not in rows]
     if not missing:
         return False
     held = usage_source().usage([project.pk]).get(project.pk, {})
@@ -166,8 +169,8 @@ def _check(changes: Mapping[str, Mapping[str, Any]], reason: str) -> None:
     if not changes:
         problems.append(FieldProblem("", "Name at least one limit to change.", "required"))
     for resource, wanted in changes.items():
-        if resource not in QuotaResource.values:
-            known = ", ".join(QuotaResource.values)
+        if resource not in QuotaResource.counted():
+            known = ", ".join(QuotaResource.counted())
             problems.append(
                 FieldProblem(resource, f"There is no resource {resource[:40]!r}; known are {known}.")
             )

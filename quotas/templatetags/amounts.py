@@ -16,6 +16,7 @@ RESOURCE_WORDS: Final = {
     "gpu_millis": "GPUs",
     "storage_mib": "Storage",
     "running_jobs": "Running jobs",
+    "pending_jobs": "Waiting jobs",
 }
 
 

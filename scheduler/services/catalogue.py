@@ -24,7 +24,8 @@ _QUEUES: Final = (
 _BOUNDS: Final = """
 SELECT q.project_id, q.resource, q.hard FROM quotas_quota q
   JOIN accounts_membership m ON m.project_id = q.project_id AND m.user_id = %s
- WHERE q.hard IS NOT NULL AND q.enforce ORDER BY q.project_id, q.resource
+ WHERE q.hard IS NOT NULL AND q.enforce AND q.user_id IS NULL AND q.gpu_model = '' AND q.job_type = ''
+   AND q.resource <> 'pending_jobs' ORDER BY q.project_id, q.resource
 """
 
 

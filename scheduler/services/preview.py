@@ -310,7 +310,7 @@ def _quota_lines(spec: JobSpec) -> tuple[QuotaLine, ...]:
         QuotaResource.RUNNING_JOBS: 1,
     }
     lines = []
-    for quota in Quota.objects.filter(project=spec.project).order_by("id"):
+    for quota in Quota.objects.plain().filter(project=spec.project).order_by("id"):
         after = quota.used + adds[QuotaResource(quota.resource)]
         if after == quota.used:
             continue

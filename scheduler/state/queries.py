@@ -194,5 +194,6 @@ QUOTAS: Final = """
 SELECT quota.id, 'project ' || project.slug,
     quota.resource, quota.hard, quota.used, quota.enforce, quota.generation, quota.project_id
 FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
-WHERE quota.project_id = ANY(%s::bigint[]) {bounded} ORDER BY quota.id {lock}
+WHERE quota.project_id = ANY(%s::bigint[]) AND quota.user_id IS NULL AND quota.gpu_model = ''
+    AND quota.job_type = '' AND quota.resource <> 'pending_jobs' {bounded} ORDER BY quota.id {lock}
 """

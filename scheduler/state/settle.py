@@ -240,7 +240,8 @@ def _lower_quotas(attempts: list[_Attempt], held: Mapping[int, list[int]]) -> No
         # A line made while the job ran did not count it: it never goes below nothing.
         "UPDATE quotas_quota q SET used = greatest(0, q.used - l.amount)"
         " FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS l(project_id, resource, amount)"
-        " WHERE q.project_id = l.project_id AND q.resource = l.resource AND l.amount > 0",
+        " WHERE q.project_id = l.project_id AND q.resource = l.resource AND l.amount > 0"
+        " AND q.user_id IS NULL AND q.gpu_model = '' AND q.job_type = ''",
         [[project for project, _ in less], [resource for _, resource in less], list(less.values())],
     )
 

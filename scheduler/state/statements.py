@@ -168,6 +168,7 @@ def raise_quota_counters(starts: Iterable[Start]) -> Statement:
         UPDATE quotas_quota AS quota SET used = quota.used + more.amount
         FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS more(project_id, resource, amount)
         WHERE quota.project_id = more.project_id AND quota.resource = more.resource
+            AND quota.user_id IS NULL AND quota.gpu_model = '' AND quota.job_type = ''
         """,
         [
             int_array(project for project, _ in used),

@@ -103,7 +103,7 @@ def _lines(projects: list[Project]) -> list[tuple[Project, list[Line]]]:
         sums["gpu_millis"] += (share or gpus * 1000) * times
         sums["running_jobs"] += count
     lines: dict[int, list[Line]] = {pk: [] for pk in ids}
-    for quota in Quota.objects.filter(project__in=ids):
+    for quota in Quota.objects.plain().filter(project__in=ids):
         word = RESOURCE_WORDS[quota.resource]
         lines[quota.project_id].append(Line(quota, word, asked[quota.project_id][quota.resource]))
     order = list(RESOURCE_WORDS)

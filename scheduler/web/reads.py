@@ -147,7 +147,8 @@ def exit_words(job: Job) -> str:
 def my_quota_lines(user: User) -> list[Quota]:
     """Lines with a bound of the projects this person is a member of."""
     return list(
-        Quota.objects.filter(project__in=user.projects.all())
+        Quota.objects.plain()
+        .filter(project__in=user.projects.all())
         .filter(Q(hard__isnull=False) | Q(soft__isnull=False) | Q(nominal__isnull=False))
         .select_related("project")
         .order_by("project__name", "project_id", "resource")

@@ -224,7 +224,7 @@ def test_the_first_edit_counts_what_the_project_already_holds() -> None:
         "running_jobs": 2,
     }
     assert sheet.line("cpu_millis").over
-    assert Quota.objects.filter(project=project).count() == len(QuotaResource)
+    assert Quota.objects.filter(project=project).count() == len(QuotaResource.counted())
 
 
 # ---------------------------------------------------------------- what the database refuses
