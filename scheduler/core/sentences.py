@@ -77,8 +77,10 @@ def _text(facts: Facts, name: str, otherwise: str = "") -> str:
 
 
 def _amount(facts: Facts, name: str) -> str:
-    text = amount(_text(facts, "resource"), _number(facts, name))
-    model = _text(facts, "gpu_model")
+    resource, count = _text(facts, "resource"), _number(facts, name)
+    if resource in {"memory_mib", "storage_mib"} and _needs_every_mib(facts):
+        return f"{count:,} MiB of {resource.removesuffix('_mib')}"
+    text, model = amount(resource, count), _text(facts, "gpu_model")
     return text.replace("GPU", f"{model} GPU") if model else text
 
 
@@ -113,8 +115,15 @@ def _number_of(facts: Facts, name: str) -> str:
     if resource in {"cpu_millis", "gpu_millis"}:
         return show_cpus(count)
     if resource in {"memory_mib", "storage_mib"}:
-        return show_mib(count)
+        return f"{count:,} MiB" if _needs_every_mib(facts) else show_mib(count)
     return f"{count:,}"
+
+
+def _needs_every_mib(facts: Facts) -> bool:
+    """Whether "needs 16 GiB, the largest has 16 GiB" would be said of two amounts that differ."""
+    needs = _number(facts, "needs")
+    others = [_number(facts, name) for name in ("largest", "total", "free", "limit") if name in facts]
+    return any(other != needs and show_mib(other) == show_mib(needs) for other in others)
 
 
 def _no_matching_node(facts: Facts) -> str:

@@ -18,11 +18,13 @@ from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
 from scheduler.core.standing import Preemption
 from tests.support.builders import (
+    MINUTE_MS,
     JobSpec,
     World,
     a_job,
     a_node,
     a_policy,
+    a_project,
     a_queue,
     a_quota,
     a_reservation,
@@ -61,6 +63,8 @@ def test_there_are_stories() -> None:
 def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
     """Who starts where, and what everybody else is told."""
     words = {name: tuple(value) if isinstance(value, list) else value for name, value in policy.items()}
+    if "factors" in words:
+        words["factors"] = tuple(sorted(words["factors"].items()))
     if "preemption" in words:
         words["preemption"] = Preemption(enabled=True, classes=CLASSES, **words["preemption"])
     plan = plan_cycle(world.snapshot, a_policy(**words))
@@ -77,6 +81,13 @@ def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
         for name, reason in world.reasons(plan).items()
     }
     ends: dict[str, Any] = {"starts": starts, "waits": waits}
+    if plan.expected:
+        ends["expects"] = {
+            next(
+                name for name, number in world.jobs.items() if number == expected.job_id
+            ): f"in {(expected.at_ms - world.snapshot.now_ms) // MINUTE_MS} min"
+            for expected in plan.expected
+        }
     if plan.preempts:
         named = {number: name for name, number in world.jobs.items()}
         ends["stops"] = {}
@@ -99,6 +110,7 @@ def world_of(story: dict[str, Any]) -> World:
         ],
         pending=[_job(name, words or {}) for name, words in given.get("jobs", {}).items()],
         queues=[a_queue(name, **_tuples(words)) for name, words in given.get("queues", {}).items()],
+        projects=[a_project(name, **words) for name, words in given.get("projects", {}).items()],
         quotas=[a_quota(**_tuples(words)) for words in given.get("quotas", ())],
         reservations=[
             a_reservation(name, *words.pop("nodes"), **_tuples(words))

@@ -83,6 +83,7 @@ class JobSpec:
     array: int = 0
     array_max_running: int = 0
     id: int | None = None
+    deadline: int | None = None  # minutes from now
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,13 @@ class ReservationSpec:
     projects: tuple[str, ...] = ()
     users: tuple[int, ...] = ()
     jobs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProjectSpec:
+    name: str
+    share: int = 1
+    used_gpu_hours: float = 0
 
 
 @dataclass(frozen=True)
@@ -189,6 +197,10 @@ def a_queue(name: str = "main", **words: Any) -> QueueSpec:
     return QueueSpec(name, **words)
 
 
+def a_project(name: str, **words: Any) -> ProjectSpec:
+    return ProjectSpec(name, **words)
+
+
 def a_quota(resource: str, hard: int, **words: Any) -> QuotaSpec:
     return QuotaSpec(resource, hard, **words)
 
@@ -241,6 +253,7 @@ def a_world(
     running: Sequence[RunningSpec] = (),
     queues: Sequence[QueueSpec] = (),
     quotas: Sequence[QuotaSpec] = (),
+    projects: Sequence[ProjectSpec] = (),
     reservations: Sequence[ReservationSpec] = (),
     licences: Mapping[str, tuple[int, int]] | None = None,  # name -> (how many, in use)
     now_ms: int = NOW_MS,
@@ -265,8 +278,10 @@ def a_world(
         {spec.project for spec in all_jobs}
         | {name for quota in quotas for name in quota.projects}
         | {name for reservation in reservations for name in reservation.projects}
+        | {spec.name for spec in projects}
         | {"vision"}
     )
+    shares = {spec.name: spec for spec in projects}
     project_ids = {name: number for number, name in enumerate(project_names, 1)}
     table = ClassTable()
 
@@ -353,6 +368,8 @@ def a_world(
                     int(job.gate),
                     job.array,
                     job.array_max_running,
+                    False,
+                    0 if job.deadline is None else now_ms + job.deadline * MINUTE_MS,
                 )
                 for job in pending
             ]
@@ -410,6 +427,10 @@ def a_world(
             quota_line_ids=[
                 tuple(number for number, quota in enumerate(quotas, 1) if project in quota.projects)
                 for project in project_ids
+            ],
+            share_weight=[shares[name].share if name in shares else 1 for name in project_ids],
+            used_gpu_seconds=[
+                round(shares[name].used_gpu_hours * 3600) if name in shares else 0 for name in project_ids
             ],
         ),
         quotas=QuotaColumns(
