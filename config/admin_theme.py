@@ -98,6 +98,7 @@ UNFOLD: dict[str, Any] = {
                 ("Tasks", "checklist", "scheduler.task"),
                 ("Allocations", "pie_chart", "scheduler.allocation"),
                 ("Events", "history", "scheduler.jobevent"),
+                ("Datasets", "database", "scheduler.dataset"),
             ),
             _group(
                 "Planning",

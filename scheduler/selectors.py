@@ -20,7 +20,7 @@ from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
 from quotas.models import Quota
 from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, JobState
-from scheduler.models import Allocation, Device, Job, Node, Queue, Reservation
+from scheduler.models import Allocation, Dataset, Device, Job, Node, Queue, Reservation
 from scheduler.models.job import JobQuerySet
 
 _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
@@ -326,6 +326,12 @@ def quota_overview(project: Project) -> list[QuotaUse]:
         asked["gpu_millis"] += (share or gpus * 1000) * times
         asked["running_jobs"] += count
     return [QuotaUse(line, asked[line.resource]) for line in Quota.objects.plain().filter(project=project)]
+
+
+def visible_datasets(user: User) -> QuerySet[Dataset]:
+    """Data of the person's projects; of all projects for operators and auditors."""
+    rows = Dataset.objects.select_related("project", "declared_by").order_by("-id")
+    return rows if sees_everything(user) else rows.filter(project_id__in=visible_projects(user).values("pk"))
 
 
 def visible_reservations(user: User) -> QuerySet[Reservation]:

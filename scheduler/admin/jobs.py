@@ -14,9 +14,10 @@ from django.utils.safestring import SafeString
 from unfold.decorators import display
 
 from quotas.core.resources import show_cpus, show_mib
-from scheduler.admin.base import FactsInline, LongTable, Verb
+from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, Verb
 from scheduler.core.lifecycle import PublicState
-from scheduler.models import Attempt, Job, JobEvent, Task
+from scheduler.models import Attempt, Dataset, Job, JobDependency, JobEvent, Task
+from scheduler.services.datasets import withdraw_dataset
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
 
 STATE_LABELS = {
@@ -28,7 +29,8 @@ STATE_LABELS = {
 WHY = ("reason_code", "reason_category", "reason_text", "reason_at", "expected_start_at")
 ASKED = ("tasks", "nodes", "tasks_per_node", "asks", "storage", "gpu_model", "extras", "time_limit")
 WHEN = (
-    "created_at", "begin_at", "deadline_at", "eligible_at", "scheduled_at", "started_at", "completed_at",
+    "created_at", "begin_at", "depends_until_at", "depends_on_timeout", "deadline_at",
+    "eligible_at", "scheduled_at", "started_at", "completed_at",
 )  # fmt: skip
 ENDED = ("exit_code", "exit_signal", "end_text", "epoch", "restart_policy", "max_restarts", "preemptible")
 #: Big columns, which the list does not show.
@@ -73,6 +75,32 @@ class EventInline(FactsInline):
         return super().get_queryset(request).select_related("actor")
 
 
+class DependencyInline(FactsInline):
+    model = JobDependency
+    fk_name = "job"
+    verbose_name_plural = "Waits for"
+    fields = ("kind", "on", "data", "group", "need", "satisfied")
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JobDependency]:
+        return super().get_queryset(request).select_related("on")
+
+
+@admin.register(Dataset)
+class DatasetAdmin(FactsAdmin):
+    """Declared through the API by those who make them; an operator may withdraw one."""
+
+    list_display = ("name", "project", "ready_at", "path", "declared_by")
+    list_select_related = ("project", "declared_by")
+    search_fields = ("name", "project__slug")
+    verbs = {
+        "withdraw": Verb(
+            "Withdraw", "Jobs submitted from now on wait until it is declared again.",
+            withdraw_dataset, "dataset", "unpublished",
+        )
+    }  # fmt: skip
+
+
 @admin.register(Job)
 class JobAdmin(LongTable):
     list_display = (
@@ -93,7 +121,7 @@ class JobAdmin(LongTable):
     search_fields = ("name", "=user__username", "=project__slug")
     number_field = "number"
     ordering = ("-number",)
-    inlines = (AttemptInline, EventInline)
+    inlines = (DependencyInline, AttemptInline, EventInline)
     fieldsets = (
         (None, {"fields": ("number", "uuid", "name", "shown_state", "state", "held_by", "page")}),
         ("Why it waits", {"fields": WHY}),

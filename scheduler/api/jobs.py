@@ -18,6 +18,8 @@ from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, Jo
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, priority_names, visible_jobs, with_allocations
 from scheduler.services import jobs as services
+from scheduler.services.datasets import report_checkpoint
+from scheduler.services.inputs import Inputs
 
 KEY = OpenApiParameter(
     "Idempotency-Key", str, OpenApiParameter.HEADER, description="Makes the request safe to repeat."
@@ -131,6 +133,33 @@ class RequeueJob(JobVerb):
     """Stop a running job and let it wait again from the beginning."""
 
     verb = staticmethod(services.requeue_job)
+
+
+class CheckpointBodySerializer(serializers.Serializer):
+    path = serializers.CharField(required=False, allow_blank=True, max_length=1024)
+
+
+class JobCheckpoint(JobView):
+    """`/jobs/{id}/checkpoint`"""
+
+    required_scopes = {"POST": "jobs:write"}
+
+    @extend_schema(
+        operation_id="jobs_checkpoint",
+        parameters=[KEY],
+        request=CheckpointBodySerializer,
+        responses=JobSerializer,
+    )
+    @once
+    def post(self, request: Request, ref: str) -> Response:
+        """Say that a running job has saved its work: jobs that wait for its checkpoint go on."""
+        job = self.find(request, ref)
+        inputs = Inputs(body_of(request, optional=True))
+        inputs.refuse_unknown(("path",))
+        path = inputs.text("path", most=1024)
+        inputs.finish("The checkpoint cannot be noted")
+        report_checkpoint(job=job, by=person(request), path=path)
+        return Response(self.again(request, job))
 
 
 class BulkItemSerializer(serializers.Serializer):

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from quotas.core.resources import MIB
 from scheduler.core.lifecycle import PublicState, RestartPolicy
 from scheduler.core.reasons import ReasonCategory
-from scheduler.models import Job, JobEvent
+from scheduler.models import Job, JobEvent, WaitEnd
 
 
 def moment(value: datetime | None) -> str | None:
@@ -53,9 +53,12 @@ class JobAllocationSerializer(serializers.Serializer):
 
 
 class JobDependencySerializer(serializers.Serializer):
-    job = serializers.UUIDField()
-    number = serializers.IntegerField()
-    type = serializers.ChoiceField(["completion", "success", "failure"])
+    job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data.")
+    number = serializers.IntegerField(allow_null=True)
+    data = serializers.CharField(allow_null=True)
+    type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
+    group = serializers.IntegerField(help_text="Those of one group belong together; in 0 each has to hold.")
+    need = serializers.IntegerField(help_text="So many of its group are enough.")
     satisfied = serializers.BooleanField(allow_null=True)
 
 
@@ -96,6 +99,10 @@ class JobSerializer(serializers.Serializer):
     tolerations = serializers.ListField(child=serializers.DictField())
     affinity = serializers.DictField()
     depends_on = JobDependencySerializer(many=True)
+    depends_until = serializers.DateTimeField(allow_null=True)
+    on_depends_timeout = serializers.ChoiceField([e.value for e in WaitEnd])
+    saved_at = serializers.DateTimeField(allow_null=True, help_text="Its last checkpoint.")
+    saved_path = serializers.CharField()
     array_id = serializers.UUIDField(allow_null=True)
     array_index = serializers.IntegerField(allow_null=True)
     array_max_running = serializers.IntegerField(allow_null=True)
@@ -172,6 +179,10 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "node_selector": job.node_selector,
         "tolerations": job.tolerations,
         "affinity": job.affinity,
+        "depends_until": moment(job.depends_until_at),
+        "on_depends_timeout": str(job.depends_on_timeout),
+        "saved_at": moment(job.saved_at),
+        "saved_path": job.saved_path,
         "array_id": str(job.array_id) if job.array_id else None,
         "array_index": job.array_index,
         "array_max_running": job.array_max_running,
@@ -215,7 +226,15 @@ def _relations(job: Job) -> dict[str, Any]:
     held = attempts[-1].allocations.all() if attempts else []
     return {
         "depends_on": [
-            {"job": str(d.on.uuid), "number": d.on_id, "type": str(d.kind), "satisfied": d.satisfied}
+            {
+                "job": str(d.on.uuid) if d.on else None,
+                "number": d.on_id,
+                "data": d.data or None,
+                "type": str(d.kind),
+                "group": d.group,
+                "need": d.need,
+                "satisfied": d.satisfied,
+            }
             for d in job.dependencies.all()
         ],
         "allocations": [
@@ -293,7 +312,16 @@ class JobRequestSerializer(serializers.Serializer):
     node_selector = serializers.DictField(child=serializers.CharField(), required=False)
     tolerations = serializers.ListField(child=serializers.DictField(), required=False)
     affinity = serializers.DictField(required=False)
-    depends_on = serializers.ListField(child=serializers.JSONField(), required=False)
+    depends_on = serializers.ListField(
+        child=serializers.JSONField(),
+        required=False,
+        help_text='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
+    )
+    depends_timeout = NumberOrText(required=False, help_text="How long it waits for them; as time_limit.")
+    on_depends_timeout = serializers.ChoiceField([e.value for e in WaitEnd], required=False)
+    ref = serializers.CharField(
+        required=False, help_text='A name for others of the same bulk request: {"ref": "prepare"}.'
+    )
     begin_at = serializers.DateTimeField(required=False, allow_null=True)
     deadline = serializers.DateTimeField(required=False, allow_null=True)
     array = serializers.CharField(required=False, help_text='"0-9", "1,3,5" or "0-99%10".')

@@ -8,7 +8,7 @@ from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from config.problems import api_not_found
-from scheduler.api import job_reads, jobs, machines, planning, queues, reservations, slurm
+from scheduler.api import datasets, job_reads, jobs, machines, planning, queues, reservations, slurm
 
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
@@ -29,6 +29,9 @@ urlpatterns = [
     re_path(rf"^jobs/{JOB}/events$", job_reads.JobEvents.as_view(), name="api-job-events"),
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
+    re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),
+    path("datasets", datasets.Datasets.as_view(), name="api-datasets"),
+    path("datasets/<int:number>", datasets.DatasetDetail.as_view(), name="api-dataset"),
     path("slurm/sbatch", slurm.Sbatch.as_view(), name="api-sbatch"),
     path("slurm/squeue", slurm.Squeue.as_view(), name="api-squeue"),
     path("nodes", machines.Nodes.as_view(), name="api-nodes"),

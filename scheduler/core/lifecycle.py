@@ -157,3 +157,19 @@ class RestartPolicy(StrEnum):
     NEVER = "never"
     ON_FAILURE = "on_failure"
     ALWAYS = "always"
+
+
+class TaskFailure(StrEnum):
+    """What the failure of one of its tasks means for a job of several (G7)."""
+
+    FAIL = "fail"  # the others are stopped; the restart policy says what then
+    REQUEUE = "requeue"  # the others are stopped, and the job waits to start again
+    CONTINUE = "continue"  # the others go on while they are enough
+
+
+class PackLevel(StrEnum):
+    """How near to each other the tasks of a job are to be."""
+
+    NODE = "node"
+    RACK = "rack"
+    ZONE = "zone"

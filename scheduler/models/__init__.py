@@ -6,7 +6,7 @@ from scheduler.models.cluster import Cluster, JoinToken, Partition
 from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.event import JobEvent
 from scheduler.models.idempotency import IdempotencyKey
-from scheduler.models.job import DependencyKind, Job, JobDependency
+from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, WaitEnd
 from scheduler.models.node import Device, Node
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
@@ -16,6 +16,7 @@ __all__ = [
     "Attempt",
     "Cluster",
     "Cycle",
+    "Dataset",
     "DependencyKind",
     "Device",
     "IdempotencyKey",
@@ -32,4 +33,5 @@ __all__ = [
     "Reservation",
     "SchedulerProfile",
     "Task",
+    "WaitEnd",
 ]

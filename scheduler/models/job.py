@@ -8,7 +8,17 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, JobState, PublicState, RestartPolicy
+from scheduler.core.lifecycle import (
+    ACTIVE,
+    PENDING,
+    PUBLIC,
+    TERMINAL,
+    JobState,
+    PackLevel,
+    PublicState,
+    RestartPolicy,
+    TaskFailure,
+)
 from scheduler.core.reasons import ReasonCategory, ReasonCode
 
 
@@ -34,6 +44,13 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 def _choices(enum: type) -> list[tuple[str, str]]:
     return [(member.value, member.value) for member in enum]  # type: ignore[attr-defined]
+
+
+class WaitEnd(models.TextChoices):
+    """What becomes of a job that has waited for others as long as it would (D7)."""
+
+    FAIL = "fail", "it fails"
+    START = "start", "it goes on without them"
 
 
 class Job(models.Model):
@@ -91,6 +108,29 @@ class Job(models.Model):
     )
     max_restarts = models.PositiveSmallIntegerField(default=3)
     preemptible = models.BooleanField(default=True)
+
+    # How long it waits for others, and what then.
+    depends_until_at = models.DateTimeField(null=True, blank=True)
+    depends_on_timeout = models.CharField(max_length=5, choices=WaitEnd, default=WaitEnd.FAIL)
+
+    # A gang: how few of its tasks are enough, how near to each other, and what when one of them fails.
+    #: It may start with as few as these; null = with all of them.
+    min_tasks = models.PositiveIntegerField(null=True, blank=True)
+    #: Its size may change while it runs.
+    elastic = models.BooleanField(default=False)
+    on_task_failure = models.CharField(max_length=8, choices=_choices(TaskFailure), default=TaskFailure.FAIL)
+    pack = models.CharField(max_length=4, blank=True, choices=_choices(PackLevel))
+    pack_required = models.BooleanField(default=False)
+    #: How long nodes are kept for it while it gathers them; null = it does not gather.
+    assembly_timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
+    assembly_until_at = models.DateTimeField(null=True, blank=True)
+    assembly_node_ids = models.JSONField(default=list, blank=True)
+    #: Times that it had to give its nodes back.
+    assemblies_failed = models.PositiveSmallIntegerField(default=0)
+
+    #: Its last checkpoint, as it reported it: work before it is not lost.
+    saved_at = models.DateTimeField(null=True, blank=True)
+    saved_path = models.CharField(max_length=1024, blank=True)
 
     # A member of an array: each element is a job of its own.
     array_id = models.UUIDField(null=True, blank=True)
@@ -156,6 +196,9 @@ class Job(models.Model):
                 name="job_ended_has_time",
                 condition=~Q(state__in=[s.value for s in sorted(TERMINAL)]) | Q(completed_at__isnull=False),
             ),
+            models.CheckConstraint(
+                name="job_min_tasks_within", condition=Q(min_tasks=None) | Q(min_tasks__range=(1, F("tasks")))
+            ),
             models.UniqueConstraint(name="array_index_once", fields=["array_id", "array_index"]),
         ]
 
@@ -180,27 +223,70 @@ class Job(models.Model):
 
 
 class DependencyKind(models.TextChoices):
-    """What must become of the other job (D1, D2)."""
+    """What must become of the other job (D1 to D3), or that data are ready (D4)."""
 
     COMPLETION = "completion", "ends, however"
     SUCCESS = "success", "completes"
     FAILURE = "failure", "fails"
+    CHECKPOINT = "checkpoint", "reports a checkpoint"
+    DATA = "data", "are ready"
 
 
 class JobDependency(models.Model):
-    """One job waits for another."""
+    """One job waits for another, or for data of its project.
+
+    Rows of one `group` belong together: `need` of them are enough (D8). In group 0 each has to hold.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies", db_index=False)
-    on = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependants")
+    on = models.ForeignKey(Job, on_delete=models.CASCADE, null=True, related_name="dependants")
+    #: The name of a dataset, for kind `data`.
+    data = models.CharField(max_length=200, blank=True)
     kind = models.CharField(max_length=12, choices=DependencyKind, default=DependencyKind.SUCCESS)
+    group = models.PositiveSmallIntegerField(default=0)
+    need = models.PositiveSmallIntegerField(default=1)
     #: null while open, True when it holds, False when it never will.
     satisfied = models.BooleanField(null=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(name="dependency_once", fields=["job", "on", "kind"]),
+            models.UniqueConstraint(name="dependency_once", fields=["job", "on", "kind", "group"]),
+            models.UniqueConstraint(
+                name="dependency_on_data_once", fields=["job", "data", "group"], condition=~Q(data="")
+            ),
             models.CheckConstraint(name="dependency_not_on_itself", condition=~Q(job=F("on"))),
+            models.CheckConstraint(
+                name="dependency_on_one_thing",
+                condition=Q(on__isnull=False, data="") | (Q(on__isnull=True, kind="data") & ~Q(data="")),
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["data"], name="dependency_open_data", condition=~Q(data="") & Q(satisfied=None)
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.job_id} after {self.kind} of {self.on_id}"
+        return f"{self.job_id} after {self.kind} of {self.on_id or self.data}"
+
+
+class Dataset(models.Model):
+    """Data that jobs of a project wait for: somebody says that they are ready, and where."""
+
+    project = models.ForeignKey("accounts.Project", on_delete=models.CASCADE, related_name="datasets")
+    name = models.CharField(max_length=200)
+    path = models.CharField(max_length=1024, blank=True)
+    #: null once it was withdrawn.
+    ready_at = models.DateTimeField(null=True, blank=True)
+    declared_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["name", "id"]
+        constraints = [
+            models.UniqueConstraint(name="dataset_once", fields=["project", "name"]),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, connection, transaction
@@ -18,11 +18,12 @@ from accounts.services import audit
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, StopReason
 from scheduler.core.reasons import CATEGORY, ReasonCode
-from scheduler.models import Job, JobDependency, JobEvent
+from scheduler.models import Job, JobEvent
 from scheduler.services.catalogue import Catalogue
 from scheduler.services.inserts import insert_jobs_with_events
+from scheduler.services.others import Others, look_at_others, wait_for_others, wrong_among_themselves
 from scheduler.services.specs import JobSpec, parse_job
-from scheduler.state.dependencies import holds, lock_states, not_evaluated, resolve_dependants, waits_for
+from scheduler.state.dependencies import conditions_of, not_evaluated, resolve_dependants, wait_reason
 from scheduler.state.transitions import ImpossibleMove, StaleJob, move_job
 
 #: How often a verb looks again when the job moved while it was deciding.
@@ -61,10 +62,13 @@ def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | Non
                 wrong = "Has to be an object that describes a job."
                 problem = FieldProblem(f"jobs/{number}", wrong, "not-an-object")
                 raise InvalidInput(message=wrong, problems=[problem])
-            specs.append(parse_job(payload, by=by, catalogue=catalogue, under=under))
+            specs.append(parse_job(payload, by=by, catalogue=catalogue, under=under, in_batch=True))
         except MusterError as error:
             specs.append(None)
             errors[number] = error
+    for number, problem in wrong_among_themselves(specs):
+        specs[number] = None
+        errors[number] = InvalidInput(message=problem.message, code=problem.code, problems=[problem])
     return specs, errors
 
 
@@ -89,11 +93,11 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
         return []
     now = timezone.now()
     _refuse_full_queues(specs)
-    states = lock_states(d.number for spec in specs for d in spec.depends_on)
+    others = look_at_others(specs)
     rows: list[dict[str, Any]] = []
     owners: list[JobSpec] = []
     for spec in specs:
-        beginning = _beginning(spec, states, by=by, at=now)
+        beginning = _beginning(spec, others, by=by, at=now)
         common = spec.columns() | _UNSTARTED | beginning | {
             "user_id": by.pk, "submitted_via": via, "created_at": now,
             "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
@@ -109,7 +113,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
          "actor_id": by.pk, "details": {"via": via}},
     )  # fmt: skip
     jobs = [_as_job(row, numbers[row["uuid"]], spec, by) for row, spec in zip(rows, owners, strict=True)]
-    _wait_for_others(jobs, owners, states)
+    wait_for_others(jobs, owners, others, at=now)
     outbox.announce(
         outbox.user_topic(by.pk),
         outbox.QUEUES_TOPIC,
@@ -132,37 +136,40 @@ _UNSTARTED: Final[dict[str, Any]] = {
     "scheduled_at": None,
     "started_at": None,
     "completed_at": None,
+    "min_tasks": None,
+    "elastic": False,
+    "on_task_failure": "fail",
+    "pack": "",
+    "pack_required": False,
+    "assembly_timeout_seconds": None,
+    "assembly_until_at": None,
+    "assembly_node_ids": [],
+    "assemblies_failed": 0,
+    "saved_at": None,
+    "saved_path": "",
     "generation": 1,
 }
 
 
-def _beginning(spec: JobSpec, states: Mapping[int, str], *, by: User, at: datetime) -> dict[str, Any]:
+def _beginning(spec: JobSpec, others: Others, *, by: User, at: datetime) -> dict[str, Any]:
     """State, eligibility and reason of a job at its submission."""
-    waiting = [d for d in spec.depends_on if holds(d.kind, states.get(d.number, "")) is not True]
-    if spec.held:
-        return {"state": JobState.HELD.value, "held_by": "user", "eligible_at": None, **_held(by, at)}
-    if waiting:
-        reason = waits_for([d.number for d in waiting], {d.number: d.name for d in waiting}, at=at)
-        return {"state": JobState.BLOCKED.value, "held_by": "", "eligible_at": None, **reason}
-    eligible_at = max(at, spec.begin_at) if spec.begin_at else at
-    return {"state": JobState.QUEUED.value, "held_by": "", "eligible_at": eligible_at, **not_evaluated(at)}
-
-
-def _wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], states: Mapping[int, str]) -> None:
-    rows = [
-        JobDependency(
-            job_id=job.number, on_id=d.number, kind=d.kind, satisfied=holds(d.kind, states[d.number])
-        )
-        for job, spec in zip(jobs, owners, strict=True)
-        for d in spec.depends_on
-    ]
-    if any(row.satisfied is False for row in rows):
+    seconds = spec.depends_timeout_seconds
+    until = at + timedelta(seconds=seconds) if seconds is not None and spec.depends_on else None
+    common = {"depends_until_at": until, "held_by": ""}
+    found = others.conditions(spec)
+    if any(condition.never for condition in found):
         raise Conflict(
             message="A job that this one waits for has just ended the other way, so it could never start.",
             way_out="Look at that job, then submit again.",
         )
-    if rows:
-        JobDependency.objects.bulk_create(rows)
+    if spec.held:
+        held = {"state": JobState.HELD.value, "held_by": "user", "eligible_at": None}
+        return common | held | _held(by, at)
+    if any(condition.missing for condition in found):
+        reason = wait_reason(found, at=at, until=until, then=spec.depends_on_timeout)
+        return common | {"state": JobState.BLOCKED.value, "eligible_at": None} | reason
+    eligible_at = max(at, spec.begin_at) if spec.begin_at else at
+    return common | {"state": JobState.QUEUED.value, "eligible_at": eligible_at} | not_evaluated(at)
 
 
 def _refuse_full_queues(specs: Sequence[JobSpec]) -> None:
@@ -328,11 +335,10 @@ def _release(job: Job, by: User, reason: str) -> None:
         )
     now = timezone.now()
     because = f"released by {by.username}" + (f": {reason}" if reason else "")
-    unmet = list(job.dependencies.exclude(satisfied=True).select_related("on"))
-    if unmet:
-        others = {d.on_id: d.on.name for d in unmet}
-        move_job(job, JobState.BLOCKED, because=because, by=by, at=now, held_by="",
-                 **waits_for(sorted(others), others, at=now))  # fmt: skip
+    found = conditions_of(job)
+    if any(condition.missing for condition in found):
+        reason = wait_reason(found, at=now, until=job.depends_until_at, then=job.depends_on_timeout)
+        move_job(job, JobState.BLOCKED, because=because, by=by, at=now, held_by="", **reason)
     else:
         eligible_at = max(now, job.begin_at) if job.begin_at else now
         move_job(job, JobState.QUEUED, because=because, by=by, at=now, held_by="", eligible_at=eligible_at,

@@ -36,6 +36,7 @@ from scheduler.core.snapshot import Snapshot
 from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.cycles import installed_plugins
+from scheduler.services.others import waits_now
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
 
@@ -247,8 +248,7 @@ def _own_reason(spec: JobSpec) -> ReasonCode | None:
     """What the request itself says it waits for, before the planner looks at it."""
     if spec.held:
         return ReasonCode.HELD_BY_USER
-    waits_for = [dependency.number for dependency in spec.depends_on]
-    if waits_for and Job.objects.filter(number__in=waits_for).exclude(state__in=TERMINAL).exists():
+    if spec.depends_on and any(condition.missing for condition in waits_now(spec)):
         return ReasonCode.DEPENDENCY
     return None
 

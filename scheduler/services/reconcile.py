@@ -20,6 +20,7 @@ from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, JobS
 from scheduler.models import Cluster, Node
 from scheduler.services import dispatch
 from scheduler.services.nodes import DOOR_SCOPE
+from scheduler.state import dependencies
 from scheduler.state.settle import Settled, settle_many, waiting_attempts, write_events
 
 log = structlog.get_logger(__name__)
@@ -268,6 +269,7 @@ class Reconciled:
     lost_attempts: int = 0
     settled_attempts: int = 0
     overdue_attempts: int = 0
+    ended_waits: int = 0
 
 
 def reconcile_all() -> Reconciled:
@@ -283,12 +285,13 @@ def reconcile_all() -> Reconciled:
         dispatch.end_unstarted([row[0] for row in stopped])
     settled = settle_many(waiting_attempts())
     overdue = _stop_overdue()
+    waits = _end_waits()
     for cluster in Cluster.objects.order_by("id"):
         try:
             drive_backend(cluster)
         except (ConnectionError, UnknownBackend) as error:
             log.warning("backend_unavailable", cluster=cluster.slug, error=str(error))
-    return Reconciled(unknown, down, len(lost), len(settled), overdue)
+    return Reconciled(unknown, down, len(lost), len(settled), overdue, waits)
 
 
 def _age_nodes() -> tuple[int, int]:
@@ -347,6 +350,15 @@ def _stop_overdue() -> int:
         )  # fmt: skip
         _wake_nodes([row[0] for row in rows])
     return len(rows)
+
+
+def _end_waits() -> int:
+    """Jobs that have waited for others as long as they would."""
+    with transaction.atomic():
+        clusters, count = dependencies.expire_waits(at=timezone.now())
+        for cluster_id in sorted(clusters):
+            outbox.wake_planner(cluster_id, trigger="dependency")
+    return count
 
 
 def drive_backend(cluster: Cluster) -> None:

@@ -172,11 +172,11 @@ def _nice(found: Directives, value: str) -> str:
 
 
 def _dependency(found: Directives, value: str) -> str | None:
-    """`afterok:12:13,afterany:14`; `?` (any of them) has no counterpart."""
-    if "?" in value:
-        raise BadValue("'?' (any one of several) is not known here; all dependencies have to hold")
+    """`afterok:12:13,afterany:14`: all of them; `afterok:12?afterok:13`: any of them."""
+    if "?" in value and "," in value:
+        raise BadValue("mixes , (all of them) and ? (any of them); Slurm takes one of the two")
     wanted, said = [], []
-    for part in value.split(","):
+    for part in re.split(r"[,?]", value):
         kind, *jobs = part.strip().split(":")
         if kind == "singleton":
             said.append("singleton is not known here.")
@@ -185,7 +185,8 @@ def _dependency(found: Directives, value: str) -> str | None:
         else:
             wanted += [{"job": job.partition("+")[0].partition("_")[0], "type": kind} for job in jobs]
     if wanted:
-        found.fields["depends_on"] = wanted
+        any_of = "?" in value and len(wanted) > 1
+        found.fields["depends_on"] = [{"any": 1, "of": wanted}] if any_of else wanted
     return " ".join(said) or None
 
 

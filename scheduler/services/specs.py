@@ -14,7 +14,7 @@ from django.utils import timezone
 from accounts.models import Project, User
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import RestartPolicy
-from scheduler.models import Queue
+from scheduler.models import Queue, WaitEnd
 from scheduler.services.catalogue import Catalogue
 from scheduler.services.fitting import check_fit
 from scheduler.services.inputs import (
@@ -27,7 +27,7 @@ from scheduler.services.inputs import (
     text_trouble,
 )
 from scheduler.services.placing_terms import read_affinity, read_labels, read_tolerations
-from scheduler.services.waits import DependsOn, read_array, read_dependencies
+from scheduler.services.waits import DATA_NAME, DependsOn, read_array, read_dependencies
 
 MAX_NAME: Final = 200
 MAX_COMMAND: Final = 65_536
@@ -56,7 +56,8 @@ FIELDS: Final = frozenset(
         "working_dir", "tasks", "nodes", "tasks_per_node", "cpu_cores", "memory", "memory_bytes",
         "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
         "node_selector", "tolerations", "affinity", "depends_on", "begin_at", "deadline", "array",
-        "restart_policy", "max_restarts", "preemptible", "hold",
+        "restart_policy", "max_restarts", "preemptible", "hold", "ref", "depends_timeout",
+        "on_depends_timeout",
     }
 )  # fmt: skip
 
@@ -91,6 +92,10 @@ class JobSpec:
     preemptible: bool
     held: bool
     depends_on: tuple[DependsOn, ...]
+    depends_timeout_seconds: int | None
+    depends_on_timeout: str
+    #: Its name among the jobs of one request.
+    ref: str
     #: The indices of an array; empty for a single job.
     array: tuple[int, ...]
     array_max_running: int | None
@@ -137,15 +142,22 @@ class JobSpec:
             "restart_policy": self.restart_policy,
             "max_restarts": self.max_restarts,
             "preemptible": self.preemptible,
+            "depends_on_timeout": self.depends_on_timeout,
         }
 
 
 def parse_job(
-    payload: Mapping[str, Any], *, by: User, catalogue: Catalogue | None = None, under: str = ""
+    payload: Mapping[str, Any],
+    *,
+    by: User,
+    catalogue: Catalogue | None = None,
+    under: str = "",
+    in_batch: bool = False,
 ) -> JobSpec:
     """Read a request of `by`; raises InvalidInput or NotAllowed naming every problem, and writes nothing.
 
     `catalogue` is what many requests of one person share; `under` stands before each field in problems.
+    Only jobs that are sent together (`in_batch`) may name each other by `ref`.
     """
     catalogue = catalogue or Catalogue(by)
     inputs = Inputs(payload, under=under)
@@ -186,9 +198,19 @@ def parse_job(
         "preemptible": inputs.flag("preemptible", default=True),
         "held": inputs.flag("hold", default=False),
         "depends_on": read_dependencies(inputs, by=by),
+        "depends_timeout_seconds": inputs.read("depends_timeout", read_seconds),
+        "depends_on_timeout": inputs.choice("on_depends_timeout", WaitEnd, default=WaitEnd.FAIL),
+        "ref": inputs.read("ref", _ref, default=""),
         "array": array,
         "array_max_running": array_max_running,
     }
+    stranger = next((d.ref for d in fields["depends_on"] if d.ref), "")
+    if stranger and not in_batch:
+        inputs.wrong(
+            "depends_on",
+            f"Names {stranger!r} by ref, but nothing else is sent with this job; give the job's number.",
+            code="not-found",
+        )
     if project is not None and queue is not None and not inputs.problems:
         # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
         size = (per_task, gpu_model, tasks, nodes, tasks_per_node, project.pk, queue.cluster_id)
@@ -414,6 +436,13 @@ def _job_type(value: Any) -> str:
     word = str(value).strip().lower()
     if not _WORD.fullmatch(word):
         raise BadValue("Has to be one short word of a-z, 0-9, - and _, such as batch or training")
+    return word
+
+
+def _ref(value: Any) -> str:
+    word = str(value).strip()
+    if not DATA_NAME.fullmatch(word):
+        raise BadValue("Has to be a short name without blanks, such as prepare")
     return word
 
 

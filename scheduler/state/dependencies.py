@@ -3,31 +3,118 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Final, NamedTuple
 
 from django.db import connection
-from django.db.models import Q
 
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reasons import CATEGORY, ReasonCode
-from scheduler.models import DependencyKind, Job, JobDependency
+from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
 from scheduler.state.transitions import StaleJob, move_job
 
+#: Tells our advisory locks on the datasets of a project from others.
+_DATA_LOCK: Final = 0x4D44
+_ENDED: Final = {
+    JobState.COMPLETED.value: "completed",
+    JobState.FAILED.value: "failed",
+    JobState.CANCELLED.value: "was cancelled",
+}
 
-def holds(kind: str, state: str) -> bool | None:
+
+class Other(NamedTuple):
+    """What decides about a wait for a job: its state, and whether it has reported a checkpoint."""
+
+    state: str
+    saved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One thing that a job waits for: a job, or data by name."""
+
+    kind: str
+    number: int | None
+    name: str
+    satisfied: bool | None
+    state: str = ""
+
+    @property
+    def words(self) -> str:
+        """What has to become of it."""
+        return str(DependencyKind(self.kind).label)
+
+    def __str__(self) -> str:
+        return f"{self.number} ({self.name})" if self.number is not None else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """So many of these have to hold; most often it is one of one."""
+
+    need: int
+    waits: tuple[Wait, ...]
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.need - sum(wait.satisfied is True for wait in self.waits))
+
+    @property
+    def never(self) -> bool:
+        """Too many of them can no longer hold."""
+        return sum(wait.satisfied is not False for wait in self.waits) < self.need
+
+    @property
+    def open(self) -> list[Wait]:
+        return [wait for wait in self.waits if wait.satisfied is None]
+
+
+def conditions(waits: Iterable[tuple[int, int, Wait]]) -> list[Condition]:
+    """Conditions from (group, need, wait): in group 0 each is one of its own."""
+    alone: list[Condition] = []
+    groups: dict[int, tuple[int, list[Wait]]] = {}
+    for group, need, wait in waits:
+        if group:
+            groups.setdefault(group, (need, []))[1].append(wait)
+        else:
+            alone.append(Condition(1, (wait,)))
+    return alone + [Condition(need, tuple(some)) for _, (need, some) in sorted(groups.items())]
+
+
+def conditions_of(job: Job) -> list[Condition]:
+    """What a job waits for, from its rows."""
+    return conditions(
+        (d.group, d.need, wait_of(d)) for d in job.dependencies.select_related("on").order_by("id")
+    )
+
+
+def wait_of(dependency: JobDependency) -> Wait:
+    other = dependency.on
+    if other is None:
+        return Wait(dependency.kind, None, dependency.data, dependency.satisfied)
+    return Wait(dependency.kind, other.number, other.name, dependency.satisfied, other.state)
+
+
+def holds(kind: str, state: str, saved: bool = False) -> bool | None:
     """Whether a dependency on a job in this state holds: None while that is open."""
+    if kind == DependencyKind.CHECKPOINT and saved:
+        return True
     if state not in TERMINAL:
         return None
     if kind == DependencyKind.COMPLETION:
         return True
     if kind == DependencyKind.SUCCESS:
         return state == JobState.COMPLETED
-    return state == JobState.FAILED
+    return kind == DependencyKind.FAILURE and state == JobState.FAILED
 
 
-def lock_states(numbers: Iterable[int]) -> dict[int, str]:
-    """States of jobs that somebody is about to wait for; they keep them until this transaction ends.
+# ---------------------------------------------------------------- at submission
+
+
+def lock_states(numbers: Iterable[int]) -> dict[int, Other]:
+    """What jobs that somebody is about to wait for are like; they stay so until this transaction ends.
 
     A job that ends at this moment either shows its end here, or finds the new dependency when it looks for
     what waited for it: no wait is ever lost between the two.
@@ -37,10 +124,29 @@ def lock_states(numbers: Iterable[int]) -> dict[int, str]:
         return {}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT number, state FROM scheduler_job WHERE number = ANY(%s) ORDER BY number FOR SHARE",
+            "SELECT number, state, saved_at IS NOT NULL FROM scheduler_job WHERE number = ANY(%s)"
+            " ORDER BY number FOR SHARE",
             [wanted],
         )
-        return dict(cursor.fetchall())
+        return {number: Other(state, saved) for number, state, saved in cursor.fetchall()}
+
+
+def lock_data(wanted: Mapping[int, set[str]]) -> set[tuple[int, str]]:
+    """Of the data that jobs of each project are about to wait for, those that are ready: (project, name)."""
+    ready: set[tuple[int, str]] = set()
+    for project_id, names in sorted(wanted.items()):
+        _lock_datasets(project_id)
+        found = Dataset.objects.filter(project_id=project_id, name__in=names, ready_at__isnull=False)
+        ready |= {(project_id, name) for name in found.values_list("name", flat=True)}
+    return ready
+
+
+def _lock_datasets(project_id: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_DATA_LOCK, project_id])
+
+
+# ---------------------------------------------------------------- when something has happened
 
 
 def resolve_dependants(ended: Iterable[Job], *, at: datetime) -> set[int]:
@@ -48,12 +154,12 @@ def resolve_dependants(ended: Iterable[Job], *, at: datetime) -> set[int]:
 
     Call it in the transaction that ended them, after their states were written.
     """
-    states = {job.number: job.state for job in ended}
-    open_ones = JobDependency.objects.filter(on_id__in=states, satisfied__isnull=True)
-    touched: set[int] = set()
+    others = {job.number: Other(job.state, job.saved_at is not None) for job in ended}
     verdicts: dict[bool, list[int]] = defaultdict(list)
-    for pk, job_id, on_id, kind in open_ones.values_list("pk", "job_id", "on_id", "kind"):
-        verdict = holds(kind, states[on_id])
+    touched: set[int] = set()
+    rows = JobDependency.objects.filter(on_id__in=others, satisfied__isnull=True)
+    for pk, job_id, on_id, kind in rows.values_list("pk", "job_id", "on_id", "kind"):
+        verdict = holds(kind, *others[on_id])
         if verdict is not None:
             verdicts[verdict].append(pk)
             touched.add(job_id)
@@ -62,55 +168,145 @@ def resolve_dependants(ended: Iterable[Job], *, at: datetime) -> set[int]:
     return _let_go(touched, at=at)
 
 
+def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:
+    """Settle what waited for data that are ready now; call it before their row is written."""
+    _lock_datasets(project_id)
+    rows = JobDependency.objects.filter(data=name, satisfied__isnull=True, job__project_id=project_id)
+    touched = set(rows.values_list("job_id", flat=True))
+    rows.update(satisfied=True)
+    return _let_go(touched, at=at)
+
+
+def expire_waits(*, at: datetime) -> tuple[set[int], int]:
+    """End the waits whose time is up, by each job's rule; answers clusters with new work, and how many."""
+    due = Job.objects.filter(state=JobState.BLOCKED, depends_until_at__lte=at)
+    clusters: set[int] = set()
+    failed: list[Job] = []
+    rows = due.select_related("queue").order_by("number").select_for_update(of=("self",), no_key=True)
+    count = 0
+    for job in rows:
+        count += 1
+        missing = waiting_text([c for c in conditions_of(job) if c.missing])
+        if job.depends_on_timeout == WaitEnd.START:
+            _queue(job, because=f"waited long enough and goes on without: {missing}", at=at)
+            clusters.add(job.queue.cluster_id)
+        else:
+            text = f"Waited until {moment_text(job.depends_until_at, at)} in vain. {missing}."
+            move_job(job, JobState.FAILED, because=text, at=at, end_text=text[:300])
+            failed.append(job)
+    if failed:
+        clusters |= resolve_dependants(failed, at=at)
+    return clusters, count
+
+
 def _let_go(numbers: set[int], *, at: datetime) -> set[int]:
-    """Queue the blocked jobs of these that wait for nothing any more; tell those that never will."""
+    """Queue the blocked jobs of these that wait for nothing any more; tell the others where they are."""
     clusters: set[int] = set()
     waiting = Job.objects.filter(number__in=numbers, state=JobState.BLOCKED).select_related("queue")
     for job in waiting.order_by("number").select_for_update(of=("self",), no_key=True):
-        unmet = list(
-            job.dependencies.filter(Q(satisfied=False) | Q(satisfied__isnull=True)).select_related("on")
-        )
-        never = [d for d in unmet if d.satisfied is False]
-        if never:
-            Job.objects.filter(pk=job.pk).update(**never_satisfied(never[0], at=at))
-        elif not unmet:
-            try:
-                move_job(
-                    job,
-                    JobState.QUEUED,
-                    because="every job it waited for has ended as it should",
-                    at=at,
-                    eligible_at=max(at, job.begin_at) if job.begin_at else at,
-                    **not_evaluated(at),
-                )
-            except StaleJob:
-                continue  # cancelled or held at this moment
-            clusters.add(job.queue.cluster_id)
+        found = conditions_of(job)
+        if any(condition.missing for condition in found):
+            Job.objects.filter(pk=job.pk).update(
+                **wait_reason(found, at=at, until=job.depends_until_at, then=job.depends_on_timeout)
+            )
+            continue
+        try:
+            _queue(job, because="all that it waited for has happened", at=at)
+        except StaleJob:
+            continue  # cancelled or held at this moment
+        clusters.add(job.queue.cluster_id)
     return clusters
 
 
-def never_satisfied(dependency: JobDependency, *, at: datetime) -> dict[str, object]:
-    """The reason columns of a job whose dependency can no longer hold."""
-    other = dependency.on
-    ended = {JobState.COMPLETED: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled"}
-    return _reason(
-        ReasonCode.DEPENDENCY_NEVER_SATISFIED,
-        f"Waits for {dependency.kind} of job {other.number} ({other.name}), "
-        f"which {ended[JobState(other.state)]}. It can never start: "
-        "cancel it, or submit it again without that dependency.",
-        {"job": other.number, "kind": dependency.kind, "state": other.state},
-        at,
-    )
+def _queue(job: Job, *, because: str, at: datetime) -> None:
+    eligible_at = max(at, job.begin_at) if job.begin_at else at
+    move_job(job, JobState.QUEUED, because=because, at=at, eligible_at=eligible_at, **not_evaluated(at))
 
 
-def waits_for(numbers: list[int], names: dict[int, str], *, at: datetime) -> dict[str, object]:
-    """The reason columns of a job that waits for these jobs."""
-    shown = ", ".join(f"{number} ({names[number]})" for number in numbers[:3])
-    more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
-    what = "job" if len(numbers) == 1 else f"{len(numbers)} jobs:"
-    return _reason(
-        ReasonCode.DEPENDENCY, f"Waits for {what} {shown}{more}.", {"jobs": numbers, "open": len(numbers)}, at
+# ---------------------------------------------------------------- in words
+
+
+def wait_reason(
+    found: Sequence[Condition], *, at: datetime, until: datetime | None = None, then: str = WaitEnd.FAIL
+) -> dict[str, object]:
+    """The reason columns of a job that waits for these, or that waits for what will never be."""
+    never = next((condition for condition in found if condition.never), None)
+    end = ""
+    details: dict[str, object] = {}
+    if until is not None:
+        end = f" until {moment_text(until, at)}, then it {'fails' if then == WaitEnd.FAIL else 'goes on'}"
+        details |= {"until": until.isoformat(), "then": str(then)}
+    if never is not None:
+        return _never(never, details, end=end, at=at)
+    missing = [condition for condition in found if condition.missing]
+    waits = [wait for condition in missing for wait in condition.open]
+    details |= {
+        "jobs": sorted({wait.number for wait in waits if wait.number is not None}),
+        "open": sum(condition.missing for condition in missing),
+    }
+    if data := sorted({wait.name for wait in waits if wait.number is None}):
+        details["data"] = data
+    return _reason(ReasonCode.DEPENDENCY, f"{waiting_text(missing)}{end and ';' + end}.", details, at)
+
+
+def waiting_text(missing: Sequence[Condition]) -> str:
+    """`Waits for 1 more of jobs 12 (a), 15 (b); data faces`, without a full stop."""
+    alone: dict[str, list[Wait]] = {}
+    parts: list[str] = []
+    for condition in missing:
+        if len(condition.waits) == 1:
+            wait = condition.waits[0]
+            what = wait.kind if wait.kind in (DependencyKind.CHECKPOINT, DependencyKind.DATA) else "job"
+            alone.setdefault(what, []).append(wait)
+        else:
+            more = " more" if condition.missing < condition.need else ""
+            whole = all(wait.number is not None for wait in condition.open)
+            of = "jobs " if whole else ""
+            parts.append(f"{condition.missing}{more} of {of}{_listed(condition.open)}")
+    names = {
+        "job": ("job", "jobs:"),
+        "checkpoint": ("a checkpoint of job", "checkpoints of jobs"),
+        "data": ("data", "data"),
+    }
+    first = []
+    for what, waits in alone.items():
+        one, several = names[what]
+        count = f"{len(waits)} " if what == "job" and len(waits) > 1 else ""
+        first.append(f"{count}{one if len(waits) == 1 else several} {_listed(waits)}")
+    return f"Waits for {'; '.join([*first, *parts])}"
+
+
+def _listed(waits: Sequence[Wait]) -> str:
+    shown = ", ".join(str(wait) for wait in waits[:3])
+    return shown + (f" and {len(waits) - 3} more" if len(waits) > 3 else "")
+
+
+def _never(condition: Condition, details: dict[str, object], *, end: str, at: datetime) -> dict[str, object]:
+    """A wait for what can no longer happen says so, and what to do."""
+    lost = [wait for wait in condition.waits if wait.satisfied is False]
+    wait = lost[0]
+    what_now = (
+        f"It waits{end}." if end else "It can never start: cancel it, or submit it again without that wait."
     )
+    if len(condition.waits) == 1:
+        kind = "a checkpoint" if wait.kind == DependencyKind.CHECKPOINT else wait.kind
+        text = f"Waits for {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}. {what_now}"
+        details |= {"job": wait.number, "kind": wait.kind, "state": wait.state}
+    else:
+        others = "have ended" if len(lost) > 1 else "has ended"
+        text = (
+            f"Waits for {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
+            f"the other way, so that too few are left. {what_now}"
+        )
+        details |= {"jobs": [wait.number for wait in lost], "need": condition.need}
+    return _reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, text, details, at)
+
+
+def moment_text(moment: datetime | None, at: datetime) -> str:
+    """`14:00 UTC`, with the day unless it is today."""
+    if moment is None:
+        return "further notice"
+    return f"{moment:%H:%M} UTC" if moment.date() == at.date() else f"{moment:%-d %b %H:%M} UTC"
 
 
 def not_evaluated(at: datetime) -> dict[str, object]:

@@ -131,7 +131,7 @@ def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attem
         .select_related("queue")
         .only(
             "number", "state", "epoch", "generation", "user_id", "project_id", "restart_policy", "max_restarts",
-            "time_limit_seconds", "begin_at", "name", "queue__cluster_id",
+            "time_limit_seconds", "begin_at", "name", "saved_at", "queue__cluster_id",
         )
         .in_bulk()
     )  # fmt: skip

@@ -19,13 +19,14 @@ from scheduler.services.inputs import BadValue, read_seconds
 PLAIN: Final = (
     "name", "project", "queue", "cpu_cores", "memory", "gpu_count", "gpu_type", "gpu_share", "tasks", "nodes",
     "tasks_per_node", "time_limit", "priority", "working_dir", "array", "restart_policy",
+    "depends_timeout", "on_depends_timeout",
 )  # fmt: skip
 #: Fields of the request that the form shows under another name.
 SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "memory_bytes": "memory"}
 #: In the part that is folded away: opened when one of them is wrong or set.
 ADVANCED: Final = (
     "tasks", "nodes", "tasks_per_node", "gpu_share", "env", "working_dir", "array", "depends_on", "begin_at",
-    "restart_policy", "node_selector", "hold",
+    "depends_data", "depends_timeout", "restart_policy", "node_selector", "hold",
 )  # fmt: skip
 
 _SBATCH_LINE = re.compile(r"^#SBATCH\b", re.MULTILINE)
@@ -68,8 +69,8 @@ def payload_of(form: Mapping[str, str], *, time_zone: str) -> dict[str, Any]:
         payload["env"] = _pairs("env", form["env"], problems)
     if form.get("node_selector", "").strip():
         payload["node_selector"] = _pairs("node_selector", form["node_selector"], problems)
-    if form.get("depends_on", "").strip():
-        payload["depends_on"] = _dependencies(form["depends_on"], form.get("depends_kind", "success"))
+    if waits := _dependencies(form):
+        payload["depends_on"] = waits
     if form.get("begin_at", "").strip():
         payload["begin_at"] = _local_time(form["begin_at"].strip(), time_zone, problems)
     if form.get("hold"):
@@ -92,12 +93,20 @@ def _pairs(field: str, text: str, problems: list[FieldProblem]) -> dict[str, str
     return pairs
 
 
-def _dependencies(text: str, kind: str) -> list[dict[str, Any]]:
-    return [
+def _dependencies(form: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Jobs, all of them or so many, and data."""
+    kind, need = form.get("depends_kind", "success"), form.get("depends_need", "").strip()
+    jobs: list[dict[str, Any]] = [
         {"job": int(part) if part.isdecimal() and len(part) < 19 else part, "type": kind}
-        for part in re.split(r"[\s,]+", text.strip())
-        if part
+        for part in _words(form.get("depends_on", ""))
     ]
+    if jobs and need:
+        jobs = [{"any": need, "of": jobs}]
+    return jobs + [{"data": name} for name in _words(form.get("depends_data", ""))]
+
+
+def _words(text: str) -> list[str]:
+    return [part for part in re.split(r"[\s,]+", text.strip()) if part]
 
 
 def _local_time(text: str, time_zone: str, problems: list[FieldProblem]) -> str:
@@ -130,7 +139,9 @@ def by_form_field(error_problems: list[FieldProblem]) -> dict[str, list[str]]:
 _NAMES: Final = {
     "what": "What runs", "cpu_cores": "CPU cores", "gpu_count": "GPUs", "gpu_type": "GPU model",
     "gpu_share": "Part of one GPU", "env": "Environment", "node_selector": "Only nodes with labels",
-    "depends_on": "Starts after jobs", "begin_at": "Not before", "restart_policy": "Restart",
+    "depends_on": "Starts after jobs", "depends_data": "Starts when data are ready",
+    "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
+    "begin_at": "Not before", "restart_policy": "Restart",
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.services.logs import read_log
 from scheduler.services.preview import NodeLine, explain_job
+from scheduler.state.dependencies import conditions_of
 from scheduler.web.reads import exit_words
 from scheduler.web.submit import funnel
 
@@ -160,7 +161,7 @@ def _holdings(job: Job) -> dict[str, Any]:
         "attempts": attempts,
         "latest": latest,
         "allocation_rows": rows,
-        "dependencies": list(job.dependencies.select_related("on").order_by("id")),
+        "waits": conditions_of(job),
     }
 
 

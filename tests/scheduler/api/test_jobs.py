@@ -33,7 +33,8 @@ FIELDS = {
     "env", "working_dir", "labels", "node_selector", "tolerations", "affinity", "depends_on", "array_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "preemptible", "created_at", "begin_at",
     "deadline", "eligible_at", "scheduled_at", "started_at", "completed_at", "expected_start", "exit_code",
-    "exit_signal", "end_text", "attempt", "allocations", "submitted_via",
+    "exit_signal", "end_text", "attempt", "allocations", "submitted_via", "depends_until", "on_depends_timeout",
+    "saved_at", "saved_path",
 }  # fmt: skip
 
 
@@ -85,8 +86,11 @@ def test_what_was_submitted_is_what_the_detail_shows(api: Api, cast: Cast) -> No
     body = client.get(f"{JOBS}/{Job.objects.latest('number').uuid}").json()
 
     assert body["depends_on"] == [
-        {"job": first["id"], "number": first["number"], "type": "success", "satisfied": None}
-    ]
+        {
+            "job": first["id"], "number": first["number"], "data": None, "type": "success", "group": 0, "need": 1,
+            "satisfied": None,
+        }
+    ]  # fmt: skip
     assert (body["state"], body["state_detail"], body["time_limit"]) == ("queued", "blocked", 3600)
     same = [
         "name",

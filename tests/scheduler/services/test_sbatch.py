@@ -187,7 +187,7 @@ def test_a_comment_after_a_directive_is_no_part_of_it() -> None:
         ("job-name=x", "is not an option"),
         ("", "without an option"),
         ("--dependency=after", "is no dependency"),
-        ("--dependency=afterok:1?afterok:2", "any one of several"),
+        ("--dependency=afterok:1?afterok:2,afterany:3", "mixes"),
         ("--gres=gpu:3 --ntasks=2", "cannot be divided among 2 tasks"),
         ("--chdir=here", "not absolute"),
         ("--constraint=[", "cannot be read"),
@@ -246,3 +246,27 @@ def test_whatever_a_directive_says_it_is_read_or_refused(text: str, option: str)
         problems = [problem.message for problem in refused.problems]
 
     assert problems
+
+
+@pytest.mark.parametrize(
+    ("value", "waits"),
+    [
+        ("afterok:1:2", [{"job": "1", "type": "afterok"}, {"job": "2", "type": "afterok"}]),
+        ("afterany:7,afternotok:8", [{"job": "7", "type": "afterany"}, {"job": "8", "type": "afternotok"}]),
+        (
+            "afterok:1:2?afterany:3",
+            [
+                {
+                    "any": 1,
+                    "of": [
+                        {"job": "1", "type": "afterok"},
+                        {"job": "2", "type": "afterok"},
+                        {"job": "3", "type": "afterany"},
+                    ],
+                }
+            ],
+        ),
+    ],
+)
+def test_dependencies_mean_what_slurm_means_by_them(value: str, waits: list[object]) -> None:
+    assert read(f"--dependency={value}")["depends_on"] == waits
