@@ -274,12 +274,6 @@ SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priori
 QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
 QUOTA_USAGE_SOURCE = "scheduler.services.quota_usage.HeldAllocations"
 PLAN_ALL_TASK = "scheduler.tasks.plan_all"
-#: What is set aside at a time for a job without any time limit.
-LEDGER_OPEN_HOLD_SECONDS = env.int("LEDGER_OPEN_HOLD_SECONDS", default=3600)
-#: Whose used time is given back: "lost" (its node went silent), "preempted" (it was stopped for others).
-LEDGER_FORGIVES = env.list("LEDGER_FORGIVES", default=["lost"])
-#: What the millionths of prices and money budgets are millionths of.
-LEDGER_CURRENCY = env.str("LEDGER_CURRENCY", default="EUR")
 K8S_QUOTA_NAMESPACE = env.str("K8S_QUOTA_NAMESPACE", default="wanllmdb-jobs")
 K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=False)
 SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")

@@ -212,19 +212,20 @@ class SpareWorkspace(Workspace):
 
     def match(self, row: int, free: list[Free]) -> None:
         """Let a node have free what it has at all of these moments."""
-        self.free_cpu_millis[row] = min(one.cpu_millis.item(row) for one in free)
-        self.free_memory_mib[row] = min(one.memory_mib.item(row) for one in free)
-        self.free_storage_mib[row] = min(one.storage_mib.item(row) for one in free)
         first, last = self.world.device_first[row], self.world.device_first[row + 1]
-        if first < last:
-            used = np.maximum.reduce([one.gpu_used[first:last] for one in free])
-            self.device_used[first:last] = used
-            self._device_used[first:last] = used.tolist()
-            left = np.where(self.world.device_healthy[first:last], GPU_MILLIS - used, 0)
-            self.free_gpu_millis[row] = int(left.sum())
-            for features in self._features.values():
-                if features.on_node[row]:
-                    features.refresh(self.world, self._device_used, row)
+        used: list[int] = np.maximum.reduce([one.gpu_used[first:last] for one in free]).tolist()
+        self._set(
+            row,
+            min([one.cpu_millis.item(row) for one in free]),
+            min([one.memory_mib.item(row) for one in free]),
+            min([one.storage_mib.item(row) for one in free]),
+            used,
+        )
+        healthy = self.world.device_healthy_list
+        self._gpu[row] = sum(
+            [GPU_MILLIS - millis for place, millis in enumerate(used) if healthy[first + place]]
+        )
+        self.free_gpu_millis[row] = self._gpu[row]
         self._touch(row)
 
 

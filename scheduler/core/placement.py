@@ -11,6 +11,7 @@ import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.devices import GUARDS, Room
 from scheduler.core.feasibility import (
     FactGate,
     Headroom,
@@ -22,14 +23,18 @@ from scheduler.core.feasibility import (
 )
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
-from scheduler.core.scoring import ColumnScorer, PicksDevice, ScoreColumn, Scorer
-from scheduler.core.workspace import GUARDS, Floats, NodeView, Room, Workspace
+from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer
+from scheduler.core.workspace import Floats, NodeView, Workspace
 
 #: A node that cannot take a task; every real score is at least 0.
 NO: Final = -1.0
 
 #: Refresh all nodes instead of the touched ones when that is less work (measured: a third of them, or 256).
 _FEW_NODES: Final = 256
+
+#: Arithmetic with an array of no dimensions is half as dear as with a number.
+_GUARDS: Final = np.array(GUARDS)
+_NEVER: Final = np.array(Room.never())
 
 #: So few touched nodes are looked at one by one: less work than a round of array calls.
 _FEW_ROWS: Final = 6
@@ -61,7 +66,10 @@ class Candidates:
     capacity only shrinks, so what did not fit will not fit later.
     """
 
-    def __init__(self, question: Question, workspace: Workspace, rules: Rules) -> None:
+    def __init__(
+        self, question: Question, workspace: Workspace, rules: Rules, *, like: Candidates | None = None
+    ) -> None:
+        """`like` asks the same question of another workspace of this world: the facts are the same."""
         self.question = question
         self.workspace = workspace
         self.rules = rules
@@ -72,7 +80,7 @@ class Candidates:
         self._outside_gates: list[NodeFilter] = []
         for gate in rules.gates:
             if isinstance(gate, FactGate):
-                mask = gate.keep(question, workspace.world)
+                mask = gate.keep(question, workspace.world) if like is None else like.facts.get(gate.name)
                 if mask is not None:
                     self.facts[gate.name] = mask
             elif isinstance(gate, RoomGate):
@@ -81,27 +89,31 @@ class Candidates:
                     self.rooms[gate.name] = headroom
             else:
                 self._outside_gates.append(gate)
-        self._closed = ~self.passing()
+        #: Nodes that facts close; None = they close none.
+        self._closed: Bools | None = like._closed if like is not None else self._closed_by_facts()
         self._pack_rooms()
-        self._columns: list[tuple[str, ScoreColumn, int]] = []
+        self._parts: list[tuple[str, Part, int]] = []
         self._outside_scorers: list[tuple[Scorer, int]] = []
         for scorer, weight in rules.scorers:
             if isinstance(scorer, ColumnScorer):
-                column = scorer.column(question, workspace)
-                self._columns.extend([] if column is None else [(scorer.name, column, weight)])
+                part = scorer.part(question, workspace)
+                self._parts.extend([] if part is None else [(scorer.name, part, weight)])
             else:
                 self._outside_scorers.append((scorer, weight))
-        #: The columns that are summed: with a weight, or with a table of weighted points for each value.
-        self._summands: list[tuple[ScoreColumn, int, Floats | None]] = [
-            (column, weight, column.table(weight, workspace.largest_count))
-            for _, column, weight in self._columns
-        ]
+        #: What is summed: live columns, as they are or each value looked up in a table. Made when first needed.
+        self._summands: list[tuple[Floats | Ints, Floats | None]] = []
         self._plain = not self._outside_gates and not self._outside_scorers
         self._pickers = [
             cast(PicksDevice, scorer) for scorer, _ in rules.scorers if hasattr(scorer, "pick_device")
         ]
-        self.scores: Floats = self._score(None)
-        self._cursor = workspace.log_length
+        self._scores: Floats | None = None
+        self._cursor = 0
+
+    def _closed_by_facts(self) -> Bools | None:
+        keep: Bools | None = None
+        for mask in self.facts.values():
+            keep = mask if keep is None else keep & mask
+        return None if keep is None or keep.all() else ~keep
 
     def _pack_rooms(self) -> None:
         """Ask about CPU, memory and devices, and the masks that stay, in one comparison where that is exact."""
@@ -112,26 +124,24 @@ class Candidates:
         cpu, memory, devices = (
             self.rooms[name][1] if name in self.rooms else 0 for name in ("cpu_millis", "memory_mib", "gpus")
         )
-        need = Room.need(cpu, memory, devices)
-        #: What to subtract from the room of each node; one number when no mask closes any.
-        self._need = need
-        self._needs: Ints | None = (
-            np.where(self._closed, Room.never(), need).astype(np.int64) if self._closed.any() else None
+        #: What to subtract from the room of each node, and from that of every node that no fact closes.
+        self._need = Room.need(cpu, memory, devices)
+        self._needs: Ints = (
+            np.array(self._need) if self._closed is None else np.where(self._closed, _NEVER, self._need)
         )
 
     def _is_closed(self, rows: Ints | None) -> Bools:
         """Which of these nodes the built-in gates close now."""
         closed: Bools
-        if self._room is None:
-            closed = self._closed if rows is None else self._closed[rows]
+        if self._room is not None:
+            needs = self._needs if rows is None or self._closed is None else self._needs[rows]
+            left = (self._room if rows is None else self._room[rows]) - needs
+            left &= _GUARDS
+            closed = left != _GUARDS
+        elif self._closed is None:
+            closed = np.zeros(self.workspace.world.node_count if rows is None else len(rows), dtype=np.bool_)
         else:
-            left = self._room if rows is None else self._room[rows]
-            if self._needs is None:
-                left = left - self._need
-            else:
-                left = left - (self._needs if rows is None else self._needs[rows])
-            left &= GUARDS
-            closed = left != GUARDS
+            closed = self._closed if rows is None else self._closed[rows]
         for room, need in self._rooms:
             closed = closed | ((room if rows is None else room[rows]) < need)
         return closed
@@ -155,24 +165,31 @@ class Candidates:
             elif not isinstance(gate, FactGate | RoomGate):
                 yield gate.name, gate.filter(self.question, NodeView(self.workspace))
 
+    @property
+    def scores(self) -> Floats:
+        """The same as `refresh`."""
+        return self.refresh()
+
     def refresh(self) -> Floats:
         """Scores as of now."""
-        workspace = self.workspace
-        stale = workspace.log_length - self._cursor
-        if stale:
-            nodes = workspace.world.node_count
-            rows = workspace.log[self._cursor : workspace.log_length]
-            if not self._plain:
-                rows = np.unique(rows)
-            if stale <= _FEW_ROWS and self._plain:
-                for row in rows.tolist():
-                    self.scores[row] = self._score_row(row)
-            elif nodes <= _FEW_NODES or stale * 3 > nodes:
-                self.scores = self._score(None)
-            else:
-                self.scores[rows] = self._score(rows)
-            self._cursor = workspace.log_length
-        return self.scores
+        workspace, scores = self.workspace, self._scores
+        begin, end = self._cursor, workspace.log_length
+        if begin == end and scores is not None:
+            return scores
+        stale, nodes = end - begin, workspace.world.node_count
+        if scores is None or (nodes <= _FEW_NODES and stale > _FEW_ROWS) or stale * 3 > nodes:
+            scores = self._scores = self._score(None)
+        elif not self._plain:
+            rows = np.unique(workspace.log[begin:end])
+            scores[rows] = self._score(rows)
+        elif stale <= _FEW_ROWS:
+            for row in workspace.log[begin:end].tolist():
+                scores[row] = self._score_row(row)
+        else:
+            rows = workspace.log[begin:end]
+            scores[rows] = self._score(rows)
+        self._cursor = end
+        return scores
 
     def best(self) -> int:
         """The row of the best node for one task, lowest row first among equals; -1 when none can take it."""
@@ -180,7 +197,7 @@ class Candidates:
         if not len(scores):
             return -1
         row = int(scores.argmax())
-        return row if scores[row] >= 0.0 else -1
+        return row if scores.item(row) >= 0.0 else -1
 
     def pick_devices(self, row: int) -> list[int]:
         """Device rows for one task on this node: as a scorer wishes, else as `Workspace.pick_devices`."""
@@ -208,10 +225,11 @@ class Candidates:
         """Why this node: each part of its score and their weighted mean, in whole points, for the record."""
         parts: list[tuple[str, int]] = []
         total = weights = 0.0
-        for name, column, weight in self._columns:
-            points = column.points(column.column.item(row))
+        for name, part, weight in self._parts:
+            points = part.points_of(row)
             parts.append((name, round(points)))
-            total, weights = total + points * weight, weights + weight
+            total += points * weight
+            weights += weight
         for scorer, weight in self._outside_scorers:
             given = scorer.score(self.question, NodeView(self.workspace, np.array([row], dtype=np.int64)))
             if given is not None:
@@ -224,11 +242,21 @@ class Candidates:
     def _score(self, rows: Ints | None) -> Floats:
         """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
         closed = self._is_closed(rows)
+        if rows is None and closed.all():
+            return np.full(len(closed), NO)
+        if not self._summands:
+            self._summands = [part.summand(weight) for _, part, weight in self._parts]
         total: Any = None
-        for column, weight, table in self._summands:
-            values: Any = column.column if rows is None else column.column[rows]
-            part = column.points(values) * weight if table is None else table[values]
-            total = part if total is None else total + part
+        for column, table in self._summands:
+            part: Any = column if rows is None else column[rows]
+            if table is not None:
+                part = table[part]
+            elif rows is None and total is None:
+                part = part.copy()  # the live column is not ours to write to
+            if total is None:
+                total = part
+            else:
+                total += part
         if total is None:
             total = np.zeros(len(closed))
         if not self._plain:
@@ -260,19 +288,18 @@ class Candidates:
 
     def _score_row(self, row: int) -> float:
         """`_score` for one node, by the same arithmetic in the same order: caching changes nothing."""
-        if self._closed.item(row):
+        closed = self._closed is not None and self._closed.item(row)
+        if closed or (self._room is not None and (self._room.item(row) - self._need) & GUARDS != GUARDS):
             return NO
-        if self._room is not None:
-            need = self._need if self._needs is None else self._needs.item(row)
-            if (self._room.item(row) - need) & GUARDS != GUARDS:
-                return NO
         for room, need in self._rooms:
             if room.item(row) < need:
                 return NO
+        if not self._summands:
+            self._summands = [part.summand(weight) for _, part, weight in self._parts]
         total = 0.0
-        for column, weight, table in self._summands:
-            value: Any = column.column.item(row)
-            total += column.points(value) * weight if table is None else table.item(value)
+        for column, table in self._summands:
+            value: Any = column.item(row)
+            total += value if table is None else table.item(value)
         return total
 
 
@@ -281,11 +308,13 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
 
     One node when one can take all, else as few as can be, the last one the tightest that holds the rest.
     """
-    if shape in candidates.failed or not shape.is_possible:
+    if candidates.failed and shape in candidates.failed:
         return None
-    if shape.tasks == 1:
+    if shape.tasks == 1 and shape.nodes <= 1:
         row = candidates.best()
         chosen = [(row, 1)] if row >= 0 else None
+    elif not shape.is_possible:
+        return None
     else:
         chosen = _packed(candidates, candidates.slots(), shape)
     if chosen is None:
@@ -398,9 +427,9 @@ def _best_rows(rows: Ints, scores: Floats) -> list[int]:
 def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[Placement, ...]:
     """Hand out nodes and devices to every task, in rank order, from the workspace."""
     workspace, request = candidates.workspace, candidates.question.request
-    per_task = request.per_task
+    per_task, world = request.per_task, workspace.world
     millis = (per_task.gpu_millis if request.shares_gpu else GPU_MILLIS) if per_task.gpus else 0
-    node_ids, device_ids = workspace.world.snapshot.nodes.id, workspace.world.device_id_list
+    node_ids, device_ids = world.snapshot.nodes.id, world.device_id_list
     placements: list[Placement] = []
     for row, count in chosen:
         node_id = node_ids.item(row)
@@ -409,11 +438,11 @@ def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[P
             workspace.take(row, per_task, devices, millis)
             placements.append(
                 Placement(
-                    rank=len(placements),
-                    node_id=node_id,
-                    device_ids=tuple([device_ids[device] for device in devices]),
-                    gpu_millis=millis,
-                    numa=workspace.numa_of(devices),
+                    len(placements),
+                    node_id,
+                    tuple([device_ids[device] for device in devices]),
+                    millis,
+                    workspace.numa_of(devices),
                 )
             )
     return tuple(placements)

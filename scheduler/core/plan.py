@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from scheduler.core.reasons import ReasonCode
 Fact = tuple[str, int | str]
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """One task's place. `gpu_millis` is held of each device: 1000, a share, or 0 without devices."""
 
     rank: int
@@ -26,8 +25,7 @@ class Placement:
     numa: int = -1  # the one NUMA domain its devices are in; -1 = none, or several
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """One job that gets everything it asked for, now. All its tasks have the same amounts."""
 
     job_id: int

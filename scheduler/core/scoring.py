@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,81 +36,124 @@ class PicksDevice(Protocol):
         ...
 
 
+class Part(Protocol):
+    """A part of a score that a cache may read for single nodes."""
+
+    def points(self, rows: Ints | None) -> Floats:
+        """0..100 for each of these nodes (None = all), as of now."""
+        ...
+
+    def points_of(self, row: int) -> float:
+        """The same for one node."""
+        ...
+
+    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+        """A live column of the points times this weight; or of whole numbers, and a table of that for each."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoreColumn:
-    """A live column of the workspace, and how its values become points.
+class FixedPart(Part):
+    """Points that stay all cycle."""
 
-    As they are, or 100 minus them, or 100 where they reach `at_least` and 0 elsewhere.
-    """
+    column: Floats
 
-    column: Floats | Ints
-    at_least: int | None = None
+    def points(self, rows: Ints | None) -> Floats:
+        return self.column if rows is None else self.column.take(rows)
+
+    def points_of(self, row: int) -> float:
+        return float(self.column.item(row))
+
+    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+        return self.column * weight, None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LivePart(Part):
+    """Points that the workspace keeps up to date, or 100 minus them."""
+
+    workspace: Workspace
+    name: str
     flipped: bool = False
 
-    def points(self, values: Any) -> Any:
-        """The points of some values of the column: one number or an array, by the same arithmetic."""
-        if self.at_least is not None:
-            return (values >= self.at_least) * 100.0
-        return 100.0 - values if self.flipped else values
+    def points(self, rows: Ints | None) -> Floats:
+        column = self.workspace.points(self.name, flipped=self.flipped)
+        return column if rows is None else column.take(rows)
 
-    def table(self, weight: int, largest: int) -> Floats | None:
-        """Weighted points for every value from 0 on, where there are only two: a look-up is the cheapest step."""
-        if self.at_least is None:
-            return None
-        return np.where(np.arange(largest + 1) >= self.at_least, 100.0 * weight, 0.0)
+    def points_of(self, row: int) -> float:
+        return self.workspace.points_of(self.name, row, flipped=self.flipped)
+
+    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+        return self.workspace.points(self.name, flipped=self.flipped, weight=weight), None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Enough(Part):
+    """100 where a live column of whole numbers, none above `largest`, reaches `at_least`, and 0 elsewhere."""
+
+    column: Ints
+    at_least: int
+    largest: int
+
+    def points(self, rows: Ints | None) -> Floats:
+        values = self.column if rows is None else self.column.take(rows)
+        return np.where(values >= self.at_least, 100.0, 0.0)
+
+    def points_of(self, row: int) -> float:
+        return 100.0 if self.column.item(row) >= self.at_least else 0.0
+
+    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+        return self.column, np.where(np.arange(self.largest + 1) >= self.at_least, 100.0 * weight, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnScorer:
-    """A built-in scorer: it names its column, so that a cache may read single rows of it."""
+    """A built-in scorer: a cache may read single nodes of its part."""
 
     name: str
-    column: Callable[[Question, Workspace], ScoreColumn | None]
+    part: Callable[[Question, Workspace], Part | None]
 
     def score(self, request: Question, nodes: NodeView) -> Floats | None:
-        found = self.column(request, nodes.workspace)
-        if found is None:
-            return None
-        values = found.column if nodes.rows is None else found.column.take(nodes.rows)
-        return np.asarray(found.points(values), dtype=np.float64)
+        found = self.part(request, nodes.workspace)
+        return None if found is None else found.points(nodes.rows)
 
 
-def _tightness(question: Question, workspace: Workspace) -> ScoreColumn:
+def _tightness(question: Question, workspace: Workspace, *, flipped: bool = False) -> Part:
     """Least left over, so that large free pieces stay whole (N29, C19)."""
-    per_task = question.request.per_task
-    return ScoreColumn(workspace.tight_with_gpu if per_task.gpus else workspace.tight_without_gpu)
+    name = "tight_with_gpu" if question.request.per_task.gpus else "tight_without_gpu"
+    return LivePart(workspace, name, flipped)
 
 
-def _looseness(question: Question, workspace: Workspace) -> ScoreColumn:
+def _looseness(question: Question, workspace: Workspace) -> Part:
     """Most left over: the load is spread."""
-    return ScoreColumn(_tightness(question, workspace).column, flipped=True)
+    return _tightness(question, workspace, flipped=True)
 
 
-def _device_fit(question: Question, workspace: Workspace) -> ScoreColumn | None:
+def _device_fit(question: Question, workspace: Workspace) -> Part | None:
     """100 when all devices come from one NUMA domain (N18, N19), or a share from a device already shared."""
-    request = question.request
+    request, largest = question.request, workspace.largest_count
     if request.shares_gpu:
-        return ScoreColumn(workspace.gpu_features(request).partial, at_least=request.per_task.gpu_millis)
+        return Enough(workspace.gpu_features(request).partial, request.per_task.gpu_millis, largest)
     if request.per_task.gpus < 2:
         return None  # one device is always in one domain
-    return ScoreColumn(workspace.gpu_features(request).numa_best, at_least=request.per_task.gpus)
+    return Enough(workspace.gpu_features(request).numa_best, request.per_task.gpus, largest)
 
 
-def _spare_gpus(question: Question, workspace: Workspace) -> ScoreColumn | None:
+def _spare_gpus(question: Question, workspace: Workspace) -> Part | None:
     """Work without GPUs goes where the fewest are idle."""
-    return None if question.request.per_task.gpus else ScoreColumn(workspace.gpus_taken)
+    return None if question.request.per_task.gpus else LivePart(workspace, "gpus_taken")
 
 
-def _soft_taints(question: Question, workspace: Workspace) -> ScoreColumn | None:
+def _soft_taints(question: Question, workspace: Workspace) -> Part | None:
     """0 on a node whose PreferNoSchedule taint is not tolerated."""
     repelled = workspace.world.repelled(question.request.tolerations, hard=False)
-    return None if repelled is None else ScoreColumn(np.where(repelled, 0.0, 100.0))
+    return None if repelled is None else FixedPart(np.where(repelled, 0.0, 100.0))
 
 
-def _preferred(question: Question, workspace: Workspace) -> ScoreColumn | None:
+def _preferred(question: Question, workspace: Workspace) -> Part | None:
     """How much of what the job prefers the node meets, by weight."""
     wished, met = preferred(question.request, workspace)
-    return ScoreColumn(met * 100.0 / wished) if wished else None
+    return FixedPart(met * 100.0 / wished) if wished else None
 
 
 _ALL: Final[tuple[Scorer, ...]] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,95 +14,25 @@ from quotas.core.limits import charge
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.devices import (
+    DEVICE_BIT,
+    GUARDS,
+    MEMORY_BIT,
+    MOST_CPU,
+    MOST_DEVICES,
+    MOST_MEMORY,
+    GpuFeatures,
+    Room,
+    pick_whole,
+)
 from scheduler.core.world import World
 
 Floats = npt.NDArray[np.float64]
 
+#: A node before a trial: free CPU, memory and storage, what its devices hold, free GPU thousandths, tasks.
+_Before = tuple[int, int, int, list[int], int, int]
+
 _POINTS: Final = 100_000  # parts of a score are whole thousandths of a point before they become floats
-
-
-class GpuFeatures:
-    """For one (model, memory) wish: what each node could still give, kept up to date by `Workspace.take`."""
-
-    __slots__ = ("numa_best", "on_node", "partial", "room", "usable", "whole")
-
-    def __init__(self, world: World, used: Ints, *, model: str, memory_mib: int) -> None:
-        usable: Bools = world.gpu_matches(model, memory_mib) & world.device_healthy
-        idle = usable & (used == 0)
-        by_domain = np.bincount(
-            world.device_node[idle] * world.numa_count + world.device_numa[idle],
-            minlength=world.node_count * world.numa_count,
-        )
-        self.usable: list[bool] = usable.tolist()
-        self.on_node: list[int] = world.per_node(usable).tolist()
-        self.whole: Ints = world.per_node(idle)  # idle devices
-        self.numa_best: Ints = (
-            by_domain.reshape(world.node_count, world.numa_count).max(axis=1, initial=0).astype(np.int64)
-        )
-        self.partial: Ints = np.zeros(world.node_count, dtype=np.int64)  # most left of a shared device
-        shared = usable & (used > 0)
-        np.maximum.at(self.partial, world.device_node[shared], GPU_MILLIS - used[shared])
-        self.room: Ints = np.where(self.whole > 0, GPU_MILLIS, self.partial)  # most left of any device
-
-    def refresh(self, world: World, used: list[int], row: int) -> None:
-        """Count one node again."""
-        whole = partial = 0
-        domains = [0] * world.numa_count
-        usable, numa = self.usable, world.device_numa_list
-        for device in range(world.device_first[row], world.device_first[row + 1]):
-            if usable[device]:
-                taken = used[device]
-                if taken == 0:
-                    whole += 1
-                    domains[numa[device]] += 1
-                elif GPU_MILLIS - taken > partial:
-                    partial = GPU_MILLIS - taken
-        self.whole[row] = whole
-        self.numa_best[row] = max(domains)
-        self.partial[row] = partial
-        self.room[row] = GPU_MILLIS if whole else partial
-
-
-#: A row of `Room`: free CPU in 24 bits, memory in 26, devices in 10; above each a guard bit that is set.
-_MEMORY_BIT: Final = 25
-_DEVICE_BIT: Final = 52
-_MOST_CPU: Final = (1 << 24) - 1
-_MOST_MEMORY: Final = (1 << 26) - 1
-_MOST_DEVICES: Final = (1 << 10) - 1
-GUARDS: Final = 1 << 24 | 1 << 51 | 1 << 62
-
-
-class Room:
-    """What each node has free of CPU, memory and devices in one number, so that one subtraction compares all.
-
-    Subtract what is needed in the same fields: a field that is too small borrows from its guard bit, so
-    everything is there where all guards are still set.
-    """
-
-    __slots__ = ("column", "devices")
-
-    def __init__(self, workspace: Workspace, devices: Ints | None) -> None:
-        self.devices = devices  # a live column: idle devices, or most left of one; None = does not matter
-        self.column: Ints = (
-            np.maximum(workspace.free_cpu_millis, 0)
-            | np.maximum(workspace.free_memory_mib, 0) << _MEMORY_BIT
-            | (0 if devices is None else devices << _DEVICE_BIT)
-            | GUARDS
-        )
-
-    @staticmethod
-    def need(cpu_millis: int, memory_mib: int, devices: int) -> int:
-        """What to subtract. More than a field holds is as much as no node has."""
-        return (
-            min(cpu_millis, _MOST_CPU)
-            | min(memory_mib, _MOST_MEMORY) << _MEMORY_BIT
-            | min(devices, _MOST_DEVICES) << _DEVICE_BIT
-        )
-
-    @staticmethod
-    def never() -> int:
-        """What no node has."""
-        return _MOST_CPU
 
 
 @dataclass(slots=True)
@@ -115,11 +45,22 @@ class Trial:
         self.kept = True
 
 
+@dataclass(slots=True)
+class _View:
+    """Devices of a node that some wishes see alike, and the columns that say what is left of them."""
+
+    bits: int
+    features: list[GpuFeatures]
+    wholes: list[Ints]  # columns of `Room`s that count idle devices
+    shares: list[Ints]  # and of those that hold what is left of one
+
+
 class Workspace:
     """What is still free while a cycle hands things out. Only `take` and `take_limits` change it.
 
     `log` holds the row of every node touched, in order: whoever caches something per node keeps a
-    cursor into it and looks again only at the rows after the cursor.
+    cursor into it and looks again only at the rows after the cursor. Every amount is kept twice, as a
+    column and as a list: one number of a list is read and written several times faster.
     """
 
     def __init__(self, world: World) -> None:
@@ -129,7 +70,6 @@ class Workspace:
         self.free_memory_mib: Ints = nodes.memory_mib - nodes.used_memory_mib
         self.free_storage_mib: Ints = nodes.storage_mib - nodes.used_storage_mib
         self.device_used: Ints = world.device_used.copy()
-        self._device_used: list[int] = self.device_used.tolist()  # the same, for reads of one device
         self._features: dict[tuple[str, int], GpuFeatures] = {}
         healthy = np.where(world.device_healthy, GPU_MILLIS - self.device_used, 0)
         self.free_gpu_millis: Ints = np.zeros(world.node_count, dtype=np.int64)
@@ -139,6 +79,17 @@ class Workspace:
         self.gpu_capacity: Ints = world.per_node(world.device_healthy) * GPU_MILLIS
         self.tasks_on: Ints = np.bincount(world.allocation_node, minlength=world.node_count).astype(np.int64)
 
+        self._cpu: list[int] = self.free_cpu_millis.tolist()
+        self._memory: list[int] = self.free_memory_mib.tolist()
+        self._gpu: list[int] = self.free_gpu_millis.tolist()
+        self._tasks: list[int] = self.tasks_on.tolist()
+        self._device_used: list[int] = self.device_used.tolist()
+        #: Of each node, its devices that nobody holds, and those that are held in part.
+        self._idle: list[int] = world.bits_of(self.device_used == 0)
+        self._shared: list[int] = world.bits_of((self.device_used != 0) & (self.device_used < GPU_MILLIS))
+        self._views: dict[int, tuple[_View, ...]] = {}  # by node
+        self._alike: dict[tuple[int, ...], tuple[_View, ...]] = {}  # by what each wish sees of it
+
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)
         self._largest_gpu = max(
@@ -147,27 +98,24 @@ class Workspace:
         #: No count of devices, and no share of one, is larger.
         self.largest_count = max(self._largest_gpu, GPU_MILLIS)
         self._largest_gpu *= GPU_MILLIS
-        cpu = self.free_cpu_millis * _POINTS // self._largest_cpu
-        memory = self.free_memory_mib * _POINTS // self._largest_memory
-        gpu = self.free_gpu_millis * _POINTS // self._largest_gpu
-        #: 0..100, higher = less left over; the part that depends on the request is the same for every node.
-        self.tight_with_gpu: Floats = (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
-        self.tight_without_gpu: Floats = (_POINTS - (cpu + memory) // 2) / 1000
-        self.gpus_taken: Floats = (_POINTS - gpu) / 1000
+        self._points: dict[str, list[tuple[bool, int, Floats]]] = {}
 
         #: Whether every amount is small enough for `Room`: 16,000 cores, 64 TiB and 1,000 devices a node.
         self._packs = (
-            max(int(nodes.cpu_millis.max(initial=0)), int(self.free_cpu_millis.max(initial=0))) < _MOST_CPU
+            max(int(nodes.cpu_millis.max(initial=0)), int(self.free_cpu_millis.max(initial=0))) < MOST_CPU
             and max(int(nodes.memory_mib.max(initial=0)), int(self.free_memory_mib.max(initial=0)))
-            < _MOST_MEMORY
-            and self._largest_gpu < _MOST_DEVICES * GPU_MILLIS
+            < MOST_MEMORY
+            and self._largest_gpu < MOST_DEVICES * GPU_MILLIS
         )
         self._rooms: dict[tuple[str, int, bool] | None, Room] = {}
+        self._plain_room: Ints | None = None
         #: What scorers keep for as long as this workspace lives, by their own names.
         self.memo: dict[str, object] = {}
 
         self.log: Ints = np.zeros(1024, dtype=np.int64)
         self.log_length = 0
+        #: The nodes touched in each open trial, as they were before it.
+        self._trials: list[dict[int, _Before]] = []
 
         quotas, queues = snapshot.quotas, snapshot.queues
         self.quota_used: list[int] = quotas.used.tolist()
@@ -191,11 +139,14 @@ class Workspace:
     def gpu_features(self, request: RequestClass) -> GpuFeatures:
         """What nodes can still give of the devices this class may use."""
         key = (request.gpu_model, request.gpu_memory_mib)
-        if key not in self._features:
-            self._features[key] = GpuFeatures(
+        known = self._features.get(key)
+        if known is None:
+            known = self._features[key] = GpuFeatures(
                 self.world, self.device_used, model=request.gpu_model, memory_mib=request.gpu_memory_mib
             )
-        return self._features[key]
+            self._views.clear()
+            self._alike.clear()
+        return known
 
     def room(self, request: RequestClass) -> Room | None:
         """Free CPU, memory and devices of this class in one column; None when an amount is too large for it."""
@@ -207,27 +158,62 @@ class Workspace:
         if key not in self._rooms:
             features = self.gpu_features(request) if key else None
             devices = None if features is None else features.room if request.shares_gpu else features.whole
-            self._rooms[key] = Room(self, devices)
+            self._rooms[key] = Room(self.free_cpu_millis, self.free_memory_mib, devices)
+            self._views.clear()
+            self._alike.clear()
+            if key is None:
+                self._plain_room = self._rooms[key].column
         return self._rooms[key]
+
+    def points(self, name: str, *, flipped: bool = False, weight: int = 1) -> Floats:
+        """A live column of a score part times its weight; flipped, of 100 minus the part.
+
+        `tight_with_gpu` and `tight_without_gpu` are higher where less is left over (what depends on the
+        request is the same for every node), `gpus_taken` where fewer GPUs are idle.
+        """
+        columns = self._points.setdefault(name, [])
+        for known_flipped, known_weight, known in columns:
+            if (known_flipped, known_weight) == (flipped, weight):
+                return known
+        part = self._part(name, self.free_cpu_millis, self.free_memory_mib, self.free_gpu_millis)
+        points: Floats = (100.0 - part if flipped else part) * weight
+        columns.append((flipped, weight, points))
+        return points
+
+    def points_of(self, name: str, row: int, *, flipped: bool = False) -> float:
+        """That part of one node, as of now."""
+        part: float = self._part(name, self._cpu[row], self._memory[row], self._gpu[row])
+        return 100.0 - part if flipped else part
+
+    def _part(self, name: str, cpu: Any, memory: Any, gpu: Any) -> Any:
+        """A part of a score from what is free: columns, or the numbers of one node, by the same arithmetic."""
+        if name == "gpus_taken":
+            return (_POINTS - gpu * _POINTS // self._largest_gpu) / 1000
+        cpu, memory = cpu * _POINTS // self._largest_cpu, memory * _POINTS // self._largest_memory
+        if name == "tight_without_gpu":
+            return (_POINTS - (cpu + memory) // 2) / 1000
+        return (_POINTS - (2 * (gpu * _POINTS // self._largest_gpu) + cpu + memory) // 4) / 1000
 
     def charges(self, project_row: int, class_index: int, tasks: int) -> tuple[tuple[int, int], ...]:
         """(quota row, amount) of every enforced line a job of this shape counts on."""
         key = (project_row, class_index, tasks)
-        if key not in self._charges:
+        known = self._charges.get(key)
+        if known is None:
             quotas = self.world.snapshot.quotas
             per_task = self.world.snapshot.classes[class_index].per_task
-            amounts = (
+            amounts = [
                 (line, charge(quotas.resource[line], per_task, tasks))
                 for line in self.project_lines[project_row]
                 if quotas.enforce[line]
-            )
-            self._charges[key] = tuple((line, amount) for line, amount in amounts if amount > 0)
-        return self._charges[key]
+            ]
+            known = self._charges[key] = tuple([one for one in amounts if one[1] > 0])
+        return known
 
     def short_quota(self, charges: tuple[tuple[int, int], ...]) -> tuple[int, int] | None:
         """The first line without room for its amount."""
+        used, hard = self.quota_used, self.quota_hard
         for line, amount in charges:
-            if self.quota_used[line] + amount > self.quota_hard[line]:
+            if used[line] + amount > hard[line]:
                 return line, amount
         return None
 
@@ -253,26 +239,19 @@ class Workspace:
         wanted = request.per_task.gpus
         if not wanted:
             return []
-        usable, used = self.gpu_features(request).usable, self._device_used
-        devices = [
-            device
-            for device in range(self.world.device_first[row], self.world.device_first[row + 1])
-            if usable[device]
-        ]
+        first, bits = self.world.device_first[row], self.gpu_features(request).bits[row]
         if request.shares_gpu:
-            share = request.per_task.gpu_millis
-            return [max((d for d in devices if used[d] + share <= GPU_MILLIS), key=lambda d: (used[d], -d))]
-        domains: dict[int, list[int]] = {}
-        for device in devices:
-            if used[device] == 0:
-                domains.setdefault(self.world.device_numa_list[device], []).append(device)
-        local = [idle for idle in domains.values() if len(idle) >= wanted]
-        if local:
-            return min(local, key=lambda idle: (len(idle), idle[0]))[:wanted]
-        picked: list[int] = []
-        for idle in sorted(domains.values(), key=lambda idle: (-len(idle), idle[0])):
-            picked.extend(idle[: wanted - len(picked)])
-        return sorted(picked)
+            used, share = self._device_used, request.per_task.gpu_millis
+            fullest, most = -1, -1
+            while bits:
+                low = bits & -bits
+                device = first + low.bit_length() - 1
+                if most < used[device] <= GPU_MILLIS - share:
+                    fullest, most = device, used[device]
+                bits ^= low
+            return [fullest]
+        picked = pick_whole(bits & self._idle[row], self.world.domain_bits[row], wanted)
+        return [first + place for place in picked] if first else picked
 
     def numa_of(self, devices: list[int]) -> int:
         """The one domain all these devices are in; -1 when there is none."""
@@ -280,7 +259,10 @@ class Workspace:
         if not devices:
             return -1
         first = numa[devices[0]]
-        return first if all(numa[device] == first for device in devices) else -1
+        for device in devices:
+            if numa[device] != first:
+                return -1
+        return first
 
     def device_is_free(self, device: int, millis: int) -> bool:
         return self._device_used[device] + millis <= GPU_MILLIS
@@ -289,39 +271,26 @@ class Workspace:
 
     def take(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
         """Hand one task's amounts out on a node."""
-        self.tasks_on[row] += 1
-        self.free_cpu_millis[row] -= per_task.cpu_millis
-        self.free_memory_mib[row] -= per_task.memory_mib
-        if per_task.storage_mib:
-            self.free_storage_mib[row] -= per_task.storage_mib
+        if self._trials:
+            self._remember(row)
+        self._move(row, per_task, 1)
         if devices:
-            for device in devices:
-                self._device_used[device] += gpu_millis
-                self.device_used[device] = self._device_used[device]
-            self.free_gpu_millis[row] -= gpu_millis * len(devices)
-            for features in self._features.values():
-                if features.on_node[row]:
-                    features.refresh(self.world, self._device_used, row)
+            self._hold(row, devices, gpu_millis)
+            self._gpu[row] -= gpu_millis * len(devices)
+            self.free_gpu_millis[row] = self._gpu[row]
         self._touch(row)
 
     def give_back(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
         """The reverse of `take`, for a job that is thought away; only inside a trial: caches of what
         failed hold while capacity shrinks.
         """
-        self.tasks_on[row] -= 1
-        self.free_cpu_millis[row] += per_task.cpu_millis
-        self.free_memory_mib[row] += per_task.memory_mib
-        if per_task.storage_mib:
-            self.free_storage_mib[row] += per_task.storage_mib
-        for device in devices:
-            self._device_used[device] -= gpu_millis
-            self.device_used[device] = self._device_used[device]
-            if self.world.device_healthy[device]:
-                self.free_gpu_millis[row] += gpu_millis
+        self._remember(row)
+        self._move(row, per_task, -1)
         if devices:
-            for features in self._features.values():
-                if features.on_node[row]:
-                    features.refresh(self.world, self._device_used, row)
+            self._hold(row, devices, -gpu_millis)
+            healthy = self.world.device_healthy_list
+            self._gpu[row] += gpu_millis * sum([healthy[device] for device in devices])
+            self.free_gpu_millis[row] = self._gpu[row]
         self._touch(row)
 
     def give_back_limits(
@@ -365,46 +334,150 @@ class Workspace:
     @contextmanager
     def trial(self) -> Iterator[Trial]:
         """Try something: unless `keep()` is called, everything is as before on leaving."""
-        columns = (self.free_cpu_millis, self.free_memory_mib, self.free_storage_mib, self.device_used,
-                   self.free_gpu_millis, self.tasks_on)  # fmt: skip
-        saved = [column.copy() for column in columns]
         counts = (self.quota_used, self.queue_running, self.pool_used)
         saved_counts = [list(count) for count in counts]
         saved_arrays = dict(self.array_running)
-        mark = self.log_length
+        before: dict[int, _Before] = {}
+        self._trials.append(before)
         trial = Trial()
         try:
             yield trial
         finally:
+            self._trials.pop()
             if not trial.kept:
-                # In place: caches hold these very arrays.
-                for column, old in zip(columns, saved, strict=True):
-                    column[:] = old
-                for count, before in zip(counts, saved_counts, strict=True):
-                    count[:] = before
+                # In place: caches hold these very lists and columns.
+                for count, old in zip(counts, saved_counts, strict=True):
+                    count[:] = old
                 self.array_running = saved_arrays
-                self._device_used[:] = self.device_used.tolist()
-                for row in dict.fromkeys(self.log[mark : self.log_length].tolist()):
-                    for features in self._features.values():
-                        features.refresh(self.world, self._device_used, row)
-                    self._touch(row)  # what was cached during the trial is stale again
+                for row, was in before.items():
+                    self._restore(row, was)  # what was cached during the trial is stale again
+            elif self._trials:
+                for row, was in before.items():
+                    self._trials[-1].setdefault(row, was)
+
+    # Parts of those.
+
+    def _move(self, row: int, per_task: Resources, sign: int) -> None:
+        self._tasks[row] += sign
+        self.tasks_on[row] = self._tasks[row]
+        self._cpu[row] -= sign * per_task.cpu_millis
+        self.free_cpu_millis[row] = self._cpu[row]
+        self._memory[row] -= sign * per_task.memory_mib
+        self.free_memory_mib[row] = self._memory[row]
+        if per_task.storage_mib:
+            self.free_storage_mib[row] -= sign * per_task.storage_mib
+
+    def _hold(self, row: int, devices: list[int], millis: int) -> None:
+        """Let some devices of a node be held by so much more."""
+        first, held, column = self.world.device_first[row], self._device_used, self.device_used
+        idle, shared = self._idle[row], self._shared[row]
+        for device in devices:
+            used = held[device] = held[device] + millis
+            column[device] = used
+            bit = 1 << (device - first)
+            idle = idle & ~bit if used else idle | bit
+            shared = shared | bit if 0 != used < GPU_MILLIS else shared & ~bit
+        self._idle[row], self._shared[row] = idle, shared
+
+    def _set(self, row: int, cpu_millis: int, memory_mib: int, storage_mib: int, used: list[int]) -> None:
+        """Let a node have just this free, and its devices held so much."""
+        self._cpu[row], self._memory[row] = cpu_millis, memory_mib
+        self.free_cpu_millis[row], self.free_memory_mib[row] = cpu_millis, memory_mib
+        self.free_storage_mib[row] = storage_mib
+        for device, millis in enumerate(used, self.world.device_first[row]):
+            if millis != self._device_used[device]:
+                self._hold(row, [device], millis - self._device_used[device])
+
+    def _remember(self, row: int) -> None:
+        before = self._trials[-1]
+        if row not in before:
+            first, last = self.world.device_first[row], self.world.device_first[row + 1]
+            before[row] = (
+                self._cpu[row], self._memory[row], self.free_storage_mib.item(row),
+                self._device_used[first:last], self._gpu[row], self._tasks[row],
+            )  # fmt: skip
+
+    def _restore(self, row: int, was: _Before) -> None:
+        self._set(row, *was[:4])
+        self._gpu[row], self._tasks[row] = was[4:]
+        self.free_gpu_millis[row], self.tasks_on[row] = was[4:]
+        self._touch(row)
 
     def _touch(self, row: int) -> None:
-        cpu, memory = self.free_cpu_millis.item(row), self.free_memory_mib.item(row)
-        packed = (cpu if cpu > 0 else 0) | (memory if memory > 0 else 0) << _MEMORY_BIT | GUARDS
-        for room in self._rooms.values():
-            devices = room.devices
-            room.column[row] = packed if devices is None else packed | devices.item(row) << _DEVICE_BIT
-        cpu = cpu * _POINTS // self._largest_cpu
-        memory = memory * _POINTS // self._largest_memory
-        gpu = self.free_gpu_millis.item(row) * _POINTS // self._largest_gpu
-        self.tight_with_gpu[row] = (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
-        self.tight_without_gpu[row] = (_POINTS - (cpu + memory) // 2) / 1000
-        self.gpus_taken[row] = (_POINTS - gpu) / 1000
+        """Bring everything that is kept of this node up to date, and say that it changed."""
+        cpu, memory = self._cpu[row], self._memory[row]
+        packed = (cpu if cpu > 0 else 0) | (memory if memory > 0 else 0) << MEMORY_BIT | GUARDS
+        if self._plain_room is not None:
+            self._plain_room[row] = packed
+        idle, shared = self._idle[row], self._shared[row]
+        views = self._views.get(row)
+        for view in self._views_of(row) if views is None else views:
+            here = idle & view.bits
+            whole, partial = here.bit_count(), 0
+            if shared & view.bits:
+                partial = self._most_left(row, shared & view.bits)
+            best = whole
+            if whole > 1:
+                best = 0
+                for domain in self.world.domain_bits[row]:
+                    count = (here & domain).bit_count()
+                    if count > best:
+                        best = count
+            room = GPU_MILLIS if whole else partial
+            for features in view.features:
+                features.whole[row] = whole
+                features.numa_best[row] = best
+                features.partial[row] = partial
+                features.room[row] = room
+            for column in view.wholes:
+                column[row] = packed | whole << DEVICE_BIT
+            for column in view.shares:
+                column[row] = packed | room << DEVICE_BIT
+        if self._points:
+            cpu, memory = cpu * _POINTS // self._largest_cpu, memory * _POINTS // self._largest_memory
+            gpu = self._gpu[row] * _POINTS // self._largest_gpu
+            for name, columns in self._points.items():
+                if name == "tight_with_gpu":
+                    part = (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
+                elif name == "tight_without_gpu":
+                    part = (_POINTS - (cpu + memory) // 2) / 1000
+                else:
+                    part = (_POINTS - gpu) / 1000
+                for flipped, weight, points in columns:
+                    points[row] = (100.0 - part if flipped else part) * weight
         if self.log_length == len(self.log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
         self.log[self.log_length] = row
         self.log_length += 1
+
+    def _most_left(self, row: int, shared: int) -> int:
+        """The most that is left of one of these devices."""
+        used, first, most = self._device_used, self.world.device_first[row], 0
+        while shared:
+            low = shared & -shared
+            left = GPU_MILLIS - used[first + low.bit_length() - 1]
+            if left > most:
+                most = left
+            shared ^= low
+        return most
+
+    def _views_of(self, row: int) -> tuple[_View, ...]:
+        """What to keep up to date about this node's devices; nothing of wishes that none of them meets."""
+        bits = tuple([features.bits[row] for features in self._features.values()])
+        known = self._alike.get(bits)
+        if known is None:
+            views: dict[int, _View] = {}
+            for (key, features), seen in zip(self._features.items(), bits, strict=True):
+                if seen:
+                    view = views.setdefault(seen, _View(seen, [], [], []))
+                    view.features.append(features)
+                    for shares, columns in ((False, view.wholes), (True, view.shares)):
+                        room = self._rooms.get((*key, shares))
+                        if room is not None:
+                            columns.append(room.column)
+            known = self._alike[bits] = tuple(views.values())
+        self._views[row] = known
+        return known
 
 
 class NodeView:

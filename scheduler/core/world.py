@@ -17,6 +17,9 @@ from scheduler.core.snapshot import Snapshot
 
 _VENDORS: Final = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|instinct)-")
 
+#: Masks of devices up to here are sums of powers of two that a float holds exactly.
+_EXACT_BITS: Final = 51
+
 
 class World:
     """Row numbers in place of ids. Immutable once made; scratch state is in the workspace.
@@ -45,6 +48,7 @@ class World:
         ).tolist()
         self.device_id_list: list[int] = self.device_id.tolist()
         self.device_numa_list: list[int] = self.device_numa.tolist()
+        self.device_healthy_list: list[bool] = self.device_healthy.tolist()
         self.numa_count = int(self.device_numa.max(initial=0)) + 1
 
         self._repelled: dict[tuple[tuple[Toleration, ...], bool], Bools | None] = {}
@@ -226,6 +230,28 @@ class World:
         if key not in self._gpu_counts:
             self._gpu_counts[key] = self.per_node(self.gpu_matches(model, memory_mib))
         return self._gpu_counts[key]
+
+    def bits_of(self, devices: Bools) -> list[int]:
+        """Of each node, these devices as a mask: bit 0 is its first device."""
+        place = np.arange(len(devices)) - np.array(self.device_first, dtype=np.int64)[self.device_node]
+        if int(place.max(initial=0)) <= _EXACT_BITS:
+            weights = np.ldexp(1.0, place[devices])
+            sums = np.bincount(self.device_node[devices], weights=weights, minlength=self.node_count)
+            exact: list[int] = sums.astype(np.int64).tolist()
+            return exact
+        masks = [0] * self.node_count
+        for row, bit in zip(self.device_node[devices].tolist(), place[devices].tolist(), strict=True):
+            masks[row] |= 1 << bit
+        return masks
+
+    @cached_property
+    def domain_bits(self) -> list[tuple[int, ...]]:
+        """Of each node, a mask for each NUMA domain that it has devices in."""
+        numbers = np.unique(self.device_numa).tolist()
+        masks = [self.bits_of(self.device_numa == number) for number in numbers]
+        if not masks:
+            return [()] * self.node_count
+        return [tuple([mask for mask in of_node if mask]) for of_node in zip(*masks, strict=True)]
 
     def per_node(self, devices: Bools) -> Ints:
         """How many of these devices each node has."""

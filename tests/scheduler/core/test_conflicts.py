@@ -100,7 +100,7 @@ def test_a_gang_that_lost_one_node_leaves_the_other_to_the_next_start() -> None:
     world, plan = a_planned_world()
     later = plan.starts[1]
     crowded = replace(
-        plan, starts=(plan.starts[0], replace(later, placements=(replace(later.placements[0], node_id=1),)))
+        plan, starts=(plan.starts[0], later._replace(placements=(later.placements[0]._replace(node_id=1),)))
     )
 
     conflicts = find_conflicts(crowded, _cordon_one(world.snapshot), a_policy())
@@ -112,7 +112,7 @@ def test_two_starts_that_take_the_same_room_conflict_in_plan_order() -> None:
     world = a_world(nodes=[a_node("n1", gpus=1)], pending=[a_job("a", gpus=1), a_job("b", gpus=1)])
     start = plan_cycle(world.snapshot, a_policy()).starts[0]
 
-    conflicts = find_conflicts(Plan(starts=(start, replace(start, job_id=2))), world.snapshot, a_policy())
+    conflicts = find_conflicts(Plan(starts=(start, start._replace(job_id=2))), world.snapshot, a_policy())
 
     assert [(conflict.job_id, conflict.reason.value) for conflict in conflicts] == [
         (2, "WaitingForResources")

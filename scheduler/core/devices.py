@@ -1,0 +1,115 @@
+"""Devices: which of a node's devices are idle or shared, one bit each, and what wishes for a model can still get."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.world import World
+
+
+class GpuFeatures:
+    """For one (model, memory) wish: what each node could still give, kept up to date by the workspace."""
+
+    __slots__ = ("_usable", "bits", "numa_best", "partial", "room", "whole")
+
+    def __init__(self, world: World, used: Ints, *, model: str, memory_mib: int) -> None:
+        usable: Bools = world.gpu_matches(model, memory_mib) & world.device_healthy
+        idle = usable & (used == 0)
+        by_domain = np.bincount(
+            world.device_node[idle] * world.numa_count + world.device_numa[idle],
+            minlength=world.node_count * world.numa_count,
+        )
+        self._usable = usable
+        #: Of each node, its devices that count at all, working ones of the model.
+        self.bits: list[int] = world.bits_of(usable)
+        self.whole: Ints = world.per_node(idle)  # idle devices
+        self.numa_best: Ints = (
+            by_domain.reshape(world.node_count, world.numa_count).max(axis=1, initial=0).astype(np.int64)
+        )
+        self.partial: Ints = np.zeros(world.node_count, dtype=np.int64)  # most left of a shared device
+        shared = usable & (used > 0)
+        np.maximum.at(self.partial, world.device_node[shared], GPU_MILLIS - used[shared])
+        self.room: Ints = np.where(self.whole > 0, GPU_MILLIS, self.partial)  # most left of any device
+
+    @property
+    def usable(self) -> list[bool]:
+        """Of each device, whether it counts."""
+        usable: list[bool] = self._usable.tolist()
+        return usable
+
+
+def lowest(bits: int, count: int) -> list[int]:
+    """The positions of the lowest bits that are set, ascending."""
+    found: list[int] = []
+    while count:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+        count -= 1
+    return found
+
+
+def pick_whole(idle: int, domains: tuple[int, ...], wanted: int) -> list[int]:
+    """So many idle devices of a node: from the NUMA domain that they fill best, else from as few as can be.
+
+    Ties go to the domain with the lowest device.
+    """
+    best, fewest = 0, 1 << 30
+    for domain in domains:
+        here = idle & domain
+        count = here.bit_count()
+        if wanted <= count <= fewest and (count < fewest or here & -here < best & -best):
+            best, fewest = here, count
+    if best:
+        return lowest(best, wanted)
+    picked: list[int] = []
+    local = sorted((idle & domain for domain in domains), key=lambda here: (-here.bit_count(), here & -here))
+    for here in local:
+        picked.extend(lowest(here, min(here.bit_count(), wanted - len(picked))))
+    return sorted(picked)
+
+
+#: A row of `Room`: free CPU in 24 bits, memory in 26, devices in 10; above each a guard bit that is set.
+MEMORY_BIT: Final = 25
+DEVICE_BIT: Final = 52
+MOST_CPU: Final = (1 << 24) - 1
+MOST_MEMORY: Final = (1 << 26) - 1
+MOST_DEVICES: Final = (1 << 10) - 1
+GUARDS: Final = 1 << 24 | 1 << 51 | 1 << 62
+
+
+class Room:
+    """What each node has free of CPU, memory and devices in one number, so that one subtraction compares all.
+
+    Subtract what is needed in the same fields: a field that is too small borrows from its guard bit, so
+    everything is there where all guards are still set.
+    """
+
+    __slots__ = ("column",)
+
+    def __init__(self, cpu_millis: Ints, memory_mib: Ints, devices: Ints | None) -> None:
+        #: `devices` is what counts of them: idle ones, or most left of one; None = they do not matter.
+        self.column: Ints = (
+            np.maximum(cpu_millis, 0)
+            | np.maximum(memory_mib, 0) << MEMORY_BIT
+            | (0 if devices is None else devices << DEVICE_BIT)
+            | GUARDS
+        )
+
+    @staticmethod
+    def need(cpu_millis: int, memory_mib: int, devices: int) -> int:
+        """What to subtract. More than a field holds is as much as no node has."""
+        return (
+            min(cpu_millis, MOST_CPU)
+            | min(memory_mib, MOST_MEMORY) << MEMORY_BIT
+            | min(devices, MOST_DEVICES) << DEVICE_BIT
+        )
+
+    @staticmethod
+    def never() -> int:
+        """What no node has."""
+        return MOST_CPU
