@@ -7,6 +7,7 @@ from celery import shared_task
 
 from accounts.models import Project
 from quotas.services.limits import drifting_projects, sync_quota
+from quotas.services.shares import recount_shares
 
 log = structlog.get_logger(__name__)
 
@@ -27,3 +28,8 @@ def sync_project(project_id: int) -> None:
         log.warning(
             "quota_drift", project=project.slug, resource=drift.resource, was=drift.was, found=drift.found
         )
+
+
+@shared_task
+def recount() -> None:
+    recount_shares()

@@ -7,6 +7,16 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
+#: A weight of 0 would be a share of nothing: whoever has it could only starve.
+SHARE_RANGE = (1, 1_000_000)
+
+
+def _share_in_range() -> Q:
+    limits = Q(share_weight__range=SHARE_RANGE)
+    for name in ("share_soft_percent", "share_hard_percent"):
+        limits &= Q(**{f"{name}__isnull": True}) | Q(**{f"{name}__range": (1, 100)})
+    return limits
+
 
 @pghistory.track()
 class Organization(models.Model):
@@ -18,11 +28,16 @@ class Organization(models.Model):
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
     )
     created_at = models.DateTimeField(auto_now_add=True)
+    #: Its part of what its siblings have together (F9), and limits of it in percent of the site (F14).
+    share_weight = models.PositiveIntegerField(default=1)
+    share_soft_percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    share_hard_percent = models.PositiveSmallIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ["name", "id"]
         constraints = [
             models.CheckConstraint(name="organization_not_own_parent", condition=~Q(parent=F("id"))),
+            models.CheckConstraint(name="organization_share_range", condition=_share_in_range()),
         ]
 
     def __str__(self) -> str:
@@ -44,9 +59,13 @@ class Project(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     generation = models.PositiveIntegerField(default=1)
+    share_weight = models.PositiveIntegerField(default=1)
+    share_soft_percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    share_hard_percent = models.PositiveSmallIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ["name", "id"]
+        constraints = [models.CheckConstraint(name="project_share_range", condition=_share_in_range())]
 
     def __str__(self) -> str:
         return self.name
@@ -69,10 +88,15 @@ class Membership(models.Model):
     role = models.CharField(max_length=8, choices=ProjectRole, default=ProjectRole.MEMBER)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
+    #: This person's part of what the project's members have together.
+    share_weight = models.PositiveIntegerField(default=1)
 
     class Meta:
         ordering = ["project_id", "id"]
         constraints = [
+            models.CheckConstraint(
+                name="membership_share_range", condition=Q(share_weight__range=SHARE_RANGE)
+            ),
             models.UniqueConstraint(name="membership_once", fields=["user", "project"]),
             models.CheckConstraint(name="membership_role_known", condition=Q(role__in=ProjectRole.values)),
         ]

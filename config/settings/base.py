@@ -174,6 +174,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(3600),
         "options": {"queue": "default", "expire_seconds": 3600},
     },
+    "recount shares": {
+        "task": "quotas.tasks.recount",
+        "schedule": every(3600),
+        "options": {"queue": "default", "expire_seconds": 3600},
+    },
     "recount quotas": {
         "task": "quotas.tasks.sync_all",
         "schedule": every(300),
@@ -274,6 +279,17 @@ SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priori
 QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
 QUOTA_USAGE_SOURCE = "scheduler.services.quota_usage.HeldAllocations"
 PLAN_ALL_TASK = "scheduler.tasks.plan_all"
+SHARE_USAGE_SOURCE = "scheduler.state.share_use.HeldShares"
+# Fair share (V12, V13): how long past use counts (exponential, window, none), and what counts how much.
+MUSTER_FAIRSHARE_MODE = env.str("MUSTER_FAIRSHARE_MODE", default="exponential")
+MUSTER_FAIRSHARE_HALF_LIFE_SECONDS = env.int("MUSTER_FAIRSHARE_HALF_LIFE_SECONDS", default=24 * 3600)
+MUSTER_FAIRSHARE_WINDOW_SECONDS = env.int("MUSTER_FAIRSHARE_WINDOW_SECONDS", default=7 * 24 * 3600)
+MUSTER_FAIRSHARE_WEIGHTS = env.dict(
+    "MUSTER_FAIRSHARE_WEIGHTS", cast={"value": float}, default={"gpu": 1.0, "cpu": 0.0, "memory": 0.0}
+)
+MUSTER_FAIRSHARE_DOMINANT = env.bool("MUSTER_FAIRSHARE_DOMINANT", default=False)
+# One series a project: off where there are thousands of them.
+MUSTER_FAIRSHARE_METRICS = env.bool("MUSTER_FAIRSHARE_METRICS", default=False)
 K8S_QUOTA_NAMESPACE = env.str("K8S_QUOTA_NAMESPACE", default="wanllmdb-jobs")
 K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=False)
 SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")

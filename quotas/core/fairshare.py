@@ -112,7 +112,10 @@ def fair_tree(parent: Ints, weight: Ints, used: Floats) -> Standings:
     ratio = np.divide(total, all_used, out=np.zeros(count), where=all_used > 0)
     # share / ratio with one division: equal quotients of whole numbers are then equal to the last bit.
     level_share = np.divide(
-        weight * all_used, all_weight * total, out=np.where(share > 0, np.inf, 0.0), where=(share > 0) & (total > 0)
+        weight * all_used,
+        all_weight * total,
+        out=np.where(share > 0, np.inf, 0.0),
+        where=(share > 0) & (total > 0),
     )
     entitled = share.copy()
     for nodes in levels[1:]:

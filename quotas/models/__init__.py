@@ -5,6 +5,7 @@ from quotas.models.budget import Budget, BudgetPeriod, BudgetResource, OnSpent
 from quotas.models.drift import DriftFinding, DriftKind
 from quotas.models.ledger import LedgerEntry, PriceRow
 from quotas.models.quota import Provider, Quota, QuotaResource
+from quotas.models.share import ShareUsage
 
 __all__ = [
     "Alert",
@@ -21,4 +22,5 @@ __all__ = [
     "Provider",
     "Quota",
     "QuotaResource",
+    "ShareUsage",
 ]

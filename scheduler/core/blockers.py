@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from quotas.core.fairshare import HARD
 from quotas.core.limits import charge
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
@@ -41,6 +42,21 @@ def own_blockers(world: World) -> Iterator[tuple[Ints, Decision]]:
     for row in np.flatnonzero(queues.paused).tolist():
         why = decide(ReasonCode.QUEUE_STOPPED, queue=queues.name[row], text=queues.paused_text[row])
         yield np.flatnonzero(world.pending_queue == row), why
+    shares = snapshot.shares
+    if (shares.over == HARD).any():
+        share_row = world.pending_share
+        over = np.flatnonzero((share_row >= 0) & (shares.over[share_row] == HARD))
+        for rows, values in split(over, share_row[over]):
+            share = values[0]
+            yield (
+                rows,
+                decide(
+                    ReasonCode.FAIR_SHARE_BEHIND,
+                    owner=shares.owner[share],
+                    used_percent=int(shares.used_percent[share]),
+                    limit_percent=int(shares.limit_percent[share]),
+                ),
+            )
     early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
     for rows, values in split(early, pending.eligible_ms[early], pending.gate[early]):
         reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME

@@ -250,4 +250,5 @@ def _changed(snapshot: Snapshot, row: int, variant: _Variant) -> Snapshot:
         classes=(*snapshot.classes, variant.request), pending=replace(pending, **changed),
         running=snapshot.running, allocations=snapshot.allocations, reservations=snapshot.reservations,
         queues=snapshot.queues, projects=snapshot.projects, quotas=snapshot.quotas, pools=snapshot.pools,
+        shares=snapshot.shares,
     )  # fmt: skip

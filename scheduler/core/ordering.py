@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from quotas.core.fairshare import NOTHING, flat_share
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import own_blockers
 from scheduler.core.columns import Ints, rows_of
@@ -88,6 +89,8 @@ def factor(world: World, policy: Policy, name: str) -> Ints:
         return waited * _STEPS // cap
     if name == "size":
         return _cost(world) * _STEPS // max(GPU_MILLIS * len(world.device_id), 1)
+    if (of_tree := _tree_factor(world)) is not None:
+        return of_tree
     share = fair_share(snapshot.projects.share_weight, snapshot.projects.used_gpu_seconds)
     best = float(share.max(initial=0.0))
     scaled = (share / best * _STEPS).astype(np.int64) if best else np.zeros(len(share), dtype=np.int64)
@@ -96,15 +99,32 @@ def factor(world: World, policy: Policy, name: str) -> Ints:
 
 def fair_share(weight: Ints, used_gpu_seconds: Ints) -> Floats:
     """`weight / (usage + 1.0)` with the usage in GPU-hours (C4): the less was used, the sooner it is one's turn."""
-    return weight / (used_gpu_seconds / 3600 + 1.0)
+    return flat_share(weight, used_gpu_seconds / 3600)
+
+
+def _tree_factor(world: World) -> Ints | None:
+    """Everybody's factor in the tree of shares, 0 for who has passed a soft limit; None where shares are flat."""
+    shares, row = world.snapshot.shares, world.pending_share
+    if not len(shares) or (shares.factor < 0).any():
+        return None
+    known = np.where((row >= 0) & (shares.over[row] == NOTHING), shares.factor[row], 0)
+    return known.astype(np.int64)
 
 
 def _fairshare(world: World, _: Policy) -> tuple[Ints, ...]:
-    """The project that used least for its share first (Q11); within it, as they came in."""
+    """Who used least for their share first (Q11): the person in the tree, or the project where shares are flat.
+
+    Whoever has passed a soft limit goes after all others (F14); within one standing, as they came in.
+    """
+    shares, row = world.snapshot.shares, world.pending_share
+    submitted = world.snapshot.pending.submitted_ms
+    over = np.where(row >= 0, shares.over[row], NOTHING) if len(shares) else np.zeros_like(submitted)
+    if (of_tree := _tree_factor(world)) is not None:
+        return (over, -of_tree, submitted)
     projects = world.snapshot.projects
     share = fair_share(projects.share_weight, projects.used_gpu_seconds)
     rank = np.unique(-share, return_inverse=True)[1].astype(np.int64)
-    return (rank[world.pending_project], world.snapshot.pending.submitted_ms)
+    return (over, rank[world.pending_project], submitted)
 
 
 def _sjf(world: World, _: Policy) -> tuple[Ints, ...]:

@@ -26,6 +26,9 @@ TIE_BREAKERS: Final = ("eligible_ms", "submitted_ms", "-priority", "tasks", "tim
 #: What may add to a job's priority, each from 0 to 1 times its weight (`ordering.factors`).
 FACTORS: Final = ("priority", "queue", "age", "size", "fairshare")
 
+#: How fair share counts: as a tree where there is one ("auto"), by projects alone, or always as a tree.
+SHARES: Final = ("auto", "flat", "tree")
+
 #: Whose jobs take turns under "fair_queue".
 TENANTS: Final = ("project", "user")
 
@@ -71,6 +74,9 @@ class Policy:
     deadline. `backfill_scan` bounds how many jobs are tried in the gaps (0 = all);
     jobs above `backfill_max_priority` never pass others.
 
+    `shares` "auto": fair share follows the tree of organizations, projects and people where there is one, and the
+    projects alone where all of them stand side by side with members of equal weight. "flat", "tree": always so.
+
     `packing` "rack": a job over several nodes goes into one rack if one holds it, else into one zone, else
     anywhere; "zone" begins with the zone. It keeps nobody waiting.
 
@@ -89,6 +95,7 @@ class Policy:
     factors: tuple[tuple[str, int], ...] = ()
     age_cap_seconds: int = 7 * 24 * 3600
     tenant: str = "project"
+    shares: str = "auto"
     backfill: str = "none"
     backfill_order: str = "queue"
     backfill_promises: int = 16
@@ -106,6 +113,7 @@ class Policy:
             ("filter", self.filters, FILTERS),
             ("factor", tuple(name for name, _ in self.factors), FACTORS),
             ("tenant", (self.tenant,), TENANTS),
+            ("way to count shares", (self.shares,), SHARES),
             ("backfill", (self.backfill,), BACKFILLS),
             ("backfill order", (self.backfill_order,), BACKFILL_ORDERS),
         ):
@@ -128,6 +136,7 @@ OPTIONS: Final = (
     "factors",
     "age_cap_seconds",
     "tenant",
+    "shares",
     "backfill_order",
     "backfill_promises",
     "backfill_delay_seconds",
@@ -148,7 +157,7 @@ def options_of(written: Mapping[str, Any]) -> dict[str, Any]:
                     '"factors" is an object of whole numbers, such as {"age": 2, "priority": 10}'
                 )
             words[name] = tuple(sorted(value.items()))
-        elif type(value) is not (str if name in {"packing", "tenant", "backfill_order"} else int):
+        elif type(value) is not (str if name in {"packing", "tenant", "shares", "backfill_order"} else int):
             raise ValueError(f"the option {name!r} cannot be {value!r}")
         else:
             words[name] = value

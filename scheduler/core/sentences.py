@@ -228,6 +228,16 @@ def _waiting_for_preemption(facts: Facts) -> str:
     )
 
 
+def _fair_share_behind(facts: Facts) -> str:
+    if not _number(facts, "limit_percent"):
+        return "Projects that used less go first."
+    owner = _text(facts, "owner", "its project")
+    return (
+        f"{owner[:1].upper()}{owner[1:]} had {_number(facts, 'used_percent')} % of the site lately; its share "
+        f"may be {_number(facts, 'limit_percent')} % at most. It goes on as that use wears off."
+    )
+
+
 def _agent_unreachable(facts: Facts) -> str:
     count = _number(facts, "unreachable")
     return f"None of the nodes that could run it ({count:,}) answers."
@@ -255,7 +265,7 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ),
     ReasonCode.RATE_LIMITED: _rate_limited,
     ReasonCode.WAITING_FOR_QUOTA: _waiting_for_quota,
-    ReasonCode.FAIR_SHARE_BEHIND: lambda _: "Projects that used less go first.",
+    ReasonCode.FAIR_SHARE_BEHIND: _fair_share_behind,
     ReasonCode.WAITING_FOR_PREEMPTION: _waiting_for_preemption,
     ReasonCode.RESERVATION: _reservation,
     ReasonCode.TOPOLOGY_FRAGMENTED: _topology_fragmented,

@@ -181,6 +181,26 @@ class ProjectColumns(Columns):
 
 
 @dataclass(frozen=True, eq=False)
+class ShareColumns(Columns):
+    """How people stand in the tree of shares: of each person and project that matters here, and of every such
+    project with person 0, for those it does not know. Empty where shares are flat and nobody has a limit.
+    """
+
+    id: Ints = ints()  # share_key(project, user)
+    factor: Ints = ints(default=-1)  # millionths; -1 = shares are flat, their order follows the projects' use
+    over: Ints = ints(
+        default=0
+    )  # a limit of a share that was passed: NOTHING, SOFT, HARD of quotas.core.fairshare
+    owner: tuple[str, ...] = objects(default="")  # whose limit: "project vision"
+    used_percent: Ints = ints(default=0)  # of the site, over the time that counts
+    limit_percent: Ints = ints(default=0)
+
+
+def share_key(project_id: Ints, user_id: Ints) -> Ints:
+    return (project_id << 31) | user_id
+
+
+@dataclass(frozen=True, eq=False)
 class QuotaColumns(Columns):
     """Upper bounds on what may be in use at once.
 
@@ -227,6 +247,7 @@ class Snapshot:
     projects: ProjectColumns = field(default_factory=ProjectColumns)
     quotas: QuotaColumns = field(default_factory=QuotaColumns)
     pools: PoolColumns = field(default_factory=PoolColumns)
+    shares: ShareColumns = field(default_factory=ShareColumns)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -246,6 +267,7 @@ class Snapshot:
         projects: ProjectColumns | None = None,
         quotas: QuotaColumns | None = None,
         pools: PoolColumns | None = None,
+        shares: ShareColumns | None = None,
     ) -> Snapshot:
         """Sort every group, renumber the classes and check every reference.
 
@@ -271,6 +293,7 @@ class Snapshot:
             projects=(projects or ProjectColumns()).sorted_by_key(),
             quotas=(quotas or QuotaColumns()).sorted_by_key(),
             pools=(pools or PoolColumns()).sorted_by_key(),
+            shares=(shares or ShareColumns()).sorted_by_key(),
         )
         snapshot.check_references()
         return snapshot

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE, Requirement, Taint, Toleration
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.lifecycle import NodeState
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.snapshot import Snapshot, share_key
 
 _VENDORS: Final = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|instinct)-")
 
@@ -79,6 +79,17 @@ class World:
     @cached_property
     def pending_project(self) -> Ints:
         return rows_of(self.snapshot.projects.id, self.snapshot.pending.project_id, what="project")
+
+    @cached_property
+    def pending_share(self) -> Ints:
+        """The row of each pending job's share; that of its project for somebody not known there; -1 without any."""
+        pending, keys = self.snapshot.pending, self.snapshot.shares.id
+        found = np.full(len(pending), -1, dtype=np.int64)
+        for user in (np.zeros(len(pending), dtype=np.int64), pending.user_id) if len(keys) else ():
+            wanted = share_key(pending.project_id, user)
+            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            found = np.where(keys[place] == wanted, place, found)
+        return found
 
     @cached_property
     def allocation_node(self) -> Ints:

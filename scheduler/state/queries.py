@@ -166,7 +166,7 @@ FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
 """
 
 PROJECTS: Final = """
-SELECT project.id, project.slug,
+SELECT project.id, project.slug, project.share_weight,
     coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
             - coalesce(attempt.started_at, attempt.scheduled_at)) * job.tasks
             * CASE WHEN job.gpu_millis > 0 THEN job.gpu_millis ELSE job.gpus * 1000 END / 1000)
@@ -176,18 +176,13 @@ SELECT project.id, project.slug,
 FROM accounts_project project WHERE project.id = ANY(%s::bigint[]) ORDER BY project.id
 """
 
-#: GPU-seconds of each project in the last 7 days; what was used a day earlier counts half (C2). The integral of
-#: 2^(-age / half-life) over the time something was held, in closed form.
-USAGE: Final = """
-SELECT job.project_id, floor(sum(allocation.gpu_millis / 1000.0 * %s / ln(2) * (
-    power(2, -greatest(extract(epoch FROM now() - coalesce(allocation.released_at, now())), 0) / %s)
-    - power(2, -least(extract(epoch FROM now() - allocation.held_at), %s) / %s))))::bigint
-FROM scheduler_allocation allocation
-    JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
-    JOIN scheduler_job job ON job.number = attempt.job_id
-WHERE job.project_id = ANY(%s::bigint[]) AND allocation.gpu_millis > 0
-    AND coalesce(allocation.released_at, now()) > now() - make_interval(secs => %s)
-GROUP BY job.project_id
+#: Whether all open projects stand side by side, their members with equal weight; and whether any share has a limit.
+SHARE_SHAPE: Final = """
+SELECT (SELECT count(DISTINCT organization_id) <= 1 FROM accounts_project WHERE active)
+        AND NOT EXISTS (SELECT FROM accounts_membership WHERE share_weight <> 1),
+    EXISTS (SELECT FROM accounts_project WHERE share_soft_percent IS NOT NULL OR share_hard_percent IS NOT NULL)
+        OR EXISTS (SELECT FROM accounts_organization
+            WHERE share_soft_percent IS NOT NULL OR share_hard_percent IS NOT NULL)
 """
 
 QUOTAS: Final = """

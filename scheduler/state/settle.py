@@ -12,6 +12,8 @@ from typing import Any, Final
 from django.db import connection, transaction
 from django.utils import timezone
 
+from quotas.services.shares import count_use
+from quotas.sharing import Held
 from scheduler import outbox
 from scheduler.core.lifecycle import (
     ENDED_ATTEMPT,
@@ -93,11 +95,12 @@ def settle_many(
         a.id: judge(facts[a.id], a.stop_reason, tasks.get(a.id, []), lost_text=lost.get(a.id, ""))
         for a in attempts
     }
-    freed = _release([a.id for a in attempts], at)
+    freed, held = _release(attempts, at)
     _lower_quotas(attempts, freed)
     _write_attempts(verdicts, at)
     _write_jobs(attempts, verdicts, at)
     _write_events(attempts, verdicts, at)
+    count_use(held)
     _tell(attempts, freed, at)
     return [Settled(a.id, a.job.number, verdicts[a.id]) for a in attempts]
 
@@ -190,18 +193,28 @@ def _facts(attempts: list[_Attempt]) -> dict[int, JobFacts]:
 # ---------------------------------------------------------------- give back
 
 
-def _release(attempt_ids: list[int], at: datetime) -> dict[int, list[int]]:
-    """Free nodes and devices; answers what each attempt held: cpu, memory, storage and GPU thousandths."""
+def _release(attempts: list[_Attempt], at: datetime) -> tuple[dict[int, list[int]], list[Held]]:
+    """Free nodes and devices.
+
+    Answers what each attempt held (cpu, memory, storage and GPU thousandths), and what each task held how long.
+    """
+    attempt_ids = [a.id for a in attempts]
+    jobs = {a.id: a.job for a in attempts}
     rows = _run(
         "UPDATE scheduler_allocation SET released_at = greatest(%s, held_at)"
         " WHERE attempt_id = ANY(%s) AND released_at IS NULL"
-        " RETURNING attempt_id, node_id, cpu_millis, memory_mib, storage_mib, gpu_millis, device_ids",
+        " RETURNING attempt_id, node_id, cpu_millis, memory_mib, storage_mib, gpu_millis, device_ids,"
+        " extract(epoch FROM held_at)::float8, extract(epoch FROM released_at)::float8",
         [at, attempt_ids],
     )
     held: dict[int, list[int]] = {attempt_id: [0, 0, 0, 0] for attempt_id in attempt_ids}
     nodes: dict[int, list[int]] = {}
     devices: Counter[int] = Counter()
-    for attempt_id, node_id, *amounts, device_ids in rows:
+    spans: list[Held] = []
+    for attempt_id, node_id, *amounts, device_ids, start, end in rows:
+        job = jobs[attempt_id]
+        cpu, memory, _, gpu = amounts
+        spans.append(Held(job.project_id, job.user_id, start, end, gpu / 1000, cpu / 1000, memory / 1024))
         node = nodes.setdefault(node_id, [0, 0, 0, 0])
         for position, amount in enumerate(amounts):
             held[attempt_id][position] += amount
@@ -223,7 +236,7 @@ def _release(attempt_ids: list[int], at: datetime) -> dict[int, list[int]]:
             " FROM unnest(%s::bigint[], %s::int[]) AS l(id, millis) WHERE d.id = l.id",
             [list(devices), list(devices.values())],
         )
-    return held
+    return held, spans
 
 
 #: Quota resources in the order of what `_release` answers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -41,7 +41,7 @@ from scheduler.core.snapshot import (
     Snapshot,
 )
 from scheduler.core.standing import Preemption
-from scheduler.state import queries
+from scheduler.state import queries, sharing
 from scheduler.state.sql import Rows, int_array, run, select_together
 
 #: Tie-breakers as profiles name them, and the columns they are.
@@ -91,12 +91,20 @@ def load_snapshot(
         pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
         running = _running(live, table)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
-        projects, quotas = select_together(
+        projects, quotas, shape = select_together(
             (queries.PROJECTS, [int_array(met)]),
             (queries.QUOTAS.format(bounded="AND quota.hard IS NOT NULL", lock=""), [int_array(met)]),
+            (queries.SHARE_SHAPE, []),
         )
         policy = policy_of(cluster)
-        charged = _with_usage(project_columns(projects, quotas), policy)
+        charged, shares = sharing.with_shares(
+            project_columns(projects, quotas),
+            pending,
+            policy,
+            at_ms=cluster.now_ms,
+            flat=shape[0][0],
+            limited=shape[0][1],
+        )
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
@@ -110,6 +118,7 @@ def load_snapshot(
         projects=charged,
         quotas=quota_columns(quotas),
         pools=_pools(nodes, held),
+        shares=shares,
     )
     return Loaded(cluster_id, cluster.backend, snapshot, policy, told)
 
@@ -201,11 +210,6 @@ def same_kind(marks: Ints, others: Ints) -> Bools:
 # ------------------------------------------------------------------ the cluster and its policy
 
 
-#: Fair share forgets: half of it in a day, all of it in a week (C2).
-HALF_LIFE_SECONDS: Final = 24 * 3600
-WINDOW_SECONDS: Final = 7 * 24 * 3600
-
-
 class ClusterRow(NamedTuple):
     """The row of a cluster with its profile, and the moment of the picture."""
 
@@ -248,15 +252,6 @@ def policy_of(cluster: ClusterRow) -> Policy:
         backfill=cluster.backfill or "none",
         **options_of(json.loads(cluster.options or "{}")),
     )
-
-
-def _with_usage(projects: ProjectColumns, policy: Policy) -> ProjectColumns:
-    """What each project has used, where the order of jobs depends on it."""
-    if policy.name != "fairshare" and not any(name == "fairshare" for name, _ in policy.factors):
-        return projects
-    half, window = HALF_LIFE_SECONDS, WINDOW_SECONDS
-    used = dict(run(queries.USAGE, [half, half, window, half, int_array(projects.id.tolist()), window]))
-    return replace(projects, used_gpu_seconds=[used.get(number, 0) for number in projects.id.tolist()])
 
 
 def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> Preemption:
@@ -464,7 +459,10 @@ def project_columns(rows: Rows, quotas: Rows) -> ProjectColumns:
     lines: dict[int, list[int]] = {}
     for quota in _bounded(quotas):
         lines.setdefault(quota[-1], []).append(quota[0])
-    return ProjectColumns.from_rows((id_, name, tuple(lines.get(id_, ())), lost) for id_, name, lost in rows)
+    return ProjectColumns.from_rows(
+        ((id_, name, tuple(lines.get(id_, ())), *rest) for id_, name, *rest in rows),
+        ("id", "name", "quota_line_ids", "share_weight", "lost_gpu_seconds"),
+    )
 
 
 def quota_columns(rows: Rows) -> QuotaColumns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -53,11 +54,9 @@ def test_no_pattern_of_ticks_changes_what_counts(
 ) -> None:
     start, end = NOW - ago - lasted, NOW - ago
     marks = [start, *sorted(start + cut * lasted for cut in cuts), end]
-    pieces = tally(decay, *((amount, a, b) for a, b in zip(marks, marks[1:], strict=False)))
+    pieces = tally(decay, *((amount, a, b) for a, b in itertools.pairwise(marks)))
 
-    assert pieces.used(NOW) == pytest.approx(
-        tally(decay, (amount, start, end)).used(NOW), rel=1e-9, abs=1e-6
-    )
+    assert pieces.used(NOW) == pytest.approx(tally(decay, (amount, start, end)).used(NOW), rel=1e-9, abs=1e-6)
     assert pieces.used(NOW) == pytest.approx(decay.used(amount, start, end, NOW), rel=1e-9, abs=1e-6)
 
 

@@ -22,7 +22,9 @@ def trees(draw: st.DrawFn) -> Nodes:
         parent = draw(st.integers(-1, row - 1))
         nodes.append((parent, draw(st.integers(0, 3)), draw(st.sampled_from([0, 0, 1, 2, 3, 7, 100]))))
     groups = {parent for parent, _, _ in nodes}
-    return [(parent, weight, 0 if row in groups else used) for row, (parent, weight, used) in enumerate(nodes)]
+    return [
+        (parent, weight, 0 if row in groups else used) for row, (parent, weight, used) in enumerate(nodes)
+    ]
 
 
 def standings(nodes: Nodes):

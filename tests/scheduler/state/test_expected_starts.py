@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from quotas.services.shares import recount_shares
 from scheduler.core.lifecycle import JobState
 from scheduler.state.snapshots import load_snapshot
 from scheduler.state.statements import expect_starts
@@ -64,6 +65,7 @@ def test_use_of_a_day_ago_counts_half_and_of_eight_days_ago_not_at_all() -> None
             device_ids=[], held_at=ended - timedelta(seconds=600), released_at=ended,
         )  # fmt: skip
 
+    assert recount_shares() > 0
     projects = load_snapshot(cluster_id=world.cluster.pk).snapshot.projects
 
     used = projects.used_gpu_seconds[projects.id.tolist().index(job.project_id)]

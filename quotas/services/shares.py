@@ -1,0 +1,210 @@
+"""Changes of what fair share reads: use as attempts end, weights and limits by people, and the recount."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import structlog
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, FieldProblem, InvalidInput
+from accounts.models import Membership, Organization, Project, User
+from accounts.models.project import SHARE_RANGE
+from accounts.services import audit
+from quotas import outbox
+from quotas.core.decay import Decay, parts_of
+from quotas.sharing import Held, share_rules, share_source
+
+log = structlog.get_logger(__name__)
+
+Slice = tuple[int, int, int]  # project, user, epoch seconds at which it begins
+Amounts = list[float]  # seconds of GPUs, cores, GiB; then the same decayed
+
+_ADD: Final = """
+INSERT INTO quotas_shareusage AS kept (project_id, user_id, starts_at,
+    gpu_seconds, cpu_seconds, memory_gib_seconds, gpu_decayed, cpu_decayed, memory_decayed)
+SELECT project, person, to_timestamp(starts), gpu, cpu, memory, gpu_left, cpu_left, memory_left
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::float8[], %s::float8[], %s::float8[],
+    %s::float8[], %s::float8[], %s::float8[])
+    AS added(project, person, starts, gpu, cpu, memory, gpu_left, cpu_left, memory_left)
+ON CONFLICT (project_id, user_id, starts_at) DO UPDATE SET
+    gpu_seconds = kept.gpu_seconds + excluded.gpu_seconds,
+    cpu_seconds = kept.cpu_seconds + excluded.cpu_seconds,
+    memory_gib_seconds = kept.memory_gib_seconds + excluded.memory_gib_seconds,
+    gpu_decayed = kept.gpu_decayed + excluded.gpu_decayed,
+    cpu_decayed = kept.cpu_decayed + excluded.cpu_decayed,
+    memory_decayed = kept.memory_decayed + excluded.memory_decayed
+"""
+
+
+def count_use(held: Iterable[Held]) -> None:
+    """Add what has just ended; part of the transaction that ends it. Slices are locked in one fixed order."""
+    _add(_slices(held, share_rules()[0]))
+
+
+def _slices(held: Iterable[Held], decay: Decay) -> dict[Slice, Amounts]:
+    found: dict[Slice, Amounts] = {}
+    for one in held:
+        for part in parts_of(one.start, one.end, decay):
+            sums = found.setdefault((one.project_id, one.user_id, part.starts), [0.0] * 6)
+            for place, amount in enumerate((one.gpus, one.cores, one.memory_gib)):
+                sums[place] += amount * part.seconds
+                sums[place + 3] += amount * part.decayed
+    return found
+
+
+def _add(slices: Mapping[Slice, Amounts]) -> None:
+    if not slices:
+        return
+    rows = [(*key, *amounts) for key, amounts in sorted(slices.items())]
+    with connection.cursor() as cursor:
+        cursor.execute(_ADD, [list(column) for column in zip(*rows, strict=True)])
+
+
+# ------------------------------------------------------------------ the recount
+
+#: One recount at a time, of all processes: two would both repair the same difference.
+_RECOUNT_LOCK: Final = 0x73686172
+#: What sums of floats may differ by for being added in another order.
+_NOISE: Final = 1e-6
+
+_KEPT: Final = """
+SELECT project_id, user_id, extract(epoch FROM starts_at)::bigint,
+    gpu_seconds, cpu_seconds, memory_gib_seconds, gpu_decayed, cpu_decayed, memory_decayed
+FROM quotas_shareusage WHERE starts_at >= to_timestamp(%s)
+"""
+
+
+def recount_shares() -> int:
+    """Compare the slices of the window with what was really held, and repair them; answers how many were wrong.
+
+    Nothing is locked against settling: one picture of the database has both the slices and what they are made
+    from, for they change in the same transactions, and the repair adds the difference that was seen.
+    """
+    decay, _ = share_rules()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_RECOUNT_LOCK])
+        if not cursor.fetchone()[0]:
+            return 0
+        try:
+            return _recount(decay)
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [_RECOUNT_LOCK])
+
+
+def _recount(decay: Decay) -> int:
+    at = timezone.now().timestamp()
+    since = Decay(window_seconds=decay.window_seconds).edge(at)
+    with transaction.atomic(), connection.cursor() as cursor:
+        if len(connection.savepoint_ids) == 0:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute(_KEPT, [since])
+        kept = {(row[0], row[1], row[2]): row[3:] for row in cursor.fetchall()}
+        made = _slices(share_source().ended_since(since), decay)
+    found = {key: sums for key, sums in made.items() if key[2] >= since}
+    wrong: dict[Slice, Amounts] = {}
+    for key in found.keys() | kept.keys():
+        now, right = kept.get(key, (0.0,) * 6), found.get(key, [0.0] * 6)
+        less = [b - a for a, b in zip(now, right, strict=True)]
+        if any(abs(d) > 1e-3 + _NOISE * abs(b) for d, b in zip(less, right, strict=True)):
+            wrong[key] = less
+    if wrong:
+        with transaction.atomic():
+            _add(wrong)
+        log.warning("share_drift", slices=len(wrong), gpu_seconds=round(sum(d[0] for d in wrong.values()), 3))
+        outbox.wake_planners()
+    return len(wrong)
+
+
+# ------------------------------------------------------------------ weights and limits
+
+Subject = Organization | Project | Membership
+#: What may be changed of each kind.
+_EDITABLE: Final = {
+    Organization: ("share_weight", "share_soft_percent", "share_hard_percent"),
+    Project: ("share_weight", "share_soft_percent", "share_hard_percent"),
+    Membership: ("share_weight",),
+}
+
+
+@transaction.atomic
+def set_share(
+    *,
+    subject: Subject,
+    changes: Mapping[str, int | None],
+    by: User,
+    reason: str,
+    seen: Mapping[str, int | None] | None = None,
+) -> Subject:
+    """Change a weight, or the limits of a share; `seen` are the values that the person looked at.
+
+    Operators change those of organizations and projects, leads also the weights of their own members. Raises
+    Conflict (412) with the present values when somebody has changed them since they were seen.
+    """
+    if not permissions.may(by, "operate"):
+        permissions.require(by, "manage" if isinstance(subject, Membership) else "operate", _thing(subject))
+    kind = type(subject)
+    reason = reason.strip()
+    _check(kind, changes, reason)
+    row = kind.objects.select_for_update(no_key=True, of=("self",)).get(pk=subject.pk)
+    now = {name: getattr(row, name) for name in _EDITABLE[kind]}
+    stale = {name: value for name, value in now.items() if seen and name in seen and seen[name] != value}
+    if stale:
+        raise Conflict(
+            f"Somebody changed the share of {_named(row)} while you were looking at it.",
+            code="stale",
+            status=412,
+            way_out="Look at the present values, then send your change again.",
+            extra={"current": now},
+        )
+    new = now | dict(changes)
+    soft, hard = new.get("share_soft_percent"), new.get("share_hard_percent")
+    if soft is not None and hard is not None and soft > hard:
+        message = f"The soft limit ({soft} %) would be above the hard one ({hard} %)."
+        raise InvalidInput(message, problems=[FieldProblem("share_soft_percent", message)])
+    before, after = audit.changed(now, new)
+    if after:
+        more = {"generation": F("generation") + 1} if kind is Project else {}
+        kind.objects.filter(pk=row.pk).update(**after, **more)
+        for name, value in after.items():
+            setattr(row, name, value)
+        outbox.wake_planners()
+        project = row if isinstance(row, Project) else getattr(row, "project", None)
+        audit.record(
+            by=by, action="share.set", thing=row, before=before, after=after, reason=reason, project=project
+        )
+    return row
+
+
+def _thing(subject: Subject) -> Any:
+    return subject.project if isinstance(subject, Membership) else subject
+
+
+def _named(subject: Subject) -> str:
+    return subject.user.username if isinstance(subject, Membership) else str(subject)
+
+
+def _check(kind: type[Subject], changes: Mapping[str, int | None], reason: str) -> None:
+    problems = []
+    if not reason:
+        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+    if not changes:
+        problems.append(FieldProblem("", "Name the weight or a limit to change.", "required"))
+    for name, value in changes.items():
+        if name not in _EDITABLE[kind]:
+            problems.append(FieldProblem(name, f"A {kind._meta.verbose_name} has no {name[:40]!r}."))
+        elif name == "share_weight":
+            if type(value) is not int or not SHARE_RANGE[0] <= value <= SHARE_RANGE[1]:
+                problems.append(
+                    FieldProblem(
+                        name, f"A weight is a whole number from {SHARE_RANGE[0]} to {SHARE_RANGE[1]:,}."
+                    )
+                )
+        elif value is not None and (type(value) is not int or not 1 <= value <= 100):
+            problems.append(FieldProblem(name, "A limit is a percent of the site, 1 to 100, or nothing."))
+    if problems:
+        raise InvalidInput(problems[0].message, problems=problems)
