@@ -110,9 +110,10 @@ def _a_cluster_of_our_own() -> tuple[Cluster, Queue, HeldLease]:
     """Machines without agents, and the lease on them: the portal's own planner keeps its hands off."""
     from scheduler.models import Cluster, Device, Node
     from scheduler.state import leases
+    from scheduler.state.holders import new_holder
 
     cluster = Cluster.objects.create(name="bench", slug="bench")
-    lease = leases.acquire(leases.cluster_scope(cluster.pk), holder=leases.new_holder(), seconds=3600)
+    lease = leases.acquire(leases.cluster_scope(cluster.pk), holder=new_holder(), seconds=3600)
     assert lease is not None
     nodes = Node.objects.bulk_create(
         Node(

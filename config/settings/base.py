@@ -290,6 +290,12 @@ MUSTER_FAIRSHARE_WEIGHTS = env.dict(
 MUSTER_FAIRSHARE_DOMINANT = env.bool("MUSTER_FAIRSHARE_DOMINANT", default=False)
 # One series a project: off where there are thousands of them.
 MUSTER_FAIRSHARE_METRICS = env.bool("MUSTER_FAIRSHARE_METRICS", default=False)
+#: What is set aside at a time for a job without any time limit.
+LEDGER_OPEN_HOLD_SECONDS = env.int("LEDGER_OPEN_HOLD_SECONDS", default=3600)
+#: Whose used time is given back: "lost" (its node went silent), "preempted" (it was stopped for others).
+LEDGER_FORGIVES = env.list("LEDGER_FORGIVES", default=["lost"])
+#: What the millionths of prices and money budgets are millionths of.
+LEDGER_CURRENCY = env.str("LEDGER_CURRENCY", default="EUR")
 K8S_QUOTA_NAMESPACE = env.str("K8S_QUOTA_NAMESPACE", default="wanllmdb-jobs")
 K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=False)
 SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import structlog
+from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from scheduler import outbox
@@ -22,8 +23,9 @@ from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
-from scheduler.state import leases, snapshots, statements
+from scheduler.state import leases, ledger, snapshots, statements
 from scheduler.state.leases import HeldLease
+from scheduler.state.ledger import Books
 from scheduler.state.sql import run_together
 
 log = structlog.get_logger(__name__)
@@ -89,6 +91,9 @@ class _Writer:
     cycle_id: int | None
     at: datetime
     node_names: Mapping[int, str] = field(default_factory=dict)
+    gpu_models: Mapping[int, str] = field(default_factory=dict)  # of each device
+    hold_seconds: Mapping[int, int] = field(default_factory=dict)  # of each job
+    books: Books = field(default_factory=Books)
 
 
 def apply_starts(
@@ -105,7 +110,7 @@ def apply_starts(
     """Write the starts that still hold; call it inside a transaction, which may hold the recording too.
 
     1. The term is checked and cannot be taken over until the transaction ends.
-    2. The rows of the plan are locked in one order: queues, nodes, devices, quotas, jobs.
+    2. The rows of the plan are locked in one order: queues, nodes, devices, quotas, budget periods, jobs.
     3. Every start is decided again on the fresh rows by the planner's own predicates.
     4. What holds is written, one statement a table; a job is whole or not at all.
     5. Should a constraint still refuse, only the start that broke it stays out.
@@ -119,14 +124,20 @@ def apply_starts(
     if not plan.starts:
         stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
         return Applied((), tuple(unstopped), tuple(stopped))
-    fresh = _lock(plan, cluster_id)
+    fresh, books = _lock(plan, cluster_id)
     conflicts = {
         conflict.job_id: Refusal(conflict.job_id, conflict.reason.value, _why(conflict))
         for conflict in find_conflicts(plan, fresh, policy, plugins)
     }
     wanted = [start for start in plan.starts if start.job_id not in conflicts]
-    names = dict(zip(fresh.nodes.id.tolist(), fresh.nodes.name, strict=True))
-    started, broken = _write(wanted, _Writer(backend, cycle_id, at, names))
+    writer = _Writer(
+        backend, cycle_id, at,
+        node_names=dict(zip(fresh.nodes.id.tolist(), fresh.nodes.name, strict=True)),
+        gpu_models=dict(zip(fresh.devices.id.tolist(), fresh.devices.model, strict=True)),
+        hold_seconds=_hold_seconds(fresh),
+        books=books,
+    )  # fmt: skip
+    started, broken = _write(wanted, writer)
     stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
     return Applied(tuple(started), (*conflicts.values(), *broken, *unstopped), tuple(stopped))
 
@@ -173,7 +184,20 @@ def _expect(plan: Plan, *, snapshot: Snapshot, lease: HeldLease) -> None:
 # ------------------------------------------------------------------ starts
 
 
-def _lock(plan: Plan, cluster_id: int) -> Snapshot:
+def _hold_seconds(fresh: Snapshot) -> dict[int, int]:
+    """For how long each job's resources are set aside: its time limit, else its queue's, else the site's."""
+    pending, queues = fresh.pending, fresh.queues
+    most = dict(zip(queues.id.tolist(), queues.max_wall_seconds.tolist(), strict=True))
+    rows = zip(
+        pending.id.tolist(), pending.time_limit_seconds.tolist(), pending.queue_id.tolist(), strict=True
+    )
+    return {
+        number: limit or most.get(queue_id, 0) or settings.LEDGER_OPEN_HOLD_SECONDS
+        for number, limit, queue_id in rows
+    }
+
+
+def _lock(plan: Plan, cluster_id: int) -> tuple[Snapshot, Books]:
     placements = [placement for start in plan.starts for placement in start.placements]
     return snapshots.load_for_apply(
         cluster_id=cluster_id,
@@ -216,12 +240,17 @@ def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], l
         return [], refused
     attempts = {row.number: row.attempt_id for row in moved}
     names = {start.job_id: [writer.node_names[node] for node in start.node_ids] for start in starts}
+    lines = ledger.holds(
+        starts, moved,
+        known=writer.books, seconds=writer.hold_seconds, model_of=writer.gpu_models, at=writer.at,
+    )  # fmt: skip
     run_together(
         statements.insert_tasks(starts, attempts),
         statements.insert_allocations(starts, attempts, at=writer.at),
         statements.raise_node_counters(starts),
         statements.raise_device_counters(starts),
         statements.raise_quota_counters(starts),
+        *ledger.write(lines, writer.books, at=writer.at),
         statements.insert_events(moved, nodes=names, cycle_id=writer.cycle_id, at=writer.at),
     )
     outbox.announce_many(

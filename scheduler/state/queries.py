@@ -192,3 +192,62 @@ FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.proj
 WHERE quota.project_id = ANY(%s::bigint[]) AND quota.user_id IS NULL AND quota.gpu_model = ''
     AND quota.job_type = '' AND quota.resource <> 'pending_jobs' {bounded} ORDER BY quota.id {lock}
 """
+
+#: From each project up to the root organization; nothing where there is no budget at all.
+_PATH: Final = """
+WITH RECURSIVE path(project_id, organization_id) AS (
+    SELECT project.id, project.organization_id FROM accounts_project project
+    WHERE project.id = {projects} AND EXISTS (SELECT 1 FROM quotas_budget)
+    UNION
+    SELECT path.project_id, organization.parent_id FROM path
+        JOIN accounts_organization organization ON organization.id = path.organization_id
+    WHERE organization.parent_id IS NOT NULL
+)"""
+_THESE_PROJECTS: Final = _PATH.format(projects="ANY(%s::bigint[])")
+
+#: The budgets that each project counts on, unless they ended before.
+BUDGETS: Final = f"""{_THESE_PROJECTS}
+SELECT DISTINCT path.project_id, budget.id, budget.resource, budget.period,
+    floor(extract(epoch FROM budget.starts_at))::bigint, floor(extract(epoch FROM budget.ends_at))::bigint
+FROM quotas_budget budget JOIN path
+    ON budget.project_id = path.project_id OR budget.organization_id = path.organization_id
+WHERE budget.ends_at IS NULL OR budget.ends_at > %s
+ORDER BY 1, 2
+"""
+
+#: Their periods that are not over; locked by whoever is going to move them.
+PERIODS: Final = f"""{_THESE_PROJECTS}
+SELECT period.id, period.budget_id, floor(extract(epoch FROM period.starts_at))::bigint
+FROM quotas_budgetperiod period
+WHERE period.ends_at > statement_timestamp() AND period.budget_id IN (
+    SELECT budget.id FROM quotas_budget budget JOIN path
+        ON budget.project_id = path.project_id OR budget.organization_id = path.organization_id)
+ORDER BY period.id {{lock}}
+"""
+#: And those that these attempts have been running in.
+PERIODS_OF_ATTEMPTS: Final = f"""{
+    _PATH.format(
+        projects='''ANY(SELECT job.project_id FROM scheduler_attempt attempt
+        JOIN scheduler_job job ON job.number = attempt.job_id WHERE attempt.id = ANY(%s::bigint[]))'''
+    )
+}
+SELECT period.id FROM quotas_budgetperiod period
+WHERE period.ends_at > (SELECT min(scheduled_at) FROM scheduler_attempt WHERE id = ANY(%s::bigint[]))
+    AND period.budget_id IN (SELECT budget.id FROM quotas_budget budget JOIN path
+        ON budget.project_id = path.project_id OR budget.organization_id = path.organization_id)
+ORDER BY period.id FOR NO KEY UPDATE
+"""
+
+PRICES: Final = """
+SELECT resource, micros_per_hour, floor(extract(epoch FROM valid_from))::bigint,
+    floor(extract(epoch FROM valid_until))::bigint, gpu_model
+FROM quotas_pricerow ORDER BY id
+"""
+
+ENTRIES: Final = """
+SELECT attempt_id, kind, gpu_model, cpu_millis, memory_mib, gpu_millis, storage_mib,
+    floor(extract(epoch FROM starts_at))::bigint, floor(extract(epoch FROM ends_at))::bigint,
+    held_seconds, charged_seconds, held_micros, charged_micros
+FROM quotas_ledgerentry
+WHERE job_number = ANY(%s::bigint[]) AND attempt_id = ANY(%s::bigint[]) AND kind <> 'adjust' ORDER BY id
+"""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -20,12 +21,14 @@ from scheduler.core.lifecycle import (
     LIVE_ATTEMPT,
     LIVE_TASK,
     AttemptState,
+    StopReason,
     TaskState,
 )
 from scheduler.core.reasons import CATEGORY, ReasonCode
 from scheduler.models import Job
-from scheduler.state import dependencies
+from scheduler.state import dependencies, ledger
 from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge
+from scheduler.state.sql import run_together
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
@@ -68,10 +71,12 @@ def settle_many(
 
     Safe to call again and from several processes at once:
 
-    1. The rows are locked in the one order that apply takes too: nodes, devices, quotas, jobs, attempts.
+    1. The rows are locked in the one order that apply takes too: nodes, devices, quotas, budget periods,
+       jobs, attempts.
     2. Under the locks the attempts are read again; one that has ended meanwhile is left alone.
     3. Allocations give back what they hold as they go from held to released: never twice.
-    4. Attempt, job and event are written; dependants are let go; the planner is woken after commit.
+    4. The ledger charges what was used and gives back what was set aside and not needed.
+    5. Attempt, job and event are written; dependants are let go; the planner is woken after commit.
     """
     lost = lost or {}
     wanted = sorted(set(attempt_ids))
@@ -97,6 +102,7 @@ def settle_many(
     }
     freed, held = _release(attempts, at)
     _lower_quotas(attempts, freed)
+    _charge(attempts, verdicts, at)
     _write_attempts(verdicts, at)
     _write_jobs(attempts, verdicts, at)
     _write_events(attempts, verdicts, at)
@@ -116,6 +122,10 @@ def _lock(attempt_ids: list[int]) -> None:
         f"SELECT id FROM scheduler_device WHERE id IN ({held.format('unnest(a.device_ids)')}) ORDER BY id",
         "SELECT id FROM quotas_quota WHERE project_id IN"
         f" (SELECT project_id FROM scheduler_job WHERE number IN ({jobs})) ORDER BY id",
+    ):
+        _run(sql + " FOR NO KEY UPDATE", [attempt_ids])
+    ledger.lock_periods(attempt_ids)
+    for sql in (
         f"SELECT number FROM scheduler_job WHERE number IN ({jobs}) ORDER BY number",
         "SELECT id FROM scheduler_attempt WHERE id = ANY(%s) ORDER BY id",
     ):
@@ -257,6 +267,26 @@ def _lower_quotas(attempts: list[_Attempt], held: Mapping[int, list[int]]) -> No
         " AND q.user_id IS NULL AND q.gpu_model = '' AND q.job_type = ''",
         [[project for project, _ in less], [resource for _, resource in less], list(less.values())],
     )
+
+
+def _charge(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> None:
+    """Write what each attempt used, and what is forgiven by the rule of the site (LEDGER_FORGIVES)."""
+    endings = []
+    for attempt in attempts:
+        verdict, job, forgiven = verdicts[attempt.id], attempt.job, ""
+        if verdict.attempt is AttemptState.LOST and "lost" in settings.LEDGER_FORGIVES:
+            forgiven = f"lost: {verdict.text}"
+        elif (
+            attempt.stop_reason == StopReason.PREEMPTED
+            and verdict.retry_seconds is not None
+            and "preempted" in settings.LEDGER_FORGIVES
+        ):
+            forgiven = "stopped for another job"
+        endings.append(ledger.Ending(attempt.id, job.number, job.project_id, job.user_id, forgiven))
+    lines, books = ledger.charges(endings, at=at)
+    statements = ledger.write(lines, books, at=at)
+    if statements:
+        run_together(*statements)
 
 
 # ---------------------------------------------------------------- write

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -41,7 +42,8 @@ from scheduler.core.snapshot import (
     Snapshot,
 )
 from scheduler.core.standing import Preemption
-from scheduler.state import queries, sharing
+from scheduler.state import ledger, queries, sharing
+from scheduler.state.ledger import Books
 from scheduler.state.sql import Rows, int_array, run, select_together
 
 #: Tie-breakers as profiles name them, and the columns they are.
@@ -126,31 +128,39 @@ def load_snapshot(
 def load_for_apply(
     *, cluster_id: int, node_ids: list[int], device_ids: list[int], queue_ids: list[int],
     project_ids: list[int], job_ids: list[int],
-) -> Snapshot:  # fmt: skip
+) -> tuple[Snapshot, Books]:  # fmt: skip
     """The rows a plan is about to change, locked against others until the transaction ends.
 
-    Every writer takes its locks in this order and by rising id (queues, nodes, devices, quotas, jobs), so
-    that none can wait for another in a circle.
+    Every writer takes its locks in this order and by rising id (queues, nodes, devices, quotas, budget
+    periods, jobs), so that none can wait for another in a circle.
     """
     lock = "FOR NO KEY UPDATE OF {}".format
     jobs_wanted, projects_wanted, queues_wanted = map(int_array, (job_ids, project_ids, queue_ids))
-    clusters, queues, nodes, devices, projects, quotas, jobs, live, reservations = select_together(
-        (queries.CLUSTER, [cluster_id]),
-        (
-            queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue")),
-            [queries.ACTIVE, queues_wanted],
-        ),
-        (queries.NODES.format(which=queries.THESE_NODES, lock=lock("node")), [int_array(node_ids)]),
-        (queries.DEVICES.format(which=queries.THESE_DEVICES, lock=lock("device")), [int_array(device_ids)]),
-        (queries.PROJECTS, [projects_wanted]),
-        (queries.QUOTAS.format(bounded="", lock=lock("quota")), [projects_wanted]),
-        # A job that has moved to another queue or project meanwhile is not the one that was planned.
-        (
-            queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
-            [jobs_wanted, queues_wanted, projects_wanted, None],
-        ),
-        (queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queues_wanted, projects_wanted, jobs_wanted]),
-        (queries.RESERVATIONS, [cluster_id]),
+    clusters, queues, nodes, devices, projects, quotas, budgets, periods, prices, jobs, live, reservations = (
+        select_together(
+            (queries.CLUSTER, [cluster_id]),
+            (
+                queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue")),
+                [queries.ACTIVE, queues_wanted],
+            ),
+            (queries.NODES.format(which=queries.THESE_NODES, lock=lock("node")), [int_array(node_ids)]),
+            (
+                queries.DEVICES.format(which=queries.THESE_DEVICES, lock=lock("device")),
+                [int_array(device_ids)],
+            ),
+            (queries.PROJECTS, [projects_wanted]),
+            (queries.QUOTAS.format(bounded="", lock=lock("quota")), [projects_wanted]),
+            (queries.BUDGETS, [projects_wanted, datetime.now(UTC)]),
+            (queries.PERIODS.format(lock=lock("period")), [projects_wanted]),
+            (queries.PRICES, []),
+            # A job that has moved to another queue or project meanwhile is not the one that was planned.
+            (
+                queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
+                [jobs_wanted, queues_wanted, projects_wanted, None],
+            ),
+            (queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queues_wanted, projects_wanted, jobs_wanted]),
+            (queries.RESERVATIONS, [cluster_id]),
+        )
     )
     cluster = _only(clusters, cluster_id)
     table = ClassTable()
@@ -164,7 +174,7 @@ def load_for_apply(
             (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
         )
-    return Snapshot.build(
+    fresh = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
         devices=device_columns(devices),
@@ -177,6 +187,7 @@ def load_for_apply(
         quotas=quota_columns(quotas),
         pools=_pools(everywhere, held),
     )
+    return fresh, ledger.books(budgets, prices, periods)
 
 
 @contextmanager

@@ -1,0 +1,214 @@
+"""Ledger rows of attempts: written as they start and end, in the same transaction, with their budgets' counters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from quotas.core import ledger
+from quotas.core.budgets import BudgetTerms, Key, moves
+from quotas.core.ledger import Entry, Kind
+from quotas.core.periods import Period
+from quotas.core.pricing import Price, Rates
+from scheduler.core.plan import Start
+from scheduler.state import queries
+from scheduler.state.sql import Rows, Statement, int_array, run, select_together
+
+
+class Line(NamedTuple):
+    """An entry, and whose it is."""
+
+    project_id: int
+    user_id: int
+    job_number: int
+    attempt_id: int
+    entry: Entry
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What writing entries needs to know: the budgets on the path of each project, and prices."""
+
+    budgets: Mapping[int, Sequence[BudgetTerms]] = field(default_factory=dict)
+    prices: Sequence[Price] = ()
+    #: The (budget, first second) of periods that are there for certain.
+    periods: frozenset[tuple[int, int]] = frozenset()
+
+    def of(self, project_id: int) -> Sequence[BudgetTerms]:
+        return self.budgets.get(project_id, ())
+
+
+def books(budget_rows: Rows, price_rows: Rows, period_rows: Rows = []) -> Books:  # noqa: B006  never changed
+    """From rows of `queries.BUDGETS`, `queries.PRICES` and `queries.PERIODS`."""
+    budgets: defaultdict[int, list[BudgetTerms]] = defaultdict(list)
+    for project_id, budget_id, resource, period, from_s, until_s, *_ in budget_rows:
+        budgets[project_id].append(BudgetTerms(budget_id, resource, Period(period), from_s, until_s))
+    periods = frozenset((budget_id, from_s) for _, budget_id, from_s in period_rows)
+    return Books(budgets, [Price(*row) for row in price_rows], periods)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# ------------------------------------------------------------------ starts
+
+
+def rates_of(start: Start, model_of: Mapping[int, str]) -> list[Rates]:
+    """What all tasks of a start hold together, by the model of the GPUs they were given."""
+    found: dict[str, list[int]] = {}
+    each = start.per_task
+    for placement in start.placements:
+        models = [model_of.get(device, "") for device in placement.device_ids] or [""]
+        own = found.setdefault(models[0], [0, 0, 0, 0])
+        own[0] += each.cpu_millis
+        own[1] += each.memory_mib
+        own[3] += each.storage_mib
+        for _, model in zip(placement.device_ids, models, strict=False):
+            found.setdefault(model, [0, 0, 0, 0])[2] += placement.gpu_millis
+    return [Rates(*amounts, gpu_model=model) for model, amounts in found.items()]
+
+
+def holds(
+    starts: Sequence[Start],
+    moved: Iterable[tuple[int, int, int, int, int]],
+    *,
+    known: Books,
+    seconds: Mapping[int, int],
+    model_of: Mapping[int, str],
+    at: datetime,
+) -> list[Line]:
+    """What these starts set aside. `moved` has number, epoch, user, project and attempt of each."""
+    at_s = int(at.timestamp())
+    of = {start.job_id: start for start in starts}
+    lines = []
+    for number, _, user_id, project_id, attempt_id in moved:
+        end_s = at_s + seconds[number]
+        cuts = {edge for budget in known.of(project_id) for edge in budget.cuts(at_s, end_s)}
+        for entry in ledger.hold(
+            rates_of(of[number], model_of),
+            at_s=at_s,
+            seconds=seconds[number],
+            cuts=cuts,
+            prices=known.prices,
+        ):
+            lines.append(Line(project_id, user_id, number, attempt_id, entry))
+    return lines
+
+
+# ------------------------------------------------------------------ ends
+
+
+class Ending(NamedTuple):
+    """An attempt that is charged, and why it is forgiven what it used, if it is."""
+
+    attempt_id: int
+    job_number: int
+    project_id: int
+    user_id: int
+    forgiven: str = ""
+
+
+def lock_periods(attempt_ids: Sequence[int]) -> None:
+    """The counters that settling these attempts may move; after quota lines, before jobs."""
+    run(queries.PERIODS_OF_ATTEMPTS, [int_array(attempt_ids), int_array(attempt_ids)])
+
+
+def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> tuple[list[Line], Books]:
+    """What these attempts are charged until now, and at their end given back."""
+    entries, budget_rows, price_rows = select_together(
+        (
+            queries.ENTRIES,
+            [int_array(e.job_number for e in endings), int_array(e.attempt_id for e in endings)],
+        ),
+        (queries.BUDGETS, [int_array({e.project_id for e in endings}), _EPOCH]),
+        (queries.PRICES, []),
+    )
+    known = books(budget_rows, price_rows)
+    of: defaultdict[int, list[Entry]] = defaultdict(list)
+    for attempt_id, *row in entries:
+        of[attempt_id].append(entry_from(row))
+    until_s = int(at.timestamp())
+    lines: list[Line] = []
+    for ending in endings:
+        own = of[ending.attempt_id]
+        whose = (ending.project_id, ending.user_id, ending.job_number, ending.attempt_id)
+        new = ledger.charge(own, until_s=until_s, final=final, prices=known.prices)
+        lines += [Line(*whose, entry) for entry in new]
+        if ending.forgiven:
+            lines += [Line(*whose, entry, ending.forgiven) for entry in ledger.forgive([*own, *new])]
+    return lines, known
+
+
+def entry_from(row: Sequence[Any]) -> Entry:
+    """An entry from the columns of `queries.ENTRIES` after the attempt."""
+    kind, model, cpu, memory, gpu, storage, from_s, until_s, *sums = row
+    return Entry(Kind(kind), Rates(cpu, memory, gpu, storage, model), from_s, until_s, *sums)
+
+
+# ------------------------------------------------------------------ writing
+
+_COLUMNS: Final = (
+    ("kind", "text"), ("project_id", "bigint"), ("user_id", "bigint"), ("job_number", "bigint"),
+    ("attempt_id", "bigint"), ("gpu_model", "text"), ("cpu_millis", "bigint"), ("memory_mib", "bigint"),
+    ("gpu_millis", "bigint"), ("storage_mib", "bigint"), ("held_seconds", "bigint"),
+    ("charged_seconds", "bigint"), ("held_micros", "bigint"), ("charged_micros", "bigint"),
+    ("starts_at", "bigint"), ("ends_at", "bigint"), ("reason", "text"),
+)  # fmt: skip
+_NAMES: Final = ", ".join(name for name, _ in _COLUMNS)
+_INSERT: Final = f"""
+INSERT INTO quotas_ledgerentry ({_NAMES}, at)
+SELECT {", ".join(f"to_timestamp({n})" if n in ("starts_at", "ends_at") else n for n, _ in _COLUMNS)}, %s
+FROM unnest({", ".join(f"%s::{kind}[]" for _, kind in _COLUMNS)}) WITH ORDINALITY AS e({_NAMES}, place)
+ORDER BY place
+"""
+#: A budget made while a job ran did not count its hold: the counter never goes below nothing.
+_MOVE: Final = """
+UPDATE quotas_budgetperiod period
+SET held = greatest(0, period.held + moved.held), charged = period.charged + moved.charged
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) AS moved(budget_id, from_s, held, charged)
+WHERE period.budget_id = moved.budget_id AND period.starts_at = to_timestamp(moved.from_s)
+"""
+#: A period far ahead that nobody has needed yet; the clock makes the near ones.
+_OPEN: Final = """
+INSERT INTO quotas_budgetperiod (budget_id, starts_at, ends_at, amount, enforce, held, charged)
+SELECT budget.id, to_timestamp(wanted.from_s), to_timestamp(wanted.until_s), budget.amount,
+    budget.on_spent = 'refuse', 0, 0
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS wanted(id, from_s, until_s)
+    JOIN quotas_budget budget ON budget.id = wanted.id
+ON CONFLICT (budget_id, starts_at) DO NOTHING
+"""
+
+
+def write(lines: Sequence[Line], known: Books, *, at: datetime) -> list[Statement]:
+    """The statements that write entries and move the counters of their budgets; one a table."""
+    if not lines:
+        return []
+    columns: list[list[Any]] = [[] for _ in _COLUMNS]
+    for line in lines:
+        e, r = line.entry, line.entry.rates
+        row = (
+            e.kind.value, line.project_id, line.user_id, line.job_number, line.attempt_id, r.gpu_model,
+            r.cpu_millis, r.memory_mib, r.gpu_millis, r.storage_mib, e.held_seconds, e.charged_seconds,
+            e.held_micros, e.charged_micros, e.from_s, e.until_s, line.reason[:200],
+        )  # fmt: skip
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    values = [
+        column if kind == "text" else int_array(column)
+        for column, (_, kind) in zip(columns, _COLUMNS, strict=True)
+    ]
+    statements: list[Statement] = [(_INSERT, [at, *values])]
+    moved = moves((line.entry, known.of(line.project_id)) for line in lines)
+    if moved:
+        # By rising id, as every other writer takes these rows; they are locked already.
+        keys: list[Key] = sorted(moved)
+        budgets, begins, ends = (int_array(column) for column in zip(*keys, strict=True))
+        if any(key[:2] not in known.periods for key in keys):
+            statements.append((_OPEN, [budgets, begins, ends]))
+        held, charged = (int_array(getattr(moved[key], name) for key in keys) for name in ("held", "charged"))
+        statements.append((_MOVE, [budgets, begins, held, charged]))
+    return statements

@@ -1,0 +1,208 @@
+"""Holds at the start, charges at the end, in the same transactions; budgets that cannot be overspent."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import Error, connection, transaction
+from django.test import override_settings
+
+from quotas.core.ledger import Kind
+from quotas.core.periods import Period
+from quotas.models import Budget, BudgetPeriod, LedgerEntry, OnSpent, PriceRow
+from quotas.rows import sum_of_period
+from quotas.services.budgets import open_periods
+from scheduler.core.lifecycle import LIVE_TASK, TaskState
+from scheduler.models import Allocation, Attempt, Job, Task
+from scheduler.state.settle import end_attempt, settle_many
+from tests.scheduler.state.small import SmallWorld, broken_invariants
+
+pytestmark = pytest.mark.django_db
+
+HOUR = 3600
+
+
+@pytest.fixture
+def world() -> SmallWorld:
+    world = SmallWorld()
+    world.node("n1", cpu_millis=16_000, gpus=4, gpus__model="H100")
+    return world
+
+
+def a_budget(world: SmallWorld, amount: int, **kwargs: object) -> Budget:
+    kwargs = {
+        "name": "GPU time", "project": world.project, "resource": "gpu_milli_seconds", "amount": amount,
+        "period": Period.MONTH, "starts_at": datetime(2026, 1, 1, tzinfo=UTC),
+    } | kwargs  # fmt: skip
+    budget = Budget.objects.create(**kwargs)
+    open_periods(budget)
+    return budget
+
+
+def started(world: SmallWorld, **kwargs: object) -> tuple[Job, Attempt]:
+    job = world.job(**({"gpus": 1, "time_limit_seconds": HOUR} | kwargs))
+    world.plan()
+    return job, Attempt.objects.get(job=job)
+
+
+def ended(attempt: Attempt, *, after: int) -> datetime:
+    at = attempt.scheduled_at + timedelta(seconds=after)
+    Task.objects.filter(attempt=attempt, state__in=LIVE_TASK).update(state=TaskState.SUCCEEDED, exit_code=0)
+    assert settle_many([attempt.pk], at=at)
+    return at
+
+
+def sums(job: Job) -> tuple[int, int]:
+    """GPU-seconds of a job in thousandths: set aside, and charged."""
+    entries = LedgerEntry.objects.filter(job_number=job.number)
+    return (
+        sum(e.gpu_millis * e.held_seconds for e in entries),
+        sum(e.gpu_millis * e.charged_seconds for e in entries),
+    )
+
+
+def test_a_start_sets_aside_what_was_asked_and_the_end_charges_what_was_used(world: SmallWorld) -> None:
+    job, attempt = started(world, tasks=2, cpu_millis=1000)
+    held = LedgerEntry.objects.get(job_number=job.number)
+
+    ended(attempt, after=600)
+
+    assert (held.kind, held.gpu_model, held.gpu_millis, held.cpu_millis) == (Kind.HOLD, "H100", 2000, 2000)
+    assert (held.held_seconds, held.attempt_id, held.user) == (HOUR, attempt.pk, world.person)
+    assert sums(job) == (0, 2000 * 600)
+    assert {e.kind for e in LedgerEntry.objects.all()} == {Kind.HOLD, Kind.CHARGE, Kind.REFUND}
+
+
+def test_money_follows_the_price_list(world: SmallWorld) -> None:
+    PriceRow.objects.create(
+        resource="gpu_millis", gpu_model="H100", micros_per_hour=2_000_000,
+        valid_from=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    job, attempt = started(world)
+
+    ended(attempt, after=1800)
+
+    entries = LedgerEntry.objects.filter(job_number=job.number)
+    assert entries.get(kind=Kind.HOLD).held_micros == 2_000_000
+    assert sum(e.held_micros for e in entries) == 0
+    assert sum(e.charged_micros for e in entries) == 1_000_000
+
+
+def test_a_lost_node_is_not_paid_for_and_the_rule_is_a_setting(world: SmallWorld) -> None:
+    job, attempt = started(world)
+    other, kept = started(world)
+    later = attempt.scheduled_at + timedelta(seconds=500)
+
+    end_attempt(attempt_id=attempt.pk, epoch=attempt.epoch, lost_text="n1 went silent", at=later)
+    with override_settings(LEDGER_FORGIVES=[]):
+        end_attempt(attempt_id=kept.pk, epoch=kept.epoch, lost_text="n1 went silent", at=later)
+
+    assert sums(job) == (0, 0)
+    refund = LedgerEntry.objects.get(job_number=job.number, kind=Kind.REFUND, charged_seconds__lt=0)
+    assert (refund.charged_seconds, refund.reason) == (-500, "lost: n1 went silent")
+    used = sum(e.charged_seconds for e in LedgerEntry.objects.filter(job_number=other.number))
+    assert used == int(later.timestamp()) - int(kept.scheduled_at.timestamp())
+
+
+def test_usage_is_the_same_by_user_by_project_by_model_and_by_allocation(world: SmallWorld) -> None:
+    world.node("n2", cpu_millis=16_000, gpus=2)
+    for number in range(6):
+        job = world.job(gpus=1 + number % 2, time_limit_seconds=HOUR, tasks=1)
+        if number % 2:
+            job.user = world.person
+    world.plan()
+    for number, attempt in enumerate(Attempt.objects.order_by("id")):
+        ended(attempt, after=90_000 * number + 7)
+
+    by: dict[str, defaultdict[object, int]] = {k: defaultdict(int) for k in ("user", "project", "model")}
+    for entry in LedgerEntry.objects.filter(kind=Kind.CHARGE):
+        used = entry.gpu_millis * entry.charged_seconds
+        by["user"][entry.user_id] += used
+        by["project"][entry.project_id] += used
+        by["model"][entry.gpu_model] += used
+    held = [
+        a.gpu_millis * (int(a.released_at.timestamp()) - int(a.held_at.timestamp()))
+        for a in Allocation.objects.exclude(released_at=None)
+    ]
+    assert {sum(sums.values()) for sums in by.values()} == {sum(held)}
+    assert sum(held) > 0
+
+
+def test_entries_cannot_be_altered(world: SmallWorld) -> None:
+    started(world)
+
+    for change in (
+        lambda: LedgerEntry.objects.update(held_seconds=1),
+        lambda: LedgerEntry.objects.all().delete(),
+        lambda: connection.cursor().execute("TRUNCATE quotas_ledgerentry"),
+    ):
+        with pytest.raises(Error), transaction.atomic():
+            change()
+
+    assert LedgerEntry.objects.count() == 1
+
+
+# ------------------------------------------------------------------ budgets
+
+
+def test_counters_of_a_budget_are_the_sums_of_the_ledger(world: SmallWorld) -> None:
+    a_budget(world, 10 * HOUR * 1000)
+    parent = world.project.organization
+    a_budget(world, 100 * HOUR * 1000, project=None, organization=parent, period=Period.WEEK)
+    _, first = started(world)
+    started(world)
+
+    ended(first, after=60)
+
+    for row in BudgetPeriod.objects.all():
+        assert (row.held, row.charged) == (sum_of_period(row).held, sum_of_period(row).charged)
+    current = BudgetPeriod.objects.filter(budget__project=world.project).order_by("starts_at")
+    assert sum(row.held for row in current) == HOUR * 1000
+    assert sum(row.charged for row in current) == 60 * 1000
+
+
+def test_a_job_over_the_end_of_a_period_counts_in_both(world: SmallWorld) -> None:
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    tomorrow = today + timedelta(days=1)
+    for begin in (today, tomorrow):
+        a_budget(
+            world, 10**9, period=Period.WINDOW, starts_at=begin, ends_at=begin + timedelta(days=1)
+        )  # fmt: skip
+    job, attempt = started(world, time_limit_seconds=30 * HOUR)
+    midnight = int(tomorrow.timestamp())
+    before = midnight - int(attempt.scheduled_at.timestamp())
+
+    first, second = BudgetPeriod.objects.order_by("starts_at")
+    assert (first.held, second.held) == (before * 1000, min(30 * HOUR - before, 24 * HOUR) * 1000)
+    ended(attempt, after=before + 100)
+
+    first, second = BudgetPeriod.objects.order_by("starts_at")
+    assert (first.held, first.charged) == (0, before * 1000)
+    assert second.held == 0
+    assert sums(job)[1] == first.charged + second.charged
+
+
+def test_the_database_refuses_what_a_spent_budget_refuses(world: SmallWorld) -> None:
+    budget = a_budget(world, 3 * HOUR * 1000)
+    for _ in range(4):
+        world.job(gpus=1, time_limit_seconds=HOUR)
+
+    world.plan()
+
+    assert Attempt.objects.count() == 3
+    assert sum(row.held for row in budget.periods.all()) == 3 * HOUR * 1000
+    assert broken_invariants() == []
+    period = budget.periods.order_by("starts_at").first()
+    with pytest.raises(Error), transaction.atomic():
+        BudgetPeriod.objects.filter(pk=period.pk).update(held=period.amount + 1)
+
+
+@pytest.mark.parametrize("on_spent", [OnSpent.DEMOTE, OnSpent.WARN])
+def test_a_budget_that_only_demotes_or_warns_stops_nobody(world: SmallWorld, on_spent: OnSpent) -> None:
+    a_budget(world, 1000, on_spent=on_spent)
+
+    _, attempt = started(world)
+
+    assert attempt.pk
