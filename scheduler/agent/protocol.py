@@ -37,6 +37,9 @@ class Assignment(TypedDict):
     memory_mib: int
     limit_seconds: int | None
     grace_seconds: int
+    #: A job whose size is chosen when it starts: the least and the most tasks it may have.
+    least_tasks: NotRequired[int]
+    most_tasks: NotRequired[int]
     array_id: NotRequired[str]
     array_index: NotRequired[int]
 

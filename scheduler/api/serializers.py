@@ -9,7 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quotas.core.resources import MIB
-from scheduler.core.lifecycle import PublicState, RestartPolicy
+from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.reasons import ReasonCategory
 from scheduler.models import Job, JobEvent, WaitEnd
 
@@ -52,6 +52,11 @@ class JobAllocationSerializer(serializers.Serializer):
     released_at = serializers.DateTimeField(allow_null=True)
 
 
+class PackSerializer(serializers.Serializer):
+    level = serializers.ChoiceField([level.value for level in PackLevel])
+    required = serializers.BooleanField()
+
+
 class JobDependencySerializer(serializers.Serializer):
     job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data.")
     number = serializers.IntegerField(allow_null=True)
@@ -83,6 +88,12 @@ class JobSerializer(serializers.Serializer):
     tasks = serializers.IntegerField()
     nodes = serializers.IntegerField(allow_null=True)
     tasks_per_node = serializers.IntegerField(allow_null=True)
+    min_tasks = serializers.IntegerField(allow_null=True, help_text="As few are enough; null: all of them.")
+    elastic = serializers.BooleanField()
+    on_task_failure = serializers.ChoiceField([rule.value for rule in TaskFailure])
+    pack = PackSerializer(allow_null=True)
+    assembly_timeout = serializers.IntegerField(allow_null=True, help_text="seconds")
+    assembly_until = serializers.DateTimeField(allow_null=True, help_text="While nodes are kept for it.")
     cpu_cores = serializers.FloatField()
     memory_bytes = serializers.IntegerField()
     memory_gb = serializers.FloatField()
@@ -164,6 +175,12 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "tasks": job.tasks,
         "nodes": job.nodes,
         "tasks_per_node": job.tasks_per_node,
+        "min_tasks": job.min_tasks,
+        "elastic": job.elastic,
+        "on_task_failure": str(job.on_task_failure),
+        "pack": {"level": str(job.pack), "required": job.pack_required} if job.pack else None,
+        "assembly_timeout": job.assembly_timeout_seconds,
+        "assembly_until": moment(job.assembly_until_at),
         "cpu_cores": job.cpu_millis / 1000,
         "memory_bytes": job.memory_mib * MIB,
         "memory_gb": round(job.memory_mib * MIB / 10**9, 3),
@@ -295,6 +312,20 @@ class JobRequestSerializer(serializers.Serializer):
     tasks = serializers.IntegerField(min_value=1, max_value=10_000, required=False)
     nodes = serializers.IntegerField(min_value=1, required=False, allow_null=True)
     tasks_per_node = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+    min_tasks = serializers.IntegerField(
+        min_value=1,
+        required=False,
+        allow_null=True,
+        help_text="Starts with as many as fit, from these to tasks.",
+    )
+    elastic = serializers.BooleanField(required=False)
+    on_task_failure = serializers.ChoiceField([rule.value for rule in TaskFailure], required=False)
+    pack = serializers.JSONField(
+        required=False, help_text='"rack" wishes; {"level": "rack", "required": true} must. Also node, zone.'
+    )
+    assembly_timeout = NumberOrText(
+        required=False, help_text="How long nodes are kept while it gathers them."
+    )
     cpu_cores = AmountField(required=False, help_text='2, 0.5 or "500m".')
     memory = AmountField(required=False, help_text='"16Gi", "500M" or bytes.')
     memory_bytes = AmountField(required=False)

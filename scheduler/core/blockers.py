@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.feasibility import FactGate, Question, RoomGate, task_slots
 from scheduler.core.groups import Group, Groups, number_together
-from scheduler.core.placement import Candidates, Shape, choose_nodes, fit_on
+from scheduler.core.placement import Candidates, Shape, choose_nodes, domain_room, fit_on, largest
 from scheduler.core.plan import Decision, Fact, GateCount
 from scheduler.core.plugins import Rules
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
@@ -163,6 +164,16 @@ class Answers:
         charges = self.workspace.charges(group.project_row, group.class_index, group.shape.tasks)
         return _there(self.quota_line(line, need) for line, need in charges)
 
+    def most_within_limits(self, group: Group) -> int:
+        """How many tasks quotas and pools allow a job that is enough with fewer, where those are allowed."""
+        workspace, request = self.workspace, group.question.request
+
+        def allowed(tasks: int) -> bool:
+            charges = workspace.charges(group.project_row, group.class_index, tasks)
+            return workspace.short_quota(charges) is None and workspace.short_pool(request, tasks) is None
+
+        return largest(group.shape.tasks, group.shape.most, allowed)
+
     def pool(self, group: Group) -> Decision | None:
         """Whether a licence or other extra of the cluster is short."""
         short = self.workspace.short_pool(group.question.request, group.shape.tasks)
@@ -239,7 +250,7 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
     slots, allowed = candidates.capacity
     if not allowed.any():
         return _no_matching_node(candidates, rules)
-    if fit_on(slots, shape):
+    if fit_on(slots, shape, world):
         return None
     facts: Facts
     rooms = _capacities(question, world, rules)
@@ -256,6 +267,9 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
         if need * shape.tasks > total:
             facts = {"kind": "total", "resource": name, "needs": need * shape.tasks, "total": total}
             return _with_gates(ReasonCode.INVALID_SPEC, facts, world, counts)
+    if shape.must and fit_on(slots, replace(shape, must=False), world):
+        facts = {"kind": shape.pack, "resource": "tasks", **_nearest(slots, shape, world)}
+        return _with_gates(ReasonCode.INVALID_SPEC, facts, world, counts)
     facts = {"kind": "total", "resource": "tasks", "needs": shape.tasks,
              "total": int(np.minimum(slots, shape.tasks).sum()), "nodes_wanted": shape.nodes,
              "tasks_per_node": shape.tasks_per_node}  # fmt: skip
@@ -277,7 +291,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
 
     if "reserved" in candidates.facts:
         slots = task_slots(question, workspace, candidates.passing(without="reserved"), rules.gates)
-        if fit_on(slots, shape):
+        if fit_on(slots, shape, world):
             return _with_gates(ReasonCode.RESERVATION, _reservation_facts(question, world), world, counts)
 
     if not (suitable & world.is_up).any():
@@ -292,6 +306,12 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
                 candidates, name, needs=need * shape.tasks, free=free, opened=opened, suitable=suitable
             )
             return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, world, counts)
+    if shape.must:
+        slots = candidates.slots()
+        if fit_on(slots, replace(shape, must=False), world):
+            # Enough in all, but nowhere near enough to each other.
+            facts = {"pack": shape.pack, "resource": "tasks", **_nearest(slots, shape, world)}
+            return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, facts, world, counts)
     if rooms and opened.any():
         # Enough in all, but in pieces: name the resource that splits worst, the first among equals.
         fitting = [
@@ -314,6 +334,17 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         "total": int(suitable.sum()),
     }
     return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, world, counts)
+
+
+def _nearest(slots: Ints, shape: Shape, world: World) -> Facts:
+    """How many tasks the roomiest node, rack or zone holds, and all of them together."""
+    taken = np.minimum(slots, shape.tasks)
+    if shape.pack == "node":
+        most = int(taken.max(initial=0))
+    else:
+        room = domain_room(slots, shape, world.domains(shape.pack))
+        most = max(int(room.max(initial=0)), int(taken.max(initial=0)))
+    return {"needs": shape.tasks, "largest": min(most, shape.tasks), "free": int(taken.sum())}
 
 
 def gate_counts(candidates: Candidates) -> tuple[GateCount, ...]:

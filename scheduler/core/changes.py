@@ -228,7 +228,7 @@ def _fits(answers: Answers, row: int, variant: _Variant) -> bool:
     candidates = Candidates(question, workspace, answers.rules)
     if tasks == 1:
         return candidates.best() >= 0
-    return fit_on(candidates.slots(), variant.shape)
+    return fit_on(candidates.slots(), variant.shape, world)
 
 
 def _changed(snapshot: Snapshot, row: int, variant: _Variant) -> Snapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -94,12 +94,17 @@ def _conflict_of(
         if row in rows:
             return Conflict(start.job_id, decision.reason, decision.facts)
     group = answers.groups.of(row)
+    tasks, shape = len(start.placements), group.shape
+    if tasks != shape.tasks and not shape.tasks < tasks <= shape.most:
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
+    if tasks > shape.tasks:
+        group = replace(group, shape=shape.sized(tasks))
     limits = [answers.queue(group.queue_row), *answers.quota(group), answers.pool(group)]
     for limit in limits:
         if limit is not None:
             return Conflict(start.job_id, limit.reason, limit.facts)
-    if len(start.placements) != group.shape.tasks:
-        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
+    if shape.must and not _is_near(start, shape.pack, world):
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
 
     candidates = answers.candidates(group)
     closed = facts.closed(group.question_number, candidates)
@@ -117,6 +122,17 @@ def _conflict_of(
         )
         trial.keep()
     return None
+
+
+def _is_near(start: Start, level: str, world: World) -> bool:
+    """Whether its nodes, as they are now, are one node, or in one rack or zone."""
+    rows = [world.node_row.get(node, -1) for node in start.node_ids]
+    if len(rows) == 1 or -1 in rows:
+        return True  # a node that is gone is found where it is missed
+    if level == "node":
+        return False
+    domains = {world.domains(level).item(row) for row in rows}
+    return len(domains) == 1 and -1 not in domains
 
 
 def _take(

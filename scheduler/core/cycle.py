@@ -11,7 +11,7 @@ from scheduler.core.blockers import Answers, array_blockers, decide, own_blocker
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.groups import Group
 from scheduler.core.ordering import job_order
-from scheduler.core.placement import choose_nodes, take_tasks
+from scheduler.core.placement import choose_largest, choose_nodes, take_tasks
 from scheduler.core.plan import Decision, ExpectedStart, Plan, Start, WaitingColumns
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
@@ -161,18 +161,24 @@ def start_and_promise(
 def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     """Start the pending job in this row with everything it asks for, or change nothing."""
     workspace, pending = answers.workspace, answers.world.snapshot.pending
-    request, tasks = group.question.request, group.shape.tasks
+    request, shape, tasks = group.question.request, group.shape, group.shape.tasks
     charges = workspace.charges(group.project_row, group.class_index, tasks)
     if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
         return None
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return None
     candidates = answers.candidates(group)
-    chosen = choose_nodes(candidates, group.shape)
+    if shape.most > tasks:
+        chosen = choose_largest(candidates, shape, answers.most_within_limits(group))
+    else:
+        chosen = choose_nodes(candidates, shape)
     if chosen is None:
         return None
     parts = candidates.parts(chosen[0][0])
     placements = take_tasks(candidates, chosen)
+    if len(placements) > tasks:
+        tasks = len(placements)
+        charges = workspace.charges(group.project_row, group.class_index, tasks)
     workspace.take_limits(
         queue_row=group.queue_row,
         array_id=pending.array_id.item(row),

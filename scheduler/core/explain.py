@@ -74,6 +74,8 @@ class Hypothetical:
     tasks: int = 1
     nodes: int = 0
     tasks_per_node: int = 0
+    most_tasks: int = 0
+    pack: int = 0
     time_limit_seconds: int = 0
     eligible_ms: int = 0
 

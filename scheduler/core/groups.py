@@ -9,6 +9,7 @@ import numpy as np
 from scheduler.core.columns import Ints
 from scheduler.core.feasibility import Question
 from scheduler.core.placement import Shape
+from scheduler.core.snapshot import MUST, PACKS
 from scheduler.core.world import World
 
 
@@ -41,7 +42,8 @@ class Groups:
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
         question = number_together(len(pending), pending.class_index, partition_number[world.pending_queue],
                                    *self._barred)  # fmt: skip
-        pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node)
+        pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node,
+                               pending.most_tasks, pending.pack)  # fmt: skip
         #: The group of each pending row.
         self.of_row: Ints = number_together(len(pending), pair, world.pending_queue, world.pending_project)
         count = int(self.of_row.max(initial=-1)) + 1
@@ -54,7 +56,7 @@ class Groups:
         self.project_row: Ints = world.pending_project[first]
         self._question_number: Ints = question[first]
         self._questions: dict[int, Question] = {}
-        self._shapes: dict[tuple[int, int, int], Shape] = {}
+        self._shapes: dict[tuple[int, ...], Shape] = {}
         self._made: dict[int, Group] = {}
 
     def __len__(self) -> int:
@@ -80,8 +82,18 @@ class Groups:
                 queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
                 reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
             )
-        numbers = (int(pending.tasks[row]), int(pending.nodes[row]), int(pending.tasks_per_node[row]))
-        shape = self._shapes.setdefault(numbers, Shape(*numbers))
+        columns = (
+            pending.tasks,
+            pending.nodes,
+            pending.tasks_per_node,
+            pending.most_tasks,
+            pending.pack,
+        )
+        numbers = tuple(int(column[row]) for column in columns)
+        if numbers not in self._shapes:
+            tasks, nodes, each, most, pack = numbers
+            self._shapes[numbers] = Shape(tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST)
+        shape = self._shapes[numbers]
         return Group(
             pair=int(self.pair[number]),
             question_number=question_number,

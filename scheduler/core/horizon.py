@@ -180,7 +180,7 @@ class Horizon:
                 if start <= at_ms < until:
                     open_ = open_ & ~world.reserved((reservation,))
             slots = slots_in(group.question, answers, free, open_)
-            return fit_on(slots, group.shape)
+            return fit_on(slots, group.shape, world)
 
         for first, last in pairwise(cuts):
             if first < last and fits(last - 1):

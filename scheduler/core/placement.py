@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, cast
 
@@ -25,6 +25,7 @@ from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer
 from scheduler.core.workspace import Floats, NodeView, Workspace
+from scheduler.core.world import World
 
 #: A node that cannot take a task; every real score is at least 0.
 NO: Final = -1.0
@@ -44,9 +45,16 @@ _FEW_ROWS: Final = 6
 class Shape:
     """How many tasks, and what the job says about their spread (0 = says nothing)."""
 
-    tasks: int = 1
+    tasks: int = 1  # as few as are enough
     nodes: int = 0
     tasks_per_node: int = 0
+    most: int = 0  # takes up to so many where they fit; 0 = just as many as are enough
+    pack: str = ""  # how near to each other: node, rack, zone; "" = as the policy wishes
+    must: bool = False  # and nowhere else
+
+    def sized(self, tasks: int) -> Shape:
+        """The same with exactly so many tasks."""
+        return replace(self, tasks=tasks, most=0)
 
     @property
     def is_possible(self) -> bool:
@@ -324,36 +332,80 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
 
 
 #: From near to far: what is tried before anywhere.
-_PACKINGS: Final = {"": (), "rack": ("rack", "zone"), "zone": ("zone",)}
+_PACKINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "": (), "node": (), "rack": ("rack", "zone"), "zone": ("zone",),
+}  # fmt: skip
 
 
 def _packed(candidates: Candidates, slots: Ints, shape: Shape) -> list[tuple[int, int]] | None:
-    """Divide a job's tasks, near to each other if the policy wishes and it can be.
+    """Divide a job's tasks, near to each other as it must, or wishes, or else as the policy wishes."""
+    world, wish = candidates.workspace.world, candidates.rules.packing
+    return near_tasks(slots, candidates.scores, shape, world, shape.pack or wish)
 
-    One node first; then the rack, or zone, with the fewest slots that holds it, by name among equals.
+
+def near_tasks(
+    slots: Ints, scores: Floats, shape: Shape, world: World, wish: str
+) -> list[tuple[int, int]] | None:
+    """Divide a job's tasks over nodes with so many slots each, near to each other if that is wished and can be.
+
+    One node first; then the rack, or zone, with the fewest slots that holds it, by name among equals; then
+    anywhere, unless it must be near.
     """
-    anywhere = spread_tasks(slots, candidates.scores, shape)
+    anywhere = spread_tasks(slots, scores, shape)
     if anywhere is None or len(anywhere) == 1:
         return anywhere
-    for level in _PACKINGS[candidates.rules.packing]:
-        domains = candidates.workspace.world.domains(level)
-        room = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.int64)
-        known = domains >= 0
-        np.add.at(room, domains[known], np.minimum(slots[known], shape.tasks))
+    for level in (shape.pack,) if shape.must else _PACKINGS[wish]:
+        if level == "node":
+            continue
+        domains = world.domains(level)
+        room = domain_room(slots, shape, domains)
         for number in np.argsort(room, kind="stable").tolist():
             if room[number] >= shape.tasks:
                 here = np.where(domains == number, slots, 0)
-                chosen = spread_tasks(here, candidates.scores, shape)
+                chosen = spread_tasks(here, scores, shape)
                 if chosen is not None:
                     return chosen
-    return anywhere
+    return None if shape.must else anywhere
 
 
-def fit_on(slots: Ints, shape: Shape) -> bool:
+def domain_room(slots: Ints, shape: Shape, domains: Ints) -> Ints:
+    """How many of a job's tasks each rack or zone has slots for."""
+    room = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.int64)
+    known = domains >= 0
+    np.add.at(room, domains[known], np.minimum(slots[known], shape.tasks))
+    return room
+
+
+def choose_largest(candidates: Candidates, shape: Shape, most: int) -> list[tuple[int, int]] | None:
+    """`choose_nodes` for as many tasks as fit, at most so many; None when too few do."""
+    least = choose_nodes(candidates, shape)
+    if least is None or most <= shape.tasks:
+        return least
+    slots, world = candidates.slots(), candidates.workspace.world
+    fits = largest(shape.tasks, most, lambda tasks: _fits_sized(slots, shape.sized(tasks), world))
+    return choose_nodes(candidates, shape.sized(fits)) or least
+
+
+def _fits_sized(slots: Ints, shape: Shape, world: World) -> bool:
+    return shape.is_possible and fit_on(slots, shape, world)
+
+
+def largest(least: int, most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, where the least does and whatever fits at more fits at less."""
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle - 1)
+    return least
+
+
+def fit_on(slots: Ints, shape: Shape, world: World) -> bool:
     """Whether a job's tasks fit on nodes with so many slots each."""
     if shape.tasks == 1:
         return bool((slots > 0).any())
-    return spread_tasks(slots, np.zeros(len(slots)), shape) is not None
+    scores = np.zeros(len(slots))
+    if shape.must:
+        return near_tasks(slots, scores, shape, world, shape.pack) is not None
+    return spread_tasks(slots, scores, shape) is not None
 
 
 def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:

@@ -12,7 +12,7 @@ from scheduler.core.blockers import Answers, decide
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.feasibility import RoomGate
 from scheduler.core.groups import Group
-from scheduler.core.placement import Candidates, fit_on, spread_tasks, take_tasks
+from scheduler.core.placement import Candidates, fit_on, near_tasks, take_tasks
 from scheduler.core.plan import Decision, Preempt
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.standing import Preemption
@@ -298,7 +298,7 @@ class _Search:
             return
         node, victim = answers.world.allocation_node[held], jobs.of_allocation[held]
         needs = list(_needs(candidates, held))
-        if not fit_on(_most_slots(opened, node, needs), shape):
+        if not fit_on(_most_slots(opened, node, needs), shape, answers.world):
             return
         order = np.lexsort((self.rank[victim], node))
         held, node, victim = held[order], node[order], victim[order]
@@ -472,7 +472,8 @@ def _place(answers: Answers, wanted: Wanted) -> Chosen | None:
     if shape.tasks == 1:
         row = candidates.best()
         return [(row, 1)] if row >= 0 else None
-    chosen = spread_tasks(candidates.slots(), candidates.scores, shape)
+    world, wish = answers.world, shape.pack or answers.rules.packing
+    chosen = near_tasks(candidates.slots(), candidates.scores, shape, world, wish)
     return sorted(chosen) if chosen is not None else None
 
 

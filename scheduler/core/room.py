@@ -11,7 +11,7 @@ from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.groups import Group
 from scheduler.core.horizon import Free, Hold, Horizon, SpareWorkspace, after_ms, barring_of
-from scheduler.core.placement import Candidates, choose_nodes, take_tasks
+from scheduler.core.placement import Candidates, choose_largest, choose_nodes, largest, take_tasks
 from scheduler.core.plan import Placement, Start
 
 #: No level has failed yet.
@@ -80,17 +80,22 @@ class ClusterRoom:
             self._barred[number] = True
             self._fails_from[number] = 0
             return Outcome.BARRED
-        if level and not self._leaves_limits(group, charges):
+        if level and not self._leaves_limits(group, charges, group.shape.tasks):
             self._fails_from[number] = min(self._fails_from.item(number), level)
             return Outcome.NO_ROOM
         candidates = answers.candidates(group) if not level else self._spare_candidates(group, level)
-        chosen = choose_nodes(candidates, group.shape)
+        if group.shape.most > group.shape.tasks:
+            chosen = choose_largest(candidates, group.shape, self._most_allowed(group, level))
+        else:
+            chosen = choose_nodes(candidates, group.shape)
         if chosen is None:
             same = answers.groups.pair == group.pair
             np.minimum(self._fails_from, np.where(same, level, _NONE).astype(np.int16), out=self._fails_from)
             return Outcome.NO_ROOM
         parts = candidates.parts(chosen[0][0])
         placements = take_tasks(candidates, chosen)
+        if len(placements) > group.shape.tasks:
+            charges = workspace.charges(group.project_row, group.class_index, len(placements))
         self._take(row, group, placements, level, charges)
         self.starts.append(
             Start(
@@ -158,16 +163,29 @@ class ClusterRoom:
         self._later_quota = list(workspace.quota_used)
         self._later_queue = list(workspace.queue_running)
         self._later_pool = list(workspace.pool_used)
-        self._count_later(group, workspace.charges(group.project_row, group.class_index, tasks))
+        self._count_later(group, workspace.charges(group.project_row, group.class_index, tasks), tasks)
 
-    def _count_later(self, group: Group, charges: tuple[tuple[int, int], ...]) -> None:
+    def _count_later(self, group: Group, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
         for line, amount in charges:
             self._later_quota[line] += amount
         self._later_queue[group.queue_row] += 1
         for name, amount in group.question.request.per_task.extras:
-            self._later_pool[self._pool_row[name]] += amount * group.shape.tasks
+            self._later_pool[self._pool_row[name]] += amount * tasks
 
-    def _leaves_limits(self, group: Group, charges: tuple[tuple[int, int], ...]) -> bool:
+    def _most_allowed(self, group: Group, level: int) -> int:
+        """How many tasks the limits allow a job that is enough with fewer, beside the promises."""
+        most, workspace = self._answers.most_within_limits(group), self._answers.workspace
+        if not level:
+            return most
+        return largest(
+            group.shape.tasks,
+            most,
+            lambda tasks: self._leaves_limits(
+                group, workspace.charges(group.project_row, group.class_index, tasks), tasks
+            ),
+        )
+
+    def _leaves_limits(self, group: Group, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
         workspace = self._answers.workspace
         if any(self._later_quota[line] + amount > workspace.quota_hard[line] for line, amount in charges):
             return False
@@ -175,7 +193,7 @@ class ClusterRoom:
             return False
         for name, amount in group.question.request.per_task.extras:
             row = self._pool_row[name]
-            if self._later_pool[row] + amount * group.shape.tasks > workspace.pool_capacity[row]:
+            if self._later_pool[row] + amount * tasks > workspace.pool_capacity[row]:
                 return False
         return True
 
@@ -199,13 +217,13 @@ class ClusterRoom:
                     for promise in self._promises[:level]:
                         promise.free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
         if level:
-            self._count_later(group, charges)
+            self._count_later(group, charges, len(placements))
         workspace.take_limits(
             queue_row=group.queue_row,
             array_id=world.snapshot.pending.array_id.item(row),
             charges=charges,
             request=group.question.request,
-            tasks=group.shape.tasks,
+            tasks=len(placements),
         )
 
     def _holds_of(

@@ -100,6 +100,9 @@ def _invalid_spec(facts: Facts) -> str:
         tasks, nodes = amount("tasks", _number(facts, "tasks")), amount("nodes", _number(facts, "nodes"))
         each = _number(facts, "tasks_per_node")
         why = f"Asks for {tasks} on {nodes}{f' with {each:,} on each' if each else ''}, which cannot be."
+    elif kind in {"rack", "zone"} or (kind == "node" and _text(facts, "resource") == "tasks"):
+        near, most = "on one node" if kind == "node" else f"in one {kind}", _number_of(facts, "largest")
+        why = f"Asks for {needs} {near}; the largest {kind}, idle, holds {most}."
     elif kind == "node":
         why = f"Asks for {needs} on one node; the largest node has {_number_of(facts, 'largest')}."
     elif _text(facts, "resource") == "tasks":
@@ -189,6 +192,13 @@ def _reservation(facts: Facts) -> str:
 
 
 def _topology_fragmented(facts: Facts) -> str:
+    if "pack" in facts:
+        where, most = _text(facts, "pack"), _number_of(facts, "largest")
+        near = "on one node" if where == "node" else f"in one {where}"
+        return (
+            f"Needs room for {_amount(facts, 'needs')} {near}; there is room for "
+            f"{_number_of(facts, 'free')}, but the roomiest {where} has room for {most}."
+        )
     per_task, needs = _number(facts, "per_task"), _number(facts, "needs")
     each = f", {_number_of(facts, 'per_task')} on one node" if per_task != needs else " on one node"
     return (

@@ -76,6 +76,12 @@ class DeviceColumns(Columns):
     used_millis: Ints = ints(default=0)  # 0..1000
 
 
+#: How near to each other the tasks of a job are to be, by `PendingColumns.pack`.
+PACKS: Final = ("", "node", "rack", "zone")
+#: Added to a place in PACKS: the job waits rather than start anywhere else.
+MUST: Final = 8
+
+
 @dataclass(frozen=True, eq=False)
 class PendingColumns(Columns):
     """Jobs that hold nothing yet. `id` is the job number."""
@@ -99,6 +105,8 @@ class PendingColumns(Columns):
     awaited: Bools = bools(default=False)  # others were stopped for it, and it has not started since
     deadline_ms: Ints = ints(default=0)  # should have ended by then; 0 = none
     promised_ms: Ints = ints(default=0)  # the first start it was ever told to expect; 0 = none
+    most_tasks: Ints = ints(default=0)  # `tasks` are enough, and up to so many are taken; 0 = just `tasks`
+    pack: Ints = ints(default=0)  # into PACKS: how near to each other; MUST added = nowhere else
 
 
 @dataclass(frozen=True, eq=False)

@@ -225,6 +225,8 @@ def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignm
             limit_seconds=job.time_limit_seconds,
             grace_seconds=grace,
         )
+        if job.min_tasks is not None:
+            assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
         if job.array_id is not None and job.array_index is not None:
             assignment["array_id"] = str(job.array_id)
             assignment["array_index"] = job.array_index

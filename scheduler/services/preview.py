@@ -32,7 +32,7 @@ from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.sentences import GATE_WORDS, sentence
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.snapshot import MUST, PACKS, Snapshot
 from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.cycles import installed_plugins
@@ -266,7 +266,9 @@ def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
         project_id=spec.project.pk,
         user_id=by.pk,
         priority=spec.priority,
-        tasks=spec.tasks,
+        tasks=spec.least_tasks,
+        most_tasks=spec.tasks if spec.gang.min_tasks else 0,
+        pack=PACKS.index(spec.gang.pack) + MUST * spec.gang.pack_required,
         nodes=spec.nodes or 0,
         tasks_per_node=spec.tasks_per_node or 0,
         time_limit_seconds=spec.time_limit_seconds or 0,

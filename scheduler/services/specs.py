@@ -15,8 +15,10 @@ from accounts.models import Project, User
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import RestartPolicy
 from scheduler.models import Queue, WaitEnd
+from scheduler.services import gang_terms
 from scheduler.services.catalogue import Catalogue
 from scheduler.services.fitting import check_fit
+from scheduler.services.gang_terms import GangTerms, read_gang
 from scheduler.services.inputs import (
     BadValue,
     Inputs,
@@ -57,7 +59,7 @@ FIELDS: Final = frozenset(
         "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
         "node_selector", "tolerations", "affinity", "depends_on", "begin_at", "deadline", "array",
         "restart_policy", "max_restarts", "preemptible", "hold", "ref", "depends_timeout",
-        "on_depends_timeout",
+        "on_depends_timeout", *gang_terms.FIELDS,
     }
 )  # fmt: skip
 
@@ -77,6 +79,7 @@ class JobSpec:
     tasks: int
     nodes: int | None
     tasks_per_node: int | None
+    gang: GangTerms
     per_task: Resources
     gpu_model: str
     time_limit_seconds: int | None
@@ -99,6 +102,11 @@ class JobSpec:
     #: The indices of an array; empty for a single job.
     array: tuple[int, ...]
     array_max_running: int | None
+
+    @property
+    def least_tasks(self) -> int:
+        """As few as it may start with."""
+        return self.gang.min_tasks or self.tasks
 
     @property
     def total(self) -> Resources:
@@ -142,6 +150,7 @@ class JobSpec:
             "restart_policy": self.restart_policy,
             "max_restarts": self.max_restarts,
             "preemptible": self.preemptible,
+            **self.gang.columns(),
             "depends_on_timeout": self.depends_on_timeout,
         }
 
@@ -167,6 +176,7 @@ def parse_job(
     project = catalogue.project(inputs)
     queue = catalogue.queue(inputs, project)
     tasks, nodes, tasks_per_node = _layout(inputs)
+    gang = read_gang(inputs, tasks=tasks, nodes=nodes, per_node=tasks_per_node)
     per_task, gpu_model = _amounts(inputs)
     begin_at, deadline_at = _window(inputs)
     array, array_max_running = inputs.read(
@@ -183,6 +193,7 @@ def parse_job(
         "tasks": tasks,
         "nodes": nodes,
         "tasks_per_node": tasks_per_node,
+        "gang": gang,
         "per_task": per_task,
         "gpu_model": gpu_model,
         "time_limit_seconds": time_limit_seconds,
@@ -213,13 +224,14 @@ def parse_job(
         )
     if project is not None and queue is not None and not inputs.problems:
         # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
-        size = (per_task, gpu_model, tasks, nodes, tasks_per_node, project.pk, queue.cluster_id)
+        least = gang.min_tasks or tasks
+        size = (per_task, gpu_model, least, nodes, tasks_per_node, project.pk, queue.cluster_id)
         if size not in catalogue.fitting:
             check_fit(
                 inputs,
                 per_task=per_task,
                 gpu_model=gpu_model,
-                tasks=tasks,
+                tasks=least,
                 nodes=nodes,
                 tasks_per_node=tasks_per_node,
                 project=project,

@@ -56,7 +56,7 @@ _ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0
 PENDING_COLUMNS: Final = (
     "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
     "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running", "awaited",
-    "deadline_ms", "promised_ms",
+    "deadline_ms", "promised_ms", "most_tasks", "pack",
 )  # fmt: skip
 THESE_QUEUES: Final = "queue.id = ANY(%s::bigint[])"
 THESE_NODES: Final = "node.id = ANY(%s::bigint[])"
@@ -66,13 +66,16 @@ THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
 OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
 PENDING: Final = f"""
 SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms("job.created_at")},
-    coalesce({_ms("job.eligible_at")}, 0), job.tasks,
+    coalesce({_ms("job.eligible_at")}, 0), coalesce(job.min_tasks, job.tasks),
     coalesce(job.nodes, 0), coalesce(job.tasks_per_node, 0), coalesce(job.time_limit_seconds, 0),
     job.generation, {_ARRAY}, coalesce(job.array_max_running, 0),
     (job.number, job.epoch) IN (SELECT stopped_for, stopped_for_epoch FROM scheduler_attempt
         WHERE stopped_for IS NOT NULL AND stopped_for_epoch IS NOT NULL
         AND stop_asked_at > statement_timestamp() - interval '15 minutes'),
     coalesce({_ms("job.deadline_at")}, 0), coalesce({_ms("job.expected_start_at")}, 0),
+    CASE WHEN job.min_tasks IS NULL THEN 0 ELSE job.tasks END,
+    array_position(ARRAY['', 'node', 'rack', 'zone'], job.pack::text) - 1
+        + CASE WHEN job.pack_required THEN 8 ELSE 0 END,
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
     project.active AND person.is_active,
     {_CLASS}
@@ -85,7 +88,7 @@ ORDER BY job.number LIMIT %s {{lock}}
 
 RUNNING_COLUMNS: Final = (
     "id", "attempt_id", "queue_id", "project_id", "user_id", "priority", "started_ms", "expected_end_ms",
-    "array_id", "preemptible", "times_preempted", "stop_by_ms", "stopped_for",
+    "array_id", "preemptible", "times_preempted", "stop_by_ms", "stopped_for", "saved_ms",
 )  # fmt: skip
 _RUNNING_JOBS: Final = f"""
 SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.priority,
@@ -95,7 +98,10 @@ SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.pr
     CASE WHEN attempt.epoch > 1 THEN (SELECT count(*) FROM scheduler_attempt earlier
         WHERE earlier.job_id = job.number AND earlier.stopped_for IS NOT NULL) ELSE 0 END,
     coalesce({_ms("attempt.stop_asked_at")} + 1000 * coalesce(attempt.grace_seconds, 60), 0),
-    coalesce(attempt.stopped_for, 0), {_CLASS}
+    coalesce(attempt.stopped_for, 0),
+    CASE WHEN job.saved_at >= coalesce(attempt.started_at, attempt.scheduled_at)
+        THEN {_ms("job.saved_at")} ELSE 0 END,
+    {_CLASS}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
 WHERE attempt.state = ANY(%s)
 """
@@ -168,7 +174,9 @@ FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
 PROJECTS: Final = """
 SELECT project.id, project.slug, project.share_weight,
     coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
-            - coalesce(attempt.started_at, attempt.scheduled_at)) * job.tasks
+            - greatest(coalesce(attempt.started_at, attempt.scheduled_at),
+                CASE WHEN job.saved_at < attempt.stop_asked_at THEN job.saved_at END))
+            * (SELECT count(*) FROM scheduler_task task WHERE task.attempt_id = attempt.id)
             * CASE WHEN job.gpu_millis > 0 THEN job.gpu_millis ELSE job.gpus * 1000 END / 1000)
         FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
         WHERE attempt.stopped_for IS NOT NULL AND job.project_id = project.id

@@ -22,6 +22,8 @@ from scheduler.core.classes import (
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import (
+    MUST,
+    PACKS,
     AllocationColumns,
     DeviceColumns,
     JobGate,
@@ -84,6 +86,8 @@ class JobSpec:
     array_max_running: int = 0
     id: int | None = None
     deadline: int | None = None  # minutes from now
+    most: int = 0  # `tasks` are enough, and it takes up to so many
+    pack: str = ""  # "rack" wishes, "rack!" must
 
 
 @dataclass(frozen=True)
@@ -370,6 +374,9 @@ def a_world(
                     job.array_max_running,
                     False,
                     0 if job.deadline is None else now_ms + job.deadline * MINUTE_MS,
+                    0,
+                    job.most,
+                    PACKS.index(job.pack.rstrip("!")) + MUST * job.pack.endswith("!"),
                 )
                 for job in pending
             ]

@@ -8,7 +8,7 @@ from quotas.core.limits import charge
 from scheduler.core.classes import HARD_EFFECTS
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import JobGate, Snapshot
+from scheduler.core.snapshot import MUST, PACKS, JobGate, Snapshot
 from scheduler.core.world import model_matches
 
 
@@ -55,8 +55,8 @@ class State:
             and not (bound and job["time_limit_seconds"] > bound)
         )
 
-    def has_limits_left(self, job: dict[str, Any]) -> bool:
-        request, tasks = self.request(job), int(job["tasks"])
+    def has_limits_left(self, job: dict[str, Any], tasks: int = 0) -> bool:
+        request, tasks = self.request(job), tasks or int(job["tasks"])
         queue = self.queues[int(job["queue_id"])]
         if queue["max_concurrent_jobs"] and queue["running_jobs"] >= queue["max_concurrent_jobs"]:
             return False
@@ -127,13 +127,13 @@ class State:
         fitting.sort(key=lambda number: -self.devices[number]["used_millis"])
         return fitting[:wanted] if len(fitting) >= wanted else None
 
-    def slots(self, node: dict[str, Any], job: dict[str, Any]) -> int:
+    def slots(self, node: dict[str, Any], job: dict[str, Any], tasks: int) -> int:
         """How many tasks of the job the node takes at once, found by handing them out one by one."""
         if not self.welcomes(node, job):
             return 0
         request, taken = self.request(job), []
         count = 0
-        while count < job["tasks"]:
+        while count < tasks:
             devices = self.devices_for(node, request)
             if devices is None or not self._has_room(node, request):
                 break
@@ -144,10 +144,22 @@ class State:
             self._move(node, devices, request, -1)
         return count
 
-    def can_place(self, job: dict[str, Any]) -> bool:
-        """Whether all tasks find a place at once, by trying every allowed split of them over nodes."""
-        slots = sorted((self.slots(node, job) for node in self.nodes.values()), reverse=True)
-        tasks, nodes, each = int(job["tasks"]), int(job["nodes"]), int(job["tasks_per_node"])
+    def can_place(self, job: dict[str, Any], tasks: int = 0) -> bool:
+        """Whether so many tasks, or as many as are enough, find a place near enough to each other."""
+        tasks = tasks or int(job["tasks"])
+        level = PACKS[int(job["pack"]) % MUST] if job["pack"] >= MUST else ""
+        if not level:
+            return self._splits(job, list(self.nodes.values()), tasks)
+        near = [[node] for node in self.nodes.values()]  # one node is in one rack, whatever it is called
+        if level != "node":
+            names = {node[level] for node in self.nodes.values()} - {""}
+            near += [[node for node in self.nodes.values() if node[level] == name] for name in sorted(names)]
+        return any(self._splits(job, nodes, tasks) for nodes in near)
+
+    def _splits(self, job: dict[str, Any], on: list[dict[str, Any]], tasks: int) -> bool:
+        """Whether these nodes hold so many tasks at once, by trying every allowed split."""
+        slots = sorted((self.slots(node, job, tasks) for node in on), reverse=True)
+        nodes, each = int(job["nodes"]), int(job["tasks_per_node"])
 
         def splits(left: int, place: int, used: int) -> bool:
             if left == 0:
@@ -168,9 +180,11 @@ class State:
         assert self.is_open(job)
         assert self.has_limits_left(job), "a limit is passed"
         assert start.per_task == request.per_task
-        assert [placement.rank for placement in start.placements] == list(range(int(job["tasks"]))), (
-            "not whole"
-        )
+        tasks = len(start.placements)
+        assert [placement.rank for placement in start.placements] == list(range(tasks))
+        assert int(job["tasks"]) <= tasks <= max(int(job["tasks"]), int(job["most_tasks"])), "not whole"
+        for more in range(tasks + 1, int(job["most_tasks"]) + 1):
+            assert not (self.has_limits_left(job, more) and self.can_place(job, more)), "more would fit"
         share = request.per_task.gpu_millis if request.shares_gpu else 1000
         counts: dict[int, int] = {}
         for placement in start.placements:
@@ -188,22 +202,26 @@ class State:
                 assert not request.gpu_model or model_matches(request.gpu_model, device["model"])
             self._move(node, list(placement.device_ids), request, 1)
         assert not job["nodes"] or len(counts) == job["nodes"]
+        if job["pack"] >= MUST and len(counts) > 1:
+            level = PACKS[int(job["pack"]) % MUST]
+            assert level != "node"
+            assert len({self.nodes[node][level] for node in counts} | {""}) == 2, "too far apart"
         if job["tasks_per_node"]:
-            full, rest = divmod(int(job["tasks"]), int(job["tasks_per_node"]))
+            full, rest = divmod(tasks, int(job["tasks_per_node"]))
             assert sorted(counts.values()) == sorted(
                 [int(job["tasks_per_node"])] * full + [rest] * (rest > 0)
             )
-        self._count(job, request)
+        self._count(job, request, tasks)
 
-    def _count(self, job: dict[str, Any], request: Any) -> None:
+    def _count(self, job: dict[str, Any], request: Any, tasks: int) -> None:
         self.queues[int(job["queue_id"])]["running_jobs"] += 1
         if job["array_id"]:
             self.arrays[int(job["array_id"])] = self.arrays.get(int(job["array_id"]), 0) + 1
         for line_id in self.projects[int(job["project_id"])]["quota_line_ids"]:
             line = self.lines[line_id]
-            line["used"] += charge(line["resource"], request.per_task, int(job["tasks"]))
+            line["used"] += charge(line["resource"], request.per_task, tasks)
         for name, amount in request.per_task.extras:
-            self.pools[name]["used"] += amount * int(job["tasks"])
+            self.pools[name]["used"] += amount * tasks
 
     def _has_room(self, node: dict[str, Any], request: Any) -> bool:
         return all(

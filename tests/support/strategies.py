@@ -87,6 +87,8 @@ def a_random_job(dice: random.Random, name: str) -> JobSpec:
         gate=dice.choice([JobGate.OPEN] * 12 + [JobGate.HELD_BY_USER, JobGate.DEPENDENCY]),
         array=dice.choice([0, 0, 7]),
         array_max_running=1,
+        most=tasks + dice.choice([0, 1, 3]) if dice.random() < 0.3 else 0,
+        pack=dice.choice([""] * 6 + ["node!", "rack", "rack!", "zone!"]),
     )
 
 

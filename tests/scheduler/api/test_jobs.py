@@ -34,7 +34,7 @@ FIELDS = {
     "array_index", "array_max_running", "restart_policy", "max_restarts", "preemptible", "created_at", "begin_at",
     "deadline", "eligible_at", "scheduled_at", "started_at", "completed_at", "expected_start", "exit_code",
     "exit_signal", "end_text", "attempt", "allocations", "submitted_via", "depends_until", "on_depends_timeout",
-    "saved_at", "saved_path",
+    "saved_at", "saved_path", "min_tasks", "elastic", "on_task_failure", "pack", "assembly_timeout", "assembly_until",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from accounts.models import Project, User
 from quotas.models import Quota
-from scheduler.core.lifecycle import ACTIVE
+from scheduler.core.lifecycle import ACTIVE, LIVE_TASK, TaskFailure
 from scheduler.models import Allocation, Attempt, Cluster, Device, Job, Node, Queue, Task
 from scheduler.services.cycles import CycleResult, run_cycle
 from tests.support.factories import (
@@ -92,8 +92,20 @@ def broken_invariants() -> list[str]:
             found.append(f"job {job.number} is {job.state} with {live} live attempts")
         if live:
             attempt = Attempt.objects.live().get(job=job)
-            ranks = list(range(job.tasks))
-            for rows in (attempt.allocations, Task.objects.filter(attempt=attempt)):
-                if list(rows.order_by("rank").values_list("rank", flat=True)) != ranks:
-                    found.append(f"job {job.number} runs in part")
+            ranks = list(Task.objects.filter(attempt=attempt).order_by("rank").values_list("rank", flat=True))
+            if (
+                ranks != list(range(len(ranks)))
+                or not (job.min_tasks or job.tasks) <= len(ranks) <= job.tasks
+            ):
+                found.append(f"job {job.number} runs in part")
+            if list(attempt.allocations.order_by("rank").values_list("rank", flat=True)) != ranks:
+                found.append(f"job {job.number} holds something for other tasks than it has")
+            live_ranks = set(
+                Task.objects.filter(attempt=attempt, state__in=LIVE_TASK).values_list("rank", flat=True)
+            )
+            holding = set(attempt.allocations.held().values_list("rank", flat=True))
+            if not live_ranks <= holding:
+                found.append(f"job {job.number} has tasks that hold nothing")
+            if job.on_task_failure != TaskFailure.CONTINUE and not job.elastic and holding != set(ranks):
+                found.append(f"job {job.number} holds in part")
     return found
