@@ -6,7 +6,9 @@ import structlog
 from celery import shared_task
 
 from accounts.models import Project
+from quotas.services.budgets import open_all_periods
 from quotas.services.limits import drifting_projects, sync_quota
+from quotas.services.reconcile import check_budgets
 from quotas.services.shares import recount_shares
 
 log = structlog.get_logger(__name__)
@@ -33,3 +35,10 @@ def sync_project(project_id: int) -> None:
 @shared_task
 def recount() -> None:
     recount_shares()
+
+
+@shared_task
+def keep_budgets() -> None:
+    """Open the periods that come, and compare the counters of those that are open with the ledger."""
+    open_all_periods()
+    check_budgets()

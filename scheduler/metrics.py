@@ -114,7 +114,29 @@ def _read() -> Iterator[Metric]:
             AND quota.user_id IS NULL AND quota.gpu_model = '' AND quota.job_type = ''
         """,
     )  # fmt: skip
+    yield _family(
+        "muster_budget", "Budgets of the present period, in the unit of their resource.",
+        ["budget", "resource", "what"],
+        """
+        SELECT budget.id::text || ' ' || budget.name, budget.resource, figure.name, figure.amount
+        FROM quotas_budgetperiod period JOIN quotas_budget budget ON budget.id = period.budget_id
+            JOIN LATERAL (VALUES ('amount', period.amount), ('held', period.held), ('charged', period.charged))
+                figure(name, amount) ON true
+        WHERE now() >= period.starts_at AND now() < period.ends_at
+        """,
+    )  # fmt: skip
+    yield _drift()
     yield _violations()
+
+
+def _drift() -> Metric:
+    """Counters that were found not to be what they count, as long as the findings are kept."""
+    family = CounterMetricFamily(
+        "muster_quota_drift", "Counters that were found wrong, by what they count.", labels=["kind"]
+    )
+    for kind, count in _rows("SELECT kind, count(*) FROM quotas_driftfinding GROUP BY 1 ORDER BY 1"):
+        family.add_metric([kind], count)
+    return family
 
 
 def _jobs() -> Metric:
@@ -202,6 +224,17 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
         WHERE allocation.released_at IS NULL AND (job.state = ANY(%s) OR NOT attempt.state = ANY(%s))
         """,
         [_values(TERMINAL), _values(LIVE_ATTEMPT)],
+    ),
+    # I8: what runs is in the ledger.
+    "I8": (
+        """
+        SELECT count(*) FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE attempt.state = ANY(%s) AND attempt.scheduled_at < now() - interval '1 minute' AND NOT EXISTS (
+            SELECT 1 FROM quotas_ledgerentry entry
+            WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id
+        )
+        """,
+        [_values(LIVE_ATTEMPT)],
     ),
     # Starts that only a constraint stopped, in the cycles that are kept.
     "refused_by_constraint": (

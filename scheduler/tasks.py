@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduler.services import cycles, retention
+from scheduler.services import charging, cycles, retention
 from scheduler.services.reconcile import reconcile_all
 
 
@@ -27,3 +27,10 @@ def reconcile() -> None:
 @shared_task
 def prune() -> None:
     retention.prune_all()
+
+
+@shared_task
+def keep_ledger() -> None:
+    charging.heal_ledger()
+    charging.extend_holds()
+    charging.charge_running()

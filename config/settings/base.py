@@ -184,6 +184,16 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "keep the ledger": {
+        "task": "scheduler.tasks.keep_ledger",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
+    "keep budgets": {
+        "task": "quotas.tasks.keep_budgets",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),

@@ -80,13 +80,15 @@ def hold(
     return [_hold(one, begin, end, prices) for one in rates for begin, end in slices]
 
 
-def more_hold(entries: Sequence[Entry], *, until_s: int, prices: Sequence[Price] = ()) -> list[Entry]:
+def more_hold(
+    entries: Sequence[Entry], *, until_s: int, cuts: Iterable[int] = (), prices: Sequence[Price] = ()
+) -> list[Entry]:
     """Set aside more for an attempt that has no time limit and has nearly used what was set aside."""
     more: list[Entry] = []
+    edges = list(cuts)
     for rates, own in _by_rates(entries):
-        end = max(entry.until_s for entry in own if entry.kind is Kind.HOLD)
-        if until_s > end:
-            more.append(_hold(rates, end, until_s, prices))
+        end = max(entry.until_s for entry in own if entry.kind is not Kind.REFUND)
+        more += [_hold(rates, begin, until, prices) for begin, until in cut(end, max(end, until_s), edges)]
     return more
 
 

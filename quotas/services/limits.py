@@ -15,10 +15,11 @@ from accounts.models import Project, User
 from accounts.services import audit
 from quotas import outbox
 from quotas.core.resources import MAX_AMOUNT
-from quotas.models import Quota, QuotaResource
+from quotas.models import DriftKind, Quota, QuotaResource
 from quotas.providers.base import Drift, QuotaSheet
 from quotas.providers.local import sheet_of
 from quotas.providers.registry import provider, usage_source
+from quotas.services.reconcile import Mismatch, record_drift
 
 BOUNDS: Final = ("nominal", "soft", "hard")
 #: What may be changed of a line.
@@ -96,6 +97,14 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
         drifts = provider(_provider_name(project)).sync(project.pk)
         if drifts:
             outbox.wake_planners()
+            record_drift(
+                [
+                    Mismatch(DriftKind.QUOTA, f"{d.resource} of {project.slug}", d.was, d.found, project.pk)
+                    for d in drifts
+                ],
+                reason=reason or "the counters were not what is held",
+                repaired=True,
+            )
             audit.record(
                 by=by,
                 action="quota.repair",

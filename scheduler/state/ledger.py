@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
+
+import pgtrigger
 
 from quotas.core import ledger
 from quotas.core.budgets import BudgetTerms, Key, moves
@@ -117,8 +120,8 @@ def lock_periods(attempt_ids: Sequence[int]) -> None:
     run(queries.PERIODS_OF_ATTEMPTS, [int_array(attempt_ids), int_array(attempt_ids)])
 
 
-def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> tuple[list[Line], Books]:
-    """What these attempts are charged until now, and at their end given back."""
+def read(endings: Sequence[Ending]) -> tuple[Mapping[int, list[Entry]], Books]:
+    """The entries that these attempts have, and what writing more needs to know."""
     entries, budget_rows, price_rows = select_together(
         (
             queries.ENTRIES,
@@ -131,6 +134,12 @@ def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> t
     of: defaultdict[int, list[Entry]] = defaultdict(list)
     for attempt_id, *row in entries:
         of[attempt_id].append(entry_from(row))
+    return of, known
+
+
+def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> tuple[list[Line], Books]:
+    """What these attempts are charged until now, and at their end given back."""
+    of, known = read(endings)
     until_s = int(at.timestamp())
     lines: list[Line] = []
     for ending in endings:
@@ -147,6 +156,36 @@ def entry_from(row: Sequence[Any]) -> Entry:
     """An entry from the columns of `queries.ENTRIES` after the attempt."""
     kind, model, cpu, memory, gpu, storage, from_s, until_s, *sums = row
     return Entry(Kind(kind), Rates(cpu, memory, gpu, storage, model), from_s, until_s, *sums)
+
+
+def rates_held(attempt_ids: Sequence[int]) -> dict[int, tuple[list[Rates], datetime, int]]:
+    """What attempts hold by their allocations, by GPU model; since when, and the time limit of their job."""
+    found: dict[int, tuple[dict[str, list[int]], datetime, int]] = {}
+    for attempt_id, held_at, limit, models, cpu, memory, gpu, storage in run(
+        queries.HELD_WITH_MODELS, [int_array(attempt_ids)]
+    ):
+        by_model, _, _ = found.setdefault(attempt_id, ({}, held_at, limit))
+        own = by_model.setdefault(models[0] if models else "", [0, 0, 0, 0])
+        own[0] += cpu
+        own[1] += memory
+        own[3] += storage
+        for model in models:
+            by_model.setdefault(model, [0, 0, 0, 0])[2] += gpu // len(models)
+    return {
+        attempt_id: (
+            [Rates(*amounts, gpu_model=model) for model, amounts in by_model.items()],
+            held_at,
+            limit,
+        )
+        for attempt_id, (by_model, held_at, limit) in found.items()
+    }
+
+
+@contextmanager
+def whatever_is_so() -> Iterator[None]:
+    """Write holds of what runs already even where a budget is spent: refusing would not stop it."""
+    with pgtrigger.ignore("quotas.BudgetPeriod:budget_never_passed"):
+        yield
 
 
 # ------------------------------------------------------------------ writing

@@ -259,3 +259,13 @@ SELECT attempt_id, kind, gpu_model, cpu_millis, memory_mib, gpu_millis, storage_
 FROM quotas_ledgerentry
 WHERE job_number = ANY(%s::bigint[]) AND attempt_id = ANY(%s::bigint[]) AND kind <> 'adjust' ORDER BY id
 """
+
+HELD_WITH_MODELS: Final = """
+SELECT allocation.attempt_id, allocation.held_at, coalesce(job.time_limit_seconds, queue.max_wall_seconds, 0),
+    ARRAY(SELECT device.model FROM unnest(allocation.device_ids) WITH ORDINALITY AS held(id, place)
+        JOIN scheduler_device device ON device.id = held.id ORDER BY held.place),
+    allocation.cpu_millis, allocation.memory_mib, allocation.gpu_millis, allocation.storage_mib
+FROM scheduler_allocation allocation JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
+    JOIN scheduler_job job ON job.number = attempt.job_id JOIN scheduler_queue queue ON queue.id = job.queue_id
+WHERE allocation.attempt_id = ANY(%s::bigint[]) ORDER BY allocation.attempt_id, allocation.rank
+"""

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
+import pgtrigger
 import pytest
 from django.db import Error, connection, transaction
+from django.db.models import F
 from django.test import override_settings
 
+from accounts.models import AuditEvent
 from quotas.core.ledger import Kind
 from quotas.core.periods import Period
-from quotas.models import Budget, BudgetPeriod, LedgerEntry, OnSpent, PriceRow
+from quotas.models import Budget, BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, OnSpent, PriceRow
 from quotas.rows import sum_of_period
 from quotas.services.budgets import open_periods
+from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
+from scheduler.services import charging
 from scheduler.state.settle import end_attempt, settle_many
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 
@@ -206,3 +211,62 @@ def test_a_budget_that_only_demotes_or_warns_stops_nobody(world: SmallWorld, on_
     _, attempt = started(world)
 
     assert attempt.pk
+
+
+# ------------------------------------------------------------------ while it runs, and after a crash
+
+
+def test_what_runs_over_midnight_is_charged_for_the_day_and_the_rest_at_its_end(world: SmallWorld) -> None:
+    budget = a_budget(world, 10**12)
+    job, attempt = started(world, time_limit_seconds=80 * HOUR)
+    began = int(attempt.scheduled_at.timestamp())
+    tomorrow = attempt.scheduled_at + timedelta(days=1)
+    midnight = began - began % 86_400 + 86_400
+
+    assert charging.charge_running(now=tomorrow) == 1
+    assert charging.charge_running(now=tomorrow) == 0
+
+    assert sums(job) == ((80 * HOUR - (midnight - began)) * 1000, (midnight - began) * 1000)
+    ended(attempt, after=30 * HOUR)
+    assert sums(job) == (0, 30 * HOUR * 1000)
+    assert sum(row.charged for row in budget.periods.all()) == 30 * HOUR * 1000
+
+
+def test_a_job_without_a_limit_holds_more_before_its_hold_is_used_up(world: SmallWorld) -> None:
+    job, attempt = started(world, time_limit_seconds=None)
+    assert sums(job) == (HOUR * 1000, 0)
+
+    assert charging.extend_holds(now=attempt.scheduled_at + timedelta(seconds=60)) == 0
+    assert charging.extend_holds(now=attempt.scheduled_at + timedelta(seconds=3500)) == 1
+
+    assert sums(job) == (7100 * 1000, 0)
+    ended(attempt, after=5000)
+    assert sums(job) == (0, 5000 * 1000)
+
+
+def test_an_attempt_without_a_hold_gets_one_and_a_stale_hold_ends(world: SmallWorld) -> None:
+    budget = a_budget(world, 10**12)
+    job, attempt = started(world, tasks=2)
+    gone, other = started(world)
+    with pgtrigger.ignore("quotas.LedgerEntry:ledger_rows_never_change"):
+        LedgerEntry.objects.filter(job_number=job.number).delete()
+    BudgetPeriod.objects.update(held=F("held") + 5, charged=7)
+    Attempt.objects.filter(pk=other.pk).update(
+        state="failed", ended_at=other.scheduled_at + timedelta(seconds=40)
+    )
+
+    later = attempt.scheduled_at + timedelta(seconds=60)
+    assert charging.heal_ledger(now=later) == 2
+    assert charging.heal_ledger(now=later) == 0
+    repaired = check_budgets()
+
+    assert repaired > 0
+    for row in budget.periods.all():
+        assert (row.held, row.charged) == (sum_of_period(row).held, sum_of_period(row).charged)
+    held, charged = sums(job)
+    assert (held >= 2000 * HOUR, charged) == (True, 0)
+    assert sums(gone) == (0, 40 * 1000)
+    kinds = set(DriftFinding.objects.values_list("kind", flat=True))
+    assert kinds == {DriftKind.MISSING_HOLD, DriftKind.STALE_HOLD, DriftKind.BUDGET}
+    assert AuditEvent.objects.filter(action="budget.repair").exists()
+    assert check_budgets() == 0
