@@ -187,13 +187,13 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
         tasks=tasks,
     )
     return Start(
-        job_id=pending.id.item(row),
-        generation=pending.generation.item(row),
-        queue_id=pending.queue_id.item(row),
-        project_id=pending.project_id.item(row),
-        per_task=request.per_task,
-        placements=placements,
-        scores=parts,
+        pending.id.item(row),
+        pending.generation.item(row),
+        pending.queue_id.item(row),
+        pending.project_id.item(row),
+        request.per_task,
+        placements,
+        parts,
     )
 
 

@@ -65,7 +65,7 @@ def pick_whole(idle: int, domains: tuple[int, ...], wanted: int) -> list[int]:
         if wanted <= count <= fewest and (count < fewest or here & -here < best & -best):
             best, fewest = here, count
     if best:
-        return lowest(best, wanted)
+        return [(best & -best).bit_length() - 1] if wanted == 1 else lowest(best, wanted)
     picked: list[int] = []
     local = sorted((idle & domain for domain in domains), key=lambda here: (-here.bit_count(), here & -here))
     for here in local:

@@ -63,13 +63,14 @@ class Groups:
         return len(self.first_row)
 
     def __getitem__(self, number: int) -> Group:
-        if number not in self._made:
-            self._made[number] = self._describe(number)
-        return self._made[number]
+        known = self._made.get(number)
+        if known is None:
+            known = self._made[number] = self._describe(number)
+        return known
 
     def of(self, row: int) -> Group:
         """The group of the pending job in this row."""
-        return self[int(self.of_row[row])]
+        return self[self.of_row.item(row)]
 
     def _describe(self, number: int) -> Group:
         pending = self._world.snapshot.pending

@@ -6,6 +6,7 @@ import copy
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,13 +30,15 @@ class Free:
     storage_mib: Ints
     gpu_used: Ints
 
-    def take(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
-        """Hand one task's amounts out."""
-        self.cpu_millis[row] -= per_task.cpu_millis
-        self.memory_mib[row] -= per_task.memory_mib
-        self.storage_mib[row] -= per_task.storage_mib
-        for device in devices:
-            self.gpu_used[device] += gpu_millis
+    def take(self, hold: Hold, sign: int = 1) -> None:
+        """Hand one task's amounts out; `sign` -1 gives them back."""
+        row, per_task = hold.row, hold.per_task
+        self.cpu_millis[row] -= sign * per_task.cpu_millis
+        self.memory_mib[row] -= sign * per_task.memory_mib
+        if per_task.storage_mib:
+            self.storage_mib[row] -= sign * per_task.storage_mib
+        for device in hold.devices:
+            self.gpu_used[device] += sign * hold.gpu_millis
 
     def least(self, other: Free) -> Free:
         """What is free at both moments."""
@@ -47,15 +50,14 @@ class Free:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """One task of a job that starts in this cycle (from = now) or was promised a start."""
 
     from_ms: int
     until_ms: int
     row: int
     per_task: Resources
-    devices: tuple[int, ...]
+    devices: list[int]
     gpu_millis: int
 
 
@@ -125,10 +127,10 @@ class Horizon:
         )
         for hold in self._started:
             if hold.until_ms <= at_ms:
-                free.take(hold.row, Resources() - hold.per_task, list(hold.devices), -hold.gpu_millis)
+                free.take(hold, -1)
         for hold in self._promised:
             if hold.from_ms <= at_ms < hold.until_ms:
-                free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+                free.take(hold)
         return free
 
     def free_through(self, from_ms: int, until_ms: int) -> Free:
@@ -210,23 +212,17 @@ class SpareWorkspace(Workspace):
         then.device_used = free.gpu_used
         super().__init__(then)
 
-    def match(self, row: int, free: list[Free]) -> None:
-        """Let a node have free what it has at all of these moments."""
+    def match(self, row: int, now: Workspace, free: list[Free]) -> None:
+        """Let a node have free what it has now and at all of these moments."""
+        cpu_millis, memory_mib, storage_mib, used = now.free_on(row)
         first, last = self.world.device_first[row], self.world.device_first[row + 1]
-        used: list[int] = np.maximum.reduce([one.gpu_used[first:last] for one in free]).tolist()
-        self._set(
-            row,
-            min([one.cpu_millis.item(row) for one in free]),
-            min([one.memory_mib.item(row) for one in free]),
-            min([one.storage_mib.item(row) for one in free]),
-            used,
-        )
-        healthy = self.world.device_healthy_list
-        self._gpu[row] = sum(
-            [GPU_MILLIS - millis for place, millis in enumerate(used) if healthy[first + place]]
-        )
-        self.free_gpu_millis[row] = self._gpu[row]
-        self._touch(row)
+        for one in free:
+            cpu_millis = min(cpu_millis, one.cpu_millis.item(row))
+            memory_mib = min(memory_mib, one.memory_mib.item(row))
+            storage_mib = min(storage_mib, one.storage_mib.item(row))
+            if used:
+                used = list(map(max, used, one.gpu_used[first:last].tolist()))
+        self.set_free(row, cpu_millis, memory_mib, storage_mib, used)
 
 
 def slots_in(question: Question, answers: Answers, free: Free, allowed: Bools) -> Ints:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
+from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.devices import GUARDS, Room
 from scheduler.core.feasibility import (
@@ -23,7 +24,7 @@ from scheduler.core.feasibility import (
 )
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
-from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer
+from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer, Summand
 from scheduler.core.workspace import Floats, NodeView, Workspace
 from scheduler.core.world import World
 
@@ -108,8 +109,7 @@ class Candidates:
                 self._parts.extend([] if part is None else [(scorer.name, part, weight)])
             else:
                 self._outside_scorers.append((scorer, weight))
-        #: What is summed: live columns, as they are or each value looked up in a table. Made when first needed.
-        self._summands: list[tuple[Floats | Ints, Floats | None]] = []
+        self._summands: list[Summand] | None = None
         self._plain = not self._outside_gates and not self._outside_scorers
         self._pickers = [
             cast(PicksDevice, scorer) for scorer, _ in rules.scorers if hasattr(scorer, "pick_device")
@@ -233,10 +233,10 @@ class Candidates:
         """Why this node: each part of its score and their weighted mean, in whole points, for the record."""
         parts: list[tuple[str, int]] = []
         total = weights = 0.0
-        for name, part, weight in self._parts:
-            points = part.points_of(row)
-            parts.append((name, round(points)))
-            total += points * weight
+        for (name, _, weight), (column, table) in zip(self._parts, self._summed(), strict=True):
+            points: float = column.item(row) if table is None else table.item(column.item(row))
+            parts.append((name, round(points / weight)))
+            total += points
             weights += weight
         for scorer, weight in self._outside_scorers:
             given = scorer.score(self.question, NodeView(self.workspace, np.array([row], dtype=np.int64)))
@@ -247,15 +247,19 @@ class Candidates:
             parts.append(("total", round(total / weights)))
         return tuple(parts)
 
+    def _summed(self) -> list[Summand]:
+        """What is summed: live columns, as they are or each value looked up in a table."""
+        if self._summands is None:
+            self._summands = [part.summand(weight) for _, part, weight in self._parts]
+        return self._summands
+
     def _score(self, rows: Ints | None) -> Floats:
         """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
         closed = self._is_closed(rows)
         if rows is None and closed.all():
             return np.full(len(closed), NO)
-        if not self._summands:
-            self._summands = [part.summand(weight) for _, part, weight in self._parts]
         total: Any = None
-        for column, table in self._summands:
+        for column, table in self._summed():
             part: Any = column if rows is None else column[rows]
             if table is not None:
                 part = table[part]
@@ -302,12 +306,9 @@ class Candidates:
         for room, need in self._rooms:
             if room.item(row) < need:
                 return NO
-        if not self._summands:
-            self._summands = [part.summand(weight) for _, part, weight in self._parts]
         total = 0.0
-        for column, table in self._summands:
-            value: Any = column.item(row)
-            total += value if table is None else table.item(value)
+        for column, table in self._summed():
+            total += column.item(row) if table is None else table.item(column.item(row))
         return total
 
 
@@ -328,7 +329,7 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
     if chosen is None:
         candidates.failed.add(shape)
         return None
-    return sorted(chosen)
+    return sorted(chosen) if len(chosen) > 1 else chosen
 
 
 #: From near to far: what is tried before anywhere.
@@ -476,18 +477,31 @@ def _best_rows(rows: Ints, scores: Floats) -> list[int]:
     return order
 
 
+#: (node row, rows of its devices) of a task.
+Seat = tuple[int, list[int]]
+
+
 def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[Placement, ...]:
     """Hand out nodes and devices to every task, in rank order, from the workspace."""
+    return hand_out(candidates, chosen)[0]
+
+
+def hand_out(
+    candidates: Candidates, chosen: list[tuple[int, int]]
+) -> tuple[tuple[Placement, ...], list[Seat]]:
+    """The same, by ids and by rows."""
     workspace, request = candidates.workspace, candidates.question.request
     per_task, world = request.per_task, workspace.world
-    millis = (per_task.gpu_millis if request.shares_gpu else GPU_MILLIS) if per_task.gpus else 0
+    millis = held_millis(request)
     node_ids, device_ids = world.snapshot.nodes.id, world.device_id_list
     placements: list[Placement] = []
+    seats: list[Seat] = []
     for row, count in chosen:
         node_id = node_ids.item(row)
         for _ in range(count):
-            devices = candidates.pick_devices(row)
+            devices = candidates.pick_devices(row) if millis else []
             workspace.take(row, per_task, devices, millis)
+            seats.append((row, devices))
             placements.append(
                 Placement(
                     len(placements),
@@ -497,4 +511,11 @@ def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[P
                     workspace.numa_of(devices),
                 )
             )
-    return tuple(placements)
+    return tuple(placements), seats
+
+
+def held_millis(request: RequestClass) -> int:
+    """What one task holds of each of its devices; 0 without any."""
+    if not request.per_task.gpus:
+        return 0
+    return request.per_task.gpu_millis if request.shares_gpu else GPU_MILLIS

@@ -11,8 +11,16 @@ from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.groups import Group
 from scheduler.core.horizon import Free, Hold, Horizon, SpareWorkspace, after_ms, barring_of
-from scheduler.core.placement import Candidates, choose_largest, choose_nodes, largest, take_tasks
-from scheduler.core.plan import Placement, Start
+from scheduler.core.placement import (
+    Candidates,
+    Seat,
+    choose_largest,
+    choose_nodes,
+    hand_out,
+    held_millis,
+    largest,
+)
+from scheduler.core.plan import Start
 
 #: No level has failed yet.
 _NONE = 1 << 14
@@ -83,29 +91,34 @@ class ClusterRoom:
         if level and not self._leaves_limits(group, charges, group.shape.tasks):
             self._fails_from[number] = min(self._fails_from.item(number), level)
             return Outcome.NO_ROOM
-        candidates = answers.candidates(group) if not level else self._spare_candidates(group, level)
-        if group.shape.most > group.shape.tasks:
+        candidates = self._candidates(group, level)
+        if candidates is None:
+            chosen = None
+        elif group.shape.most > group.shape.tasks:
             chosen = choose_largest(candidates, group.shape, self._most_allowed(group, level))
         else:
             chosen = choose_nodes(candidates, group.shape)
-        if chosen is None:
+        if candidates is None or chosen is None:
             same = answers.groups.pair == group.pair
-            np.minimum(self._fails_from, np.where(same, level, _NONE).astype(np.int16), out=self._fails_from)
+            from_level = level if candidates is not None else 0
+            np.minimum(
+                self._fails_from, np.where(same, from_level, _NONE).astype(np.int16), out=self._fails_from
+            )
             return Outcome.NO_ROOM
         parts = candidates.parts(chosen[0][0])
-        placements = take_tasks(candidates, chosen)
+        placements, seats = hand_out(candidates, chosen)
         if len(placements) > group.shape.tasks:
             charges = workspace.charges(group.project_row, group.class_index, len(placements))
-        self._take(row, group, placements, level, charges)
+        self._take(row, group, seats, level, charges)
         self.starts.append(
             Start(
-                job_id=pending.id.item(row),
-                generation=pending.generation.item(row),
-                queue_id=pending.queue_id.item(row),
-                project_id=pending.project_id.item(row),
-                per_task=group.question.request.per_task,
-                placements=placements,
-                scores=parts,
+                pending.id.item(row),
+                pending.generation.item(row),
+                pending.queue_id.item(row),
+                pending.project_id.item(row),
+                group.question.request.per_task,
+                placements,
+                parts,
             )
         )
         return Outcome.STARTED
@@ -133,13 +146,13 @@ class ClusterRoom:
         candidates = Candidates(question, horizon.space(horizon.free_through(at_ms, until_ms)), answers.rules)
         chosen = choose_nodes(candidates, group.shape)
         free = horizon.free_at(at_ms)
-        placements = take_tasks(candidates, chosen) if chosen is not None else ()
-        for hold in self._holds_of(placements, group, at_ms, until_ms):
+        placements, seats = hand_out(candidates, chosen) if chosen is not None else ((), [])
+        for hold in _holds(seats, group, at_ms, until_ms):
             horizon.promised(hold)
-            free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+            free.take(hold)
             for promise in self._promises:
                 if at_ms <= promise.at_ms < until_ms:
-                    promise.free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
+                    promise.free.take(hold)
         if not self._promises:
             self._keep_limits(group)
         self.promised_nodes[row] = tuple(dict.fromkeys(placement.node_id for placement in placements))
@@ -198,49 +211,34 @@ class ClusterRoom:
         return True
 
     def _take(
-        self, row: int, group: Group, placements: tuple[Placement, ...], level: int,
-        charges: tuple[tuple[int, int], ...],
-    ) -> None:  # fmt: skip
+        self, row: int, group: Group, seats: list[Seat], level: int, charges: tuple[tuple[int, int], ...]
+    ) -> None:
         """Count a start everywhere but in the workspace it was chosen from."""
         answers, workspace = self._answers, self._answers.workspace
         world = answers.world
         now_ms = world.snapshot.now_ms
+        holds = _holds(seats, group, now_ms, after_ms(now_ms, self._lengths.item(row)))
         if self._horizon is None:
-            self._holds.extend(
-                self._holds_of(placements, group, now_ms, after_ms(now_ms, self._lengths.item(row)))
-            )
+            self._holds.extend(holds)
         else:
-            for hold in self._holds_of(placements, group, now_ms, after_ms(now_ms, self._lengths.item(row))):
+            for hold in holds:
                 self._horizon.started(hold)
-                if level:
-                    workspace.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
-                    for promise in self._promises[:level]:
-                        promise.free.take(hold.row, hold.per_task, list(hold.devices), hold.gpu_millis)
         if level:
-            self._count_later(group, charges, len(placements))
+            known = self._synced.get(level) == workspace.log_length
+            for hold in holds:
+                workspace.take(hold.row, hold.per_task, hold.devices, hold.gpu_millis)
+                for promise in self._promises[:level]:
+                    promise.free.take(hold)
+            if known:  # the workspace of this level has them already
+                self._synced[level] = workspace.log_length
+            self._count_later(group, charges, len(seats))
         workspace.take_limits(
             queue_row=group.queue_row,
             array_id=world.snapshot.pending.array_id.item(row),
             charges=charges,
             request=group.question.request,
-            tasks=len(placements),
+            tasks=len(seats),
         )
-
-    def _holds_of(
-        self, placements: tuple[Placement, ...], group: Group, from_ms: int, until_ms: int
-    ) -> list[Hold]:
-        world, per_task = self._answers.world, group.question.request.per_task
-        return [
-            Hold(
-                from_ms,
-                until_ms,
-                world.node_row[placement.node_id],
-                per_task,
-                tuple([world.device_row[device] for device in placement.device_ids]),
-                placement.gpu_millis,
-            )
-            for placement in placements
-        ]
 
     def _planned(self) -> Horizon:
         """Made when the first job needs it: in a cluster with room nobody does."""
@@ -250,25 +248,39 @@ class ClusterRoom:
                 self._horizon.started(hold)
         return self._horizon
 
-    def _spare_candidates(self, group: Group, level: int) -> Candidates:
-        """The nodes for a group's question in what is free now and beside so many promises."""
+    def _candidates(self, group: Group, level: int) -> Candidates | None:
+        """The nodes for a group's question in what is free now and beside so many promises.
+
+        None when not even what is free now has room for it.
+        """
         answers, workspace = self._answers, self._answers.workspace
-        moments = [self._planned().free_now(), *(promise.free for promise in self._promises[:level])]
+        now = answers.candidates(group)
+        if not level:
+            return now
         if level not in self._spare:
-            free = moments[0]
-            for moment in moments[1:]:
-                free = free.least(moment)
+            free = self._planned().free_now()
+            for promise in self._promises[:level]:
+                free = free.least(promise.free)
             self._spare[level] = SpareWorkspace(answers.world, free), {}
             self._synced[level] = workspace.log_length
         spare, known = self._spare[level]
         cursor = self._synced[level]
         if cursor < workspace.log_length:
+            moments = [promise.free for promise in self._promises[:level]]
             for touched in dict.fromkeys(workspace.log[cursor : workspace.log_length].tolist()):
-                spare.match(touched, moments)
+                spare.match(touched, workspace, moments)
             self._synced[level] = workspace.log_length
         if group.question_number not in known:
-            known[group.question_number] = Candidates(group.question, spare, answers.rules)
+            if choose_nodes(now, group.shape) is None:
+                return None
+            known[group.question_number] = Candidates(group.question, spare, answers.rules, like=now)
         return known[group.question_number]
+
+
+def _holds(seats: list[Seat], group: Group, from_ms: int, until_ms: int) -> list[Hold]:
+    request = group.question.request
+    millis = held_millis(request)
+    return [Hold(from_ms, until_ms, row, request.per_task, devices, millis) for row, devices in seats]
 
 
 def lengths_ms(limit_seconds: Ints, bound_seconds: Ints) -> Ints:

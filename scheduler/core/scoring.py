@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,10 @@ class PicksDevice(Protocol):
         ...
 
 
+#: A live column of points times a weight; or of whole numbers, and a table of that for each.
+Summand = tuple[Any, Floats | None]
+
+
 class Part(Protocol):
     """A part of a score that a cache may read for single nodes."""
 
@@ -43,12 +47,8 @@ class Part(Protocol):
         """0..100 for each of these nodes (None = all), as of now."""
         ...
 
-    def points_of(self, row: int) -> float:
-        """The same for one node."""
-        ...
-
-    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
-        """A live column of the points times this weight; or of whole numbers, and a table of that for each."""
+    def summand(self, weight: int) -> Summand:
+        """What to add to a score: these points times a weight."""
         ...
 
 
@@ -61,10 +61,7 @@ class FixedPart(Part):
     def points(self, rows: Ints | None) -> Floats:
         return self.column if rows is None else self.column.take(rows)
 
-    def points_of(self, row: int) -> float:
-        return float(self.column.item(row))
-
-    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+    def summand(self, weight: int) -> Summand:
         return self.column * weight, None
 
 
@@ -80,10 +77,7 @@ class LivePart(Part):
         column = self.workspace.points(self.name, flipped=self.flipped)
         return column if rows is None else column.take(rows)
 
-    def points_of(self, row: int) -> float:
-        return self.workspace.points_of(self.name, row, flipped=self.flipped)
-
-    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+    def summand(self, weight: int) -> Summand:
         return self.workspace.points(self.name, flipped=self.flipped, weight=weight), None
 
 
@@ -99,10 +93,7 @@ class Enough(Part):
         values = self.column if rows is None else self.column.take(rows)
         return np.where(values >= self.at_least, 100.0, 0.0)
 
-    def points_of(self, row: int) -> float:
-        return 100.0 if self.column.item(row) >= self.at_least else 0.0
-
-    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+    def summand(self, weight: int) -> Summand:
         return self.column, np.where(np.arange(self.largest + 1) >= self.at_least, 100.0 * weight, 0.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,7 @@ class _View:
     """Devices of a node that some wishes see alike, and the columns that say what is left of them."""
 
     bits: int
+    domains: tuple[int, ...]
     features: list[GpuFeatures]
     wholes: list[Ints]  # columns of `Room`s that count idle devices
     shares: list[Ints]  # and of those that hold what is left of one
@@ -87,8 +88,7 @@ class Workspace:
         #: Of each node, its devices that nobody holds, and those that are held in part.
         self._idle: list[int] = world.bits_of(self.device_used == 0)
         self._shared: list[int] = world.bits_of((self.device_used != 0) & (self.device_used < GPU_MILLIS))
-        self._views: dict[int, tuple[_View, ...]] = {}  # by node
-        self._alike: dict[tuple[int, ...], tuple[_View, ...]] = {}  # by what each wish sees of it
+        self._views: dict[int, tuple[_View, ...]] = {}  # by kind of node
 
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)
@@ -145,7 +145,6 @@ class Workspace:
                 self.world, self.device_used, model=request.gpu_model, memory_mib=request.gpu_memory_mib
             )
             self._views.clear()
-            self._alike.clear()
         return known
 
     def room(self, request: RequestClass) -> Room | None:
@@ -160,7 +159,6 @@ class Workspace:
             devices = None if features is None else features.room if request.shares_gpu else features.whole
             self._rooms[key] = Room(self.free_cpu_millis, self.free_memory_mib, devices)
             self._views.clear()
-            self._alike.clear()
             if key is None:
                 self._plain_room = self._rooms[key].column
         return self._rooms[key]
@@ -175,24 +173,17 @@ class Workspace:
         for known_flipped, known_weight, known in columns:
             if (known_flipped, known_weight) == (flipped, weight):
                 return known
-        part = self._part(name, self.free_cpu_millis, self.free_memory_mib, self.free_gpu_millis)
+        cpu = self.free_cpu_millis * _POINTS // self._largest_cpu
+        memory = self.free_memory_mib * _POINTS // self._largest_memory
+        gpu = self.free_gpu_millis * _POINTS // self._largest_gpu
+        part = {
+            "tight_with_gpu": (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000,
+            "tight_without_gpu": (_POINTS - (cpu + memory) // 2) / 1000,
+            "gpus_taken": (_POINTS - gpu) / 1000,
+        }[name]
         points: Floats = (100.0 - part if flipped else part) * weight
         columns.append((flipped, weight, points))
         return points
-
-    def points_of(self, name: str, row: int, *, flipped: bool = False) -> float:
-        """That part of one node, as of now."""
-        part: float = self._part(name, self._cpu[row], self._memory[row], self._gpu[row])
-        return 100.0 - part if flipped else part
-
-    def _part(self, name: str, cpu: Any, memory: Any, gpu: Any) -> Any:
-        """A part of a score from what is free: columns, or the numbers of one node, by the same arithmetic."""
-        if name == "gpus_taken":
-            return (_POINTS - gpu * _POINTS // self._largest_gpu) / 1000
-        cpu, memory = cpu * _POINTS // self._largest_cpu, memory * _POINTS // self._largest_memory
-        if name == "tight_without_gpu":
-            return (_POINTS - (cpu + memory) // 2) / 1000
-        return (_POINTS - (2 * (gpu * _POINTS // self._largest_gpu) + cpu + memory) // 4) / 1000
 
     def charges(self, project_row: int, class_index: int, tasks: int) -> tuple[tuple[int, int], ...]:
         """(quota row, amount) of every enforced line a job of this shape counts on."""
@@ -276,8 +267,7 @@ class Workspace:
         self._move(row, per_task, 1)
         if devices:
             self._hold(row, devices, gpu_millis)
-            self._gpu[row] -= gpu_millis * len(devices)
-            self.free_gpu_millis[row] = self._gpu[row]
+            self.free_gpu_millis[row] = self._gpu[row] = self._gpu[row] - gpu_millis * len(devices)
         self._touch(row)
 
     def give_back(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
@@ -291,6 +281,26 @@ class Workspace:
             healthy = self.world.device_healthy_list
             self._gpu[row] += gpu_millis * sum([healthy[device] for device in devices])
             self.free_gpu_millis[row] = self._gpu[row]
+        self._touch(row)
+
+    def free_on(self, row: int) -> tuple[int, int, int, list[int]]:
+        """CPU, memory and storage that a node has free, and what its devices hold."""
+        first, last = self.world.device_first[row], self.world.device_first[row + 1]
+        return (
+            self._cpu[row],
+            self._memory[row],
+            self.free_storage_mib.item(row),
+            self._device_used[first:last],
+        )
+
+    def set_free(self, row: int, cpu_millis: int, memory_mib: int, storage_mib: int, used: list[int]) -> None:
+        """Let a node have just this free, and its devices hold so much."""
+        self._set(row, cpu_millis, memory_mib, storage_mib, used)
+        healthy, gpu_millis = self.world.device_healthy_list, 0
+        for device, millis in enumerate(used, self.world.device_first[row]):
+            if healthy[device]:
+                gpu_millis += GPU_MILLIS - millis
+        self._gpu[row] = self.free_gpu_millis[row] = gpu_millis
         self._touch(row)
 
     def give_back_limits(
@@ -358,12 +368,9 @@ class Workspace:
     # Parts of those.
 
     def _move(self, row: int, per_task: Resources, sign: int) -> None:
-        self._tasks[row] += sign
-        self.tasks_on[row] = self._tasks[row]
-        self._cpu[row] -= sign * per_task.cpu_millis
-        self.free_cpu_millis[row] = self._cpu[row]
-        self._memory[row] -= sign * per_task.memory_mib
-        self.free_memory_mib[row] = self._memory[row]
+        self.tasks_on[row] = self._tasks[row] = self._tasks[row] + sign
+        self.free_cpu_millis[row] = self._cpu[row] = self._cpu[row] - sign * per_task.cpu_millis
+        self.free_memory_mib[row] = self._memory[row] = self._memory[row] - sign * per_task.memory_mib
         if per_task.storage_mib:
             self.free_storage_mib[row] -= sign * per_task.storage_mib
 
@@ -391,11 +398,7 @@ class Workspace:
     def _remember(self, row: int) -> None:
         before = self._trials[-1]
         if row not in before:
-            first, last = self.world.device_first[row], self.world.device_first[row + 1]
-            before[row] = (
-                self._cpu[row], self._memory[row], self.free_storage_mib.item(row),
-                self._device_used[first:last], self._gpu[row], self._tasks[row],
-            )  # fmt: skip
+            before[row] = (*self.free_on(row), self._gpu[row], self._tasks[row])
 
     def _restore(self, row: int, was: _Before) -> None:
         self._set(row, *was[:4])
@@ -410,17 +413,17 @@ class Workspace:
         if self._plain_room is not None:
             self._plain_room[row] = packed
         idle, shared = self._idle[row], self._shared[row]
-        views = self._views.get(row)
+        views = self._views.get(self.world.device_kind[row])
         for view in self._views_of(row) if views is None else views:
             here = idle & view.bits
             whole, partial = here.bit_count(), 0
             if shared & view.bits:
                 partial = self._most_left(row, shared & view.bits)
             best = whole
-            if whole > 1:
+            if whole > 1 and len(view.domains) > 1:
                 best = 0
-                for domain in self.world.domain_bits[row]:
-                    count = (here & domain).bit_count()
+                for domain in view.domains:
+                    count = (idle & domain).bit_count()
                     if count > best:
                         best = count
             room = GPU_MILLIS if whole else partial
@@ -462,22 +465,22 @@ class Workspace:
         return most
 
     def _views_of(self, row: int) -> tuple[_View, ...]:
-        """What to keep up to date about this node's devices; nothing of wishes that none of them meets."""
-        bits = tuple([features.bits[row] for features in self._features.values()])
-        known = self._alike.get(bits)
-        if known is None:
-            views: dict[int, _View] = {}
-            for (key, features), seen in zip(self._features.items(), bits, strict=True):
-                if seen:
-                    view = views.setdefault(seen, _View(seen, [], [], []))
-                    view.features.append(features)
-                    for shares, columns in ((False, view.wholes), (True, view.shares)):
-                        room = self._rooms.get((*key, shares))
-                        if room is not None:
-                            columns.append(room.column)
-            known = self._alike[bits] = tuple(views.values())
-        self._views[row] = known
-        return known
+        """What to keep up to date about the devices of nodes like this one; nothing of what none of them meets."""
+        views: dict[int, _View] = {}
+        domains = self.world.domain_bits[row]
+        for key, features in self._features.items():
+            bits = features.bits[row]
+            if bits:
+                if bits not in views:
+                    here = tuple([domain & bits for domain in domains if domain & bits])
+                    views[bits] = _View(bits, here, [], [], [])
+                views[bits].features.append(features)
+                for shares, columns in ((False, views[bits].wholes), (True, views[bits].shares)):
+                    room = self._rooms.get((*key, shares))
+                    if room is not None:
+                        columns.append(room.column)
+        self._views[self.world.device_kind[row]] = tuple(views.values())
+        return tuple(views.values())
 
 
 class NodeView:

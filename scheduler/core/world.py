@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -55,6 +55,7 @@ class World:
         self._gpu_counts: dict[tuple[str, int], Ints] = {}
         self._gpus_held: dict[tuple[str, int], Ints] = {}
         self._domains: dict[str, Ints] = {}
+        self._labelled: dict[tuple[str, str], Bools] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
         self._models = tuple(dict.fromkeys(devices.model))
         place = {model: number for number, model in enumerate(self._models)}
@@ -149,7 +150,10 @@ class World:
 
     def labelled(self, key: str, value: str) -> Bools:
         """Nodes that carry this label."""
-        return self._mask(self._labels.get(key, {}).get(value, []))
+        known = self._labelled.get((key, value))
+        if known is None:
+            known = self._labelled[key, value] = self._mask(self._labels.get(key, {}).get(value, []))
+        return known
 
     def label_numbers(self, key: str) -> npt.NDArray[np.float64]:
         """The number in a label of every node; not-a-number where it is missing or no finite number."""
@@ -263,6 +267,19 @@ class World:
         if not masks:
             return [()] * self.node_count
         return [tuple([mask for mask in of_node if mask]) for of_node in zip(*masks, strict=True)]
+
+    @cached_property
+    def device_kind(self) -> list[int]:
+        """A number for each node: equal where the devices are alike, one by one, in all that stays."""
+        alike = np.ascontiguousarray(
+            np.stack([self._model_number, self.device_memory, self.device_healthy, self.device_numa], axis=1)
+        ).tobytes()
+        size = 4 * 8
+        kinds: dict[bytes, int] = {}
+        return [
+            kinds.setdefault(alike[first * size : last * size], len(kinds))
+            for first, last in pairwise(self.device_first)
+        ]
 
     def per_node(self, devices: Bools) -> Ints:
         """How many of these devices each node has."""

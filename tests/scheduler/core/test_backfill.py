@@ -262,13 +262,11 @@ def test_with_one_promise_conservative_is_easy(world: World) -> None:
 
 
 def _break_protection(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        room.ClusterRoom, "_spare_candidates", lambda self, group, level: self._answers.candidates(group)
-    )
+    patch.setattr(room.ClusterRoom, "_candidates", lambda self, group, level: self._answers.candidates(group))
 
 
 def _break_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(horizon.SpareWorkspace, "match", lambda self, row, free: None)
+    patch.setattr(horizon.SpareWorkspace, "match", lambda self, row, now, free: None)
 
 
 def _break_ends(patch: pytest.MonkeyPatch) -> None:
@@ -279,9 +277,7 @@ def _break_ends(patch: pytest.MonkeyPatch) -> None:
 def _break_devices(patch: pytest.MonkeyPatch) -> None:
     real = horizon.Free.take
     patch.setattr(
-        horizon.Free,
-        "take",
-        lambda self, row, per_task, devices, millis: real(self, row, per_task, [], millis),
+        horizon.Free, "take", lambda self, hold, sign=1: real(self, hold._replace(devices=[]), sign)
     )
 
 
