@@ -20,8 +20,15 @@ from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, JobS
 from scheduler.models import Cluster, Node
 from scheduler.services import dispatch
 from scheduler.services.nodes import DOOR_SCOPE
-from scheduler.state import dependencies
-from scheduler.state.settle import Settled, settle_many, waiting_attempts, write_events
+from scheduler.state import dependencies, members
+from scheduler.state.settle import (
+    Settled,
+    release_members,
+    settle_many,
+    shrunk_attempts,
+    waiting_attempts,
+    write_events,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -82,10 +89,13 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
         return []
     with transaction.atomic():
         changes, stale, done = _read_changes(node, reports)
+        shrunk: list[int] = []
         if changes:
             _write_tasks(changes)
             _write_started(node, changes)
-            _stop_rest_of_gangs(changes)
+            shrunk = _stop_rest_of_gangs(changes)
+    if shrunk:
+        release_members(shrunk)
     ended = sorted({change.row.attempt for change in changes if change.ended_at} | done)
     for first in range(0, len(ended), BATCH):
         settle_many(ended[first : first + BATCH])
@@ -227,26 +237,40 @@ def _write_started(node: Node, changes: Sequence[_Change]) -> None:
     outbox.announce_many(topics)
 
 
-def _stop_rest_of_gangs(changes: Sequence[_Change]) -> None:
-    """Tasks of one attempt start together and fail together: the others wait for one that will not come."""
+def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:
+    """Tasks of one attempt start together and fail together: the others wait for one that will not come.
+
+    Unless the job's rule says that enough are left: answers the attempts that go on without some.
+    """
     failed = sorted({c.row.attempt for c in changes if c.ended_at and c.state != TaskState.SUCCEEDED})
     if not failed:
-        return
+        return []
+    going_on = members.going_on(failed)
+    without = {row[0] for row in going_on}
     rows = _run(
         "UPDATE scheduler_attempt a SET state = %s, stop_reason = %s, stop_asked_at = now()"
-        " WHERE a.id = ANY(%s) AND a.stop_asked_at IS NULL AND EXISTS ("
+        " WHERE a.id = ANY(%s) AND a.id <> ALL(%s) AND a.stop_asked_at IS NULL AND EXISTS ("
         "  SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.state = ANY(%s))"
         " RETURNING a.id, a.job_id, a.epoch",
-        [AttemptState.STOPPING.value, StopReason.GANG_MEMBER_FAILED.value, failed, _LIVE_TASK],
+        [
+            AttemptState.STOPPING.value,
+            StopReason.GANG_MEMBER_FAILED.value,
+            failed,
+            sorted(without),
+            _LIVE_TASK,
+        ],
     )
-    if not rows:
-        return
+    ended = {c.row.attempt: c for c in changes if c.ended_at and c.state != TaskState.SUCCEEDED}
     write_events(
         [(job, epoch, "attempt.stopping", "one task has failed, so the others are stopped", "{}")
-         for _, job, epoch in rows],
+         for _, job, epoch in rows]
+        + [(job, epoch, "attempt.smaller", f"task {ended[attempt].row.rank} has {ended[attempt].state}; "
+            "the others are enough and go on", json.dumps({"rank": ended[attempt].row.rank}))
+           for attempt, job, epoch in going_on],
         at=timezone.now(),
     )  # fmt: skip
     _wake_nodes([row[0] for row in rows])
+    return sorted(without)
 
 
 def _wake_nodes(attempt_ids: Sequence[int]) -> None:
@@ -284,6 +308,7 @@ def reconcile_all() -> Reconciled:
     if stopped:
         dispatch.end_unstarted([row[0] for row in stopped])
     settled = settle_many(waiting_attempts())
+    release_members(shrunk_attempts())
     overdue = _stop_overdue()
     waits = _end_waits()
     for cluster in Cluster.objects.order_by("id"):
@@ -318,6 +343,8 @@ def _age_nodes() -> tuple[int, int]:
 
 
 def _lose_attempts_of_down_nodes() -> list[Settled]:
+    left = members.lose_with_down_nodes(at=timezone.now())
+    release_members(left)
     rows = _run(
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"

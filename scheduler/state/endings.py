@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.core.lifecycle import AttemptState, JobState, RestartPolicy, StopReason, TaskState
+from scheduler.core.lifecycle import AttemptState, JobState, RestartPolicy, StopReason, TaskFailure, TaskState
 
 #: The first wait before another try; it doubles with each, up to the longest (H4).
 BACKOFF_SECONDS: Final = 5
@@ -33,6 +33,11 @@ class JobFacts:
     time_limit_seconds: int | None = None
     earlier_lost: int = 0
     earlier_ended: int = 0
+    #: What the failure of one task means, and how many tasks are enough.
+    on_task_failure: str = TaskFailure.FAIL
+    least_tasks: int = 0
+    #: Some of its tasks may have been stopped to make it smaller.
+    elastic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,17 @@ class Verdict:
 
 def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str = "") -> Verdict:
     """Decide from the ends of all tasks; with `lost_text` the attempt is lost whatever they say."""
+    if job.elastic and not stop_reason:
+        tasks = [task for task in tasks if task.state != TaskState.STOPPED]
     first_bad = next((task for task in tasks if task.state != TaskState.SUCCEEDED), None)
     culprit = next((task for task in tasks if task.state == TaskState.FAILED), first_bad)
     if not lost_text and first_bad is None:
         return _succeeded(job)
+    if job.on_task_failure == TaskFailure.CONTINUE and not lost_text and not stop_reason:
+        good = sum(task.state == TaskState.SUCCEEDED for task in tasks)
+        if good >= max(job.least_tasks, 1):
+            text = f"{len(tasks) - good} of {len(tasks)} tasks failed; the other {good} were enough."
+            return replace(_succeeded(job), text=text)
     if not lost_text and any(task.state == TaskState.LOST for task in tasks):
         lost_text = next(task.text for task in tasks if task.state == TaskState.LOST) or "A task was lost."
     code = culprit.exit_code if culprit else None
@@ -95,7 +107,10 @@ def _lost(job: JobFacts, text: str) -> Verdict:
 
 
 def _failed(job: JobFacts, code: int | None, exit_signal: int | None, text: str) -> Verdict:
-    again = job.restart_policy in (RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS)
+    again = (
+        job.restart_policy in (RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS)
+        or job.on_task_failure == TaskFailure.REQUEUE
+    )
     if again and job.earlier_ended < job.max_restarts:
         wait = backoff_seconds(job.earlier_ended)
         return Verdict(AttemptState.FAILED, JobState.QUEUED, code, exit_signal, text, retry_seconds=wait)

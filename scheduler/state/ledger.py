@@ -15,7 +15,7 @@ from quotas.core import ledger
 from quotas.core.budgets import BudgetTerms, Key, moves
 from quotas.core.ledger import Entry, Kind
 from quotas.core.periods import Period
-from quotas.core.pricing import Price, Rates
+from quotas.core.pricing import Price, Rates, cost_micros
 from scheduler.core.plan import Start
 from scheduler.state import queries
 from scheduler.state.sql import Rows, Statement, int_array, run, select_together
@@ -150,6 +150,25 @@ def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> t
         if ending.forgiven:
             lines += [Line(*whose, entry, ending.forgiven) for entry in ledger.forgive([*own, *new])]
     return lines, known
+
+
+def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
+    """What attempts were charged for tasks that had ended before them: their share of it, given back."""
+    whose = {e.attempt_id: (e.project_id, e.user_id, e.job_number, e.attempt_id) for e in endings}
+    until_s = int(at.timestamp())
+    lines: list[Line] = []
+    for attempt_id, cpu, memory, gpu, storage, model, released_s in run(
+        queries.RELEASED_EARLY, [int_array(whose), at]
+    ):
+        if released_s < until_s:
+            rates = Rates(cpu, memory, gpu, storage, gpu_model=model)
+            cost = cost_micros(rates, released_s, until_s, known.prices)
+            entry = Entry(
+                Kind.REFUND, rates, released_s, until_s,
+                charged_seconds=released_s - until_s, charged_micros=-cost,
+            )  # fmt: skip
+            lines.append(Line(*whose[attempt_id], entry, "its task had ended before the others"))
+    return lines
 
 
 def entry_from(row: Sequence[Any]) -> Entry:

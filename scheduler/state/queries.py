@@ -269,3 +269,13 @@ FROM scheduler_allocation allocation JOIN scheduler_attempt attempt ON attempt.i
     JOIN scheduler_job job ON job.number = attempt.job_id JOIN scheduler_queue queue ON queue.id = job.queue_id
 WHERE allocation.attempt_id = ANY(%s::bigint[]) ORDER BY allocation.attempt_id, allocation.rank
 """
+
+#: What tasks of these attempts held that had given it back before a moment.
+RELEASED_EARLY: Final = """
+SELECT held.attempt_id, held.cpu_millis, held.memory_mib, held.gpu_millis, held.storage_mib,
+    coalesce((SELECT device.model FROM scheduler_device device WHERE device.id = held.device_ids[1]), ''),
+    floor(extract(epoch FROM held.released_at))::bigint
+FROM scheduler_allocation held
+WHERE held.attempt_id = ANY(%s::bigint[]) AND held.released_at < %s
+ORDER BY held.attempt_id, held.rank
+"""

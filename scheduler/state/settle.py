@@ -22,6 +22,7 @@ from scheduler.core.lifecycle import (
     LIVE_TASK,
     AttemptState,
     StopReason,
+    TaskFailure,
     TaskState,
 )
 from scheduler.core.reasons import CATEGORY, ReasonCode
@@ -145,6 +146,7 @@ def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attem
         .only(
             "number", "state", "epoch", "generation", "user_id", "project_id", "restart_policy", "max_restarts",
             "time_limit_seconds", "begin_at", "name", "saved_at", "queue__cluster_id",
+            "tasks", "min_tasks", "elastic", "on_task_failure",
         )
         .in_bulk()
     )  # fmt: skip
@@ -195,6 +197,9 @@ def _facts(attempts: list[_Attempt]) -> dict[int, JobFacts]:
             time_limit_seconds=a.job.time_limit_seconds,
             earlier_lost=lost[a.job.number],
             earlier_ended=ended[a.job.number],
+            on_task_failure=a.job.on_task_failure,
+            least_tasks=a.job.min_tasks or a.job.tasks,
+            elastic=a.job.elastic,
         )
         for a in attempts
     }
@@ -203,8 +208,52 @@ def _facts(attempts: list[_Attempt]) -> dict[int, JobFacts]:
 # ---------------------------------------------------------------- give back
 
 
-def _release(attempts: list[_Attempt], at: datetime) -> tuple[dict[int, list[int]], list[Held]]:
-    """Free nodes and devices.
+@transaction.atomic
+def release_members(attempt_ids: Iterable[int], *, at: datetime | None = None) -> int:
+    """Give back what ended tasks hold of attempts that go on without them; answers of how many attempts.
+
+    Locks, and is safe to call again, as `settle_many`. The ledger hears of it when the attempt ends.
+    """
+    wanted = sorted(set(attempt_ids))
+    if not wanted:
+        return 0
+    _lock(wanted)
+    at = at or timezone.now()
+    attempts = [
+        a for a in _read_live(wanted, {}) if a.job.elastic or a.job.on_task_failure == TaskFailure.CONTINUE
+    ]
+    freed, held = _release(attempts, at, members=True)
+    some = [a for a in attempts if any(freed[a.id])]
+    if some:
+        _lower_quotas(some, freed, jobs=0)
+        count_use(held)
+        announce_jobs(a.job for a in some)
+        outbox.announce(outbox.CLUSTER_TOPIC)
+        for cluster_id in sorted({a.job.queue.cluster_id for a in some}):
+            outbox.wake_planner(cluster_id, trigger="ended")
+    return len(some)
+
+
+def shrunk_attempts() -> list[int]:
+    """Live attempts with tasks that have ended and hold something all the same: somebody was killed before
+    it was given back, or there was nothing to give back it for yet."""
+    return [
+        row[0]
+        for row in _run(
+            "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
+            " JOIN scheduler_allocation held ON held.attempt_id = a.id AND held.released_at IS NULL"
+            " JOIN scheduler_task t ON t.attempt_id = a.id AND t.rank = held.rank"
+            " WHERE a.state = ANY(%s) AND t.state <> ALL(%s) AND (j.elastic OR j.on_task_failure = %s)"
+            " ORDER BY a.id",
+            [_LIVE_ATTEMPT, _LIVE_TASK, TaskFailure.CONTINUE.value],
+        )
+    ]
+
+
+def _release(
+    attempts: list[_Attempt], at: datetime, *, members: bool = False
+) -> tuple[dict[int, list[int]], list[Held]]:
+    """Free nodes and devices; with `members` only what tasks hold that have ended.
 
     Answers what each attempt held (cpu, memory, storage and GPU thousandths), and what each task held how long.
     """
@@ -212,10 +261,12 @@ def _release(attempts: list[_Attempt], at: datetime) -> tuple[dict[int, list[int
     jobs = {a.id: a.job for a in attempts}
     rows = _run(
         "UPDATE scheduler_allocation SET released_at = greatest(%s, held_at)"
-        " WHERE attempt_id = ANY(%s) AND released_at IS NULL"
+        " WHERE attempt_id = ANY(%s) AND released_at IS NULL AND (NOT %s OR EXISTS ("
+        "  SELECT 1 FROM scheduler_task t WHERE t.attempt_id = scheduler_allocation.attempt_id"
+        "  AND t.rank = scheduler_allocation.rank AND t.state <> ALL(%s)))"
         " RETURNING attempt_id, node_id, cpu_millis, memory_mib, storage_mib, gpu_millis, device_ids,"
         " extract(epoch FROM held_at)::float8, extract(epoch FROM released_at)::float8",
-        [at, attempt_ids],
+        [at, attempt_ids, members, _LIVE_TASK],
     )
     held: dict[int, list[int]] = {attempt_id: [0, 0, 0, 0] for attempt_id in attempt_ids}
     nodes: dict[int, list[int]] = {}
@@ -253,10 +304,10 @@ def _release(attempts: list[_Attempt], at: datetime) -> tuple[dict[int, list[int
 _RESOURCES: Final = ("cpu_millis", "memory_mib", "storage_mib", "gpu_millis")
 
 
-def _lower_quotas(attempts: list[_Attempt], held: Mapping[int, list[int]]) -> None:
+def _lower_quotas(attempts: list[_Attempt], held: Mapping[int, list[int]], *, jobs: int = 1) -> None:
     less: Counter[tuple[int, str]] = Counter()
     for attempt in attempts:
-        less[attempt.job.project_id, "running_jobs"] += 1
+        less[attempt.job.project_id, "running_jobs"] += jobs
         for resource, amount in zip(_RESOURCES, held[attempt.id], strict=True):
             less[attempt.job.project_id, resource] += amount
     _run(
@@ -284,6 +335,10 @@ def _charge(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datet
             forgiven = "stopped for another job"
         endings.append(ledger.Ending(attempt.id, job.number, job.project_id, job.user_id, forgiven))
     lines, books = ledger.charges(endings, at=at)
+    partly = {a.id for a in attempts if a.job.elastic or a.job.on_task_failure == TaskFailure.CONTINUE}
+    if partly:
+        some = [ending for ending in endings if ending.attempt_id in partly and not ending.forgiven]
+        lines += ledger.given_back_early(some, books, at=at)
     statements = ledger.write(lines, books, at=at)
     if statements:
         run_together(*statements)
@@ -429,4 +484,13 @@ def waiting_attempts() -> list[int]:
     ]
 
 
-__all__ = ["Settled", "announce_jobs", "end_attempt", "settle_many", "waiting_attempts", "write_events"]
+__all__ = [
+    "Settled",
+    "announce_jobs",
+    "end_attempt",
+    "release_members",
+    "settle_many",
+    "shrunk_attempts",
+    "waiting_attempts",
+    "write_events",
+]

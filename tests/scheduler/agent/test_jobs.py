@@ -206,3 +206,34 @@ def test_a_cancelled_job_gets_its_grace(world: World, start_agent: StartAgent, t
     assert time.monotonic() - before < 10
     assert world.task(job).exit_code == 7
     assert not os.path.exists(f"/proc/{world.task(job).pid}")
+
+
+def test_a_gang_goes_on_without_the_one_that_failed(world: World, start_agent: StartAgent) -> None:
+    start_agent("n1")
+
+    job = world.submit(
+        "[ $RANK != 1 ] || exit 3; sleep 1; echo $RANK of $WORLD_SIZE",
+        tasks=3, min_tasks=2, on_task_failure="continue",
+    )  # fmt: skip
+    world.run_until(job, "completed")
+
+    assert world.output(job, "stdout", rank=2) == b"2 of 3\n"
+    assert (world.task(job, 1).exit_code, job.end_text) == (3, "1 of 3 tasks failed; the other 2 were enough.")
+    world.assert_nothing_is_held()
+
+
+def test_a_gang_that_wants_to_is_ended_whole_and_starts_again(
+    world: World, start_agent: StartAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.state.endings.BACKOFF_SECONDS", 0)
+    start_agent("n1")
+
+    job = world.submit(
+        f"[ $MUSTER_ATTEMPT = 2 ] && exit 0; [ $RANK = 1 ] && exit 3; sleep 60; touch {tmp_path}/survived",
+        tasks=2, on_task_failure="requeue",
+    )  # fmt: skip
+    world.run_until(job, "completed")
+
+    assert (job.epoch, job.restart_policy) == (2, "never")
+    assert not (tmp_path / "survived").exists()
+    world.assert_nothing_is_held()
