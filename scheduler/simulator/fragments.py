@@ -1,0 +1,68 @@
+"""Fragments: how much of the idle GPUs is of no use to the usual requests, measured as FGD does (ATC 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.columns import Ints
+from scheduler.core.snapshot import Snapshot
+from scheduler.core.world import World
+
+#: Requests that count as usual: the most frequent ones.
+_USUAL = 48
+
+
+class Fragments:
+    """The fragments of one cluster at any moment, for the requests of all jobs that ever ask for GPUs.
+
+    For one request on one node: all that is idle there if the node cannot take one more such task, else what is
+    idle of the devices that are too full for it. The mean over the requests, by how often each is asked for.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        world = World(snapshot)
+        self._nodes = snapshot.nodes
+        self._node = world.device_node
+        self._count = len(snapshot.nodes)
+        self._healthy = world.device_healthy
+        tasks = np.zeros(len(snapshot.classes), dtype=np.int64)
+        np.add.at(tasks, snapshot.pending.class_index, snapshot.pending.tasks)
+        asked = [row for row, one in enumerate(snapshot.classes) if one.per_task.gpus and tasks[row]]
+        usual = sorted(asked, key=lambda row: (-tasks[row], row))[:_USUAL]
+        total = int(tasks[usual].sum())
+        self._requests = [
+            (
+                snapshot.classes[row].per_task,
+                world.gpu_matches(snapshot.classes[row].gpu_model, snapshot.classes[row].gpu_memory_mib),
+                int(tasks[row]) / total,
+            )
+            for row in usual
+        ]
+        self._whole = GPU_MILLIS * max(len(snapshot.devices), 1)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._requests) and bool(len(self._node))
+
+    def idle(self, device_used: Ints) -> float:
+        """The part of all GPUs that is idle."""
+        return float((GPU_MILLIS - device_used).sum()) / self._whole
+
+    def of(self, device_used: Ints, used: Mapping[str, Ints]) -> float:
+        """The part of all GPUs that is idle and of no use to the usual requests."""
+        free = np.where(self._healthy, GPU_MILLIS - device_used, 0)
+        idle = np.bincount(self._node, weights=free, minlength=self._count)
+        cpu = self._nodes.cpu_millis - used["cpu_millis"]
+        memory = self._nodes.memory_mib - used["memory_mib"]
+        lost = 0.0
+        for per_task, matches, weight in self._requests:
+            need = per_task.gpu_millis if per_task.gpu_millis else GPU_MILLIS
+            useful = np.where(matches & (free >= need), free, 0)
+            devices = np.bincount(self._node, weights=useful > 0, minlength=self._count)
+            fits = (devices >= per_task.gpus) & (cpu >= per_task.cpu_millis) & (memory >= per_task.memory_mib)
+            serves = np.where(fits, np.bincount(self._node, weights=useful, minlength=self._count), 0.0)
+            lost += weight * float((idle - serves).sum())
+        return lost / self._whole
