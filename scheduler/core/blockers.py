@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from quotas.core.fairshare import HARD
+from quotas.core.gpu_models import model_matches
 from quotas.core.limits import charge
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.feasibility import FactGate, Question, RoomGate, task_slots
 from scheduler.core.groups import Group, Groups, number_together
 from scheduler.core.placement import Candidates, Shape, choose_nodes, domain_room, fit_on, largest
-from scheduler.core.plan import Decision, Fact, GateCount
+from scheduler.core.plan import Decision, Fact, GateCount, Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
 from scheduler.core.snapshot import GATE_REASONS, JobGate
@@ -26,6 +27,8 @@ Facts = dict[str, int | str]
 
 #: Allocations looked at before all of them, to say how much ends by when.
 _FIRST_ENDS: Final = 512
+#: What no device is called: every model that the request allows is closed to its payer.
+NO_MODEL: Final = "none that its quota allows"
 
 
 def decide(reason: ReasonCode, **facts: int | str) -> Decision:
@@ -101,22 +104,74 @@ class Answers:
         self.groups = Groups(world)
         self.rules = rules
         self._candidates: dict[int, Candidates] = {}
+        self._narrowed: dict[tuple[int, str], Candidates] = {}
         self._never: dict[int, Decision | None] = {}
         self._now: dict[int, Decision | None] = {}
         self._now_at = -1
 
     def candidates(self, group: Group) -> Candidates:
         """The nodes for a group's question; groups with an equal question share them."""
+        if self.workspace.has_model_lines and (question := self.question(group)) is not group.question:
+            key = (group.question_number, question.request.gpu_model)
+            if key not in self._narrowed:
+                self._narrowed[key] = Candidates(question, self.workspace, self.rules)
+            return self._narrowed[key]
+        return self._whole(group)
+
+    def _whole(self, group: Group) -> Candidates:
         known = self._candidates.get(group.question_number)
         if known is None:
             known = Candidates(group.question, self.workspace, self.rules)
             self._candidates[group.question_number] = known
         return known
 
+    def question(self, group: Group) -> Question:
+        """What nodes are asked: the group's question, without the GPU models that quota is short of.
+
+        A line for one model counts a job that may take any only by the devices it is given; so it is given
+        none of a model whose lines have no room for all of it.
+        """
+        opened = self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks)
+        closed = {
+            model
+            for one in opened
+            if self.workspace.short_quota(((one.line, one.amount),)) is not None
+            for model in one.models
+        }
+        if not closed:
+            return group.question
+        request = group.question.request
+        models = self.world.models_of(request.gpu_model, request.gpu_memory_mib)
+        # A name that is the beginning of a closed one would let that in too.
+        kept = [
+            model
+            for model in models
+            if model not in closed and not any(model_matches(model, other) for other in closed)
+        ]
+        return replace(group.question, request=replace(request, gpu_model="|".join(kept) or NO_MODEL))
+
+    def asks_whole(self, group: Group) -> bool:
+        """Whether all models that the request allows are open to the group now."""
+        return not self.workspace.has_model_lines or self.question(group) is group.question
+
+    def charges_placed(self, group: Group, placements: Sequence[Placement]) -> tuple[tuple[int, int], ...]:
+        """(quota row, amount) of every line that a job of this group counts on, placed so."""
+        workspace, tasks = self.workspace, len(placements) or group.shape.tasks
+        if not workspace.has_model_lines or not placements:
+            return workspace.charges(group.payer, group.class_index, tasks)
+        rows = self.world.device_row
+        return workspace.charges_given(
+            group.payer,
+            group.class_index,
+            tasks,
+            (rows[device] for placement in placements for device in placement.device_ids),
+            placements[0].gpu_millis,
+        )
+
     def never(self, group: Group) -> Decision | None:
         """Why this can never start as written, however empty the cluster; None when it can."""
         if group.pair not in self._never:
-            self._never[group.pair] = never_fits(self.candidates(group), group.shape, self.rules)
+            self._never[group.pair] = never_fits(self._whole(group), group.shape, self.rules)
         return self._never[group.pair]
 
     def nodes(self, group: Group) -> Decision | None:
@@ -125,7 +180,7 @@ class Answers:
             self._now.clear()
             self._now_at = self.workspace.log_length
         if group.pair not in self._now:
-            self._now[group.pair] = not_now(self.candidates(group), group.shape, self.rules)
+            self._now[group.pair] = not_now(self._whole(group), group.shape, self.rules)
         return self._now[group.pair]
 
     def queue(self, queue_row: int) -> Decision | None:
@@ -141,36 +196,86 @@ class Answers:
             limit=workspace.queue_bound[queue_row],
         )
 
-    def quota_line(self, line: int, need: int) -> Decision | None:
-        """Whether a quota line has no room for so much."""
-        quotas, workspace = self.world.snapshot.quotas, self.workspace
-        hard, used = workspace.quota_hard[line], workspace.quota_used[line]
-        if used + need <= hard:
+    def quota_line(self, line: int, need: int, payer: int = -1) -> Decision | None:
+        """Whether a quota line has no room for so much, with its place in the tree as the payer sees it."""
+        quotas, limits = self.world.snapshot.quotas, self.workspace.limits
+        bound, used, kept = limits.bound[line], limits.used[line], limits.kept[line]
+        if limits.short(((line, need),)) is None:
             return None
         facts: Facts = {
             "owner": quotas.owner[line],
             "resource": quotas.resource[line],
             "needs": need,
-            "limit": hard,
+            "limit": bound,
         }
-        if hard == 0:
+        if quotas.gpu_model[line]:
+            facts["gpu_model"] = quotas.gpu_model[line]
+        if bound == 0:
             return decide(ReasonCode.QUOTA_ZERO, **facts)
-        if need > hard:
+        if need > bound:
             return decide(ReasonCode.EXCEEDS_MAX_QUOTA, **facts)
+        if kept:
+            facts["kept"] = kept
+        own = self._own_line(line, payer)
+        if own is not None:
+            facts["own"] = quotas.owner[own]
+            facts["own_used"] = limits.used[own]
+            if limits.nominal[own] >= 0:
+                facts["own_nominal"] = limits.nominal[own]
+                facts["may_borrow"] = max(
+                    limits.free(own) - max(limits.nominal[own] - limits.used[own], 0), 0
+                )
         return decide(ReasonCode.WAITING_FOR_QUOTA, used=used, **facts)
 
+    def _own_line(self, line: int, payer: int) -> int | None:
+        """The payer's first line below this one; None when there is none."""
+        if payer < 0:
+            return None
+        limits = self.workspace.limits
+        return next(
+            (one for one in self.workspace.payer_lines[payer] if one != line and line in limits.path(one)),
+            None,
+        )
+
     def quota(self, group: Group) -> list[Decision]:
-        """Every quota line without room for a job of this group."""
-        charges = self.workspace.charges(group.project_row, group.class_index, group.shape.tasks)
-        return _there(self.quota_line(line, need) for line, need in charges)
+        """Every quota line without room for a job of this group, whatever devices it is given."""
+        charges = self.workspace.charges(group.payer, group.class_index, group.shape.tasks)
+        return _there(self.quota_line(line, need, group.payer) for line, need in self._short(charges))
+
+    def model_quota(self, group: Group) -> list[Decision]:
+        """Every line for a GPU model that keeps devices of that model from a job of this group."""
+        opened = self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks)
+        return _there(self.quota_line(one.line, one.amount, group.payer) for one in opened)
+
+    def _short(self, charges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+        """Every line without room, not only the first."""
+        limits = self.workspace.limits
+        found = [(line, need) for line, need in charges if limits.used[line] + need > limits.bound[line]]
+        if not found and (first := limits.short(charges)) is not None:
+            found.append(first)
+        return found
 
     def most_within_limits(self, group: Group) -> int:
         """How many tasks quotas and pools allow a job that is enough with fewer, where those are allowed."""
         workspace, request = self.workspace, group.question.request
 
         def allowed(tasks: int) -> bool:
-            charges = workspace.charges(group.project_row, group.class_index, tasks)
-            return workspace.short_quota(charges) is None and workspace.short_pool(request, tasks) is None
+            charges = workspace.charges(group.payer, group.class_index, tasks)
+            opened = workspace.open_lines(group.payer, group.class_index, tasks)
+            return (
+                workspace.short_quota(charges) is None
+                and workspace.short_pool(request, tasks) is None
+                and all(
+                    one.line in closed or workspace.short_quota(((one.line, one.amount),)) is None
+                    for one in opened
+                )
+            )
+
+        closed = {
+            one.line
+            for one in workspace.open_lines(group.payer, group.class_index, group.shape.tasks)
+            if workspace.short_quota(((one.line, one.amount),)) is not None
+        }
 
         return largest(group.shape.tasks, group.shape.most, allowed)
 
@@ -189,22 +294,25 @@ class Answers:
 
     def blockers(self, group: Group) -> list[Decision]:
         """Everything that keeps a group's jobs from starting now, strongest first; empty = nothing does."""
-        found = [*self.pair_blockers(group), *_there([self.queue(group.queue_row)]), *self.quota(group)]
+        found = [*self.pair_blockers(group), *_there([self.queue(group.queue_row)]), *self.quota(group),
+                 *self.model_quota(group)]  # fmt: skip
         return _by_strength(found)
 
     def short_groups(self) -> tuple[Ints, Ints, Ints]:
         """(group, quota row, need) wherever a group meets a quota line without room: all groups at once."""
         groups, workspace, snapshot = self.groups, self.workspace, self.world.snapshot
-        lines = workspace.project_lines
-        counts = np.array([len(rows) for rows in lines] or [0], dtype=np.int64)[groups.project_row]
+        lines = workspace.payer_lines
+        counts = np.array([len(rows) for rows in lines] or [0], dtype=np.int64)[groups.payer]
         if not counts.sum():
             none = np.zeros(0, dtype=np.int64)
             return none, none, none
+        if workspace.has_model_lines or workspace.limits.keeps:
+            return self._short_groups_one_by_one()
         starts = np.cumsum([0, *(len(rows) for rows in lines)])
         flat = np.array([row for rows in lines for row in rows], dtype=np.int64)
         group = np.repeat(np.arange(len(groups)), counts)
         offset = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
-        line = flat[starts[groups.project_row[group]] + offset]
+        line = flat[starts[groups.payer[group]] + offset]
 
         pending, first = snapshot.pending, groups.first_row
         kind = number_together(len(first), pending.class_index[first], pending.tasks[first])
@@ -219,8 +327,20 @@ class Answers:
         resource = np.array([resources[name] for name in snapshot.quotas.resource], dtype=np.int64)
         need = needs[kind[group], resource[line]]
         used, hard = np.array(workspace.quota_used), np.array(workspace.quota_hard)
-        short = (need > 0) & snapshot.quotas.enforce[line] & (used[line] + need > hard[line])
+        short = (need > 0) & (used[line] + need > hard[line])
         return group[short], line[short], need[short]
+
+    def _short_groups_one_by_one(self) -> tuple[Ints, Ints, Ints]:
+        found: list[tuple[int, int, int]] = []
+        for number in range(len(self.groups)):
+            group = self.groups[number]
+            charges = self.workspace.charges(group.payer, group.class_index, group.shape.tasks)
+            found.extend((number, line, need) for line, need in self._short(charges))
+            for one in self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks):
+                if self.workspace.short_quota(((one.line, one.amount),)) is not None:
+                    found.append((number, one.line, one.amount))
+        group_of, line_of, need_of = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        return group_of, line_of, need_of
 
 
 def _there(decisions: Iterable[Decision | None]) -> list[Decision]:

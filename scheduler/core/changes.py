@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from quotas.core.limits import charge
 from scheduler.core.blockers import Answers
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import rows_of
@@ -210,14 +209,8 @@ def _fits(answers: Answers, row: int, variant: _Variant) -> bool:
     bound = int(snapshot.queues.max_wall_seconds[variant.queue_row])
     if workspace.queue_is_full(variant.queue_row) or (bound and variant.time_limit_seconds > bound):
         return False
-    for line in workspace.project_lines[group.project_row]:
-        need = charge(snapshot.quotas.resource[line], request.per_task, tasks)
-        if (
-            snapshot.quotas.enforce[line]
-            and need
-            and workspace.quota_used[line] + need > workspace.quota_hard[line]
-        ):
-            return False
+    if workspace.short_quota(workspace.charges_of(group.payer, request, tasks)) is not None:
+        return False
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return False
     barring = group.question.reservation_rows

@@ -9,14 +9,13 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
 from scheduler.core.columns import rows_of
-from scheduler.core.groups import Group
 from scheduler.core.placement import Candidates
 from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins, Rules, resolve
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.workspace import NodeView
 from scheduler.core.world import World
 
 
@@ -113,10 +112,15 @@ def _conflict_of(
             why = _take(placement, candidates, closed, facts)
             if why is not None:
                 return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, why)
+        charges = answers.charges_placed(group, start.placements)
+        short = workspace.short_quota(charges)
+        no_room = answers.quota_line(*short, group.payer) if short is not None else None
+        if no_room is not None:
+            return Conflict(start.job_id, no_room.reason, no_room.facts)
         workspace.take_limits(
             queue_row=group.queue_row,
             array_id=int(pending.array_id[row]),
-            charges=_charges(workspace, group),
+            charges=charges,
             request=group.question.request,
             tasks=group.shape.tasks,
         )
@@ -170,7 +174,3 @@ def _take(
         return (("gate", "device"), ("node", nodes.names[0]))
     workspace.take(row, request.per_task, devices, wanted)
     return None
-
-
-def _charges(workspace: Workspace, group: Group) -> tuple[tuple[int, int], ...]:
-    return workspace.charges(group.project_row, group.class_index, group.shape.tasks)

@@ -119,7 +119,7 @@ def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[
                 starts.append(start)
                 continue
             settled[number] = 1
-            if group.shape in answers.candidates(group).failed:
+            if answers.asks_whole(group) and group.shape in answers.candidates(group).failed:
                 is_settled[groups.pair == group.pair] = 1  # no nodes for it, whoever asks
             if strict and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
                 is_settled[groups.queue_row == group.queue_row] = 1
@@ -162,7 +162,7 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     """Start the pending job in this row with everything it asks for, or change nothing."""
     workspace, pending = answers.workspace, answers.world.snapshot.pending
     request, shape, tasks = group.question.request, group.shape, group.shape.tasks
-    charges = workspace.charges(group.project_row, group.class_index, tasks)
+    charges = workspace.charges(group.payer, group.class_index, tasks)
     if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
         return None
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
@@ -176,9 +176,8 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
         return None
     parts = candidates.parts(chosen[0][0])
     placements = take_tasks(candidates, chosen)
-    if len(placements) > tasks:
-        tasks = len(placements)
-        charges = workspace.charges(group.project_row, group.class_index, tasks)
+    tasks = len(placements)
+    charges = answers.charges_placed(group, placements)
     workspace.take_limits(
         queue_row=group.queue_row,
         array_id=pending.array_id.item(row),
@@ -226,9 +225,10 @@ def explain_waiting(
         if full is not None:
             of_group.add(np.flatnonzero(groups.queue_row == queue_row), full)
     for numbers, (line, need) in split(*answers.short_groups()):
-        decision = answers.quota_line(line, need)
-        if decision is not None:
-            of_group.add(numbers, decision)
+        for row in np.unique(groups.payer[numbers]).tolist():
+            decision = answers.quota_line(line, need, row)
+            if decision is not None:
+                of_group.add(numbers[groups.payer[numbers] == row], decision)
 
     notes.add_numbers(rows, of_group.of_row[groups.of_row[rows]])
     for array_rows, decision in array_blockers(world, answers.workspace):

@@ -216,7 +216,7 @@ def _take_starts(answers: Answers, rows: Ints, starts: tuple[Start, ...]) -> Non
         workspace.take_limits(
             queue_row=group.queue_row,
             array_id=int(pending.array_id[row]),
-            charges=workspace.charges(group.project_row, group.class_index, group.shape.tasks),
+            charges=answers.charges_placed(group, start.placements),
             request=group.question.request,
             tasks=group.shape.tasks,
         )

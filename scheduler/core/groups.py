@@ -24,6 +24,7 @@ class Group:
     class_index: int
     queue_row: int
     project_row: int
+    payer: int  # who is charged (`Paths`)
 
 
 class Groups:
@@ -45,15 +46,16 @@ class Groups:
         pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack)  # fmt: skip
         #: The group of each pending row.
-        self.of_row: Ints = number_together(len(pending), pair, world.pending_queue, world.pending_project)
+        self.of_row: Ints = number_together(len(pending), pair, world.pending_queue, world.paths.pending)
         count = int(self.of_row.max(initial=-1)) + 1
         first = np.zeros(count, dtype=np.int64)
         first[self.of_row[::-1]] = np.arange(len(pending) - 1, -1, -1)
-        #: Of each group: its first row, pair, queue and project.
+        #: Of each group: its first row, pair, queue, project and payer.
         self.first_row: Ints = first
         self.pair: Ints = pair[first]
         self.queue_row: Ints = world.pending_queue[first]
         self.project_row: Ints = world.pending_project[first]
+        self.payer: Ints = world.paths.pending[first]
         self._question_number: Ints = question[first]
         self._questions: dict[int, Question] = {}
         self._shapes: dict[tuple[int, ...], Shape] = {}
@@ -103,6 +105,7 @@ class Groups:
             class_index=class_index,
             queue_row=queue_row,
             project_row=int(self.project_row[number]),
+            payer=int(self.payer[number]),
         )
 
 

@@ -82,7 +82,7 @@ def hold_places(answers: Answers, rows: Ints) -> list[int]:
     for row, group, places in found:
         for node_row, devices, millis in places:
             workspace.take(node_row, group.question.request.per_task, devices, millis)
-        _count(answers, Wanted(row, group))
+        _count(answers, Wanted(row, group), places)
     return [row for row, _, _ in found]
 
 
@@ -156,8 +156,7 @@ def choose_victims(
                     hopeless[number] = priority
                     continue
                 # With or without victims of its own it will take this: nobody after it may count on it.
-                _take_place(answers, wanted, chosen)
-                _count(answers, wanted)
+                _count(answers, wanted, _take_place(answers, wanted, chosen))
                 if victims:
                     search.spend(victims)
                     left -= len(victims)
@@ -341,14 +340,14 @@ class _Search:
             here: Bools = allowed & (jobs.queue_row == group.queue_row)
             return here
         none = np.zeros(len(allowed), dtype=np.bool_)
-        charges = workspace.charges(group.project_row, group.class_index, group.shape.tasks)
+        charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
         short = workspace.short_quota(charges)
         if short is None:
             return allowed  # an array or a pool: few jobs hold of them, and the trial finds them
         line, need = short
         lacking = workspace.quota_used[line] + need - workspace.quota_hard[line]
-        sharing = [row for row, lines in enumerate(workspace.project_lines) if line in lines]
-        mask: Bools = allowed & np.isin(jobs.project_row, sharing)
+        sharing = [payer for payer, lines in enumerate(workspace.payer_lines) if line in lines]
+        mask: Bools = allowed & np.isin(self.answers.world.paths.running, sharing)
         for victim in np.flatnonzero(mask).tolist():
             lacking -= dict(jobs.charges(victim)).get(line, 0)
         return mask if lacking <= 0 else none
@@ -418,9 +417,20 @@ class _Running:
 
     def charges(self, victim: int) -> tuple[tuple[int, int], ...]:
         """(quota row, amount) of every enforced line that it counts on."""
-        running, tasks = self._answers.world.snapshot.running, self._first[victim + 1] - self._first[victim]
-        return self._answers.workspace.charges(
-            int(self.project_row[victim]), int(running.class_index[victim]), int(tasks)
+        world, workspace = self._answers.world, self._answers.workspace
+        rows = self._order[self._first[victim] : self._first[victim + 1]].tolist()
+        allocations = world.snapshot.allocations
+        return workspace.charges_given(
+            world.paths.running.item(victim),
+            world.snapshot.running.class_index.item(victim),
+            len(rows),
+            (
+                world.device_row[one]
+                for row in rows
+                for one in allocations.device_ids[row]
+                if one in world.device_row
+            ),
+            allocations.gpu_millis.item(rows[0]) if rows else 0,
         )
 
     def release(self, victim: int, *, back: bool = False) -> None:
@@ -455,7 +465,7 @@ def _limits_left(answers: Answers, wanted: Wanted) -> bool:
     workspace, group, pending = answers.workspace, wanted.group, answers.world.snapshot.pending
     request, tasks = group.question.request, group.shape.tasks
     bound, array = int(pending.array_max_running[wanted.row]), int(pending.array_id[wanted.row])
-    charges = workspace.charges(group.project_row, group.class_index, tasks)
+    charges = workspace.charges(group.payer, group.class_index, tasks)
     return (
         not workspace.queue_is_full(group.queue_row)
         and workspace.short_quota(charges) is None
@@ -490,12 +500,18 @@ def _take_place(answers: Answers, wanted: Wanted, chosen: Chosen) -> list[tuple[
     ]
 
 
-def _count(answers: Answers, wanted: Wanted) -> None:
+def _count(answers: Answers, wanted: Wanted, places: Sequence[tuple[int, list[int], int]]) -> None:
     workspace, group = answers.workspace, wanted.group
     workspace.take_limits(
         queue_row=group.queue_row,
         array_id=int(answers.world.snapshot.pending.array_id[wanted.row]),
-        charges=workspace.charges(group.project_row, group.class_index, group.shape.tasks),
+        charges=workspace.charges_given(
+            group.payer,
+            group.class_index,
+            group.shape.tasks,
+            (device for _, devices, _ in places for device in devices),
+            places[0][2] if places else 0,
+        ),
         request=group.question.request,
         tasks=group.shape.tasks,
     )

@@ -83,7 +83,7 @@ class ClusterRoom:
         if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
             return Outcome.BARRED  # others of its group may be in no array, or in one with room
         group = answers.groups[number]
-        charges = workspace.charges(group.project_row, group.class_index, group.shape.tasks)
+        charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
         if not self._within_limits(group, charges):
             self._barred[number] = True
             self._fails_from[number] = 0
@@ -99,6 +99,9 @@ class ClusterRoom:
         else:
             chosen = choose_nodes(candidates, group.shape)
         if candidates is None or chosen is None:
+            if not answers.asks_whole(group):  # what is closed to it alone
+                self._fails_from[number] = min(self._fails_from.item(number), level)
+                return Outcome.NO_ROOM
             same = answers.groups.pair == group.pair
             from_level = level if candidates is not None else 0
             np.minimum(
@@ -107,9 +110,7 @@ class ClusterRoom:
             return Outcome.NO_ROOM
         parts = candidates.parts(chosen[0][0])
         placements, seats = hand_out(candidates, chosen)
-        if len(placements) > group.shape.tasks:
-            charges = workspace.charges(group.project_row, group.class_index, len(placements))
-        self._take(row, group, seats, level, charges)
+        self._take(row, group, seats, level, answers.charges_placed(group, placements))
         self.starts.append(
             Start(
                 pending.id.item(row),
@@ -176,7 +177,7 @@ class ClusterRoom:
         self._later_quota = list(workspace.quota_used)
         self._later_queue = list(workspace.queue_running)
         self._later_pool = list(workspace.pool_used)
-        self._count_later(group, workspace.charges(group.project_row, group.class_index, tasks), tasks)
+        self._count_later(group, workspace.charges(group.payer, group.class_index, tasks), tasks)
 
     def _count_later(self, group: Group, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
         for line, amount in charges:
@@ -194,7 +195,7 @@ class ClusterRoom:
             group.shape.tasks,
             most,
             lambda tasks: self._leaves_limits(
-                group, workspace.charges(group.project_row, group.class_index, tasks), tasks
+                group, workspace.charges(group.payer, group.class_index, tasks), tasks
             ),
         )
 
@@ -270,6 +271,8 @@ class ClusterRoom:
             for touched in dict.fromkeys(workspace.log[cursor : workspace.log_length].tolist()):
                 spare.match(touched, workspace, moments)
             self._synced[level] = workspace.log_length
+        if not answers.asks_whole(group):
+            return Candidates(answers.question(group), spare, answers.rules)
         if group.question_number not in known:
             if choose_nodes(now, group.shape) is None:
                 return None

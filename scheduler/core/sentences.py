@@ -178,7 +178,15 @@ def _rate_limited(facts: Facts) -> str:
 def _waiting_for_quota(facts: Facts) -> str:
     owner = _text(facts, "owner", "its project")
     used, limit = _number_of(facts, "used"), _number_of(facts, "limit")
-    return f"Needs {_amount(facts, 'needs')}; {owner} uses {used} of {limit}."
+    text = f"Needs {_amount(facts, 'needs')}; {owner} uses {used} of {limit}"
+    if "kept" in facts:
+        text += f", and {_number_of(facts, 'kept')} more are kept for those below it that do not lend them"
+    if "own" in facts:
+        text += f"; {_text(facts, 'own')} uses {_number_of(facts, 'own_used')}"
+        if "own_nominal" in facts:
+            text += f" of its own {_number_of(facts, 'own_nominal')}"
+            text += f" and may still borrow {_number_of(facts, 'may_borrow')}"
+    return f"{text}."
 
 
 def _reservation(facts: Facts) -> str:

@@ -107,6 +107,7 @@ class PendingColumns(Columns):
     promised_ms: Ints = ints(default=0)  # the first start it was ever told to expect; 0 = none
     most_tasks: Ints = ints(default=0)  # `tasks` are enough, and up to so many are taken; 0 = just `tasks`
     pack: Ints = ints(default=0)  # into PACKS: how near to each other; MUST added = nowhere else
+    job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +129,7 @@ class RunningColumns(Columns):
     saved_ms: Ints = ints(default=0)  # its last checkpoint: work before it is not lost; 0 = none
     stop_by_ms: Ints = ints(default=0)  # it was told to end, by then at the latest; 0 = it was not
     stopped_for: Ints = ints(default=0)  # the pending job it is stopped for; 0 = for none
+    job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +180,10 @@ class QueueColumns(Columns):
 
 @dataclass(frozen=True, eq=False)
 class ProjectColumns(Columns):
-    """Who the jobs are charged to, with every quota line from the project up to the root."""
+    """Who the jobs are charged to, with every quota line on the way up to the root.
+
+    Lines of single people are among them; those count the jobs of that person only.
+    """
 
     id: Ints = ints()
     name: tuple[str, ...] = objects(default="")
@@ -210,10 +215,11 @@ def share_key(project_id: Ints, user_id: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class QuotaColumns(Columns):
-    """Upper bounds on what may be in use at once.
+    """Upper bounds on what may be in use at once, each below one other or none.
 
     `resource` is a name of `quotas.core.resources.NAMES` (`gpu_millis` counts whole devices as 1000 each),
-    `running_jobs`, or the name of an extra. Lines without a hard bound are left out.
+    `running_jobs`, or the name of an extra. A line names the one above it that limits the same thing. Lines
+    that bound nobody, and neither lend nor borrow, are left out. Amounts are -1 where none is said.
     """
 
     id: Ints = ints()
@@ -223,6 +229,15 @@ class QuotaColumns(Columns):
     used: Ints = ints(default=0)
     enforce: Bools = bools(default=True)  # False = only reported
     generation: Ints = ints(default=0)
+    parent_id: Ints = ints(default=0)  # the line above; 0 = none
+    nominal: Ints = ints(default=-1)
+    borrowing_limit: Ints = ints(default=-1)
+    lending_limit: Ints = ints(default=-1)
+    is_pool: Bools = bools(default=False)  # of an organization: what others share
+    gpu_model: tuple[str, ...] = objects(default="")  # counts devices of this model only
+    user_id: Ints = ints(default=0)  # counts jobs of this person only; 0 = of everybody
+    job_type: Ints = ints(default=0)  # counts jobs of this type only; 0 = of all
+    converge_ms: Ints = ints(default=0)  # from then on what is over the bound is stopped; 0 = never
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,6 +332,8 @@ class Snapshot:
             rows_of(project_ids, jobs.project_id, what="project")
         flat = [line for lines in self.projects.quota_line_ids for line in lines]
         rows_of(self.quotas.id, np.array(flat, dtype=np.int64), what="quota line")
+        above = self.quotas.parent_id[self.quotas.parent_id != 0]
+        rows_of(self.quotas.id, above, what="quota line")
 
     def job_row(self, job_id: int) -> int:
         """The row of a pending job; raises KeyError when it is not pending here."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from quotas.core.limits import charge
+from quotas.core.gpu_models import model_matches
+from quotas.core.limits import LimitTree, charge
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
@@ -33,6 +35,14 @@ Floats = npt.NDArray[np.float64]
 _Before = tuple[int, int, int, list[int], int, int]
 
 _POINTS: Final = 100_000  # parts of a score are whole thousandths of a point before they become floats
+
+
+class OpenLine(NamedTuple):
+    """A line for one GPU model that counts a job only as far as it is given such devices."""
+
+    line: int
+    amount: int  # if all its devices are such
+    models: frozenset[str]  # of those the job could be given
 
 
 @dataclass(slots=True)
@@ -118,8 +128,18 @@ class Workspace:
         self._trials: list[dict[int, _Before]] = []
 
         quotas, queues = snapshot.quotas, snapshot.queues
-        self.quota_used: list[int] = quotas.used.tolist()
-        self.quota_hard: list[int] = quotas.hard.tolist()
+        #: The quota lines: what is in use on each, and what may be.
+        self.limits = LimitTree(
+            parent=world.paths.parent,
+            used=quotas.used.tolist(),
+            hard=quotas.hard.tolist(),
+            nominal=quotas.nominal.tolist(),
+            borrowing_limit=quotas.borrowing_limit.tolist(),
+            lending_limit=quotas.lending_limit.tolist(),
+            enforce=quotas.enforce.tolist(),
+            is_pool=quotas.is_pool.tolist(),
+        )
+        self.quota_used, self.quota_hard = self.limits.used, self.limits.bound
         self.queue_running: list[int] = queues.running_jobs.tolist()
         self.queue_bound: list[int] = queues.max_concurrent_jobs.tolist()
         self.pool_used: list[int] = snapshot.pools.used.tolist()
@@ -128,11 +148,11 @@ class Workspace:
         for array_id in snapshot.running.array_id[snapshot.running.array_id > 0].tolist():
             self.array_running[array_id] = self.array_running.get(array_id, 0) + 1
         self._pool_row = {name: row for row, name in enumerate(snapshot.pools.name)}
-        line_row = {line_id: row for row, line_id in enumerate(quotas.id.tolist())}
-        self.project_lines = [
-            [line_row[line] for line in lines] for lines in snapshot.projects.quota_line_ids
-        ]
+        self.payer_lines = world.paths.lines
+        #: Whether any line counts one GPU model only.
+        self.has_model_lines = any(quotas.gpu_model)
         self._charges: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
+        self._open: dict[tuple[int, int, int], tuple[OpenLine, ...]] = {}
 
     # Reading.
 
@@ -185,28 +205,65 @@ class Workspace:
         columns.append((flipped, weight, points))
         return points
 
-    def charges(self, project_row: int, class_index: int, tasks: int) -> tuple[tuple[int, int], ...]:
-        """(quota row, amount) of every enforced line a job of this shape counts on."""
-        key = (project_row, class_index, tasks)
+    def charges(self, payer: int, class_index: int, tasks: int) -> tuple[tuple[int, int], ...]:
+        """(quota row, amount) of every line a job of this shape counts on, whatever devices it is given."""
+        key = (payer, class_index, tasks)
         known = self._charges.get(key)
         if known is None:
-            quotas = self.world.snapshot.quotas
-            per_task = self.world.snapshot.classes[class_index].per_task
-            amounts = [
-                (line, charge(quotas.resource[line], per_task, tasks))
-                for line in self.project_lines[project_row]
-                if quotas.enforce[line]
-            ]
-            known = self._charges[key] = tuple([one for one in amounts if one[1] > 0])
+            request = self.world.snapshot.classes[class_index]
+            known = self._charges[key] = self.charges_of(payer, request, tasks)
         return known
+
+    def charges_of(self, payer: int, request: RequestClass, tasks: int) -> tuple[tuple[int, int], ...]:
+        """The same for any request."""
+        quotas = self.world.snapshot.quotas
+        found = []
+        for line in self.payer_lines[payer]:
+            model = quotas.gpu_model[line]
+            if model and not self._counts_all(model, request):
+                continue
+            amount = charge(quotas.resource[line], request.per_task, tasks)
+            if amount > 0:
+                found.append((line, amount))
+        return tuple(found)
+
+    def open_lines(self, payer: int, class_index: int, tasks: int) -> tuple[OpenLine, ...]:
+        """Lines for one GPU model that count the job only if it is given such devices."""
+        if not self.has_model_lines:
+            return ()
+        key = (payer, class_index, tasks)
+        if key not in self._open:
+            request, quotas = self.world.snapshot.classes[class_index], self.world.snapshot.quotas
+            models = self.world.models_of(request.gpu_model, request.gpu_memory_mib)
+            amount = request.per_task.gpu_millis_charged * tasks
+            found = []
+            for line in self.payer_lines[payer] if amount else ():
+                wanted = quotas.gpu_model[line]
+                covered = frozenset(model for model in models if wanted and model_matches(wanted, model))
+                if covered and len(covered) < len(models):
+                    found.append(OpenLine(line, amount, covered))
+            self._open[key] = tuple(found)
+        return self._open[key]
+
+    def charges_given(
+        self, payer: int, class_index: int, tasks: int, devices: Iterable[int], gpu_millis: int
+    ) -> tuple[tuple[int, int], ...]:
+        """What a job counts on every line, once it is known which devices (rows) it is given."""
+        sure, opened = self.charges(payer, class_index, tasks), self.open_lines(payer, class_index, tasks)
+        if not opened:
+            return sure
+        held = Counter(self.world.model_of(device) for device in devices)
+        given = ((one.line, gpu_millis * sum(held[model] for model in one.models)) for one in opened)
+        return (*sure, *((line, amount) for line, amount in given if amount))
+
+    def _counts_all(self, model: str, request: RequestClass) -> bool:
+        """Whether a line for this model counts all devices that the request could be given."""
+        models = self.world.models_of(request.gpu_model, request.gpu_memory_mib)
+        return bool(models) and all(model_matches(model, have) for have in models)
 
     def short_quota(self, charges: tuple[tuple[int, int], ...]) -> tuple[int, int] | None:
         """The first line without room for its amount."""
-        used, hard = self.quota_used, self.quota_hard
-        for line, amount in charges:
-            if used[line] + amount > hard[line]:
-                return line, amount
-        return None
+        return self.limits.short(charges)
 
     def short_pool(self, request: RequestClass, tasks: int) -> tuple[str, int, int, int] | None:
         """The first extra that lacks: its name, what is needed, free and there in all."""
@@ -314,8 +371,7 @@ class Workspace:
         sign: int = 1,
     ) -> None:
         """The reverse of `take_limits`; `sign` -1 counts the job again."""
-        for line, amount in charges:
-            self.quota_used[line] -= sign * amount
+        self.limits.take(charges, sign=-sign)
         self.queue_running[queue_row] -= sign
         if array_id:
             self.array_running[array_id] = self.array_running.get(array_id, 0) - sign
@@ -333,8 +389,7 @@ class Workspace:
         tasks: int,
     ) -> None:
         """Count one job that starts on its quota lines, queue, array and pools."""
-        for line, amount in charges:
-            self.quota_used[line] += amount
+        self.limits.take(charges)
         self.queue_running[queue_row] += 1
         if array_id:
             self.array_running[array_id] = self.array_running.get(array_id, 0) + 1
@@ -344,7 +399,7 @@ class Workspace:
     @contextmanager
     def trial(self) -> Iterator[Trial]:
         """Try something: unless `keep()` is called, everything is as before on leaving."""
-        counts = (self.quota_used, self.queue_running, self.pool_used)
+        counts = (self.quota_used, self.limits.kept, self.queue_running, self.pool_used)
         saved_counts = [list(count) for count in counts]
         saved_arrays = dict(self.array_running)
         before: dict[int, _Before] = {}

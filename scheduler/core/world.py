@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final
@@ -10,12 +9,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from quotas.core.gpu_models import model_matches
 from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE, Requirement, Taint, Toleration
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.lifecycle import NodeState
+from scheduler.core.paths import Paths
 from scheduler.core.snapshot import Snapshot, share_key
-
-_VENDORS: Final = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|instinct)-")
 
 #: Masks of devices up to here are sums of powers of two that a float holds exactly.
 _EXACT_BITS: Final = 51
@@ -57,6 +56,7 @@ class World:
         self._domains: dict[str, Ints] = {}
         self._labelled: dict[tuple[str, str], Bools] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
+        self._models_of: dict[tuple[str, int], tuple[str, ...]] = {}
         self._models = tuple(dict.fromkeys(devices.model))
         place = {model: number for number, model in enumerate(self._models)}
         self._model_number: Ints = np.fromiter(
@@ -91,6 +91,11 @@ class World:
             place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             found = np.where(keys[place] == wanted, place, found)
         return found
+
+    @cached_property
+    def paths(self) -> Paths:
+        """The quota lines that each job counts on."""
+        return Paths(self.snapshot, self.pending_project)
 
     @cached_property
     def allocation_node(self) -> Ints:
@@ -239,6 +244,17 @@ class World:
             self._gpu_matches[key] = mask
         return self._gpu_matches[key]
 
+    def models_of(self, model: str, memory_mib: int) -> tuple[str, ...]:
+        """The names of all devices, healthy or not, of a model and with at least so much memory."""
+        key = (model, memory_mib)
+        if key not in self._models_of:
+            met = np.unique(self._model_number[self.gpu_matches(model, memory_mib)]).tolist()
+            self._models_of[key] = tuple(self._models[number] for number in met)
+        return self._models_of[key]
+
+    def model_of(self, device_row: int) -> str:
+        return self._models[self._model_number.item(device_row)]
+
     def gpu_counts(self, model: str, memory_mib: int) -> Ints:
         """How many such devices each node has, healthy or not."""
         key = (model, memory_mib)
@@ -289,22 +305,3 @@ class World:
         mask = np.zeros(self.node_count, dtype=np.bool_)
         mask[rows] = True
         return mask
-
-
-def model_matches(wanted: str, have: str) -> bool:
-    """`H100` matches `H100`, `h100-80GB` and `NVIDIA H100 80GB HBM3`; `A10` does not match `A100`.
-
-    `A100|H100` matches whatever one of them matches.
-    """
-    model = _plain(have)
-    return any(
-        model == want or model.startswith(want + "-") for want in map(_plain, wanted.split("|")) if want
-    )
-
-
-def _plain(model: str) -> str:
-    """Lower case, words joined by "-", without the maker's name."""
-    plain = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
-    while (shorter := _VENDORS.sub("", plain)) != plain:
-        plain = shorter
-    return plain

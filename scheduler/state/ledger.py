@@ -88,7 +88,7 @@ def holds(
     at_s = int(at.timestamp())
     of = {start.job_id: start for start in starts}
     lines = []
-    for number, _, user_id, project_id, attempt_id in moved:
+    for number, _, user_id, project_id, attempt_id, *_ in moved:
         end_s = at_s + seconds[number]
         cuts = {edge for budget in known.of(project_id) for edge in budget.cuts(at_s, end_s)}
         for entry in ledger.hold(

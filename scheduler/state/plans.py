@@ -26,6 +26,8 @@ from scheduler.core.snapshot import Snapshot
 from scheduler.state import leases, ledger, snapshots, statements
 from scheduler.state.leases import HeldLease
 from scheduler.state.ledger import Books
+from scheduler.state.lines import Lines
+from scheduler.state.snapshots import Locked
 from scheduler.state.sql import run_together
 
 log = structlog.get_logger(__name__)
@@ -90,6 +92,7 @@ class _Writer:
     backend: str
     cycle_id: int | None
     at: datetime
+    lines: Lines
     node_names: Mapping[int, str] = field(default_factory=dict)
     gpu_models: Mapping[int, str] = field(default_factory=dict)  # of each device
     hold_seconds: Mapping[int, int] = field(default_factory=dict)  # of each job
@@ -124,7 +127,8 @@ def apply_starts(
     if not plan.starts:
         stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
         return Applied((), tuple(unstopped), tuple(stopped))
-    fresh, books = _lock(plan, cluster_id)
+    locked = _lock(plan, cluster_id)
+    fresh = locked.snapshot
     conflicts = {
         conflict.job_id: Refusal(conflict.job_id, conflict.reason.value, _why(conflict))
         for conflict in find_conflicts(plan, fresh, policy, plugins)
@@ -132,10 +136,11 @@ def apply_starts(
     wanted = [start for start in plan.starts if start.job_id not in conflicts]
     writer = _Writer(
         backend, cycle_id, at,
+        lines=locked.lines,
         node_names=dict(zip(fresh.nodes.id.tolist(), fresh.nodes.name, strict=True)),
         gpu_models=dict(zip(fresh.devices.id.tolist(), fresh.devices.model, strict=True)),
         hold_seconds=_hold_seconds(fresh),
-        books=books,
+        books=locked.books,
     )  # fmt: skip
     started, broken = _write(wanted, writer)
     stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
@@ -197,7 +202,7 @@ def _hold_seconds(fresh: Snapshot) -> dict[int, int]:
     }
 
 
-def _lock(plan: Plan, cluster_id: int) -> tuple[Snapshot, Books]:
+def _lock(plan: Plan, cluster_id: int) -> Locked:
     placements = [placement for start in plan.starts for placement in start.placements]
     return snapshots.load_for_apply(
         cluster_id=cluster_id,
@@ -249,7 +254,9 @@ def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], l
         statements.insert_allocations(starts, attempts, at=writer.at),
         statements.raise_node_counters(starts),
         statements.raise_device_counters(starts),
-        statements.raise_quota_counters(starts),
+        statements.raise_quota_counters(
+            starts, {row.number: row for row in moved}, writer.lines, writer.gpu_models
+        ),
         *ledger.write(lines, writer.books, at=writer.at),
         statements.insert_events(moved, nodes=names, cycle_id=writer.cycle_id, at=writer.at),
     )

@@ -20,6 +20,11 @@ def _mark(code: str, text: str) -> str:
     return f"((hashtext({code})::bigint << 32) | (hashtext({text})::bigint & 4294967295))"
 
 
+def _number_of_type(column: str) -> str:
+    """A job type as a number that is never 0: lines and jobs are compared by it."""
+    return f"(hashtext({column})::bigint + 4294967296)"
+
+
 MARKS: Final = f"""
 SELECT {_mark("code", "words")}
 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS reason(code, words, place) ORDER BY place
@@ -56,7 +61,7 @@ _ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0
 PENDING_COLUMNS: Final = (
     "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
     "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running", "awaited",
-    "deadline_ms", "promised_ms", "most_tasks", "pack",
+    "deadline_ms", "promised_ms", "most_tasks", "pack", "job_type",
 )  # fmt: skip
 THESE_QUEUES: Final = "queue.id = ANY(%s::bigint[])"
 THESE_NODES: Final = "node.id = ANY(%s::bigint[])"
@@ -76,6 +81,7 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     CASE WHEN job.min_tasks IS NULL THEN 0 ELSE job.tasks END,
     array_position(ARRAY['', 'node', 'rack', 'zone'], job.pack::text) - 1
         + CASE WHEN job.pack_required THEN 8 ELSE 0 END,
+    {_number_of_type("job.job_type")},
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
     project.active AND person.is_active,
     {_CLASS}
@@ -88,7 +94,7 @@ ORDER BY job.number LIMIT %s {{lock}}
 
 RUNNING_COLUMNS: Final = (
     "id", "attempt_id", "queue_id", "project_id", "user_id", "priority", "started_ms", "expected_end_ms",
-    "array_id", "preemptible", "times_preempted", "stop_by_ms", "stopped_for", "saved_ms",
+    "array_id", "preemptible", "times_preempted", "stop_by_ms", "stopped_for", "saved_ms", "job_type",
 )  # fmt: skip
 _RUNNING_JOBS: Final = f"""
 SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.priority,
@@ -101,7 +107,7 @@ SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.pr
     coalesce(attempt.stopped_for, 0),
     CASE WHEN job.saved_at >= coalesce(attempt.started_at, attempt.scheduled_at)
         THEN {_ms("job.saved_at")} ELSE 0 END,
-    {_CLASS}
+    {_number_of_type("job.job_type")}, {_CLASS}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
 WHERE attempt.state = ANY(%s)
 """
@@ -180,7 +186,8 @@ SELECT project.id, project.slug, project.share_weight,
             * CASE WHEN job.gpu_millis > 0 THEN job.gpu_millis ELSE job.gpus * 1000 END / 1000)
         FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
         WHERE attempt.stopped_for IS NOT NULL AND job.project_id = project.id
-        AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint
+        AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint,
+    project.organization_id
 FROM accounts_project project WHERE project.id = ANY(%s::bigint[]) ORDER BY project.id
 """
 
@@ -193,13 +200,68 @@ SELECT (SELECT count(DISTINCT organization_id) <= 1 FROM accounts_project WHERE 
             WHERE share_soft_percent IS NOT NULL OR share_hard_percent IS NOT NULL)
 """
 
-QUOTAS: Final = """
-SELECT quota.id, 'project ' || project.slug,
-    quota.resource, quota.hard, quota.used, quota.enforce, quota.generation, quota.project_id
-FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
-WHERE quota.project_id = ANY(%s::bigint[]) AND quota.user_id IS NULL AND quota.gpu_model = ''
-    AND quota.job_type = '' AND quota.resource <> 'pending_jobs' {bounded} ORDER BY quota.id {lock}
+#: The organizations that the projects are in, up to the root, and those of lines that keep something back.
+_UP: Final = """
+WITH RECURSIVE up(id, parent_id) AS (
+    SELECT organization.id, organization.parent_id FROM accounts_organization organization
+    WHERE organization.id IN (SELECT organization_id FROM accounts_project WHERE id = {projects})
+    UNION SELECT organization.id, organization.parent_id
+    FROM up JOIN accounts_organization organization ON organization.id = up.parent_id
+)
 """
+_KEEPERS_UP: Final = """
+WITH RECURSIVE up(id, parent_id) AS (
+    SELECT organization.id, organization.parent_id FROM accounts_organization organization
+    WHERE organization.id IN (
+        SELECT coalesce(quota.organization_id, project.organization_id)
+        FROM quotas_quota quota LEFT JOIN accounts_project project ON project.id = quota.project_id
+        WHERE quota.lending_limit IS NOT NULL AND quota.enforce
+    )
+    UNION SELECT organization.id, organization.parent_id
+    FROM up JOIN accounts_organization organization ON organization.id = up.parent_id
+)
+"""
+ORGANIZATIONS: Final = _UP + "SELECT id, parent_id FROM up"
+KEEPERS_ORGANIZATIONS: Final = _KEEPERS_UP + "SELECT id, parent_id FROM up"
+
+_LINE: Final = f"""
+SELECT quota.id, quota.organization_id, quota.project_id, quota.user_id, project.organization_id,
+    CASE WHEN quota.organization_id IS NOT NULL THEN 'organization ' || organization.slug
+        WHEN quota.project_id IS NULL THEN 'user ' || person.username
+        ELSE coalesce(person.username || ' in ', '') || 'project ' || project.slug END,
+    quota.resource, quota.gpu_model, quota.job_type,
+    CASE WHEN quota.job_type = '' THEN 0 ELSE {_number_of_type("quota.job_type")} END,
+    quota.hard, quota.nominal, quota.borrowing_limit, quota.lending_limit, quota.used, quota.enforce,
+    quota.generation, coalesce({_ms("quota.over_since")} + 1000 * quota.converge_after_seconds::bigint, 0)
+FROM quotas_quota quota LEFT JOIN accounts_project project ON project.id = quota.project_id
+    LEFT JOIN accounts_organization organization ON organization.id = quota.organization_id
+    LEFT JOIN accounts_user person ON person.id = quota.user_id
+"""
+#: Every line that jobs of these people in these projects count on.
+LINES: Final = (
+    _UP
+    + _LINE
+    + """
+WHERE (quota.project_id = {projects} AND (quota.user_id IS NULL OR quota.user_id = {users})
+        OR quota.organization_id IN (SELECT id FROM up)
+        OR quota.project_id IS NULL AND quota.user_id = {users})
+    AND quota.resource <> 'pending_jobs' {bounded}
+ORDER BY quota.id {lock}
+"""
+)
+BOUNDED: Final = "AND (quota.hard IS NOT NULL OR quota.nominal IS NOT NULL)"
+ANY_OF: Final = "ANY(%s::bigint[])"
+#: Lines of others that keep something back of the ones above them, and those above: idle or not, it is theirs.
+KEEPERS: Final = (
+    _KEEPERS_UP
+    + _LINE
+    + """
+WHERE (quota.lending_limit IS NOT NULL AND quota.enforce OR quota.organization_id IN (SELECT id FROM up))
+    AND quota.resource <> 'pending_jobs' AND (quota.hard IS NOT NULL OR quota.nominal IS NOT NULL)
+ORDER BY quota.id
+"""
+)
+
 
 #: From each project up to the root organization; nothing where there is no budget at all.
 _PATH: Final = """

@@ -7,12 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
+from quotas.core.limits import RUNNING_JOBS
 from quotas.services.shares import count_use
 from quotas.sharing import Held
 from scheduler import outbox
@@ -27,9 +28,10 @@ from scheduler.core.lifecycle import (
 )
 from scheduler.core.reasons import CATEGORY, ReasonCode
 from scheduler.models import Job
-from scheduler.state import dependencies, ledger
+from scheduler.state import dependencies, ledger, queries
 from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge
-from scheduler.state.sql import run_together
+from scheduler.state.lines import Lines, amount_held
+from scheduler.state.sql import run_together, select_together
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
@@ -83,7 +85,7 @@ def settle_many(
     wanted = sorted(set(attempt_ids))
     if not wanted:
         return []
-    _lock(wanted)
+    lines = _lock(wanted)
     at = at or timezone.now()
     attempts = _read_live(wanted, epochs or {})
     if lost:
@@ -102,7 +104,7 @@ def settle_many(
         for a in attempts
     }
     freed, held = _release(attempts, at)
-    _lower_quotas(attempts, freed)
+    _lower_quotas(attempts, freed, lines)
     _charge(attempts, verdicts, at)
     _write_attempts(verdicts, at)
     _write_jobs(attempts, verdicts, at)
@@ -115,22 +117,29 @@ def settle_many(
 # ---------------------------------------------------------------- read, under locks
 
 
-def _lock(attempt_ids: list[int]) -> None:
+def _lock(attempt_ids: list[int]) -> Lines:
+    """Take the rows that will change, in the one order; answers the quota lines that the jobs count on."""
     held = "SELECT {} FROM scheduler_allocation a WHERE a.attempt_id = ANY(%s) AND a.released_at IS NULL"
     jobs = "SELECT job_id FROM scheduler_attempt WHERE id = ANY(%s)"
     for sql in (
         f"SELECT id FROM scheduler_node WHERE id IN ({held.format('a.node_id')}) ORDER BY id",
         f"SELECT id FROM scheduler_device WHERE id IN ({held.format('unnest(a.device_ids)')}) ORDER BY id",
-        "SELECT id FROM quotas_quota WHERE project_id IN"
-        f" (SELECT project_id FROM scheduler_job WHERE number IN ({jobs})) ORDER BY id",
     ):
         _run(sql + " FOR NO KEY UPDATE", [attempt_ids])
+    of_jobs = f"ANY(ARRAY(SELECT {{}} FROM scheduler_job WHERE number IN ({jobs})))"
+    words = {"projects": of_jobs.format("project_id"), "users": of_jobs.format("user_id"), "bounded": ""}
+    rows, organizations, projects = select_together(
+        (queries.LINES.format(**words, lock="FOR NO KEY UPDATE OF quota"), [attempt_ids] * 4),
+        (queries.ORGANIZATIONS.format(**words), [attempt_ids]),
+        (f"SELECT id, organization_id FROM accounts_project WHERE id = {words['projects']}", [attempt_ids]),
+    )
     ledger.lock_periods(attempt_ids)
     for sql in (
         f"SELECT number FROM scheduler_job WHERE number IN ({jobs}) ORDER BY number",
         "SELECT id FROM scheduler_attempt WHERE id = ANY(%s) ORDER BY id",
     ):
         _run(sql + " FOR NO KEY UPDATE", [attempt_ids])
+    return Lines(rows, organizations, projects)
 
 
 def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attempt]:
@@ -145,7 +154,7 @@ def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attem
         .select_related("queue")
         .only(
             "number", "state", "epoch", "generation", "user_id", "project_id", "restart_policy", "max_restarts",
-            "time_limit_seconds", "begin_at", "name", "saved_at", "queue__cluster_id",
+            "time_limit_seconds", "begin_at", "name", "saved_at", "job_type", "queue__cluster_id",
             "tasks", "min_tasks", "elastic", "on_task_failure",
         )
         .in_bulk()
@@ -217,7 +226,7 @@ def release_members(attempt_ids: Iterable[int], *, at: datetime | None = None) -
     wanted = sorted(set(attempt_ids))
     if not wanted:
         return 0
-    _lock(wanted)
+    lines = _lock(wanted)
     at = at or timezone.now()
     attempts = [
         a for a in _read_live(wanted, {}) if a.job.elastic or a.job.on_task_failure == TaskFailure.CONTINUE
@@ -225,7 +234,7 @@ def release_members(attempt_ids: Iterable[int], *, at: datetime | None = None) -
     freed, held = _release(attempts, at, members=True)
     some = [a for a in attempts if any(freed[a.id])]
     if some:
-        _lower_quotas(some, freed, jobs=0)
+        _lower_quotas(some, freed, lines, jobs=0)
         count_use(held)
         announce_jobs(a.job for a in some)
         outbox.announce(outbox.CLUSTER_TOPIC)
@@ -250,12 +259,22 @@ def shrunk_attempts() -> list[int]:
     ]
 
 
+class _Freed(NamedTuple):
+    """What one attempt gives back, its GPU thousandths also by device."""
+
+    cpu_millis: int
+    memory_mib: int
+    storage_mib: int
+    gpu_millis: int
+    devices: Mapping[int, int]
+
+
 def _release(
     attempts: list[_Attempt], at: datetime, *, members: bool = False
-) -> tuple[dict[int, list[int]], list[Held]]:
+) -> tuple[dict[int, _Freed], list[Held]]:
     """Free nodes and devices; with `members` only what tasks hold that have ended.
 
-    Answers what each attempt held (cpu, memory, storage and GPU thousandths), and what each task held how long.
+    Answers what each attempt held, and what each task held how long.
     """
     attempt_ids = [a.id for a in attempts]
     jobs = {a.id: a.job for a in attempts}
@@ -269,6 +288,7 @@ def _release(
         [at, attempt_ids, members, _LIVE_TASK],
     )
     held: dict[int, list[int]] = {attempt_id: [0, 0, 0, 0] for attempt_id in attempt_ids}
+    on_devices: dict[int, Counter[int]] = {attempt_id: Counter() for attempt_id in attempt_ids}
     nodes: dict[int, list[int]] = {}
     devices: Counter[int] = Counter()
     spans: list[Held] = []
@@ -282,6 +302,7 @@ def _release(
             node[position] += amount
         for device_id in device_ids:
             devices[device_id] += amounts[3] // len(device_ids)
+            on_devices[attempt_id][device_id] += amounts[3] // len(device_ids)
     if nodes:
         _run(
             "UPDATE scheduler_node n SET used_cpu_millis = n.used_cpu_millis - l.cpu,"
@@ -297,26 +318,29 @@ def _release(
             " FROM unnest(%s::bigint[], %s::int[]) AS l(id, millis) WHERE d.id = l.id",
             [list(devices), list(devices.values())],
         )
-    return held, spans
+    return {number: _Freed(*amounts, on_devices[number]) for number, amounts in held.items()}, spans
 
 
-#: Quota resources in the order of what `_release` answers.
-_RESOURCES: Final = ("cpu_millis", "memory_mib", "storage_mib", "gpu_millis")
-
-
-def _lower_quotas(attempts: list[_Attempt], held: Mapping[int, list[int]], *, jobs: int = 1) -> None:
-    less: Counter[tuple[int, str]] = Counter()
+def _lower_quotas(
+    attempts: list[_Attempt], held: Mapping[int, _Freed], lines: Lines, *, jobs: int = 1
+) -> None:
+    models: dict[int, str] = {}
+    if lines.has_models:
+        devices = sorted({device for freed in held.values() for device in freed.devices})
+        models = dict(_run("SELECT id, model FROM scheduler_device WHERE id = ANY(%s)", [devices]))
+    less: Counter[int] = Counter()
     for attempt in attempts:
-        less[attempt.job.project_id, "running_jobs"] += jobs
-        for resource, amount in zip(_RESOURCES, held[attempt.id], strict=True):
-            less[attempt.job.project_id, resource] += amount
+        job, freed = attempt.job, held[attempt.id]
+        by_model: Counter[str] = Counter()
+        for device, millis in freed.devices.items():
+            by_model[models.get(device, "")] += millis
+        for row in lines.of_job(job.project_id, job.user_id, job.job_type):
+            less[row.id] += jobs if row.resource == RUNNING_JOBS else amount_held(row, freed, by_model)
     _run(
         # A line made while the job ran did not count it: it never goes below nothing.
         "UPDATE quotas_quota q SET used = greatest(0, q.used - l.amount)"
-        " FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS l(project_id, resource, amount)"
-        " WHERE q.project_id = l.project_id AND q.resource = l.resource AND l.amount > 0"
-        " AND q.user_id IS NULL AND q.gpu_model = '' AND q.job_type = ''",
-        [[project for project, _ in less], [resource for _, resource in less], list(less.values())],
+        " FROM unnest(%s::bigint[], %s::bigint[]) AS l(id, amount) WHERE q.id = l.id AND l.amount > 0",
+        [list(less), list(less.values())],
     )
 
 
@@ -445,7 +469,7 @@ def write_events(
         )
 
 
-def _tell(attempts: list[_Attempt], freed: Mapping[int, list[int]], at: datetime) -> None:
+def _tell(attempts: list[_Attempt], freed: Mapping[int, _Freed], at: datetime) -> None:
     jobs = [attempt.job for attempt in attempts]
     clusters = {job.queue.cluster_id for job in jobs}
     clusters |= dependencies.resolve_dependants([job for job in jobs if job.is_terminal], at=at)

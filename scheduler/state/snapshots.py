@@ -44,7 +44,8 @@ from scheduler.core.snapshot import (
 from scheduler.core.standing import Preemption
 from scheduler.state import ledger, queries, sharing
 from scheduler.state.ledger import Books
-from scheduler.state.sql import Rows, int_array, run, select_together
+from scheduler.state.lines import Lines
+from scheduler.state.sql import Rows, Statement, int_array, run, select_together
 
 #: Tie-breakers as profiles name them, and the columns they are.
 TIE_BREAKERS: Final = {
@@ -67,6 +68,15 @@ class Loaded:
     policy: Policy
     #: One number for the reason that each pending job shows now, in the snapshot's order (`reason_marks`).
     told: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """The fresh picture of what a plan touches, and all quota lines that its starts count on."""
+
+    snapshot: Snapshot
+    lines: Lines
+    books: Books
 
 
 def load_snapshot(
@@ -93,14 +103,17 @@ def load_snapshot(
         pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
         running = _running(live, table)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
-        projects, quotas, shape = select_together(
+        people = {*np.unique(pending.user_id).tolist(), *np.unique(running.user_id).tolist()}
+        projects, *rows, shape = select_together(
             (queries.PROJECTS, [int_array(met)]),
-            (queries.QUOTAS.format(bounded="AND quota.hard IS NOT NULL", lock=""), [int_array(met)]),
+            *lines_statements(met, people, bounded=queries.BOUNDED),
             (queries.SHARE_SHAPE, []),
         )
+        lines = lines_of(rows, projects)
         policy = policy_of(cluster)
+        quotas = lines.columns()
         charged, shares = sharing.with_shares(
-            project_columns(projects, quotas),
+            project_columns(projects, lines, quotas, _pairs(pending, running)),
             pending,
             policy,
             at_ms=cluster.now_ms,
@@ -118,7 +131,7 @@ def load_snapshot(
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
         projects=charged,
-        quotas=quota_columns(quotas),
+        quotas=quotas,
         pools=_pools(nodes, held),
         shares=shares,
     )
@@ -128,7 +141,7 @@ def load_snapshot(
 def load_for_apply(
     *, cluster_id: int, node_ids: list[int], device_ids: list[int], queue_ids: list[int],
     project_ids: list[int], job_ids: list[int],
-) -> tuple[Snapshot, Books]:  # fmt: skip
+) -> Locked:  # fmt: skip
     """The rows a plan is about to change, locked against others until the transaction ends.
 
     Every writer takes its locks in this order and by rising id (queues, nodes, devices, quotas, budget
@@ -136,7 +149,8 @@ def load_for_apply(
     """
     lock = "FOR NO KEY UPDATE OF {}".format
     jobs_wanted, projects_wanted, queues_wanted = map(int_array, (job_ids, project_ids, queue_ids))
-    clusters, queues, nodes, devices, projects, quotas, budgets, periods, prices, jobs, live, reservations = (
+    people = "ANY(ARRAY(SELECT user_id FROM scheduler_job WHERE number = ANY(%s::bigint[])))"
+    clusters, queues, nodes, devices, projects, *rows, budgets, periods, prices, jobs, live, reservations = (
         select_together(
             (queries.CLUSTER, [cluster_id]),
             (
@@ -149,7 +163,7 @@ def load_for_apply(
                 [int_array(device_ids)],
             ),
             (queries.PROJECTS, [projects_wanted]),
-            (queries.QUOTAS.format(bounded="", lock=lock("quota")), [projects_wanted]),
+            *lines_statements(project_ids, job_ids, users=people, lock=lock("quota")),
             (queries.BUDGETS, [projects_wanted, datetime.now(UTC)]),
             (queries.PERIODS.format(lock=lock("period")), [projects_wanted]),
             (queries.PRICES, []),
@@ -174,7 +188,9 @@ def load_for_apply(
             (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
         )
-    fresh = Snapshot.build(
+    lines = lines_of(rows, projects)
+    bounded = lines.columns()
+    snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
         devices=device_columns(devices),
@@ -183,11 +199,11 @@ def load_for_apply(
         running=running,
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
-        projects=project_columns(projects, quotas),
-        quotas=quota_columns(quotas),
+        projects=project_columns(projects, lines, bounded, _pairs(pending, running)),
+        quotas=bounded,
         pools=_pools(everywhere, held),
     )
-    return fresh, ledger.books(budgets, prices, periods)
+    return Locked(snapshot, lines, ledger.books(budgets, prices, periods))
 
 
 @contextmanager
@@ -466,23 +482,65 @@ def queue_columns(rows: Rows, cluster: ClusterRow) -> QueueColumns:
     )  # fmt: skip
 
 
-def project_columns(rows: Rows, quotas: Rows) -> ProjectColumns:
-    lines: dict[int, list[int]] = {}
-    for quota in _bounded(quotas):
-        lines.setdefault(quota[-1], []).append(quota[0])
-    return ProjectColumns.from_rows(
-        ((id_, name, tuple(lines.get(id_, ())), *rest) for id_, name, *rest in rows),
-        ("id", "name", "quota_line_ids", "share_weight", "lost_gpu_seconds"),
+def lines_statements(
+    project_ids: Iterable[int],
+    people: Iterable[int],
+    *,
+    users: str = queries.ANY_OF,
+    bounded: str = "",
+    lock: str = "",
+) -> list[Statement]:
+    """What `lines_of` reads: the lines that jobs of these people in these projects count on, and the
+    lines of others that keep something back. `users` finds people's ids from what `people` are.
+    """
+    projects, persons = int_array(project_ids), int_array(people)
+    words = {"projects": queries.ANY_OF, "users": users, "bounded": bounded, "lock": lock}
+    return [
+        (queries.LINES.format(**words), [projects, projects, persons, persons]),
+        (queries.ORGANIZATIONS.format(**words), [projects]),
+        (queries.KEEPERS, []),
+        (queries.KEEPERS_ORGANIZATIONS, []),
+    ]
+
+
+def lines_of(rows: Sequence[Rows], projects: Rows = ()) -> Lines:  # type: ignore[assignment]
+    """The lines from the rows of `lines_statements` and of `queries.PROJECTS`."""
+    own, organizations, keepers, above = rows
+    met = {row[0] for row in own}  # these may be locked, so they are as they are now
+    return Lines(
+        [*own, *(row for row in keepers if row[0] not in met)],
+        [*organizations, *above],
+        [(row[0], row[-1]) for row in projects],
     )
 
 
-def quota_columns(rows: Rows) -> QuotaColumns:
-    return QuotaColumns.from_rows(row[:-1] for row in _bounded(rows))
+def _pairs(*jobs: PendingColumns | RunningColumns) -> list[tuple[int, int]]:
+    """Who has jobs in which project: (project, user)."""
+    both = np.stack(
+        [
+            np.concatenate([columns.project_id for columns in jobs]),
+            np.concatenate([columns.user_id for columns in jobs]),
+        ]
+    )
+    return [(project, user) for project, user in np.unique(both, axis=1).T.tolist()]
 
 
-def _bounded(rows: Rows) -> Rows:
-    """A line without a hard bound stops nobody: it is locked with its siblings, and not looked at."""
-    return [row for row in rows if row[3] is not None]
+def project_columns(
+    rows: Rows, lines: Lines, quotas: QuotaColumns, pairs: Iterable[tuple[int, int]]
+) -> ProjectColumns:
+    there = set(quotas.id.tolist())
+    personal: dict[int, list[int]] = {}
+    for project, user in pairs if lines.has_people else ():
+        personal.setdefault(project, []).extend(row.id for row in lines.of_person(user))
+
+    def of(project: int) -> tuple[int, ...]:
+        own = [row.id for row in lines.of_project(project)] + personal.get(project, [])
+        return tuple(number for number in own if number in there)
+
+    return ProjectColumns.from_rows(
+        ((id_, name, of(id_), *rest) for id_, name, *rest, _ in rows),
+        ("id", "name", "quota_line_ids", "share_weight", "lost_gpu_seconds"),
+    )
 
 
 # ------------------------------------------------------------------ JSON, read once for each distinct text

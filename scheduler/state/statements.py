@@ -6,14 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, JobState, StopReason, TaskState
 from scheduler.core.plan import Preempt, Start
+from scheduler.state.lines import Lines, charges_of, held_by_model
 from scheduler.state.sql import Statement, int_array, run, run_together
-
-#: Columns of quota lines and what one start adds to each: amounts of the whole job, and the job itself.
-RUNNING_JOBS: Final = "running_jobs"
 
 
 class Moved(NamedTuple):
@@ -24,6 +22,7 @@ class Moved(NamedTuple):
     user_id: int
     project_id: int
     attempt_id: int
+    job_type: str
 
 
 def schedule_jobs(
@@ -41,14 +40,14 @@ def schedule_jobs(
                 reason_text = '', reason_details = '{}', reason_at = NULL, expected_start_at = NULL
             FROM unnest(%s::bigint[], %s::int[]) AS planned(number, generation)
             WHERE job.number = planned.number AND job.generation = planned.generation AND job.state = %s
-            RETURNING job.number, job.epoch, job.user_id, job.project_id
+            RETURNING job.number, job.epoch, job.user_id, job.project_id, job.job_type
         ), attempt AS (
             INSERT INTO scheduler_attempt
                 (job_id, epoch, backend, state, stop_reason, backend_ref, cycle_id, scheduled_at, end_text)
             SELECT number, epoch, %s, %s, '', '', %s, %s, '' FROM moved
             RETURNING job_id, id
         )
-        SELECT moved.number, moved.epoch, moved.user_id, moved.project_id, attempt.id
+        SELECT moved.number, moved.epoch, moved.user_id, moved.project_id, attempt.id, moved.job_type
         FROM moved JOIN attempt ON attempt.job_id = moved.number
         """,
         [
@@ -157,37 +156,30 @@ def raise_node_counters(starts: Iterable[Start]) -> Statement:
     )
 
 
-def raise_quota_counters(starts: Iterable[Start]) -> Statement:
-    """Every line counts what its project uses, whether it limits it or only reports it."""
-    used: Counter[tuple[int, str]] = Counter()
+def raise_quota_counters(
+    starts: Iterable[Start], moved: Mapping[int, Moved], lines: Lines, models: Mapping[int, str]
+) -> Statement:
+    """Every line on the way up counts what a job uses, whether it limits it or only reports it.
+
+    `models` are the names of the devices that were given.
+    """
+    used: Counter[int] = Counter()
     for start in starts:
-        for resource, amount in charged(start):
-            used[start.project_id, resource] += amount
+        job = moved[start.job_id]
+        held: Counter[str] = Counter()
+        if lines.has_models:
+            for placement in start.placements:
+                held += held_by_model(placement.device_ids, placement.gpu_millis, models)
+        rows = lines.of_job(job.project_id, job.user_id, job.job_type)
+        for line, amount in charges_of(rows, start.per_task, len(start.placements), held):
+            used[line] += amount
     return (
         """
         UPDATE quotas_quota AS quota SET used = quota.used + more.amount
-        FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS more(project_id, resource, amount)
-        WHERE quota.project_id = more.project_id AND quota.resource = more.resource
-            AND quota.user_id IS NULL AND quota.gpu_model = '' AND quota.job_type = ''
+        FROM unnest(%s::bigint[], %s::bigint[]) AS more(id, amount) WHERE quota.id = more.id
         """,
-        [
-            int_array(project for project, _ in used),
-            [resource for _, resource in used],
-            int_array(used.values()),
-        ],
+        [int_array(used), int_array(used.values())],
     )
-
-
-def charged(start: Start) -> list[tuple[str, int]]:
-    """What a start adds to the quota lines of its project."""
-    total, tasks = start.total, len(start.placements)
-    return [
-        ("cpu_millis", total.cpu_millis),
-        ("memory_mib", total.memory_mib),
-        ("storage_mib", total.storage_mib),
-        ("gpu_millis", start.per_task.gpu_millis_charged * tasks),
-        (RUNNING_JOBS, 1),
-    ]
 
 
 def insert_events(
