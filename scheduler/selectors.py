@@ -7,11 +7,13 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Count, Prefetch, Q, QuerySet, Sum
+from django.db.models import Count, F, FloatField, Prefetch, Q, QuerySet, Sum
+from django.db.models.functions import Extract
 
 from accounts.errors import NotFound
 from accounts.models import Project, User
@@ -19,8 +21,8 @@ from accounts.permissions import sees_everything
 from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
 from quotas.models import Quota
-from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, JobState
-from scheduler.models import Allocation, Dataset, Device, Job, Node, Queue, Reservation
+from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, AttemptState, JobState
+from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Queue, Reservation
 from scheduler.models.job import JobQuerySet
 
 _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
@@ -342,3 +344,55 @@ def visible_reservations(user: User) -> QuerySet[Reservation]:
     if sees_everything(user):
         return rows
     return rows.filter(Q(project__isnull=True) | Q(project_id__in=visible_projects(user).values("pk")))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredUse:
+    """What ended tasks used of the CPU time and memory that they were given, where it was measured."""
+
+    tasks: int
+    cpu_percent: float | None
+    memory_percent: float | None
+    #: GPU time, in thousandths of a GPU times seconds, of attempts that ended with a failure of their own.
+    failed_gpu_milli_seconds: int
+
+
+def measured_use(
+    user: User, first: date, until: date, *, project: Project | None = None, person: str = ""
+) -> MeasuredUse:
+    """Of what ended from one day until another, in the projects that the person may see."""
+    attempts = Attempt.objects.filter(ended_at__gte=_midnight(first), ended_at__lt=_midnight(until))
+    if not sees_everything(user):
+        mine = visible_projects(user).order_by().values_list("pk", flat=True)
+        attempts = attempts.filter(job__project__in=list(mine))
+    if project is not None:
+        attempts = attempts.filter(job__project=project)
+    if person:
+        attempts = attempts.filter(job__user__username=person)
+    seconds = Extract(F("ended_at") - F("started_at"), "epoch")
+    measured = attempts.filter(tasks__cpu_time_ms__isnull=False, started_at__isnull=False)
+    sums = measured.aggregate(
+        count=Count("tasks"),
+        cpu=Sum("tasks__cpu_time_ms"),
+        cpu_asked=Sum(F("job__cpu_millis") * seconds, output_field=FloatField()),
+        peak=Sum("tasks__peak_memory_mib"),
+        memory=Sum("job__memory_mib", filter=Q(tasks__peak_memory_mib__isnull=False)),
+    )
+    held = Extract(F("allocations__released_at") - F("allocations__held_at"), "epoch")
+    failed = attempts.filter(state=AttemptState.FAILED).aggregate(
+        gpu=Sum(F("allocations__gpu_millis") * held, output_field=FloatField())
+    )
+    return MeasuredUse(
+        sums["count"],
+        _percent(sums["cpu"], sums["cpu_asked"]),
+        _percent(sums["peak"], sums["memory"]),
+        int(failed["gpu"] or 0),
+    )
+
+
+def _percent(used: float | None, asked: float | None) -> float | None:
+    return round(100 * float(used) / float(asked), 1) if used is not None and asked else None
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from django.urls import path
 
+from quotas.api.budgets import BudgetsView, BudgetView
+from quotas.api.ledger import LedgerView, UsageView
 from quotas.api.views import QuotaSyncView, QuotaView
 
 urlpatterns = [
+    path("quotas/ledger", LedgerView.as_view(), name="api-ledger"),
+    path("quotas/usage", UsageView.as_view(), name="api-usage"),
+    path("quotas/budgets", BudgetsView.as_view(), name="api-budgets"),
+    path("quotas/budgets/<int:budget_id>", BudgetView.as_view(), name="api-budget"),
     path("queues/quota/<str:project_id>", QuotaView.as_view(), name="api-quota"),
     path("queues/quota/<str:project_id>/sync", QuotaSyncView.as_view(), name="api-quota-sync"),
 ]

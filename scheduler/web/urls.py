@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from scheduler.web import cluster, home, job, jobs, queues, quota, submit
+from scheduler.web import cluster, home, job, jobs, queues, quota, submit, usage
 
 urlpatterns = [
     path("", home.show, name="home"),
@@ -21,4 +21,6 @@ urlpatterns = [
     path("queues/", queues.index, name="queues"),
     path("queues/<int:queue_id>/<str:verb>/", queues.act, name="queue-act"),
     path("quota/", quota.index, name="quota"),
+    path("usage/", usage.index, name="usage"),
+    path("usage/ledger/", usage.lines, name="ledger"),
 ]

@@ -9,7 +9,19 @@ from accounts.models import AuditEvent
 from scheduler.core.lifecycle import JobState
 from tests.support.factories import QueueFactory
 
-OPEN_PAGES = ["home", "submit", "jobs", "cluster", "queues", "quota", "tokens", "settings", "projects"]
+OPEN_PAGES = [
+    "home",
+    "submit",
+    "jobs",
+    "cluster",
+    "queues",
+    "quota",
+    "usage",
+    "ledger",
+    "tokens",
+    "settings",
+    "projects",
+]
 PEOPLE = ["owner", "colleague", "lead", "viewer", "stranger", "operator", "auditor", "admin"]
 
 

@@ -1,0 +1,148 @@
+"""Budgets over HTTP: those one lives under, as they are now; operators make, change and end them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts import permissions
+from accounts.api.serializers import StrictSerializer
+from accounts.errors import FieldProblem, InvalidInput, NotFound
+from accounts.models import Organization
+from accounts.selectors import project_by_ref, visible_projects
+from quotas.core.periods import Period
+from quotas.core.resources import MAX_AMOUNT
+from quotas.models import Budget, BudgetResource, OnSpent
+from quotas.rows import budgets_of_projects
+from quotas.services.budgets import change_budget, end_budget, make_budget
+from quotas.usage import BudgetState, budget_states
+
+
+class BudgetSerializer(serializers.Serializer[BudgetState]):
+    """A budget in its present period; amounts in the unit of its resource."""
+
+    id = serializers.IntegerField(source="budget.id")
+    name = serializers.CharField(source="budget.name")
+    project = serializers.CharField(source="budget.project.slug", allow_null=True, default=None)
+    organization = serializers.CharField(source="budget.organization.slug", allow_null=True, default=None)
+    resource = serializers.CharField(source="budget.resource")
+    period = serializers.CharField(source="budget.period")
+    on_spent = serializers.CharField(source="budget.on_spent")
+    period_starts_at = serializers.DateTimeField(source="period.starts_at")
+    period_ends_at = serializers.DateTimeField(source="period.ends_at")
+    amount = serializers.IntegerField(source="period.amount")
+    held = serializers.IntegerField(source="period.held", help_text="Set aside for jobs that run.")
+    charged = serializers.IntegerField(source="period.charged")
+    left = serializers.IntegerField()
+    percent = serializers.FloatField(help_text="Held and charged, of the amount.")
+    spent = serializers.BooleanField()
+    per_day = serializers.IntegerField(source="forecast.per_day", help_text="As of late.")
+    runs_out_at = serializers.DateTimeField(
+        allow_null=True, help_text="At that pace; null when not before the period ends."
+    )
+
+
+class NewBudgetSerializer(StrictSerializer):
+    project = serializers.CharField(max_length=80, required=False)
+    organization = serializers.SlugField(max_length=80, required=False)
+    name = serializers.CharField(max_length=80)
+    resource = serializers.ChoiceField(choices=BudgetResource.choices)
+    amount = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT)
+    period = serializers.ChoiceField(choices=[(p.value, p.value) for p in Period])
+    on_spent = serializers.ChoiceField(choices=OnSpent.choices, required=False)
+    starts_at = serializers.DateTimeField(required=False)
+    ends_at = serializers.DateTimeField(required=False, allow_null=True)
+    reason = serializers.CharField(max_length=1000)
+
+
+class BudgetChangesSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80, required=False)
+    amount = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, required=False)
+    on_spent = serializers.ChoiceField(choices=OnSpent.choices, required=False)
+    ends_at = serializers.DateTimeField(required=False, allow_null=True)
+    reason = serializers.CharField(max_length=1000)
+
+
+class BudgetsView(APIView):
+    required_scopes = {"GET": "quota:read", "POST": "quota:write"}
+    schema_tags = ["quota"]
+
+    @extend_schema(responses=BudgetSerializer(many=True), summary="Budgets that your projects count on")
+    def get(self, request: Request) -> Response:
+        everything = permissions.sees_everything(request.user)
+        states = budget_states(None if everything else visible_projects(request.user))
+        return Response({"results": BudgetSerializer(states, many=True).data})
+
+    @extend_schema(
+        request=NewBudgetSerializer, responses={201: BudgetSerializer}, summary="Make a budget; for operators"
+    )
+    def post(self, request: Request) -> Response:
+        serializer = NewBudgetSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        data = dict(serializer.validated_data)
+        project, organization = data.pop("project", None), data.pop("organization", None)
+        if (project is None) == (organization is None):
+            message = "Name a project or an organization, one of the two."
+            raise InvalidInput(message, problems=[FieldProblem("project", message, "required")])
+        subject: Any
+        if project is not None:
+            subject = project_by_ref(request.user, project)
+        else:
+            permissions.require(request.user, "operate")
+            subject = Organization.objects.filter(slug=organization).first()
+            if subject is None:
+                message = f"There is no organization {organization!r}."
+                raise InvalidInput(message, problems=[FieldProblem("organization", message, "unknown")])
+        budget = make_budget(subject=subject, by=request.user, **data)
+        return Response(_shown(budget), status=201)
+
+
+class BudgetView(APIView):
+    required_scopes = {"GET": "quota:read", "PATCH": "quota:write", "DELETE": "quota:write"}
+    schema_tags = ["quota"]
+
+    @extend_schema(responses=BudgetSerializer, summary="One budget")
+    def get(self, request: Request, budget_id: int) -> Response:
+        return Response(_shown(_visible(request, budget_id)))
+
+    @extend_schema(
+        request=BudgetChangesSerializer, responses=BudgetSerializer, summary="Change a budget; for operators"
+    )
+    def patch(self, request: Request, budget_id: int) -> Response:
+        budget = _visible(request, budget_id)
+        serializer = BudgetChangesSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        changes = dict(serializer.validated_data)
+        reason = changes.pop("reason")
+        return Response(_shown(change_budget(budget=budget, changes=changes, by=request.user, reason=reason)))
+
+    @extend_schema(
+        request=None, responses=BudgetSerializer, summary="Let a budget end tonight; for operators"
+    )
+    def delete(self, request: Request, budget_id: int) -> Response:
+        budget = _visible(request, budget_id)
+        reason = str(request.query_params.get("reason") or "ended over the API")[:1000]
+        return Response(_shown(end_budget(budget=budget, by=request.user, reason=reason)))
+
+
+def _visible(request: Request, budget_id: int) -> Budget:
+    budget = Budget.objects.select_related("project", "organization").filter(pk=budget_id).first()
+    if budget is not None and not permissions.sees_everything(request.user):
+        mine = visible_projects(request.user).order_by().values_list("pk", flat=True)
+        if budget.pk not in {pk for found in budgets_of_projects(mine).values() for pk in found}:
+            budget = None
+    if budget is None:
+        raise NotFound("There is no such budget, or none of your projects counts on it.")
+    return budget
+
+
+def _shown(budget: Budget) -> Any:
+    state = next(iter(budget_states(None, only=budget)), None)
+    if state is None:
+        raise NotFound("The budget has no period at present.", way_out="It begins or ended at another time.")
+    return BudgetSerializer(state).data

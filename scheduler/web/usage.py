@@ -1,0 +1,232 @@
+"""What was used, by whom, of what, and how well; how long budgets last; and the lines behind each figure."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.dateparse import parse_date
+from django.views.decorators.http import require_GET
+
+from accounts import permissions
+from accounts.errors import InvalidInput
+from accounts.models import Project, User
+from accounts.selectors import project_by_ref, visible_projects, visible_users
+from accounts.web.pages import page, reader
+from quotas.core.ledger import Kind
+from quotas.exports import EXPORTS, streamed
+from quotas.models import BudgetResource, LedgerEntry
+from quotas.templatetags.charts import PARTS, Bars, Burn
+from quotas.usage import BudgetState, Usage, budget_states, total, usage, visible_entries, within
+from scheduler.selectors import measured_use
+
+SPANS: Final = (7, 30, 90, 365)
+DAYS: Final = 30
+LINES: Final = 100
+
+
+class Question:
+    """What the page was asked: whose usage, of which days."""
+
+    def __init__(self, request: HttpRequest, user: User) -> None:
+        asked = request.GET
+        self.user = user
+        self.days = int(asked["days"]) if asked.get("days") in {str(n) for n in SPANS} else DAYS
+        tomorrow = timezone.now().astimezone(UTC).date() + timedelta(days=1)
+        self.first = _day(asked.get("since", "")) or tomorrow - timedelta(days=self.days)
+        self.until = _day(asked.get("until", "")) or tomorrow
+        self.project: Project | None = (
+            project_by_ref(user, asked["project"]) if asked.get("project") else None
+        )
+        self.person = asked.get("user", "")
+        self.model = asked.get("gpu_model")
+        self.kind = asked.get("kind", "") if asked.get("kind") in list(Kind) else ""
+        job = asked.get("job", "")
+        self.job = int(job) if job.isascii() and job.isdecimal() and len(job) < 19 else None
+
+    def entries(self) -> QuerySet[LedgerEntry]:
+        person = None
+        if self.person:
+            found = visible_users(self.user).filter(username=self.person).values_list("pk", flat=True).first()
+            person = -1 if found is None else found
+        return within(
+            visible_entries(self.user),
+            begin=_midnight(self.first) if self.job is None else None,
+            end=_midnight(self.until) if self.job is None else None,
+            project_ids=None if self.project is None else [self.project.pk],
+            user_id=person,
+            job_number=self.job,
+            kinds=(self.kind,) if self.kind else (),
+            gpu_model=self.model,
+        )
+
+    def link(self, name: str, **changes: Any) -> str:
+        """An address with the same question, and these changes."""
+        words: dict[str, Any] = {
+            "project": self.project.slug if self.project else "",
+            "user": self.person,
+            "since": self.first.isoformat(),
+            "until": self.until.isoformat(),
+            "kind": self.kind,
+        }
+        if self.model is not None:
+            words["gpu_model"] = self.model
+        words |= changes
+        return f"{reverse(name)}?{urlencode({k: v for k, v in words.items() if v or k == 'gpu_model'})}"
+
+
+@require_GET
+@page
+def index(request: HttpRequest) -> HttpResponse:
+    user = reader(request)
+    asked = Question(request, user)
+    entries = asked.entries()
+    projects = list(visible_projects(user).order_by("name", "id")[:200])
+    sums = total(entries)
+    states = budget_states(_whose(user, asked, projects), days=True)
+    context = {
+        "asked": asked,
+        "spans": SPANS,
+        "projects": projects,
+        "sums": sums,
+        "bars": _bars(entries, asked),
+        "tables": _tables(entries, asked),
+        "budgets": [_budget(state, asked) for state in states],
+        "measured": measured_use(user, asked.first, asked.until, project=asked.project, person=asked.person),
+        "currency": settings.LEDGER_CURRENCY,
+        "ledger_url": asked.link("ledger"),
+        "may_see_drift": permissions.may(user, "operate") or permissions.may(user, "audit"),
+    }
+    return render(request, "scheduler/usage.html", context)
+
+
+@require_GET
+@page
+def lines(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """The entries of the ledger behind a figure; or all of them as a file."""
+    user = reader(request)
+    asked = Question(request, user)
+    entries = asked.entries()
+    export = request.GET.get("export", "")
+    if export in EXPORTS:
+        return streamed(entries.order_by("id"), export)
+    if export:
+        raise InvalidInput("Exports are csv or json.")
+    shown = Paginator(entries.order_by("-id"), LINES).get_page(request.GET.get("page"))
+    job = {} if asked.job is None else {"job": asked.job}
+    context = {
+        "asked": asked,
+        "page": shown,
+        "sums": total(entries),
+        "kinds": [kind.value for kind in Kind],
+        "currency": settings.LEDGER_CURRENCY,
+        "here": asked.link("ledger", **job),
+        "usage_url": asked.link("usage", kind=""),
+    }
+    return render(request, "scheduler/ledger.html", context)
+
+
+def _whose(user: User, asked: Question, projects: list[Project]) -> list[Project] | None:
+    if asked.project is not None:
+        return [asked.project]
+    return None if permissions.sees_everything(user) else projects
+
+
+def _bars(entries: QuerySet[LedgerEntry], asked: Question) -> Bars | None:
+    """GPU-hours of each day by model; of CPUs where no GPU was used."""
+    rows = usage(entries, ("day", "gpu_model"))
+    figure = "gpu_milli_seconds" if any(row.gpu_milli_seconds for row in rows) else "cpu_milli_seconds"
+    sums: dict[str, int] = {}
+    for row in rows:
+        sums[row.group[1]] = sums.get(row.group[1], 0) + getattr(row, figure)
+    names = [name for name in sorted(sums, key=lambda name: -sums[name]) if sums[name]]
+    if not names:
+        return None
+    span = (asked.until - asked.first).days
+    step = max(1, -(-span // 60))  # many days share a bar
+    labels = [(asked.first + timedelta(days=n)).isoformat() for n in range(0, span, step)]
+    figures = {name: [0.0] * len(labels) for name in names}
+    for row in rows:
+        place = (row.group[0] - asked.first).days // step
+        if row.group[1] in figures and 0 <= place < len(labels):
+            figures[row.group[1]][place] += getattr(row, figure) / 3_600_000
+    kept, others = names[: PARTS - 1], names[PARTS - 1 :]
+    parts = [(name or "no GPU", figures[name]) for name in kept]
+    if others:
+        parts.append(("others", [sum(day) for day in zip(*(figures[name] for name in others), strict=True)]))
+    unit = "GPU-hours" if figure == "gpu_milli_seconds" else "core-hours"
+    each = "day" if step == 1 else f"{step} days"
+    return Bars(labels, parts, unit, f"{unit} of each {each}, by GPU model")
+
+
+def _tables(entries: QuerySet[LedgerEntry], asked: Question) -> list[dict[str, Any]]:
+    """One table a grouping; each row leads to its lines."""
+    tables = []
+    for group, word in (("project", "Project"), ("user", "Person"), ("gpu_model", "GPU model")):
+        if group == "project" and asked.project is not None:
+            continue
+        rows = [
+            {"name": name, "url": asked.link("ledger", **change), "usage": one}
+            for one in usage(entries, group)
+            for name, change in [_named(group, one)]
+        ]
+        if rows:
+            tables.append({"id": group, "word": word, "rows": rows[:50], "more": len(rows) - 50})
+    return tables
+
+
+def _named(group: str, one: Usage) -> tuple[str, dict[str, str]]:
+    if group == "project":
+        return one.group[2], {"project": one.group[1]}
+    if group == "user":
+        return one.group[1] or "corrections", {"user": one.group[1] or ""}
+    return one.group[0] or "no GPU", {"gpu_model": one.group[0]}
+
+
+def _budget(state: BudgetState, asked: Question) -> dict[str, Any]:
+    period, amount = state.period, max(state.period.amount, 1)
+    begin, end = period.starts_at.date(), period.ends_at.date()
+    left = [1 - charged / amount for _, charged in state.days]
+    out = state.runs_out_at
+    burn = Burn(
+        title=f"What is left of {state.budget.name}, day by day",
+        days=(end - begin).days,
+        left=left,
+        held=period.held / amount,
+        out_day=None if out is None else (out - period.starts_at).total_seconds() / 86_400,
+        first=f"{begin:%d %b}",
+        last=f"{end - timedelta(days=1):%d %b}",
+    )
+    words = {BudgetResource.GPU: "GPU-hours", BudgetResource.CPU: "core-hours"}
+    project = {"project": state.budget.project.slug} if state.budget.project else {"project": ""}
+    return {
+        "state": state,
+        "burn": burn,
+        "unit": words.get(BudgetResource(state.budget.resource), settings.LEDGER_CURRENCY),
+        "is_money": state.budget.resource == BudgetResource.MONEY,
+        "scale": max(period.amount, period.held + period.charged, 1),
+        "rows": [(day, charged, period.amount - charged) for day, charged in state.days],
+        "url": asked.link(
+            "ledger", since=begin.isoformat(), until=end.isoformat(), user="", kind="", **project
+        ),
+        "tone": "failed" if state.spent else "pending" if state.runs_out_at else "running",
+    }
+
+
+def _day(text: str) -> date | None:
+    try:
+        return parse_date(text)
+    except ValueError:
+        return None
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)

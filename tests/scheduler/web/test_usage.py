@@ -1,0 +1,93 @@
+"""The usage page: whose figures, that each opens to its lines, and charts with a table beside them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from quotas.models import Budget, LedgerEntry
+from quotas.services.budgets import open_periods
+from tests.support.ledgers import a_life
+
+YESTERDAY = timezone.now().replace(hour=1, minute=0, second=0, microsecond=0) - timedelta(days=1)
+
+
+@pytest.fixture
+def used(world):
+    a_life(world.cast.project, world.cast.owner, began=YESTERDAY, used=1800, gpus=4)
+    a_life(world.cast.project, world.cast.colleague, began=YESTERDAY, used=3600, gpus=1, model="H100")
+    budget = Budget.objects.create(
+        name="Autumn", project=world.cast.project, resource="gpu_milli_seconds", amount=36_000_000,
+        period="window", starts_at=datetime(2026, 1, 1, tzinfo=UTC), ends_at=datetime(2099, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    open_periods(budget)
+    return world
+
+
+@pytest.mark.parametrize("person", ["owner", "colleague", "viewer", "operator", "auditor"])
+def test_members_and_the_site_see_a_projects_usage(as_user, used, person) -> None:
+    text = as_user(getattr(used.cast, person)).get(reverse("usage")).content.decode()
+
+    assert "<b>3</b><span>GPU-hours used" in text
+    assert "60 %" in text  # of five GPU-hours asked for
+    assert "Autumn" in text
+    assert "7</b> of 10 GPU-hours left" in text
+
+
+def test_a_stranger_sees_neither_figures_nor_names(as_user, used) -> None:
+    client = as_user(used.cast.stranger)
+    text = client.get(reverse("usage")).content.decode()
+
+    assert "Nothing was used" in text
+    for hidden in ("Vision", "Autumn", "H100", "colleague"):
+        assert hidden not in text
+    assert client.get(reverse("usage"), {"project": "vision"}).status_code == 404
+    assert "0 lines" in client.get(reverse("ledger"), {"user": "owner"}).content.decode()
+
+
+def test_every_row_opens_to_lines_whose_sum_it_is(as_user, used) -> None:
+    client = as_user(used.cast.owner)
+    page = client.get(reverse("usage")).content.decode()
+    rows = re.findall(
+        r'href="(/usage/ledger/\?[^"]+)">([^<]+)</a></td><td class="num" data-label="GPU-hours">([^<]+)<',
+        page,
+    )
+
+    assert {name for _, name, _ in rows} == {"Vision", "owner", "colleague", "A100", "H100"}
+    for url, name, hours in rows:
+        lines = client.get(url.replace("&amp;", "&")).content.decode()
+        assert f"{hours} GPU-hours charged" in lines, name
+
+
+def test_charts_have_a_table_twin_and_no_script(as_user, used) -> None:
+    text = as_user(used.cast.owner).get(reverse("usage")).content.decode()
+
+    assert text.count('<svg class="chart"') == 2
+    assert text.count("The same as a table") == 2
+    assert "<title>" in text
+    assert "GPU-hours A100" in text
+
+
+def test_lines_of_one_job_and_files_of_all(as_user, used) -> None:
+    client = as_user(used.cast.owner)
+    number = LedgerEntry.objects.order_by("id").first().job_number
+
+    lines = client.get(reverse("ledger"), {"job": number}).content.decode()
+    file = client.get(reverse("ledger"), {"export": "csv"})
+
+    assert "3 lines" in lines
+    assert len(b"".join(file.streaming_content).splitlines()) == 1 + LedgerEntry.objects.count()
+
+
+def test_the_page_asks_no_more_for_many_jobs(as_user, used, django_assert_max_num_queries) -> None:
+    for number in range(5):
+        a_life(used.cast.project, used.cast.owner, began=YESTERDAY + timedelta(minutes=number), used=60)
+    client = as_user(used.cast.owner)
+    client.get(reverse("usage"))
+
+    with django_assert_max_num_queries(22):
+        client.get(reverse("usage"))
