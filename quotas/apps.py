@@ -20,10 +20,10 @@ class QuotasConfig(AppConfig):
 def check_provider(**_: Any) -> list[checks.CheckMessage]:
     """A provider that this installation does not have must stop the start, not the first edit."""
     from accounts.errors import InvalidInput
-    from quotas.providers.registry import provider
+    from quotas.providers.registry import require_usable
 
     try:
-        provider()
+        require_usable()
     except InvalidInput as error:
         return [checks.Error(f"QUOTA_PROVIDER: {error.message}", hint=error.way_out, id="quotas.E001")]
     return []

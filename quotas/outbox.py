@@ -20,6 +20,11 @@ def recount_soon(project_id: int) -> None:
     transaction.on_commit(lambda: _send_recount(project_id), robust=True)
 
 
+def exchange_soon(project_id: int) -> None:
+    """Ask for an exchange with the provider that keeps the project's quota; the clock finds it anyway."""
+    transaction.on_commit(lambda: _send_exchange(project_id), robust=True)
+
+
 def _send() -> None:
     try:
         current_app.send_task(
@@ -34,3 +39,10 @@ def _send_recount(project_id: int) -> None:
         current_app.send_task("quotas.tasks.sync_project", args=[project_id], countdown=5, retry=False)
     except Exception as error:  # the periodic recount comes anyway
         log.warning("hints_unavailable", what="recount", error=str(error))
+
+
+def _send_exchange(project_id: int) -> None:
+    try:
+        current_app.send_task("quotas.tasks.exchange_project", args=[project_id], retry=False)
+    except Exception as error:  # so does the clock's round
+        log.warning("hints_unavailable", what="exchange", error=str(error))

@@ -6,6 +6,8 @@ import structlog
 from celery import shared_task
 
 from accounts.models import Project
+from quotas.providers.exchange import exchange
+from quotas.services import providers
 from quotas.services.budgets import open_all_periods
 from quotas.services.limits import drifting_projects, sync_quota
 from quotas.services.reconcile import check_budgets
@@ -42,3 +44,13 @@ def keep_budgets() -> None:
     """Open the periods that come, and compare the counters of those that are open with the ledger."""
     open_all_periods()
     check_budgets()
+
+
+@shared_task
+def exchange_project(project_id: int) -> None:
+    exchange(project_id)
+
+
+@shared_task
+def exchange_due() -> None:
+    providers.exchange_due()

@@ -194,6 +194,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "exchange quotas with their providers": {
+        "task": "quotas.tasks.exchange_due",
+        "schedule": every(15),
+        "options": {"queue": "default", "expire_seconds": 45},
+    },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),
@@ -311,6 +316,26 @@ K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=Fals
 SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")
 EXECUTOR_SLURM_REST_API_URL = env.str("EXECUTOR_SLURM_REST_API_URL", default="http://slurm-controller:6820")
 EXECUTOR_SLURM_AUTH_TOKEN = env.str("EXECUTOR_SLURM_AUTH_TOKEN", default="")
+# Whose token that is; with `slurm` it may do everything. Without a token Slurm's commands are used instead,
+# through SLURM_COMMAND if they are not on this machine ("ssh login1", "sudo -u slurm").
+EXECUTOR_SLURM_USER = env.str("EXECUTOR_SLURM_USER", default="slurm")
+SLURM_REST_VERSION = env.str("SLURM_REST_VERSION", default="v0.0.38")
+SLURM_CLUSTER = env.str("SLURM_CLUSTER", default="")  # needed where slurmdbd knows several
+SLURM_COMMAND = env.str("SLURM_COMMAND", default="")
+# The API server of Kubernetes; without a URL the client looks at KUBECONFIG, then into its own pod.
+K8S_API_URL = env.str("K8S_API_URL", default="")
+K8S_API_TOKEN = env.str("K8S_API_TOKEN", default="")
+K8S_CA_FILE = env.str("K8S_CA_FILE", default="")
+K8S_CONTEXT = env.str("K8S_CONTEXT", default="")
+# A provider outside Muster: how long one call may take, how many failures in a row until it is left alone and
+# for how long, how often a quiet project is looked at.
+QUOTA_PROVIDER_TIMEOUT_SECONDS = env.float("QUOTA_PROVIDER_TIMEOUT_SECONDS", default=10.0)
+QUOTA_PROVIDER_FAILURES = env.int("QUOTA_PROVIDER_FAILURES", default=3)
+QUOTA_PROVIDER_PAUSE_SECONDS = env.int("QUOTA_PROVIDER_PAUSE_SECONDS", default=30)
+QUOTA_PROVIDER_SYNC_SECONDS = env.int("QUOTA_PROVIDER_SYNC_SECONDS", default=300)
+# While it is away, jobs of its projects wait, after a moment of grace; or they run, and only Muster enforces.
+QUOTA_PROVIDER_WHEN_AWAY = env.str("QUOTA_PROVIDER_WHEN_AWAY", default="wait")  # wait, run
+QUOTA_PROVIDER_GRACE_SECONDS = env.int("QUOTA_PROVIDER_GRACE_SECONDS", default=60)
 INVENTORY_SERVICE_URL = env.str("INVENTORY_SERVICE_URL", default="")
 CHECKPOINT_PATH = env.str("CHECKPOINT_PATH", default="/tmp/checkpoints")  # noqa: S108  a default by name
 

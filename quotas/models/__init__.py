@@ -4,6 +4,7 @@ from quotas.models.alert import Alert, AlertKind, Notice
 from quotas.models.budget import Budget, BudgetPeriod, BudgetResource, OnSpent
 from quotas.models.drift import DriftFinding, DriftKind
 from quotas.models.ledger import LedgerEntry, PriceRow
+from quotas.models.provider_state import ProviderCircuit, ProviderState, ProviderStatus
 from quotas.models.quota import Provider, Quota, QuotaResource
 from quotas.models.share import ShareUsage
 
@@ -20,6 +21,9 @@ __all__ = [
     "OnSpent",
     "PriceRow",
     "Provider",
+    "ProviderCircuit",
+    "ProviderState",
+    "ProviderStatus",
     "Quota",
     "QuotaResource",
     "ShareUsage",

@@ -89,6 +89,8 @@ class QuotaCheck:
     possible: bool
     shortfalls: tuple[Shortfall, ...] = ()
     soft_passed: tuple[str, ...] = ()
+    #: Why the provider outside Muster keeps it from starting now, whatever the lines say.
+    provider_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,14 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from accounts.errors import FieldProblem, InvalidInput
-from quotas.models import Provider
 from quotas.providers.base import QuotaProvider, UsageSource
 
-#: Where each provider lives. A name of `Provider` that is not here has none yet.
-PROVIDERS: Final = {"local": ("quotas.providers.local", "LocalQuotaProvider")}
+#: Where each provider lives; its module is read when it is first asked for.
+PROVIDERS: Final = {
+    "local": ("quotas.providers.local", "LocalQuotaProvider"),
+    "k8s": ("quotas.providers.k8s", "K8sQuotaProvider"),
+    "slurm": ("quotas.providers.slurm", "SlurmQuotaProvider"),
+}
 
 
 def provider(name: str = "") -> QuotaProvider:
@@ -27,6 +30,15 @@ def provider(name: str = "") -> QuotaProvider:
     return found
 
 
+def require_usable(name: str = "") -> None:
+    """Raise InvalidInput for a provider that this installation has no way to; asked before one is chosen."""
+    chosen = provider(name)
+    if text := str(getattr(chosen, "missing_text", "")):
+        raise InvalidInput(
+            text, code="provider-unavailable", problems=[FieldProblem("provider", text, "unavailable")]
+        )
+
+
 @lru_cache(maxsize=1)
 def usage_source() -> UsageSource:
     source: UsageSource = import_string(settings.QUOTA_USAGE_SOURCE)()
@@ -34,12 +46,7 @@ def usage_source() -> UsageSource:
 
 
 def _unavailable(name: str) -> InvalidInput:
-    known = name in Provider.values
-    message = (
-        f"This installation has no quota provider for {Provider(name).label}."
-        if known
-        else f"{name[:40]!r} is not a quota provider."
-    )
+    message = f"{name[:40]!r} is not a quota provider."
     return InvalidInput(
         message,
         code="provider-unavailable",

@@ -15,10 +15,11 @@ from accounts.models import Project, User
 from accounts.services import audit
 from quotas import outbox
 from quotas.core.resources import MAX_AMOUNT
-from quotas.models import DriftKind, Quota, QuotaResource
+from quotas.models import DriftKind, Provider, Quota, QuotaResource
 from quotas.providers.base import Drift, QuotaSheet
-from quotas.providers.local import sheet_of
-from quotas.providers.registry import provider, usage_source
+from quotas.providers.exchange import mark_pending
+from quotas.providers.local import LocalQuotaProvider, sheet_of
+from quotas.providers.registry import provider, require_usable, usage_source
 from quotas.services.reconcile import Mismatch, record_drift
 
 BOUNDS: Final = ("nominal", "soft", "hard")
@@ -60,7 +61,7 @@ def set_quota(
         made = _make_missing(project, rows)
         before: dict[str, Any] = {}
         after: dict[str, Any] = {}
-        for resource, wanted in sorted(changes.items()):
+        for resource, wanted in sorted(_one_provider(changes, rows).items()):
             row = rows[resource]
             old = {name: getattr(row, name) for name in EDITABLE}
             new = old | dict(wanted)
@@ -72,6 +73,12 @@ def set_quota(
         # 4. The trail last, for its chain stays locked until we are through.
         if after:
             outbox.wake_planners()
+            names = {row.provider for row in rows.values()} | {
+                line.get("provider", "") for line in after.values()
+            }
+            if names - {"", Provider.LOCAL}:
+                mark_pending(project.pk)
+                outbox.exchange_soon(project.pk)
             if made:
                 outbox.recount_soon(project.pk)
             audit.record(
@@ -94,7 +101,7 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
     if by is not None:
         permissions.require(by, "edit_quota", project)
     with transaction.atomic():
-        drifts = provider(_provider_name(project)).sync(project.pk)
+        drifts = LocalQuotaProvider().sync(project.pk)  # the counters are ours, whoever keeps the limits
         if drifts:
             outbox.wake_planners()
             record_drift(
@@ -130,11 +137,6 @@ def drifting_projects() -> list[int]:
     )
 
 
-def _provider_name(project: Project) -> str:
-    row = Quota.objects.plain().filter(project=project).first()
-    return row.provider if row else ""
-
-
 def _make_missing(project: Project, rows: dict[str, Quota]) -> bool:
     missing = [resource for resource in QuotaResource.counted() if resource not in rows]
     if not missing:
@@ -151,6 +153,21 @@ def _make_missing(project: Project, rows: dict[str, Quota]) -> bool:
             generation=0,
         )
     return True
+
+
+def _one_provider(
+    changes: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Quota]
+) -> dict[str, dict[str, Any]]:
+    """A project's quota is kept in one place: a provider that is named for one line is that of all."""
+    names = {wanted["provider"] for wanted in changes.values() if "provider" in wanted}
+    if len(names) > 1:
+        message = f"A project has one provider, not {' and '.join(sorted(names))}."
+        raise InvalidInput(message, problems=[FieldProblem("provider", message)])
+    together = {resource: dict(wanted) for resource, wanted in changes.items()}
+    for name in names:
+        for resource in rows:
+            together.setdefault(resource, {})["provider"] = name
+    return together
 
 
 def _compare(sheet: QuotaSheet, expected_generation: int) -> None:
@@ -201,7 +218,7 @@ def _value_problem(name: str, value: Any) -> str | None:
     if name == "enforce":
         return None if isinstance(value, bool) else "enforce is true or false."
     if name == "provider":
-        provider(str(value))  # raises with words of its own
+        require_usable(str(value))  # raises with words of its own
         return None
     return f"A line has no {name[:40]!r}; it has {', '.join(EDITABLE)}."
 

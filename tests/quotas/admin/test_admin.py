@@ -107,10 +107,13 @@ def test_wrong_bounds_are_refused(cast: Cast, line: Quota, changes: dict, words:
     assert not AuditEvent.objects.exists()
 
 
-def test_a_provider_that_is_not_there_is_refused(cast: Cast, line: Quota) -> None:
+def test_a_provider_that_is_not_there_is_refused(
+    cast: Cast, line: Quota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
     response = enter(cast.operator).post(change(line), form(line, provider="slurm"), follow=True)
 
-    assert "no quota provider for Slurm" in response.content.decode()
+    assert "no way to Slurm" in response.content.decode()
     line.refresh_from_db()
     assert line.provider == "local"
 

@@ -223,7 +223,7 @@ def test_usage_moves_without_the_etag(client: Client, cast: Cast) -> None:
         ({"memory_quota": 1e300, "reason": "x"}, "memory_quota"),
         ({"memory_quota": [], "reason": "x"}, "memory_quota"),
         ({"memroy_quota": 5, "reason": "x"}, "memroy_quota"),
-        ({"provider": "k8s", "reason": "x"}, "provider"),
+        ({"provider": "slurm", "reason": "x"}, "provider"),
         ({"provider": "magic", "reason": "x"}, "provider"),
         ({"lines": [{"resource": "bananas", "hard": 1}], "reason": "x"}, "lines/0/resource"),
         ({"lines": [{"resource": "cpu_millis", "used": 1}], "reason": "x"}, "lines/0/used"),
@@ -235,7 +235,10 @@ def test_usage_moves_without_the_etag(client: Client, cast: Cast) -> None:
         ({"reason": "x"}, ""),
     ],
 )
-def test_a_wrong_change_is_422_and_writes_nothing(client: Client, cast: Cast, body: dict, field: str) -> None:
+def test_a_wrong_change_is_422_and_writes_nothing(
+    client: Client, cast: Cast, body: dict, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # no sacctmgr there
     response = send(client, "PATCH", cast.operator, body)
 
     assert response.status_code == 422, response.content

@@ -132,7 +132,10 @@ def test_an_edit_that_changes_nothing_leaves_no_row(
         ({}, ""),
     ],
 )
-def test_a_wrong_change_names_its_field_and_writes_nothing(changes: dict, field: str) -> None:
+def test_a_wrong_change_names_its_field_and_writes_nothing(
+    changes: dict, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # no sacctmgr there
     line = QuotaFactory(hard=10_000)
 
     with pytest.raises(InvalidInput) as wrong:
@@ -317,12 +320,9 @@ def test_at_the_edge_of_a_quota_exactly_as_many_start_as_fit() -> None:
     assert (len(started), line.used) == (5, 5000)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("k8s", "no quota provider for Kubernetes"), ("magic", "'magic' is not")]
-)
-def test_a_provider_that_is_not_there_is_named_with_those_that_are(name: str, words: str) -> None:
-    with pytest.raises(InvalidInput, match=words) as wrong:
-        provider(name)
+def test_a_provider_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(InvalidInput, match="'magic' is not") as wrong:
+        provider("magic")
 
     assert "local" in wrong.value.way_out
 
