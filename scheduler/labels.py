@@ -94,6 +94,7 @@ REASONS: Final[dict[ReasonCode, str]] = {
     ReasonCode.FAIR_SHARE_BEHIND: "Projects with less use go first",
     ReasonCode.WAITING_FOR_PREEMPTION: "Others are being stopped for it",
     ReasonCode.RESERVATION: "Nodes are reserved",
+    ReasonCode.JOB_AFFINITY: "Other jobs, or its own spread, keep it from nodes",
     ReasonCode.TOPOLOGY_FRAGMENTED: "Enough is free, but not in one place",
     ReasonCode.WAITING_FOR_RESOURCES: "Not enough is free",
     ReasonCode.PRIORITY: "Others go first",

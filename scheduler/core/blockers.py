@@ -20,6 +20,7 @@ from scheduler.core.plan import Decision, Fact, GateCount, Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
 from scheduler.core.snapshot import GATE_REASONS, JobGate
+from scheduler.core.spread import Spread
 from scheduler.core.workspace import Workspace
 from scheduler.core.world import World
 
@@ -390,6 +391,10 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
     if shape.must and fit_on(slots, replace(shape, must=False), world):
         facts = {"kind": shape.pack, "resource": "tasks", **_nearest(slots, shape, world)}
         return _with_gates(ReasonCode.INVALID_SPEC, facts, world, counts)
+    if shape.spread is not None and fit_on(slots, replace(shape, spread=None), world):
+        rooms_in = shape.spread.capacities(np.minimum(slots, shape.tasks))
+        facts = _spread_facts(shape.spread, int((rooms_in > 0).sum()))
+        return _with_gates(ReasonCode.INVALID_SPEC, facts, world, counts)
     facts = {"kind": "total", "resource": "tasks", "needs": shape.tasks,
              "total": int(np.minimum(slots, shape.tasks).sum()), "nodes_wanted": shape.nodes,
              "tasks_per_node": shape.tasks_per_node}  # fmt: skip
@@ -413,6 +418,10 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         slots = task_slots(question, workspace, candidates.passing(without="reserved"), rules.gates)
         if fit_on(slots, shape, world):
             return _with_gates(ReasonCode.RESERVATION, _reservation_facts(question, world), world, counts)
+
+    company = _company_facts(candidates, shape, rules)
+    if company is not None:
+        return _with_gates(ReasonCode.JOB_AFFINITY, company, world, counts)
 
     if not (suitable & world.is_up).any():
         silent = int(suitable.sum())
@@ -465,6 +474,36 @@ def _nearest(slots: Ints, shape: Shape, world: World) -> Facts:
         room = domain_room(slots, shape, world.domains(shape.pack))
         most = max(int(room.max(initial=0)), int(taken.max(initial=0)))
     return {"needs": shape.tasks, "largest": min(most, shape.tasks), "free": int(taken.sum())}
+
+
+def _spread_facts(spread: Spread, domains: int) -> Facts:
+    term = spread.term
+    return {"kind": "spread", "topology": term.topology, "least": term.least, "most": term.most,
+            "per_domain": term.per_domain, "domains": domains}  # fmt: skip
+
+
+def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts | None:
+    """What other jobs, or the spread of its own tasks, have to do with it; None when that is not what lacks."""
+    question, workspace = candidates.question, candidates.workspace
+    neighbours, spread = workspace.neighbours, shape.spread
+    bound = neighbours is not None and neighbours.company.is_bound(question.who)
+    if not bound and spread is None:
+        return None
+    slots = np.minimum(task_slots(question, workspace, candidates.passing(), rules.gates), shape.tasks)
+    if not fit_on(slots, replace(shape, spread=None), workspace.world):
+        return None
+    if spread is not None and not spread.term.soft and spread.shares(slots, shape.tasks) is None:
+        return _spread_facts(spread, int((spread.capacities(slots) > 0).sum()))
+    if neighbours is None or not bound:
+        return None
+    room = slots > 0
+    # The rule that leaves the fewest nodes that would have room, the first among equals.
+    rules_of = list(neighbours.refusals(question.who))
+    kind, like, topology, met = min(rules_of, key=lambda one: int((one[3] & room).sum()))
+    left = room & (neighbours.open(question.who) > 0)
+    return {"kind": kind, "jobs": neighbours.company.likes[like].words, "topology": topology,
+            "tasks": neighbours.tasks_of(like), "open": int((met & room).sum()), "room": int(room.sum()),
+            "left": int(left.sum())}  # fmt: skip
 
 
 def gate_counts(candidates: Candidates) -> tuple[GateCount, ...]:

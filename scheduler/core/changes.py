@@ -217,7 +217,9 @@ def _fits(answers: Answers, row: int, variant: _Variant) -> bool:
     if variant.field == "time_limit_seconds":
         ends_ms = snapshot.now_ms + variant.time_limit_seconds * 1000
         barring = tuple(one for one in barring if ends_ms > int(snapshot.reservations.starts_ms[one]))
-    question = Question(request, snapshot.queues.partition_ids[variant.queue_row], barring)
+    question = Question(
+        request, snapshot.queues.partition_ids[variant.queue_row], barring, group.question.who
+    )
     candidates = Candidates(question, workspace, answers.rules)
     if tasks == 1:
         return candidates.best() >= 0

@@ -84,6 +84,64 @@ class Preference:
     requirements: tuple[Requirement, ...]
 
 
+#: What jobs may be near to or apart in (C22). Of a backend a cluster has one, so it is one domain.
+TOPOLOGIES: Final = ("node", "rack", "zone", "region", "backend")
+
+#: In `JobsLike.array_id`: the array that the job itself is in.
+OWN_ARRAY: Final = -1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobsLike:
+    """Which other jobs a term is about, always of the same project: all that is said must hold of them."""
+
+    labels: Labels = ()
+    name: str = ""
+    array_id: int = 0  # 0 = any
+
+    def matches(self, labels: Labels, name: str, array_id: int) -> bool:
+        return (
+            set(self.labels) <= set(labels)
+            and (not self.name or self.name == name)
+            and (not self.array_id or self.array_id == array_id)
+        )
+
+    @property
+    def words(self) -> str:
+        """`labelled app=db`, to follow "jobs"."""
+        found = (
+            [f"labelled {', '.join(f'{key}={value}' for key, value in self.labels)}"] if self.labels else []
+        )
+        found += [f"named {self.name}"] if self.name else []
+        found += ["of its array" if self.array_id == OWN_ARRAY else "of that array"] if self.array_id else []
+        return " ".join(found)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobTerm:
+    """Near to, or apart from, other jobs that run: in the same node, rack, zone, region or backend (N6).
+
+    Weight 0 is a must, and an `apart` that is a must holds both ways: whom it keeps away from stays away from
+    it. A `near` that is a must is met anywhere as long as no such job runs, if the job itself is one of them.
+    """
+
+    topology: str
+    jobs: JobsLike
+    apart: bool = False
+    weight: int = 0  # 1..100 = a wish
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskTerm:
+    """How a job's own tasks are spread over domains: over so many of them, so many in each (C22)."""
+
+    topology: str
+    least: int = 1
+    most: int = 0  # 0 = any number
+    per_domain: int = 0  # tasks in one domain at most; 0 = any number
+    soft: bool = False  # a wish
+
+
 @dataclass(frozen=True, slots=True)
 class RequestClass:
     """What every task of a job needs from its node: jobs of one class are one question.
@@ -101,6 +159,8 @@ class RequestClass:
     required_affinity: tuple[tuple[Requirement, ...], ...] = ()
     partition_ids: tuple[int, ...] = ()  # () = every partition its queue allows
     preferred_affinity: tuple[Preference, ...] = ()
+    job_terms: tuple[JobTerm, ...] = ()
+    task_term: TaskTerm | None = None
 
     @property
     def shares_gpu(self) -> bool:
@@ -123,6 +183,8 @@ def request_class(
     required_affinity: Iterable[Iterable[Requirement]] = (),
     partition_ids: Iterable[int] = (),
     preferred_affinity: Iterable[Preference] = (),
+    job_terms: Iterable[JobTerm] = (),
+    task_term: TaskTerm | None = None,
 ) -> RequestClass:
     """Make a class in its one canonical form, whatever order the parts came in."""
     if per_task.gpu_millis >= 1000 or (per_task.gpu_millis and per_task.gpus != 1):
@@ -147,6 +209,8 @@ def request_class(
                 Preference(wish.weight, tuple(sorted(set(wish.requirements)))) for wish in preferred_affinity
             )
         ),
+        job_terms=tuple(sorted(set(job_terms))),
+        task_term=task_term,
     )
 
 

@@ -17,7 +17,16 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from quotas.core.resources import NAMES, Resources
-from scheduler.core.classes import Preference, RequestClass, Requirement, Taint, Toleration
+from scheduler.core.classes import (
+    JobsLike,
+    JobTerm,
+    Preference,
+    RequestClass,
+    Requirement,
+    Taint,
+    TaskTerm,
+    Toleration,
+)
 from scheduler.core.columns import Columns
 from scheduler.core.plan import (
     Decision,
@@ -257,6 +266,16 @@ def _class_row(request: RequestClass) -> dict[str, Any]:
             [wish.weight, [[r.key, r.operator, list(r.values)] for r in wish.requirements]]
             for wish in request.preferred_affinity
         ],
+        "job_terms": [
+            [
+                t.topology,
+                [[list(pair) for pair in t.jobs.labels], t.jobs.name, t.jobs.array_id],
+                t.apart,
+                t.weight,
+            ]
+            for t in request.job_terms
+        ],
+        "task_term": list(astuple(request.task_term)) if request.task_term else None,
     }
 
 
@@ -278,6 +297,11 @@ def _class_from(row: dict[str, Any]) -> RequestClass:
             )
             for weight, term in row.get("preferred_affinity", ())
         ),
+        job_terms=tuple(
+            JobTerm(topology, JobsLike(_tuples(labels), name, array_id), apart, weight)
+            for topology, (labels, name, array_id), apart, weight in row.get("job_terms", ())
+        ),
+        task_term=TaskTerm(*row["task_term"]) if row.get("task_term") else None,
     )
 
 

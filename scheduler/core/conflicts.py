@@ -9,6 +9,8 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
 from scheduler.core.columns import rows_of
+from scheduler.core.feasibility import JobsGate
+from scheduler.core.groups import Group
 from scheduler.core.placement import Candidates
 from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins, Rules, resolve
@@ -58,7 +60,9 @@ class _Facts:
     """The gates on facts, asked once a question for all nodes: a plan changes amounts, never facts."""
 
     def __init__(self, rules: Rules, world: World) -> None:
-        self.changing = tuple(gate for gate in rules.gates if gate.dynamic)
+        #: Where other jobs are is asked before the first task of a job is put anywhere: its own do not count.
+        self.changing = tuple(gate for gate in rules.gates if gate.dynamic and not isinstance(gate, JobsGate))
+        self.company = tuple(gate for gate in rules.gates if isinstance(gate, JobsGate))
         self.has_arrays = bool(world.snapshot.pending.array_max_running.any())
         self._fixed = tuple(gate for gate in rules.gates if not gate.dynamic)
         self._closed: dict[int, list[str]] = {}
@@ -107,6 +111,9 @@ def _conflict_of(
 
     candidates = answers.candidates(group)
     closed = facts.closed(group.question_number, candidates)
+    moved = _moved(start, group, candidates, facts)
+    if moved is not None:
+        return moved
     with workspace.trial() as trial:
         for placement in start.placements:
             why = _take(placement, candidates, closed, facts)
@@ -137,6 +144,23 @@ def _is_near(start: Start, level: str, world: World) -> bool:
         return False
     domains = {world.domains(level).item(row) for row in rows}
     return len(domains) == 1 and -1 not in domains
+
+
+def _moved(start: Start, group: Group, candidates: Candidates, facts: _Facts) -> Conflict | None:
+    """Whether its nodes are still where its rules about other jobs and its own tasks let it be."""
+    workspace, spread = candidates.workspace, group.shape.spread
+    world = workspace.world
+    rows = [world.node_row[one.node_id] for one in start.placements if one.node_id in world.node_row]
+    if len(rows) < len(start.placements):
+        return None  # one is gone, which is said below
+    if spread is not None and len(rows) > 1 and not spread.term.soft and not spread.is_kept(rows):
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
+    for gate in facts.company:
+        nodes = NodeView(workspace, np.array(sorted(set(rows)), dtype=np.int64))
+        for node in np.flatnonzero(~gate.filter(candidates.question, nodes)).tolist():
+            why = (("gate", gate.name), ("node", nodes.names[node]))
+            return Conflict(start.job_id, ReasonCode.JOB_AFFINITY, why)
+    return None
 
 
 def _take(
@@ -172,5 +196,5 @@ def _take(
         devices.append(device)
     if len(devices) != request.per_task.gpus or placement.gpu_millis != wanted:
         return (("gate", "device"), ("node", nodes.names[0]))
-    workspace.take(row, request.per_task, devices, wanted)
+    workspace.take(row, request.per_task, devices, wanted, candidates.question.who)
     return None

@@ -118,6 +118,8 @@ def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[
             if start is not None:
                 starts.append(start)
                 continue
+            if answers.candidates(group).may_open:
+                continue  # it may be one behind it whom it waits for: it is asked again, and stops nobody
             settled[number] = 1
             if answers.asks_whole(group) and group.shape in answers.candidates(group).failed:
                 is_settled[groups.pair == group.pair] = 1  # no nodes for it, whoever asks

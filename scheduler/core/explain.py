@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
-from scheduler.core.classes import RequestClass
+from scheduler.core.classes import Labels, RequestClass
 from scheduler.core.columns import Ints, rows_of
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.feasibility import RoomGate
@@ -78,6 +78,8 @@ class Hypothetical:
     pack: int = 0
     time_limit_seconds: int = 0
     eligible_ms: int = 0
+    name: str = ""
+    labels: Labels = ()
 
 
 def explain(
@@ -170,10 +172,12 @@ def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
         **{f.name: getattr(job, f.name) for f in fields(job) if f.name != "request"},
     }
     pending = snapshot.pending
-    columns: dict[str, Any] = {
-        f.name: np.append(getattr(pending, f.name), row.get(f.name, f.metadata["default"] or 0))
-        for f in fields(pending)
-    }
+    columns: dict[str, Any] = {}
+    for f in fields(pending):
+        column, value = getattr(pending, f.name), row.get(f.name, f.metadata["default"])
+        columns[f.name] = (
+            (*column, value) if f.metadata["kind"] == "objects" else np.append(column, value or 0)
+        )
     groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     asked = Snapshot.build(
         **(groups | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
@@ -209,10 +213,13 @@ def _take_starts(answers: Answers, rows: Ints, starts: tuple[Start, ...]) -> Non
     world, workspace = answers.world, answers.workspace
     pending = world.snapshot.pending
     for row, start in zip(rows.tolist(), starts, strict=True):
+        group = answers.groups.of(row)
         for placement in start.placements:
             devices = [world.device_row[device_id] for device_id in placement.device_ids]
-            workspace.take(world.node_row[placement.node_id], start.per_task, devices, placement.gpu_millis)
-        group = answers.groups.of(row)
+            workspace.take(
+                world.node_row[placement.node_id], start.per_task, devices, placement.gpu_millis,
+                group.question.who,
+            )  # fmt: skip
         workspace.take_limits(
             queue_row=group.queue_row,
             array_id=int(pending.array_id[row]),
@@ -246,10 +253,27 @@ def _node_sentence(candidates: Candidates, group: Group, node: int, gate: str | 
             if not any(toleration.tolerates(taint) for toleration in question.request.tolerations)
         ]
         return f"has the taint {', '.join(keys)}"
+    if gate == "jobs":
+        return _company_words(candidates, node)
     room = _room(candidates, gate, node)
     if room is not None:
         return room
     return _ONE_NODE.get(gate, f"is turned away by {gate}")
+
+
+def _company_words(candidates: Candidates, node: int) -> str:
+    """`its rack has no job labelled app=db`: the first rule about other jobs that closes a node."""
+    neighbours, who = candidates.workspace.neighbours, candidates.question.who
+    for kind, like, topology, met in neighbours.refusals(who) if neighbours is not None else ():
+        if not met[node]:
+            jobs = neighbours.company.likes[like].words if neighbours is not None else ""
+            where = "it" if topology == "node" else f"its {topology}"
+            if kind == "near":
+                return f"{where} has no job {jobs}"
+            if kind == "apart":
+                return f"{where} has a job {jobs}"
+            return f"{where} has a job that keeps away from jobs {jobs}"
+    return "is not where its rules about other jobs let it be"
 
 
 def _room(candidates: Candidates, gate: str, node: int) -> str | None:

@@ -26,6 +26,7 @@ class Question:
     request: RequestClass
     queue_partition_ids: tuple[int, ...] = ()  # () = every node
     reservation_rows: tuple[int, ...] = ()
+    who: int = 0  # what it has to do with other jobs: a profile of `World.company`; 0 = nothing
 
 
 class NodeFilter(Protocol):
@@ -78,6 +79,26 @@ class RoomGate:
             return np.ones(len(nodes), dtype=np.bool_)
         column, need = headroom
         return nodes.ints(column) >= need
+
+
+@dataclass(frozen=True, slots=True)
+class JobsGate:
+    """A gate on where other jobs are: it moves as jobs start, on nodes that nobody touched too."""
+
+    name: str = "jobs"
+    permanent: bool = False
+    dynamic: bool = True
+
+    def open(self, request: Question, workspace: Workspace) -> Headroom | None:
+        """A live column that is 1 where the job may go; None when it has to do with nobody."""
+        neighbours = workspace.neighbours
+        if neighbours is None or not neighbours.company.is_bound(request.who):
+            return None
+        return neighbours.open(request.who), 1
+
+    def filter(self, request: Question, nodes: NodeView) -> Bools:
+        found = self.open(request, nodes.workspace)
+        return np.ones(len(nodes), dtype=np.bool_) if found is None else nodes.ints(found[0]) >= 1
 
 
 # Facts.
@@ -205,7 +226,7 @@ def _all_storage(question: Question, world: World) -> Headroom | None:
     return (world.snapshot.nodes.storage_mib, need) if need else None
 
 
-BUILT_IN: Final[Mapping[str, FactGate | RoomGate]] = {
+BUILT_IN: Final[Mapping[str, FactGate | RoomGate | JobsGate]] = {
     gate.name: gate
     for gate in (
         FactGate("state", _state),
@@ -216,6 +237,7 @@ BUILT_IN: Final[Mapping[str, FactGate | RoomGate]] = {
         FactGate("taints", _taints, permanent=True),
         FactGate("affinity", _affinity, permanent=True),
         FactGate("reserved", _reserved),
+        JobsGate(),
         FactGate("gpu_model", _gpu_model, permanent=True),
         FactGate("gpu_health", _gpu_health),
         RoomGate("gpus", _free_gpus, _all_gpus),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Ints
 from scheduler.core.feasibility import Question
 from scheduler.core.placement import Shape
 from scheduler.core.snapshot import MUST, PACKS
+from scheduler.core.spread import Spread
 from scheduler.core.world import World
 
 
@@ -42,7 +45,7 @@ class Groups:
             partitions.setdefault(partition_ids, len(partitions))
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
         question = number_together(len(pending), pending.class_index, partition_number[world.pending_queue],
-                                   *self._barred)  # fmt: skip
+                                   *self._barred, world.company.pending)  # fmt: skip
         pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack)  # fmt: skip
         #: The group of each pending row.
@@ -58,7 +61,7 @@ class Groups:
         self.payer: Ints = world.paths.pending[first]
         self._question_number: Ints = question[first]
         self._questions: dict[int, Question] = {}
-        self._shapes: dict[tuple[int, ...], Shape] = {}
+        self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._made: dict[int, Group] = {}
 
     def __len__(self) -> int:
@@ -84,6 +87,7 @@ class Groups:
                 request=self._world.snapshot.classes[class_index],
                 queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
                 reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
+                who=int(self._world.company.pending[row]),
             )
         columns = (
             pending.tasks,
@@ -93,10 +97,15 @@ class Groups:
             pending.pack,
         )
         numbers = tuple(int(column[row]) for column in columns)
-        if numbers not in self._shapes:
+        request = self._world.snapshot.classes[class_index]
+        key = (*numbers, request.task_term)
+        if key not in self._shapes:
             tasks, nodes, each, most, pack = numbers
-            self._shapes[numbers] = Shape(tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST)
-        shape = self._shapes[numbers]
+            spread = spread_of(self._world, request, max(tasks, most))
+            self._shapes[key] = Shape(
+                tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST, spread=spread
+            )
+        shape = self._shapes[key]
         return Group(
             pair=int(self.pair[number]),
             question_number=question_number,
@@ -107,6 +116,12 @@ class Groups:
             project_row=int(self.project_row[number]),
             payer=int(self.payer[number]),
         )
+
+
+def spread_of(world: World, request: RequestClass, tasks: int) -> Spread | None:
+    """The rule of spread of a request, where it says anything about so many tasks."""
+    term = request.task_term
+    return None if term is None or tasks == 1 else Spread(term, world.domains(term.topology))
 
 
 def number_together(count: int, *keys: Ints) -> Ints:

@@ -154,6 +154,9 @@ class Horizon:
             if isinstance(gate, FactGate) and gate.name != "reserved":
                 mask = gate.keep(group.question, world)
                 allowed = allowed if mask is None else allowed & mask
+        neighbours = self._workspace.neighbours
+        if neighbours is not None and world.company.is_bound(group.question.who):
+            allowed = allowed & (neighbours.open(group.question.who) > 0)  # where others are now
         barring = barring_of(world, row, length_ms)
         holds = [*self._started, *self._promised]
         moments = np.unique(

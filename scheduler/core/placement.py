@@ -16,6 +16,7 @@ from scheduler.core.devices import GUARDS, Room
 from scheduler.core.feasibility import (
     FactGate,
     Headroom,
+    JobsGate,
     NodeFilter,
     Question,
     RoomGate,
@@ -25,6 +26,7 @@ from scheduler.core.feasibility import (
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer, Summand
+from scheduler.core.spread import Spread
 from scheduler.core.workspace import Floats, NodeView, Workspace
 from scheduler.core.world import World
 
@@ -52,6 +54,7 @@ class Shape:
     most: int = 0  # takes up to so many where they fit; 0 = just as many as are enough
     pack: str = ""  # how near to each other: node, rack, zone; "" = as the policy wishes
     must: bool = False  # and nowhere else
+    spread: Spread | None = None  # over so many racks, zones or regions
 
     def sized(self, tasks: int) -> Shape:
         """The same with exactly so many tasks."""
@@ -87,6 +90,7 @@ class Candidates:
         self.facts: dict[str, Bools] = {}
         self.rooms: dict[str, Headroom] = {}
         self._outside_gates: list[NodeFilter] = []
+        self._jobs: Headroom | None = None  # a live column of where other jobs let it be
         for gate in rules.gates:
             if isinstance(gate, FactGate):
                 mask = gate.keep(question, workspace.world) if like is None else like.facts.get(gate.name)
@@ -96,6 +100,8 @@ class Candidates:
                 headroom = gate.free(question, workspace)
                 if headroom is not None:
                     self.rooms[gate.name] = headroom
+            elif isinstance(gate, JobsGate):
+                self._jobs = gate.open(question, workspace)
             else:
                 self._outside_gates.append(gate)
         #: Nodes that facts close; None = they close none.
@@ -129,6 +135,7 @@ class Candidates:
         self._room = None if room is None else room.column
         packed = {"cpu_millis", "memory_mib", "gpus"} if room is not None else set()
         self._rooms = [headroom for name, headroom in self.rooms.items() if name not in packed]
+        self._rooms += [self._jobs] if self._jobs is not None else []
         cpu, memory, devices = (
             self.rooms[name][1] if name in self.rooms else 0 for name in ("cpu_millis", "memory_mib", "gpus")
         )
@@ -170,6 +177,8 @@ class Candidates:
             elif gate.name in self.rooms:
                 column, need = self.rooms[gate.name]
                 yield gate.name, column >= need
+            elif isinstance(gate, JobsGate) and self._jobs is None:
+                continue
             elif not isinstance(gate, FactGate | RoomGate):
                 yield gate.name, gate.filter(self.question, NodeView(self.workspace))
 
@@ -218,6 +227,11 @@ class Candidates:
     def slots(self) -> Ints:
         """How many tasks each node could take at once, now."""
         return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self.rules.gates)
+
+    @property
+    def may_open(self) -> bool:
+        """Whether another job's start may open a node to it: then what failed may yet succeed."""
+        return self.workspace.world.company.may_open(self.question.who)
 
     @cached_property
     def suitable(self) -> Bools:
@@ -327,7 +341,8 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
     else:
         chosen = _packed(candidates, candidates.slots(), shape)
     if chosen is None:
-        candidates.failed.add(shape)
+        if not candidates.may_open:
+            candidates.failed.add(shape)
         return None
     return sorted(chosen) if len(chosen) > 1 else chosen
 
@@ -411,6 +426,8 @@ def fit_on(slots: Ints, shape: Shape, world: World) -> bool:
 
 def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:
     """Divide a job's tasks over nodes with so many slots each; None when they do not all fit."""
+    if shape.spread is not None:
+        return _over_domains(slots, scores, shape, shape.spread)
     tasks, nodes, each = shape.tasks, shape.nodes, shape.tasks_per_node
     if each:
         return _equal_parts(slots, scores, tasks, each)
@@ -435,6 +452,20 @@ def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, i
             break
         chosen.append((row, int(slots[row])))
         tasks -= int(slots[row])
+    return chosen
+
+
+def _over_domains(slots: Ints, scores: Floats, shape: Shape, spread: Spread) -> list[tuple[int, int]] | None:
+    """Tasks over as few domains as the job's rule allows and hold them, as evenly as they do."""
+    plain = replace(shape, spread=None)
+    shares = spread.shares(np.minimum(slots, shape.tasks), shape.tasks)
+    if shares is None:
+        return spread_tasks(slots, scores, plain) if spread.term.soft else None
+    chosen: list[tuple[int, int]] = []
+    for domain, tasks in shares:
+        here = spread_tasks(np.where(spread.domains == domain, slots, 0), scores, Shape(tasks))
+        assert here is not None  # its nodes hold that many
+        chosen.extend(here)
     return chosen
 
 
@@ -500,7 +531,7 @@ def hand_out(
         node_id = node_ids.item(row)
         for _ in range(count):
             devices = candidates.pick_devices(row) if millis else []
-            workspace.take(row, per_task, devices, millis)
+            workspace.take(row, per_task, devices, millis, candidates.question.who)
             seats.append((row, devices))
             placements.append(
                 Placement(

@@ -48,6 +48,7 @@ FILTERS: Final = (
     "taints",
     "affinity",
     "reserved",
+    "jobs",
     "gpu_model",
     "gpu_health",
     "gpus",

@@ -81,7 +81,7 @@ def hold_places(answers: Answers, rows: Ints) -> list[int]:
                 found.append((row, group, _take_place(answers, Wanted(row, group), chosen)))
     for row, group, places in found:
         for node_row, devices, millis in places:
-            workspace.take(node_row, group.question.request.per_task, devices, millis)
+            workspace.take(node_row, group.question.request.per_task, devices, millis, group.question.who)
         _count(answers, Wanted(row, group), places)
     return [row for row, _, _ in found]
 
@@ -439,6 +439,7 @@ class _Running:
         running, allocations = world.snapshot.running, world.snapshot.allocations
         move = workspace.take if back else workspace.give_back
         rows = self._order[self._first[victim] : self._first[victim + 1]].tolist()
+        who = int(world.company.running[victim])
         for row in rows:
             held = Resources(
                 cpu_millis=int(allocations.cpu_millis[row]),
@@ -448,7 +449,7 @@ class _Running:
             devices = [
                 world.device_row[one] for one in allocations.device_ids[row] if one in world.device_row
             ]
-            move(int(world.allocation_node[row]), held, devices, int(allocations.gpu_millis[row]))
+            move(int(world.allocation_node[row]), held, devices, int(allocations.gpu_millis[row]), who)
         class_index = int(running.class_index[victim])
         workspace.give_back_limits(
             queue_row=int(self.queue_row[victim]),

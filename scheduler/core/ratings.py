@@ -86,7 +86,7 @@ def _affinity(question: Question, nodes: NodeView) -> Floats | None:
     """How much of what the job prefers the node meets, by weight; a soft taint is a wish not met."""
     world, request = nodes.workspace.world, question.request
     repelled = world.repelled(request.tolerations, hard=False)
-    wished, met = preferred(request, nodes.workspace)
+    wished, met = wishes(question, nodes.workspace)
     if repelled is not None:
         wished, met = wished + _SOFT_TAINT, met + np.where(repelled, 0.0, float(_SOFT_TAINT))
     return nodes.floats(met * 100.0 / wished) if wished else None
@@ -111,6 +111,15 @@ def preferred(request: RequestClass, workspace: Workspace, *, prefix: str = "") 
         wished += preference.weight
         met += np.where(holds, float(preference.weight), 0.0)
     return wished, met
+
+
+def wishes(question: Question, workspace: Workspace) -> tuple[int, Floats]:
+    """All that a job prefers, of labels and of where other jobs are, and what each node meets of it."""
+    wished, met = preferred(question.request, workspace)
+    if workspace.neighbours is None or not question.who:
+        return wished, met
+    more, near = workspace.neighbours.met(question.who)
+    return wished + more, met + near
 
 
 def _by_label(key: str, *, low_is_good: bool) -> Callable[[Question, NodeView], Floats | None]:

@@ -39,6 +39,7 @@ class ReasonCode(StrEnum):
     FAIR_SHARE_BEHIND = "FairShareBehind"
     WAITING_FOR_PREEMPTION = "WaitingForPreemption"
     RESERVATION = "Reservation"
+    JOB_AFFINITY = "JobAffinity"
     TOPOLOGY_FRAGMENTED = "TopologyFragmented"
     WAITING_FOR_RESOURCES = "WaitingForResources"
     PRIORITY = "Priority"

@@ -99,6 +99,8 @@ class ClusterRoom:
         else:
             chosen = choose_nodes(candidates, group.shape)
         if candidates is None or chosen is None:
+            if answers.candidates(group).may_open:
+                return Outcome.NO_ROOM
             if not answers.asks_whole(group):  # what is closed to it alone
                 self._fails_from[number] = min(self._fails_from.item(number), level)
                 return Outcome.NO_ROOM
@@ -144,7 +146,9 @@ class ClusterRoom:
             ),
         )
         until_ms = after_ms(at_ms, length)
-        candidates = Candidates(question, horizon.space(horizon.free_through(at_ms, until_ms)), answers.rules)
+        space = horizon.space(horizon.free_through(at_ms, until_ms))
+        space.follow(answers.workspace)
+        candidates = Candidates(question, space, answers.rules)
         chosen = choose_nodes(candidates, group.shape)
         free = horizon.free_at(at_ms)
         placements, seats = hand_out(candidates, chosen) if chosen is not None else ((), [])
@@ -227,7 +231,7 @@ class ClusterRoom:
         if level:
             known = self._synced.get(level) == workspace.log_length
             for hold in holds:
-                workspace.take(hold.row, hold.per_task, hold.devices, hold.gpu_millis)
+                workspace.take(hold.row, hold.per_task, hold.devices, hold.gpu_millis, group.question.who)
                 for promise in self._promises[:level]:
                     promise.free.take(hold)
             if known:  # the workspace of this level has them already
@@ -263,6 +267,7 @@ class ClusterRoom:
             for promise in self._promises[:level]:
                 free = free.least(promise.free)
             self._spare[level] = SpareWorkspace(answers.world, free), {}
+            self._spare[level][0].follow(workspace)
             self._synced[level] = workspace.log_length
         spare, known = self._spare[level]
         cursor = self._synced[level]
@@ -270,6 +275,7 @@ class ClusterRoom:
             moments = [promise.free for promise in self._promises[:level]]
             for touched in dict.fromkeys(workspace.log[cursor : workspace.log_length].tolist()):
                 spare.match(touched, workspace, moments)
+            spare.follow(workspace)
             self._synced[level] = workspace.log_length
         if not answers.asks_whole(group):
             return Candidates(answers.question(group), spare, answers.rules)

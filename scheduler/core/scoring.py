@@ -10,6 +10,7 @@ import numpy as np
 
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Ints
+from scheduler.core.company import Neighbours
 from scheduler.core.feasibility import Question
 from scheduler.core.fragmentation import FragmentationScorer
 from scheduler.core.ratings import RATINGS, preferred
@@ -82,6 +83,27 @@ class LivePart(Part):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class WishPart(Part):
+    """How much a node meets of wishes of which some are about where other jobs are: it moves as they start."""
+
+    neighbours: Neighbours
+    who: int
+    wished: int
+    met: Floats
+
+    def points(self, rows: Ints | None) -> Floats:
+        more, near = self.neighbours.met(self.who)
+        column: Floats = (self.met + near) * 100.0 / (self.wished + more)
+        return column if rows is None else column.take(rows)
+
+    def points_of(self, row: int) -> float:
+        return float(self.points(None).item(row))
+
+    def summand(self, weight: int) -> tuple[Floats | Ints, Floats | None]:
+        return self.neighbours.points(self.who, self.wished, self.met, weight), None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Enough(Part):
     """100 where a live column of whole numbers, none above `largest`, reaches `at_least`, and 0 elsewhere."""
 
@@ -144,6 +166,9 @@ def _soft_taints(question: Question, workspace: Workspace) -> Part | None:
 def _preferred(question: Question, workspace: Workspace) -> Part | None:
     """How much of what the job prefers the node meets, by weight."""
     wished, met = preferred(question.request, workspace)
+    neighbours = workspace.neighbours
+    if neighbours is not None and neighbours.company.wishes(question.who):
+        return WishPart(neighbours, question.who, wished, met)
     return FixedPart(met * 100.0 / wished) if wished else None
 
 

@@ -22,6 +22,7 @@ GATE_WORDS: Final[Mapping[str, str]] = {
     "taints": "have a taint it does not tolerate",
     "affinity": "do not meet its affinity",
     "reserved": "are reserved for others",
+    "jobs": "are not where its rules about other jobs let it be",
     "gpu_model": "have no GPU of the kind it asks for",
     "gpu_health": "have too few healthy GPUs",
     "gpus": "have too few free GPUs",
@@ -105,6 +106,8 @@ def _invalid_spec(facts: Facts) -> str:
         why = f"Asks for {needs} {near}; the largest {kind}, idle, holds {most}."
     elif kind == "node":
         why = f"Asks for {needs} on one node; the largest node has {_number_of(facts, 'largest')}."
+    elif kind == "spread":
+        why = f"{_spread_words(facts)}; the nodes that suit it are in {_domains(facts, 'domains')}."
     elif _text(facts, "resource") == "tasks":
         why = f"Asks for {needs} at once; all nodes that suit it, idle, hold {total}."
     else:
@@ -199,6 +202,47 @@ def _reservation(facts: Facts) -> str:
     )
 
 
+def _domains(facts: Facts, name: str) -> str:
+    count = _number(facts, name)
+    return f"{count:,} {_plural(_text(facts, 'topology'), count)}"
+
+
+def _spread_words(facts: Facts) -> str:
+    """`Asks to be in exactly 2 regions`."""
+    least, most, each = _number(facts, "least"), _number(facts, "most"), _number(facts, "per_domain")
+    topology = _text(facts, "topology")
+    if least == most:
+        how = (
+            f"Asks to be in exactly {_domains(facts, 'least')}"
+            if most > 1
+            else f"Asks to be in one {topology}"
+        )
+    elif most:
+        how = f"Asks to be in {least:,} to {_domains(facts, 'most')}"
+    elif least > 1:
+        how = f"Asks to be in at least {_domains(facts, 'least')}"
+    else:
+        how = "Asks for its tasks to be spread"
+    return f"{how}, with at most {amount('tasks', each)} in each {topology}" if each else how
+
+
+def _job_affinity(facts: Facts) -> str:
+    kind, topology, jobs = _text(facts, "kind"), _text(facts, "topology"), _text(facts, "jobs")
+    if kind == "spread":
+        return f"{_spread_words(facts)}; now {_domains(facts, 'domains')} have room for it."
+    tasks, open_, left = (_number(facts, name) for name in ("tasks", "open", "left"))
+    of = f"{open_:,} of {amount('nodes', _number(facts, 'room'))} with room for it"
+    if kind == "near" and not tasks:
+        text = f"Has to be in the same {topology} as a job {jobs}; none runs"
+    elif kind == "near":
+        text = f"Has to be in the same {topology} as a job {jobs}; that leaves {of}"
+    elif kind == "apart":
+        text = f"Must not be in the same {topology} as a job {jobs}; that leaves {of}"
+    else:
+        text = f"Jobs that run keep jobs {jobs} out of their {topology}; that leaves {of}"
+    return text + (f", and its other rules about jobs leave {left:,}." if left < open_ else ".")
+
+
 def _topology_fragmented(facts: Facts) -> str:
     if "pack" in facts:
         where, most = _text(facts, "pack"), _number_of(facts, "largest")
@@ -286,6 +330,7 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.FAIR_SHARE_BEHIND: _fair_share_behind,
     ReasonCode.WAITING_FOR_PREEMPTION: _waiting_for_preemption,
     ReasonCode.RESERVATION: _reservation,
+    ReasonCode.JOB_AFFINITY: _job_affinity,
     ReasonCode.TOPOLOGY_FRAGMENTED: _topology_fragmented,
     ReasonCode.WAITING_FOR_RESOURCES: _waiting_for_resources,
     ReasonCode.PRIORITY: _priority,

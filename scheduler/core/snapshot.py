@@ -60,6 +60,7 @@ class NodeColumns(Columns):
     rack: tuple[str, ...] = objects(default="")
     zone: tuple[str, ...] = objects(default="")
     generation: Ints = ints(default=0)
+    region: tuple[str, ...] = objects(default="")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +109,8 @@ class PendingColumns(Columns):
     most_tasks: Ints = ints(default=0)  # `tasks` are enough, and up to so many are taken; 0 = just `tasks`
     pack: Ints = ints(default=0)  # into PACKS: how near to each other; MUST added = nowhere else
     job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
+    name: tuple[str, ...] = objects(default="")  # this and the next: only where some job's terms ask for them
+    labels: tuple[Labels, ...] = objects(default=())
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +133,8 @@ class RunningColumns(Columns):
     stop_by_ms: Ints = ints(default=0)  # it was told to end, by then at the latest; 0 = it was not
     stopped_for: Ints = ints(default=0)  # the pending job it is stopped for; 0 = for none
     job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
+    name: tuple[str, ...] = objects(default="")  # this and the next: only where some job's terms ask for them
+    labels: tuple[Labels, ...] = objects(default=())
 
 
 @dataclass(frozen=True, eq=False)

@@ -218,23 +218,19 @@ def _with_running(snapshot: Snapshot) -> PendingColumns:
     pending, running, held = snapshot.pending, snapshot.running, snapshot.allocations
     tasks = np.bincount(np.searchsorted(running.id, held.job_id), minlength=len(running))
     limits = np.where(running.expected_end_ms > 0, (running.expected_end_ms - running.started_ms) // 1000, 0)
-    again = {
+    again: dict[str, Any] = {
+        "name": running.name, "labels": running.labels,
         "id": running.id, "class_index": running.class_index, "queue_id": running.queue_id,
         "project_id": running.project_id, "user_id": running.user_id, "priority": running.priority,
         "submitted_ms": running.started_ms, "tasks": np.maximum(tasks, 1), "array_id": running.array_id,
         "time_limit_seconds": np.maximum(limits, 0),
     }  # fmt: skip
-    return PendingColumns(
-        **{
-            f.name: np.concatenate(
-                [
-                    getattr(pending, f.name),
-                    again.get(f.name, np.full(len(running), f.metadata["default"] or 0)),
-                ]
-            )
-            for f in fields(PendingColumns)
-        }
-    )
+    columns: dict[str, Any] = {}
+    for f in fields(PendingColumns):
+        before, default = getattr(pending, f.name), f.metadata["default"]
+        more = again.get(f.name, [default or 0] * len(running))
+        columns[f.name] = (*before, *more) if f.metadata["kind"] == "objects" else np.append(before, more)
+    return PendingColumns(**columns)
 
 
 def moments_of(snapshot: Snapshot) -> list[int]:

@@ -16,6 +16,7 @@ from quotas.core.limits import LimitTree, charge
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.company import Neighbours
 from scheduler.core.devices import (
     DEVICE_BIT,
     GUARDS,
@@ -89,6 +90,8 @@ class Workspace:
         #: Thousandths of working devices that each node has, and tasks that run on it.
         self.gpu_capacity: Ints = world.per_node(world.device_healthy) * GPU_MILLIS
         self.tasks_on: Ints = np.bincount(world.allocation_node, minlength=world.node_count).astype(np.int64)
+        #: Where jobs are that others want to be near to or apart from; None when no job has such terms.
+        self.neighbours = Neighbours(world) if world.company.is_there else None
 
         self._cpu: list[int] = self.free_cpu_millis.tolist()
         self._memory: list[int] = self.free_memory_mib.tolist()
@@ -317,8 +320,8 @@ class Workspace:
 
     # Changing.
 
-    def take(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
-        """Hand one task's amounts out on a node."""
+    def take(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int, who: int = 0) -> None:
+        """Hand one task's amounts out on a node; `who` is its profile in `World.company`."""
         if self._trials:
             self._remember(row)
         self._move(row, per_task, 1)
@@ -326,8 +329,12 @@ class Workspace:
             self._hold(row, devices, gpu_millis)
             self.free_gpu_millis[row] = self._gpu[row] = self._gpu[row] - gpu_millis * len(devices)
         self._touch(row)
+        if who and self.neighbours is not None:
+            self._touch_all(self.neighbours.count(row, who, 1))
 
-    def give_back(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int) -> None:
+    def give_back(
+        self, row: int, per_task: Resources, devices: list[int], gpu_millis: int, who: int = 0
+    ) -> None:
         """The reverse of `take`, for a job that is thought away; only inside a trial: caches of what
         failed hold while capacity shrinks.
         """
@@ -339,6 +346,8 @@ class Workspace:
             self._gpu[row] += gpu_millis * sum([healthy[device] for device in devices])
             self.free_gpu_millis[row] = self._gpu[row]
         self._touch(row)
+        if who and self.neighbours is not None:
+            self._touch_all(self.neighbours.count(row, who, -1))
 
     def free_on(self, row: int) -> tuple[int, int, int, list[int]]:
         """CPU, memory and storage that a node has free, and what its devices hold."""
@@ -402,6 +411,7 @@ class Workspace:
         counts = (self.quota_used, self.limits.kept, self.queue_running, self.pool_used)
         saved_counts = [list(count) for count in counts]
         saved_arrays = dict(self.array_running)
+        saved_neighbours = self.neighbours.copy() if self.neighbours is not None else None
         before: dict[int, _Before] = {}
         self._trials.append(before)
         trial = Trial()
@@ -414,6 +424,8 @@ class Workspace:
                 for count, old in zip(counts, saved_counts, strict=True):
                     count[:] = old
                 self.array_running = saved_arrays
+                if self.neighbours is not None and saved_neighbours is not None:
+                    self._touch_all(self.neighbours.become(saved_neighbours))
                 for row, was in before.items():
                     self._restore(row, was)  # what was cached during the trial is stale again
             elif self._trials:
@@ -460,6 +472,15 @@ class Workspace:
         self._gpu[row], self._tasks[row] = was[4:]
         self.free_gpu_millis[row], self.tasks_on[row] = was[4:]
         self._touch(row)
+
+    def follow(self, other: Workspace) -> None:
+        """Let the same jobs be where they are in another workspace of this world."""
+        if self.neighbours is not None and other.neighbours is not None:
+            self._touch_all(self.neighbours.become(other.neighbours.copy()))
+
+    def _touch_all(self, rows: list[int]) -> None:
+        for row in rows:
+            self._touch(row)
 
     def _touch(self, row: int) -> None:
         """Bring everything that is kept of this node up to date, and say that it changed."""

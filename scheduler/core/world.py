@@ -12,6 +12,7 @@ import numpy.typing as npt
 from quotas.core.gpu_models import model_matches
 from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE, Requirement, Taint, Toleration
 from scheduler.core.columns import Bools, Ints, rows_of
+from scheduler.core.company import Company
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.paths import Paths
 from scheduler.core.snapshot import Snapshot, share_key
@@ -102,6 +103,11 @@ class World:
         return rows_of(self.snapshot.nodes.id, self.snapshot.allocations.node_id, what="node")
 
     @cached_property
+    def company(self) -> Company:
+        """Who has to do with whom, by the terms that jobs have about each other."""
+        return Company(self.snapshot)
+
+    @cached_property
     def allocation_end_ms(self) -> Ints:
         """When the job of each allocation is expected to end; 0 = unknown."""
         running = self.snapshot.running
@@ -172,7 +178,14 @@ class World:
         return numbers
 
     def domains(self, level: str) -> Ints:
-        """The rack or zone of every node as a number, by name; -1 where none is said."""
+        """The rack, zone or region of every node as a number, by name; -1 where none is said.
+
+        A node is its own domain, and all nodes are of one backend.
+        """
+        if level == "node":
+            return np.arange(self.node_count)
+        if level == "backend":
+            return np.zeros(self.node_count, dtype=np.int64)
         if level not in self._domains:
             names = getattr(self.snapshot.nodes, level)
             place = {name: number for number, name in enumerate(sorted({name for name in names if name}))}

@@ -192,7 +192,7 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         spec = parse_job(payload, by=by)
     except MusterError as error:
         return _refused(error)
-    loaded = _picture(spec.queue.cluster_id, spec.project.pk)
+    loaded = _picture(spec.queue.cluster_id, spec.project.pk, named=bool(spec.affinity.get("jobs")))
     job = _hypothetical(spec, by)
     asked, job_id = with_job(loaded.snapshot, job)
     plugins = installed_plugins()
@@ -272,6 +272,8 @@ def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
         nodes=spec.nodes or 0,
         tasks_per_node=spec.tasks_per_node or 0,
         time_limit_seconds=spec.time_limit_seconds or 0,
+        name=spec.name,
+        labels=tuple(sorted(spec.labels.items())),
         eligible_ms=int(spec.begin_at.timestamp() * 1000) if spec.begin_at else 0,
     )
 
@@ -446,8 +448,13 @@ def _ahead(plan: Plan, found: Explanation, by: User) -> tuple[AheadJob, ...]:
 # ------------------------------------------------------------------ what both have in common
 
 
-def _picture(cluster_id: int, project_id: int) -> Loaded:
-    """A snapshot of now; one that took long to take is shared by all who ask within two seconds."""
+def _picture(cluster_id: int, project_id: int, *, named: bool = False) -> Loaded:
+    """A snapshot of now; one that took long to take is shared by all who ask within two seconds.
+
+    `named`: with the names and labels of the project's jobs, for a request that asks about them.
+    """
+    if named:
+        return load_snapshot(cluster_id=cluster_id, project_ids=[project_id], named_projects=[project_id])
     taken = _taken.get(cluster_id)
     if taken is not None:
         at, loaded = taken

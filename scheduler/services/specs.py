@@ -222,6 +222,7 @@ def parse_job(
             f"Names {stranger!r} by ref, but nothing else is sent with this job; give the job's number.",
             code="not-found",
         )
+    _check_spread(inputs, fields["affinity"].get("tasks"), tasks, nodes, tasks_per_node)
     if project is not None and queue is not None and not inputs.problems:
         # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
         least = gang.min_tasks or tasks
@@ -293,6 +294,32 @@ def _layout(inputs: Inputs) -> tuple[int, int | None, int | None]:
             code="inconsistent",
         )
     return tasks, nodes, per_node
+
+
+def _check_spread(
+    inputs: Inputs, term: dict[str, Any] | None, tasks: int, nodes: int | None, tasks_per_node: int | None
+) -> None:
+    """A rule about the job's own tasks has to be one that so many tasks can keep."""
+    if not term:
+        return
+    if nodes is not None or tasks_per_node is not None or inputs.given("pack") is not None:
+        inputs.wrong(
+            "affinity/tasks",
+            "Cannot be kept together with nodes, tasks_per_node or pack; leave those out and give tasks.",
+            code="inconsistent",
+        )
+    elif term.get("least", 1) > tasks:
+        inputs.wrong(
+            "affinity/tasks",
+            f"Asks for {term['least']} of a kind, but has {tasks} task{'s' if tasks > 1 else ''}; raise tasks.",
+            code="inconsistent",
+        )
+    elif term.get("per_domain", tasks) * term.get("most", tasks) < tasks:
+        inputs.wrong(
+            "affinity/tasks",
+            f"Allows {term['per_domain'] * term['most']} tasks in all, but has {tasks}.",
+            code="inconsistent",
+        )
 
 
 def _amounts(inputs: Inputs) -> tuple[Resources, str]:

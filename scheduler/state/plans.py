@@ -55,6 +55,7 @@ _SINCE: Final = {
     "cordoned": "is cordoned",
     "draining": "is draining",
     "reserved": "is reserved",
+    "jobs": "is near to or apart from other jobs against its rules",
     "device": "has that GPU in use or sick",
     "gpu_health": "has too few healthy GPUs",
     "gpus": "has too few free GPUs",

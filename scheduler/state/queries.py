@@ -121,6 +121,12 @@ RUNNING_IN_ARRAYS_OF: Final = (
 ORDER BY job.number"""
 )
 
+#: What jobs are called, read only where a job has terms about others of its project.
+NAMES: Final = """
+SELECT number, name, labels::text FROM scheduler_job
+WHERE number = ANY(%s::bigint[]) AND project_id = ANY(%s::bigint[])
+"""
+
 ALLOCATIONS: Final = f"""
 SELECT allocation.id, attempt.job_id, allocation.rank, allocation.node_id, allocation.cpu_millis,
     allocation.memory_mib, allocation.storage_mib, allocation.device_ids, allocation.gpu_millis,
@@ -138,7 +144,7 @@ SELECT node.id, node.name, node.state, node.cordoned, node.draining, node.cpu_mi
     node.memory_mib_capacity, node.storage_mib, node.used_cpu_millis, node.used_memory_mib,
     node.used_storage_mib, node.generation, node.labels::text, node.taints::text,
     ARRAY(SELECT partition_id FROM scheduler_node_partitions WHERE node_id = node.id ORDER BY 1),
-    node.rack, node.zone, node.extras::text
+    node.rack, node.zone, node.region, node.extras::text
 FROM scheduler_node node WHERE {which} ORDER BY node.id {lock}
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -16,12 +16,16 @@ from django.db import connection, transaction
 
 from quotas.core.resources import Resources
 from scheduler.core.classes import (
+    OWN_ARRAY,
     ClassTable,
+    JobsLike,
+    JobTerm,
     Labels,
     Preference,
     RequestClass,
     Requirement,
     Taint,
+    TaskTerm,
     Toleration,
     request_class,
 )
@@ -80,12 +84,17 @@ class Locked:
 
 
 def load_snapshot(
-    *, cluster_id: int, project_ids: Sequence[int] = (), max_pending: int | None = None
+    *,
+    cluster_id: int,
+    project_ids: Sequence[int] = (),
+    max_pending: int | None = None,
+    named_projects: Sequence[int] = (),
 ) -> Loaded:
     """Everything that planning this cluster needs, as it was at one moment.
 
     `project_ids` come along with their quota lines even when they have no job; `max_pending` takes only
-    the first so many pending jobs, by number. Raises LookupError for an unknown cluster.
+    the first so many pending jobs, by number. Names and labels of jobs come along where jobs have terms about
+    them, and for `named_projects`. Raises LookupError for an unknown cluster.
     """
     with one_picture():
         clusters, jobs, live, held, nodes, devices, queues, reservations = select_together(
@@ -102,6 +111,7 @@ def load_snapshot(
         table = ClassTable()
         pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
         running = _running(live, table)
+        pending, running = _named(pending, running, table, named_projects)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
         people = {*np.unique(pending.user_id).tolist(), *np.unique(running.user_id).tolist()}
         projects, *rows, shape = select_together(
@@ -179,10 +189,11 @@ def load_for_apply(
     cluster = _only(clusters, cluster_id)
     table = ClassTable()
     pending, _ = pending_columns(jobs, table, now_ms=cluster.now_ms)
+    choosy = any(request.job_terms for request in table.classes)
     running = _running(live, table)
     everywhere: Rows = []
     held: Rows = []
-    if any(request.per_task.extras for request in table.classes):
+    if choosy or any(request.per_task.extras for request in table.classes):
         # Countable things belong to the whole cluster: count them over every node.
         held, everywhere = select_together(
             (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
@@ -190,6 +201,17 @@ def load_for_apply(
         )
     lines = lines_of(rows, projects)
     bounded = lines.columns()
+    if choosy:
+        # What other jobs' places mean for a job is decided by all of them in its project, wherever they run.
+        # That a start keeps away from nobody new needs no look: nobody starts jobs but who holds the lease.
+        others, everyone = select_together(
+            (queries.RUNNING, [queries.LIVE, cluster_id]),
+            (queries.QUEUES.format(which="queue.cluster_id = %s", lock=""), [queries.ACTIVE, cluster_id]),
+        )
+        nodes, queues = _joined(nodes, everywhere), _joined(queues, everyone)
+        ours = set(project_ids)
+        running = _running([row for row in others if row[3] in ours], table)
+        pending, running = _named(pending, running, table, ())
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
@@ -197,6 +219,7 @@ def load_for_apply(
         classes=table.classes,
         pending=pending,
         running=running,
+        allocations=_allocations(_held_by(held, running)) if choosy else None,
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
         projects=project_columns(projects, lines, bounded, _pairs(pending, running)),
@@ -204,6 +227,16 @@ def load_for_apply(
         pools=_pools(everywhere, held),
     )
     return Locked(snapshot, lines, ledger.books(budgets, prices, periods))
+
+
+def _joined(locked: Rows, others: Rows) -> Rows:
+    known = {row[0] for row in locked}
+    return [*locked, *(row for row in others if row[0] not in known)]
+
+
+def _held_by(held: Rows, running: RunningColumns) -> Rows:
+    numbers = set(running.id.tolist())
+    return [row for row in held if row[1] in numbers]
 
 
 @contextmanager
@@ -329,6 +362,30 @@ def _running(rows: Rows, table: ClassTable) -> RunningColumns:
     return RunningColumns(**plain, class_index=_class_numbers(columns[-queries.CLASS_WIDTH :], table))
 
 
+def _named(
+    pending: PendingColumns, running: RunningColumns, table: ClassTable, project_ids: Sequence[int]
+) -> tuple[PendingColumns, RunningColumns]:
+    """The jobs with their names and labels, where some job of their project has terms about others."""
+    choosy = np.array([bool(request.job_terms) for request in table.classes], dtype=np.bool_)
+    if not choosy.any() and not project_ids:
+        return pending, running
+    projects = set(project_ids)
+    for jobs in (pending, running):
+        projects |= set(jobs.project_id[choosy[jobs.class_index]].tolist() if len(choosy) else ())
+    numbers = [*pending.id.tolist(), *running.id.tolist()]
+    rows = run(queries.NAMES, [numbers, sorted(projects)])
+    names = {number: (name, _labels(labels)) for number, name, labels in rows}
+    nameless = ("", ())
+    return tuple(  # type: ignore[return-value]
+        replace(
+            jobs,
+            name=tuple(names.get(number, nameless)[0] for number in jobs.id.tolist()),
+            labels=tuple(names.get(number, nameless)[1] for number in jobs.id.tolist()),
+        )
+        for jobs in (pending, running)
+    )
+
+
 def _class_numbers(columns: Rows, table: ClassTable) -> Ints:
     """The class of each row. Thousands of jobs ask the same, so each distinct request is read once."""
     numbers: dict[tuple[Any, ...], int] = {}
@@ -403,6 +460,37 @@ def class_of_request(
             )
             for wish in affinity.get("preferred") or ()
         ],
+        job_terms=[
+            JobTerm(
+                topology=term["topology_key"],
+                jobs=JobsLike(
+                    labels=tuple(sorted((str(k), str(v)) for k, v in (term.get("labels") or {}).items())),
+                    name=term.get("name") or "",
+                    array_id=_array_number(term.get("array") or ""),
+                ),
+                apart=bool(term.get("apart")),
+                weight=int(term.get("weight") or 0),
+            )
+            for term in affinity.get("jobs") or ()
+        ],
+        task_term=_task_term(affinity.get("tasks")),
+    )
+
+
+def _array_number(text: str) -> int:
+    """The number that stands for an array (`queries._ARRAY`): the lower half of its UUID."""
+    return OWN_ARRAY if text == "own" else int(text.replace("-", "")[-15:], 16) if text else 0
+
+
+def _task_term(words: Mapping[str, Any] | None) -> TaskTerm | None:
+    if not words:
+        return None
+    return TaskTerm(
+        topology=words["topology_key"],
+        least=int(words.get("least") or 1),
+        most=int(words.get("most") or 0),
+        per_domain=int(words.get("per_domain") or 0),
+        soft=bool(words.get("soft")),
     )
 
 
@@ -412,15 +500,27 @@ def class_of_request(
 def node_columns(rows: Rows) -> NodeColumns:
     return NodeColumns.from_rows(
         (
-            (*row[:12], _labels(row[12]), _taints(row[13]), tuple(row[14]), *row[15:17])
+            (*row[:12], _labels(row[12]), _taints(row[13]), tuple(row[14]), *_places(*row[15:18], row[12]))
             for row in rows
         ),
         (
             "id", "name", "state", "cordoned", "draining", "cpu_millis", "memory_mib", "storage_mib",
             "used_cpu_millis", "used_memory_mib", "used_storage_mib", "generation", "labels", "taints",
-            "partition_ids", "rack", "zone",
+            "partition_ids", "rack", "zone", "region",
         ),
     )  # fmt: skip
+
+
+def _places(rack: str, zone: str, region: str, labels: str) -> tuple[str, str, str]:
+    """Where a node stands: its own fields, else the labels that say so."""
+    if rack and zone and region:
+        return rack, zone, region
+    said = dict(_labels(labels))
+    return (
+        rack or said.get("rack", ""),
+        zone or said.get("topology.kubernetes.io/zone", "") or said.get("zone", ""),
+        region or said.get("topology.kubernetes.io/region", "") or said.get("region", ""),
+    )
 
 
 def device_columns(rows: Rows) -> DeviceColumns:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.core.classes import Preference, Requirement, Taint, Toleration
+from scheduler.core.classes import JobsLike, JobTerm, Preference, Requirement, Taint, TaskTerm, Toleration
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
@@ -128,6 +128,12 @@ def _job(name: str, words: dict[str, Any]) -> JobSpec:
         Preference(weight, tuple(Requirement(key, operator, tuple(values)) for key, operator, values in wish))
         for weight, wish in words.get("prefers", ())
     ]
+    words["terms"] = [
+        JobTerm(term["within"], JobsLike(tuple(sorted(term.get("labels", {}).items())), term.get("name", "")),
+                apart=term.get("apart", False), weight=term.get("weight", 0))
+        for term in words.get("terms", ())
+    ]  # fmt: skip
+    words["spread"] = TaskTerm(**words["spread"]) if "spread" in words else None
     words["tolerations"] = [Toleration(*toleration) for toleration in words.get("tolerations", ())]
     return a_job(name, **words)
 

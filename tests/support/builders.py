@@ -12,10 +12,12 @@ from quotas.core.limits import charge
 from quotas.core.resources import Resources
 from scheduler.core.classes import (
     ClassTable,
+    JobTerm,
     Preference,
     RequestClass,
     Requirement,
     Taint,
+    TaskTerm,
     Toleration,
     request_class,
 )
@@ -57,6 +59,7 @@ class NodeSpec:
     state: str = "up"
     rack: str = ""
     zone: str = ""
+    region: str = ""
     cordoned: bool = False
     draining: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -84,6 +87,7 @@ class JobSpec:
     gate: JobGate = JobGate.OPEN
     array: int = 0
     array_max_running: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
     id: int | None = None
     deadline: int | None = None  # minutes from now
     most: int = 0  # `tasks` are enough, and it takes up to so many
@@ -165,6 +169,8 @@ def a_job(
     affinity: Iterable[Iterable[Requirement]] = (),
     partitions: Iterable[int] = (),
     prefers: Iterable[Preference] = (),
+    terms: Iterable[JobTerm] = (),
+    spread: TaskTerm | None = None,
     **words: Any,
 ) -> JobSpec:
     """`a_job("train", tasks=2, gpus=4)`: amounts are per task; 1 core and 1 GiB unless said."""
@@ -185,6 +191,8 @@ def a_job(
         required_affinity=affinity,
         partition_ids=partitions,
         preferred_affinity=prefers,
+        job_terms=terms,
+        task_term=spread,
     )
     return JobSpec(name, request, **words)
 
@@ -342,6 +350,7 @@ def a_world(
             partition_ids=[spec.partitions for spec in nodes],
             rack=[spec.rack for spec in nodes],
             zone=[spec.zone for spec in nodes],
+            region=[spec.region for spec in nodes],
         ),
         devices=DeviceColumns(
             id=[number for _, _, number in devices],
@@ -377,6 +386,9 @@ def a_world(
                     0,
                     job.most,
                     PACKS.index(job.pack.rstrip("!")) + MUST * job.pack.endswith("!"),
+                    0,
+                    job.name,
+                    tuple(sorted(job.labels.items())),
                 )
                 for job in pending
             ]
@@ -399,6 +411,9 @@ def a_world(
                     0 if spec.saved is None else now_ms + spec.saved * MINUTE_MS,
                     now_ms + spec.stop_by * MINUTE_MS if spec.stop_by else 0,
                     job_ids[spec.stopped_for] if spec.stopped_for else 0,
+                    0,
+                    spec.job.name,
+                    tuple(sorted(spec.job.labels.items())),
                 )
                 for number, spec in enumerate(running, 1)
             ]
@@ -484,7 +499,7 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
         zip(*(getattr(snapshot.allocations, name) for name in _names(AllocationColumns)), strict=True)
     )
     after_array = fields(RunningColumns)[_names(RunningColumns).index("array_id") + 1 :]
-    younger = [column.metadata["default"] for column in after_array]
+    younger = {column.name: column.metadata["default"] for column in after_array}
     for start in plan.starts:
         row = snapshot.job_row(start.job_id)
         pending = snapshot.pending
@@ -518,7 +533,8 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
         running.append(
             (start.job_id, 1, int(pending.class_index[row]), start.queue_id, start.project_id,
              int(pending.user_id[row]), int(pending.priority[row]), snapshot.now_ms,
-             snapshot.now_ms + limit * 1000 if limit else 0, int(pending.array_id[row]), *younger)
+             snapshot.now_ms + limit * 1000 if limit else 0, int(pending.array_id[row]),
+             *(younger | {"name": pending.name[row], "labels": pending.labels[row]}).values())
         )  # fmt: skip
     told = {preempt.job_id: preempt for preempt in plan.preempts}
     names = _names(RunningColumns)

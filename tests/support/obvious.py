@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quotas.core.limits import charge
-from scheduler.core.classes import HARD_EFFECTS
+from scheduler.core.classes import HARD_EFFECTS, OWN_ARRAY
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import MUST, PACKS, JobGate, Snapshot
@@ -26,8 +26,9 @@ class Rows:
 class State:
     """What is free, in dicts. `hold` gives a start what it says; it asserts that all of it is there."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, *, alone: bool = False) -> None:
         self.snapshot = snapshot
+        self.alone = alone  # other jobs' places do not matter
         self.nodes = Rows(snapshot.nodes).by_id
         self.devices = Rows(snapshot.devices).by_id
         self.jobs = Rows(snapshot.pending).by_id
@@ -37,7 +38,13 @@ class State:
         self.pools = {pool["name"]: pool for pool in Rows(snapshot.pools).by_id.values()}
         self.reservations = list(Rows(snapshot.reservations).by_id.values())
         self.arrays: dict[int, int] = {}
-        for job in Rows(snapshot.running).by_id.values():
+        running = Rows(snapshot.running).by_id
+        #: (job, node) of every task that runs.
+        self.placed = [
+            (running[int(held["job_id"])], self.nodes[int(held["node_id"])])
+            for held in Rows(snapshot.allocations).by_id.values()
+        ]
+        for job in running.values():
             if job["array_id"]:
                 self.arrays[int(job["array_id"])] = self.arrays.get(int(job["array_id"]), 0) + 1
 
@@ -110,6 +117,54 @@ class State:
             )
         )
 
+    def domain(self, node: dict[str, Any], topology: str) -> Any:
+        """Where a node is, or None when nobody says."""
+        if topology == "backend":
+            return "all"
+        return node["id"] if topology == "node" else node[topology] or None
+
+    def is_about(self, term: Any, owner: dict[str, Any], job: dict[str, Any]) -> bool:
+        """Whether the term of one job is about another."""
+        like = term.jobs
+        array = int(owner["array_id"]) or -99 if like.array_id == OWN_ARRAY else like.array_id
+        return bool(
+            owner["project_id"] == job["project_id"]
+            and set(like.labels) <= set(job["labels"])
+            and like.name in ("", job["name"])
+            and array in (0, int(job["array_id"]))
+        )
+
+    def company_allows(self, node: dict[str, Any], job: dict[str, Any]) -> bool:
+        """Whether the job may be on this node beside those that run."""
+        if self.alone:
+            return True
+
+        def here(other: dict[str, Any], topology: str) -> bool:
+            place = self.domain(node, topology)
+            return place is not None and place == self.domain(other, topology)
+
+        for term in self.request(job).job_terms:
+            there = [place for other, place in self.placed if self.is_about(term, job, other)]
+            met = any(here(place, term.topology) for place in there)
+            if term.weight:
+                continue
+            if term.apart and met:
+                return False
+            first = (
+                not there and self.is_about(term, job, job) and self.domain(node, term.topology) is not None
+            )
+            if not term.apart and not met and not first:
+                return False
+        return not any(
+            term.apart and not term.weight and self.is_about(term, other, job) and here(place, term.topology)
+            for other, place in self.placed
+            for term in self.request(other).job_terms
+        )
+
+    def waits_for_company(self, job: dict[str, Any]) -> bool:
+        """Whether somebody behind it may be who it waits for: it never stops a strict queue."""
+        return any(not term.apart and not term.weight for term in self.request(job).job_terms)
+
     def devices_for(self, node: dict[str, Any], request: Any) -> list[int] | None:
         """Some devices for one task on this node; None when there are not enough."""
         wanted = request.per_task.gpus
@@ -129,7 +184,7 @@ class State:
 
     def slots(self, node: dict[str, Any], job: dict[str, Any], tasks: int) -> int:
         """How many tasks of the job the node takes at once, found by handing them out one by one."""
-        if not self.welcomes(node, job):
+        if not self.welcomes(node, job) or not self.company_allows(node, job):
             return 0
         request, taken = self.request(job), []
         count = 0
@@ -158,6 +213,9 @@ class State:
 
     def _splits(self, job: dict[str, Any], on: list[dict[str, Any]], tasks: int) -> bool:
         """Whether these nodes hold so many tasks at once, by trying every allowed split."""
+        term = self.request(job).task_term
+        if term is not None and not term.soft and tasks > 1:
+            return self._can_spread(job, term, on, tasks)
         slots = sorted((self.slots(node, job, tasks) for node in on), reverse=True)
         nodes, each = int(job["nodes"]), int(job["tasks_per_node"])
 
@@ -170,6 +228,24 @@ class State:
             if each:
                 counts = [c for c in counts if c in (0, each) or (c == left and c < each)]  # type: ignore[assignment]
             return any(splits(left - c, place + 1, used + (c > 0)) for c in counts)
+
+        return splits(tasks, 0, 0)
+
+    def _can_spread(self, job: dict[str, Any], term: Any, on: list[dict[str, Any]], tasks: int) -> bool:
+        """Every number of tasks in every domain is tried."""
+        room: dict[Any, int] = {}
+        for node in on:
+            place = self.domain(node, term.topology)
+            if place is not None:
+                room[place] = room.get(place, 0) + self.slots(node, job, tasks)
+        most = [min(count, term.per_domain or count) for count in room.values()]
+
+        def splits(left: int, place: int, used: int) -> bool:
+            if left == 0:
+                return bool(term.least <= used <= (term.most or used))
+            if place == len(most):
+                return False
+            return any(splits(left - c, place + 1, used + (c > 0)) for c in range(min(most[place], left) + 1))
 
         return splits(tasks, 0, 0)
 
@@ -191,6 +267,7 @@ class State:
             node = self.nodes[placement.node_id]
             counts[placement.node_id] = counts.get(placement.node_id, 0) + 1
             assert self.welcomes(node, job), "the node does not take it"
+            assert self.company_allows(node, job), "other jobs keep it away"
             assert self._has_room(node, request), "the node is overcommitted"
             assert len(set(placement.device_ids)) == len(placement.device_ids) == request.per_task.gpus
             assert placement.gpu_millis == (share if request.per_task.gpus else 0)
@@ -211,6 +288,13 @@ class State:
             assert sorted(counts.values()) == sorted(
                 [int(job["tasks_per_node"])] * full + [rest] * (rest > 0)
             )
+        term = request.task_term
+        if term is not None and not term.soft and len(start.placements) > 1:
+            places = [self.domain(self.nodes[one.node_id], term.topology) for one in start.placements]
+            assert None not in places
+            assert term.least <= len(set(places)) <= (term.most or len(places)), "the spread is not kept"
+            assert not term.per_domain or max(map(places.count, places)) <= term.per_domain
+        self.placed += [(job, self.nodes[placement.node_id]) for placement in start.placements]
         self._count(job, request, tasks)
 
     def _count(self, job: dict[str, Any], request: Any, tasks: int) -> None:
@@ -265,8 +349,8 @@ def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
             assert not fits, "a job that would fit waits"
             if policy.strict_order and plan.reasons[number].value in {
                 "WaitingForResources", "WaitingForQuota", "Reservation", "TopologyFragmented", "RateLimited",
-                "AgentUnreachable", "Priority",
-            } and not state.array_is_full(job):  # fmt: skip
+                "AgentUnreachable", "Priority", "JobAffinity",
+            } and not state.array_is_full(job) and not state.waits_for_company(job):  # fmt: skip
                 stopped.add(queue)
     assert seen == [start.job_id for start in plan.starts], "starts are not in order"
 

@@ -94,7 +94,7 @@ def _at(
                 node[f"used_{name}"] -= int(getattr(held, name)[row])
             for device in held.device_ids[row]:
                 state.devices[device]["used_millis"] -= int(held.gpu_millis[row])
-    object.__setattr__(state, "snapshot", _moved(snapshot, moment))
+    object.__setattr__(state, "snapshot", _moved(snapshot, min(moment, NEVER // 2)))
     return state
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
-from scheduler.core.classes import Requirement, Taint, Toleration
+from scheduler.core.classes import OWN_ARRAY, JobsLike, JobTerm, Requirement, Taint, TaskTerm, Toleration
 from scheduler.core.policy import PACKINGS, PLACEMENTS, Policy
-from scheduler.core.snapshot import JobGate
+from scheduler.core.snapshot import GROUPS, JobGate, Snapshot
 from tests.support.builders import (
     JobSpec,
     NodeSpec,
@@ -55,41 +56,71 @@ def a_random_node(dice: random.Random, name: str) -> NodeSpec:
         labels={"pool": dice.choice("ab")},
         rack=random.Random(f"{name} rack").choice(["", "r1", "r2"]),
         zone=random.Random(f"{name} zone").choice(["", "z1", "z2"]),
+        region=random.Random(f"{name} region").choice(["", "e", "w"]),
         taints=dice.choice([(), (), (), (), (), (), (TEAM,), (Taint("slow", "", "PreferNoSchedule"),)]),
         partitions=dice.choice([(1,), (1, 2), (1, 2), (2,)]),
     )
 
 
 def a_random_job(dice: random.Random, name: str) -> JobSpec:
+    return a_job(name, **_random_words(dice))
+
+
+def _random_words(dice: random.Random) -> dict[str, Any]:
     gpus = dice.choice([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4])
     tasks = dice.choice([1, 1, 1, 2, 3, 4])
-    return a_job(
-        name,
-        cpus=dice.choice([0, 1, 1, 2, 4]),
-        memory_gib=dice.choice([0, 1, 1, 2]),
-        gpus=gpus,
-        share=dice.choice([0, 300, 500]) if gpus == 1 else 0,
-        model=dice.choice(["", "", "", "", "H100", "A100"]) if gpus else "",
-        selector=dice.choice([{}] * 7 + [{"pool": "a"}]),
-        affinity=dice.choice([()] * 8 + [((Requirement("pool", "NotIn", ("b",)),),)]),
-        tolerations=dice.choice([(), (), (Toleration("team", "Exists"),)]),
-        partitions=dice.choice([()] * 7 + [(2,)]),
-        extras=dice.choice([{}] * 6 + [{"matlab": 1}]),
-        queue=dice.choice(["main", "main", "side"]),
-        project=dice.choice(["vision", "speech"]),
-        priority=dice.choice([0, 50, 50, 100]),
-        submitted=dice.randint(-3, 0),
-        begin=dice.choice([None] * 8 + [-1, 5]),
-        tasks=tasks,
-        nodes=dice.choice([0, 0, 0, 0, 1, 2]) if tasks > 1 else dice.choice([0, 0, 0, 1]),
-        tasks_per_node=dice.choice([0, 0, 0, 0, 1, 2]) if tasks > 1 else 0,
-        minutes=dice.choice([0, 10, 30, 90]),
-        gate=dice.choice([JobGate.OPEN] * 12 + [JobGate.HELD_BY_USER, JobGate.DEPENDENCY]),
-        array=dice.choice([0, 0, 7]),
-        array_max_running=1,
-        most=tasks + dice.choice([0, 1, 3]) if dice.random() < 0.3 else 0,
-        pack=dice.choice([""] * 6 + ["node!", "rack", "rack!", "zone!"]),
-    )
+    words = {
+        "cpus": dice.choice([0, 1, 1, 2, 4]),
+        "memory_gib": dice.choice([0, 1, 1, 2]),
+        "gpus": gpus,
+        "share": dice.choice([0, 300, 500]) if gpus == 1 else 0,
+        "model": dice.choice(["", "", "", "", "H100", "A100"]) if gpus else "",
+        "selector": dice.choice([{}] * 7 + [{"pool": "a"}]),
+        "affinity": dice.choice([()] * 8 + [((Requirement("pool", "NotIn", ("b",)),),)]),
+        "tolerations": dice.choice([(), (), (Toleration("team", "Exists"),)]),
+        "partitions": dice.choice([()] * 7 + [(2,)]),
+        "extras": dice.choice([{}] * 6 + [{"matlab": 1}]),
+        "queue": dice.choice(["main", "main", "side"]),
+        "project": dice.choice(["vision", "speech"]),
+        "priority": dice.choice([0, 50, 50, 100]),
+        "submitted": dice.randint(-3, 0),
+        "begin": dice.choice([None] * 8 + [-1, 5]),
+        "tasks": tasks,
+        "nodes": dice.choice([0, 0, 0, 0, 1, 2]) if tasks > 1 else dice.choice([0, 0, 0, 1]),
+        "tasks_per_node": dice.choice([0, 0, 0, 0, 1, 2]) if tasks > 1 else 0,
+        "minutes": dice.choice([0, 10, 30, 90]),
+        "gate": dice.choice([JobGate.OPEN] * 12 + [JobGate.HELD_BY_USER, JobGate.DEPENDENCY]),
+        "array": dice.choice([0, 0, 7]),
+        "array_max_running": 1,
+        "most": tasks + dice.choice([0, 1, 3]) if dice.random() < 0.3 else 0,
+        "pack": dice.choice([""] * 6 + ["node!", "rack", "rack!", "zone!"]),
+    }
+    return words | _random_company(random.Random(dice.random()), tasks)
+
+
+LIKES = (JobsLike(labels=(("app", "db"),)), JobsLike(labels=(("app", "web"),)), JobsLike(array_id=OWN_ARRAY))
+SPREADS = (
+    TaskTerm("zone", least=2, most=2), TaskTerm("region", per_domain=1), TaskTerm("rack", most=1),
+    TaskTerm("node", least=2), TaskTerm("zone", per_domain=2, soft=True),
+)  # fmt: skip
+
+
+def _random_company(dice: random.Random, tasks: int) -> dict[str, Any]:
+    """Now and then labels, rules about jobs with such labels, and a spread."""
+    words: dict[str, Any] = {"labels": dice.choice([{}, {"app": "db"}, {"app": "web"}])}
+    if dice.random() < 0.15:
+        words["terms"] = [
+            JobTerm(
+                topology=dice.choice(["node", "rack", "zone", "region", "backend"]),
+                jobs=dice.choice(LIKES),
+                apart=dice.random() < 0.6,
+                weight=dice.choice([0, 0, 50]),
+            )
+            for _ in range(dice.choice([1, 1, 2]))
+        ]
+    if tasks > 1 and dice.random() < 0.15:
+        words |= {"spread": dice.choice(SPREADS), "nodes": 0, "tasks_per_node": 0, "pack": ""}
+    return words
 
 
 def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> list[RunningSpec]:
@@ -107,6 +138,7 @@ def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> li
             gpus=gpus,
             project=dice.choice(["vision", "speech"]),
             array=dice.choice([0, 0, 0, 7]),
+            **_random_company(random.Random(number), 1),
         )
         devices = tuple(range(int(taken), int(taken) + gpus))
         found.append(RunningSpec(job, ((node.name, devices),), ends_in=dice.choice([0, 10, 20])))
@@ -156,6 +188,14 @@ def _a_twin(seed: int, number: int) -> JobSpec:
         priority=own.choice([0, 50, 50, 100]),
         project=own.choice(["vision", "speech"]),
     )
+
+
+def strangers(world: World) -> World:
+    """The same world where no job has terms about others: where those will be later is not foretold."""
+    snapshot = world.snapshot
+    groups = {name: getattr(snapshot, name) for name in GROUPS}
+    classes = [replace(request, job_terms=()) for request in snapshot.classes]
+    return replace(world, snapshot=Snapshot.build(now_ms=snapshot.now_ms, classes=classes, **groups))
 
 
 def worlds() -> st.SearchStrategy[World]:

@@ -218,7 +218,10 @@ def test_a_gang_goes_on_without_the_one_that_failed(world: World, start_agent: S
     world.run_until(job, "completed")
 
     assert world.output(job, "stdout", rank=2) == b"2 of 3\n"
-    assert (world.task(job, 1).exit_code, job.end_text) == (3, "1 of 3 tasks failed; the other 2 were enough.")
+    assert (world.task(job, 1).exit_code, job.end_text) == (
+        3,
+        "1 of 3 tasks failed; the other 2 were enough.",
+    )
     world.assert_nothing_is_held()
 
 

@@ -417,3 +417,48 @@ def test_whatever_comes_is_read_or_refused_and_nothing_else(portal: Portal, payl
         assert spec.per_task.cpu_millis >= 1
     else:
         assert refused.problems
+
+
+@pytest.mark.parametrize(
+    ("terms", "kept"),
+    [
+        ({"jobs": [{"near": {"labels": {"app": "db"}}, "topology_key": "rack"}]},
+         {"jobs": [{"apart": False, "topology_key": "rack", "labels": {"app": "db"}}]}),
+        ({"jobs": [{"apart": {"array": "own"}, "weight": 50}]},
+         {"jobs": [{"apart": True, "topology_key": "node", "array": "own", "weight": 50}]}),
+        ({"regions": "same"}, {"tasks": {"topology_key": "region", "most": 1}}),
+        ({"regions": "different"}, {"tasks": {"topology_key": "region", "per_domain": 1}}),
+        ({"regions": 3}, {"tasks": {"topology_key": "region", "least": 3, "most": 3}}),
+        ({"tasks": {"topology_key": "zone", "domains": {"least": 2}, "soft": True}},
+         {"tasks": {"topology_key": "zone", "least": 2, "soft": True}}),
+    ],
+)  # fmt: skip
+def test_rules_about_other_jobs_and_own_tasks_are_kept(
+    portal: Portal, terms: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    assert read(portal, affinity=terms, tasks=4).affinity == kept
+
+
+@pytest.mark.parametrize(
+    ("terms", "at"),
+    [
+        ({"jobs": [{"topology_key": "rack"}]}, "affinity/jobs/0/near"),
+        ({"jobs": [{"near": {"name": "a"}, "apart": {"name": "b"}}]}, "affinity/jobs/0/near"),
+        ({"jobs": [{"near": {}}]}, "affinity/jobs/0/near"),
+        ({"jobs": [{"near": {"name": "a"}, "topology_key": "planet"}]}, "affinity/jobs/0/topology_key"),
+        ({"jobs": [{"near": {"array": "seven"}}]}, "affinity/jobs/0/near/array"),
+        ({"tasks": {"topology_key": "zone"}}, "affinity/tasks"),
+        ({"tasks": {"domains": 5}}, "affinity/tasks"),
+        ({"tasks": {"domains": {"most": 1}, "per_domain": 2}}, "affinity/tasks"),
+        ({"regions": "everywhere"}, "affinity/regions"),
+        ({"regions": 2, "tasks": {"domains": 2}}, "affinity/regions"),
+    ],
+)
+def test_rules_that_say_nothing_or_cannot_be_kept_are_refused(
+    portal: Portal, terms: dict[str, Any], at: str
+) -> None:
+    assert list(problems(portal, affinity=terms, tasks=4)) == [at]
+
+
+def test_a_spread_does_not_go_with_nodes(portal: Portal) -> None:
+    assert problems(portal, affinity={"regions": 2}, nodes=2) == {"affinity/tasks": "inconsistent"}

@@ -20,11 +20,11 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskState
 from scheduler.core.plan import Plan, Start
 from scheduler.models import Allocation, Attempt, Device, Job, JobEvent, Lease, Node, Task
-from scheduler.state import leases, plans, snapshots
+from scheduler.state import leases, plans, settle, snapshots
 from scheduler.state.leases import HeldLease, LeaseLost
 from scheduler.state.plans import Applied
 from scheduler.state.snapshots import Loaded
-from tests.scheduler.state.small import SmallWorld, broken_invariants
+from tests.scheduler.state.small import SmallWorld, a_queue, broken_invariants
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -557,3 +557,43 @@ def moved(loaded: Loaded, seconds: int) -> Loaded:
     snapshot = loaded.snapshot
     now_ms = snapshot.now_ms // 16_000 * 16_000 + seconds * 1000
     return replace(loaded, snapshot=replace(snapshot, now_ms=now_ms))
+
+
+# ------------------------------------------------------------------ jobs near to others
+
+
+def near_a_database(world: SmallWorld) -> Job:
+    return world.job(
+        "app", affinity={"jobs": [{"apart": False, "topology_key": "node", "labels": {"app": "db"}}]}
+    )
+
+
+def test_a_job_follows_another_to_its_node_in_the_same_plan_and_later(world: SmallWorld) -> None:
+    world.node("n1", cpu_millis=2000)
+    world.node("n2", cpu_millis=5000)
+    elsewhere = a_queue(world.cluster, "other")
+    world.job("db", labels={"app": "db"}, cpu_millis=3000, queue=elsewhere)
+    first = near_a_database(world)
+
+    assert world.plan().started == 2
+
+    second, third = near_a_database(world), near_a_database(world)
+    assert world.plan().started == 1
+    third.refresh_from_db()
+    assert (third.state, third.reason_code) == (JobState.QUEUED, "JobAffinity")
+    assert {task.node.name for task in Task.objects.filter(attempt__job__in=[first, second])} == {"n2"}
+
+
+def test_a_job_does_not_start_beside_one_that_has_ended_meanwhile(world: SmallWorld) -> None:
+    world.node("n1")
+    database = world.job("db", labels={"app": "db"})
+    world.plan()
+    app = near_a_database(world)
+    loaded, plan = seen_and_planned(world)
+    assert [start.job_id for start in plan.starts] == [app.number]
+    attempt = Attempt.objects.get(job=database)
+    settle.end_attempt(attempt_id=attempt.pk, epoch=attempt.epoch, lost_text="Its node was switched off.")
+
+    outcome = applied(world, loaded, plan, a_lease(world))
+
+    assert refused(outcome) == {app.number: "JobAffinity"}

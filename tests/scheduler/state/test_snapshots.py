@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from quotas.core.resources import Resources
-from scheduler.core.classes import Requirement, Taint, Toleration, request_class
+from scheduler.core.classes import JobsLike, JobTerm, Requirement, Taint, Toleration, request_class
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import JobGate
@@ -287,3 +287,23 @@ def test_a_job_shows_the_mark_of_its_reason() -> None:
     told = load_snapshot(cluster_id=world.cluster.pk).told
 
     assert told.tolist() == reason_marks([("WaitingForResources", "Needs 4 GPUs."), ("", "")]).tolist()
+
+
+NEAR_DB = {"jobs": [{"apart": False, "topology_key": "rack", "labels": {"app": "db"}}]}
+
+
+def test_names_and_labels_are_read_where_a_job_of_the_project_asks_about_them() -> None:
+    world = SmallWorld()
+    world.node("n1", labels={"topology.kubernetes.io/region": "east", "rack": "r9"}, zone="z1")
+    plain = world.job("plain", labels={"app": "db"})
+    assert load_snapshot(cluster_id=world.cluster.pk).snapshot.pending.labels == ((),)
+
+    choosy = world.job("choosy", affinity=NEAR_DB)
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+
+    assert dict(zip(snapshot.pending.id.tolist(), snapshot.pending.labels, strict=True)) == {
+        plain.number: (("app", "db"),), choosy.number: (),
+    }  # fmt: skip
+    (term,) = snapshot.job_class(choosy.number).job_terms
+    assert term == JobTerm("rack", JobsLike(labels=(("app", "db"),)))
+    assert (snapshot.nodes.rack, snapshot.nodes.zone, snapshot.nodes.region) == (("r9",), ("z1",), ("east",))
