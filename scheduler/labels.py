@@ -85,6 +85,8 @@ REASONS: Final[dict[ReasonCode, str]] = {
     ReasonCode.HELD_BY_USER: "Held by its owner",
     ReasonCode.ACCOUNT_EXPIRED: "The account or project is closed",
     ReasonCode.QUOTA_ZERO: "The project has none of this resource",
+    ReasonCode.BUDGET_SPENT: "Its budget is spent for now",
+    ReasonCode.EXCEEDS_BUDGET: "It needs more than its whole budget",
     ReasonCode.APPROVAL_PENDING: "Waits for approval",
     ReasonCode.BEGIN_TIME: "Its begin time is in the future",
     ReasonCode.DEPENDENCY: "Waits for another job",

@@ -63,6 +63,8 @@ REASONS: Final[dict[str, str]] = {
     ReasonCode.HELD_BY_USER: "JobHeldUser",
     ReasonCode.ACCOUNT_EXPIRED: "InvalidAccount",
     ReasonCode.QUOTA_ZERO: "AssocGrpGRES",
+    ReasonCode.BUDGET_SPENT: "AssocGrpGRESMinutes",
+    ReasonCode.EXCEEDS_BUDGET: "AssocGrpGRESMinutes",
     ReasonCode.BEGIN_TIME: "BeginTime",
     ReasonCode.DEPENDENCY: "Dependency",
     ReasonCode.BACKOFF: "BeginTime",

@@ -213,6 +213,8 @@ def _fits(answers: Answers, row: int, variant: _Variant) -> bool:
         return False
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return False
+    if workspace.budgets and not workspace.budgets.allows(row, request, tasks, variant.time_limit_seconds):
+        return False
     barring = group.question.reservation_rows
     if variant.field == "time_limit_seconds":
         ends_ms = snapshot.now_ms + variant.time_limit_seconds * 1000
@@ -245,5 +247,5 @@ def _changed(snapshot: Snapshot, row: int, variant: _Variant) -> Snapshot:
         classes=(*snapshot.classes, variant.request), pending=replace(pending, **changed),
         running=snapshot.running, allocations=snapshot.allocations, reservations=snapshot.reservations,
         queues=snapshot.queues, projects=snapshot.projects, quotas=snapshot.quotas, pools=snapshot.pools,
-        shares=snapshot.shares,
+        shares=snapshot.shares, budgets=snapshot.budgets,
     )  # fmt: skip

@@ -96,6 +96,9 @@ def _conflict_of(
     for rows, decision in array_blockers(world, workspace) if facts.has_arrays else ():
         if row in rows:
             return Conflict(start.job_id, decision.reason, decision.facts)
+    for rows, decision in workspace.budgets.blockers() if workspace.budgets.short(row) else ():
+        if row in rows:
+            return Conflict(start.job_id, decision.reason, decision.facts)
     group = answers.groups.of(row)
     tasks, shape = len(start.placements), group.shape
     if tasks != shape.tasks and not shape.tasks < tasks <= shape.most:
@@ -131,6 +134,7 @@ def _conflict_of(
             request=group.question.request,
             tasks=group.shape.tasks,
         )
+        workspace.budgets.take(row)
         trial.keep()
     return None
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from scheduler.core.backfill import FOREVER_MS, take_turns, turns_of
 from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
+from scheduler.core.budgets import demoted
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.groups import Group
 from scheduler.core.ordering import job_order
@@ -66,7 +67,8 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     explain_waiting(answers, waiting, notes, strict=policy.strict_order, expected=expected)
 
     # 6. Last, because it disturbs: whom to stop for those that nothing but room keeps waiting.
-    blocked = considered[waiting[considered] & ~np.isin(considered, held)]
+    # Nobody is stopped for those who go last.
+    blocked = considered[waiting[considered] & ~np.isin(considered, held) & ~demoted(snapshot)[considered]]
     preempts, told = choose_victims(answers, blocked, policy.preemption, strict=policy.strict_order)
     for row, decision in [*awaiting_decisions(world, held), *told]:
         notes.add(np.array([row], dtype=np.int64), decision)
@@ -113,6 +115,8 @@ def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[
             bound = array_bound.item(row)
             if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
                 continue  # others of its group may be in no array, or in one with room
+            if workspace.budgets and workspace.budgets.short(row):
+                continue  # others of its group may ask for less time
             group = groups[number]
             start = try_start(answers, row, group)
             if start is not None:
@@ -167,6 +171,8 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     charges = workspace.charges(group.payer, group.class_index, tasks)
     if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
         return None
+    if workspace.budgets and workspace.budgets.short(row):
+        return None
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return None
     candidates = answers.candidates(group)
@@ -187,6 +193,7 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
         request=request,
         tasks=tasks,
     )
+    workspace.budgets.take(row)
     return Start(
         pending.id.item(row),
         pending.generation.item(row),
@@ -235,6 +242,8 @@ def explain_waiting(
     notes.add_numbers(rows, of_group.of_row[groups.of_row[rows]])
     for array_rows, decision in array_blockers(world, answers.workspace):
         notes.add(array_rows, decision)
+    for poor, decision in answers.workspace.budgets.blockers():
+        notes.add(poor[waiting[poor]], decision)
     # Only a strict order and backfill leave a job that would fit; an outside filter may also have changed its mind.
     clear = rows[notes.is_clear[rows]]
     for queue_row in np.unique(world.pending_queue[clear]).tolist():

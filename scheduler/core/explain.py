@@ -104,7 +104,11 @@ def explain(
     row = snapshot.job_row(job_id)
     headline = plan.decision_of(job_id)
     found = [headline, *answers.blockers(answers.groups.of(row))]
-    for blockers in (own_blockers(answers.world), array_blockers(answers.world, answers.workspace)):
+    for blockers in (
+        own_blockers(answers.world),
+        array_blockers(answers.world, answers.workspace),
+        answers.workspace.budgets.blockers(),
+    ):
         found.extend(decision for rows, decision in blockers if row in rows)
     details = plan.details_of(job_id)
     return Explanation(
@@ -227,6 +231,7 @@ def _take_starts(answers: Answers, rows: Ints, starts: tuple[Start, ...]) -> Non
             request=group.question.request,
             tasks=group.shape.tasks,
         )
+        workspace.budgets.take(row)
 
 
 def _node_sentence(candidates: Candidates, group: Group, node: int, gate: str | None, slots: int) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from quotas.core.fairshare import NOTHING, flat_share
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import own_blockers
+from scheduler.core.budgets import demoted
 from scheduler.core.columns import Ints, rows_of
 from scheduler.core.plugins import Orders
 from scheduler.core.policy import Policy
@@ -37,6 +38,9 @@ def job_order(world: World, policy: Policy, outside: tuple[Orders, ...] = ()) ->
                 f"an order plugin gave {numbers.shape} numbers for {len(world.snapshot.pending)} jobs"
             )
         keys.append(np.unique(-np.nan_to_num(numbers), return_inverse=True)[1].astype(np.int64))
+    last = demoted(world.snapshot)
+    if last.any():
+        keys.append(last.astype(np.int64))
     keys.extend(ORDERS[policy.name](world, policy))
     keys.extend(_tie_breaker(world, name) for name in policy.tie_breakers)
     return _sorted_rows(keys, len(world.snapshot.pending))

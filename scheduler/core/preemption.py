@@ -472,6 +472,7 @@ def _limits_left(answers: Answers, wanted: Wanted) -> bool:
         and workspace.short_quota(charges) is None
         and (not request.per_task.extras or workspace.short_pool(request, tasks) is None)
         and not (bound and workspace.array_running.get(array, 0) >= bound)
+        and not workspace.budgets.short(wanted.row)
     )
 
 
@@ -503,6 +504,7 @@ def _take_place(answers: Answers, wanted: Wanted, chosen: Chosen) -> list[tuple[
 
 def _count(answers: Answers, wanted: Wanted, places: Sequence[tuple[int, list[int], int]]) -> None:
     workspace, group = answers.workspace, wanted.group
+    workspace.budgets.take(wanted.row)
     workspace.take_limits(
         queue_row=group.queue_row,
         array_id=int(answers.world.snapshot.pending.array_id[wanted.row]),

@@ -82,6 +82,8 @@ class ClusterRoom:
         bound = pending.array_max_running.item(row)
         if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
             return Outcome.BARRED  # others of its group may be in no array, or in one with room
+        if workspace.budgets and workspace.budgets.short(row):
+            return Outcome.BARRED  # others of its group may ask for less time
         group = answers.groups[number]
         charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
         if not self._within_limits(group, charges):
@@ -244,6 +246,7 @@ class ClusterRoom:
             request=group.question.request,
             tasks=len(seats),
         )
+        workspace.budgets.take(row)
 
     def _planned(self) -> Horizon:
         """Made when the first job needs it: in a cluster with room nobody does."""

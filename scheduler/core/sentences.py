@@ -162,6 +162,32 @@ def _queue_stopped(facts: Facts) -> str:
     return f"The queue {_text(facts, 'queue')} is paused{' ' + text if text else ''}."
 
 
+def _budget_amount(facts: Facts, name: str) -> str:
+    """`8 GPU-hours`, `3.5 core-hours`, `12.50` (of money)."""
+    count, resource = _number(facts, name), _text(facts, "resource")
+    if resource == "money_micros":
+        return f"{count / 1_000_000:,.2f}"
+    noun = "GPU-hours" if resource == "gpu_milli_seconds" else "core-hours"
+    hours = count / 3_600_000
+    text = f"{hours:,.0f}" if hours >= 100 or hours == int(hours) else f"{hours:,.2f}".rstrip("0").rstrip(".")
+    return f"{text or '0'} {noun}"
+
+
+def _budget_spent(facts: Facts) -> str:
+    return (
+        f"Needs {_budget_amount(facts, 'needs')} of the budget {_text(facts, 'budget')}; "
+        f"{_budget_amount(facts, 'left')} of {_budget_amount(facts, 'limit')} are left until "
+        f"{_time(facts, 'ends_ms')}. A shorter time limit needs less."
+    )
+
+
+def _exceeds_budget(facts: Facts) -> str:
+    return (
+        f"Needs {_budget_amount(facts, 'needs')}; the budget {_text(facts, 'budget')} has "
+        f"{_budget_amount(facts, 'limit')} in all. Ask for less time, or for a larger budget."
+    )
+
+
 def _quota_zero(facts: Facts) -> str:
     resource = {"gpu_millis": "GPU", "gpus": "GPU", "cpu_millis": "CPU", "memory_mib": "memory",
                 "storage_mib": "storage"}.get(_text(facts, "resource"), _text(facts, "resource"))  # fmt: skip
@@ -319,6 +345,8 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.HELD_BY_USER: lambda _: "Held by its owner until released.",
     ReasonCode.ACCOUNT_EXPIRED: lambda _: "Its account or project is closed.",
     ReasonCode.QUOTA_ZERO: _quota_zero,
+    ReasonCode.BUDGET_SPENT: _budget_spent,
+    ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
     ReasonCode.APPROVAL_PENDING: lambda _: "Waits for somebody to approve it.",
     ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as asked.",
     ReasonCode.DEPENDENCY: lambda _: "Waits for other jobs to end.",

@@ -245,6 +245,32 @@ class QuotaColumns(Columns):
     converge_ms: Ints = ints(default=0)  # from then on what is over the bound is stopped; 0 = never
 
 
+class SpentRule(IntEnum):
+    """What becomes of jobs once a budget is spent; the numbers are stored in recordings."""
+
+    WARN = 0
+    REFUSE = 1
+    DEMOTE = 2
+
+
+@dataclass(frozen=True, eq=False)
+class BudgetColumns(Columns):
+    """Periods of budgets that are or come: how much may be used from one moment until another."""
+
+    id: Ints = ints()
+    owner: tuple[str, ...] = objects(default="")  # "Autumn of project vision", for the sentence
+    resource: tuple[str, ...] = objects(default="gpu_milli_seconds")  # a key of quotas.core.budgets.COUNTED
+    amount: Ints = ints()
+    used: Ints = ints(default=0)  # set aside and charged
+    starts_ms: Ints = ints()
+    ends_ms: Ints = ints()
+    on_spent: Ints = ints(default=1)  # a SpentRule
+    project_ids: tuple[tuple[int, ...], ...] = objects(default=())  # who counts on it
+    open_seconds: Ints = ints(default=3600)  # set aside for a job without any time limit
+    #: (resource, GPU model or "", micros an hour), for budgets of money.
+    prices: tuple[tuple[tuple[str, str, int], ...], ...] = objects(default=())
+
+
 @dataclass(frozen=True, eq=False)
 class PoolColumns(Columns):
     """Countable things of the whole cluster: licences, bandwidth (a job's `extras` take from them)."""
@@ -276,6 +302,7 @@ class Snapshot:
     quotas: QuotaColumns = field(default_factory=QuotaColumns)
     pools: PoolColumns = field(default_factory=PoolColumns)
     shares: ShareColumns = field(default_factory=ShareColumns)
+    budgets: BudgetColumns = field(default_factory=BudgetColumns)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -296,6 +323,7 @@ class Snapshot:
         quotas: QuotaColumns | None = None,
         pools: PoolColumns | None = None,
         shares: ShareColumns | None = None,
+        budgets: BudgetColumns | None = None,
     ) -> Snapshot:
         """Sort every group, renumber the classes and check every reference.
 
@@ -322,6 +350,7 @@ class Snapshot:
             quotas=(quotas or QuotaColumns()).sorted_by_key(),
             pools=(pools or PoolColumns()).sorted_by_key(),
             shares=(shares or ShareColumns()).sorted_by_key(),
+            budgets=(budgets or BudgetColumns()).sorted_by_key(),
         )
         snapshot.check_references()
         return snapshot

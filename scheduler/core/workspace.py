@@ -14,6 +14,7 @@ import numpy.typing as npt
 from quotas.core.gpu_models import model_matches
 from quotas.core.limits import LimitTree, charge
 from quotas.core.resources import GPU_MILLIS, Resources
+from scheduler.core.budgets import Budgets
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.company import Neighbours
@@ -152,6 +153,8 @@ class Workspace:
             self.array_running[array_id] = self.array_running.get(array_id, 0) + 1
         self._pool_row = {name: row for row, name in enumerate(snapshot.pools.name)}
         self.payer_lines = world.paths.lines
+        #: What is left of budgets; false where none could refuse anything.
+        self.budgets = Budgets(snapshot)
         #: Whether any line counts one GPU model only.
         self.has_model_lines = any(quotas.gpu_model)
         self._charges: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
@@ -408,7 +411,9 @@ class Workspace:
     @contextmanager
     def trial(self) -> Iterator[Trial]:
         """Try something: unless `keep()` is called, everything is as before on leaving."""
-        counts = (self.quota_used, self.limits.kept, self.queue_running, self.pool_used)
+        counts = (
+            self.quota_used, self.limits.kept, self.queue_running, self.pool_used, self.budgets.left,
+        )  # fmt: skip
         saved_counts = [list(count) for count in counts]
         saved_arrays = dict(self.array_running)
         saved_neighbours = self.neighbours.copy() if self.neighbours is not None else None

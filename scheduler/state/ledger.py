@@ -50,7 +50,7 @@ def books(budget_rows: Rows, price_rows: Rows, period_rows: Rows = []) -> Books:
     budgets: defaultdict[int, list[BudgetTerms]] = defaultdict(list)
     for project_id, budget_id, resource, period, from_s, until_s, *_ in budget_rows:
         budgets[project_id].append(BudgetTerms(budget_id, resource, Period(period), from_s, until_s))
-    periods = frozenset((budget_id, from_s) for _, budget_id, from_s in period_rows)
+    periods = frozenset((budget_id, from_s) for _, budget_id, from_s, *_ in period_rows)
     return Books(budgets, [Price(*row) for row in price_rows], periods)
 
 

@@ -293,8 +293,16 @@ ORDER BY 1, 2
 
 #: Their periods that are not over; locked by whoever is going to move them.
 PERIODS: Final = f"""{_THESE_PROJECTS}
-SELECT period.id, period.budget_id, floor(extract(epoch FROM period.starts_at))::bigint
-FROM quotas_budgetperiod period
+SELECT period.id, period.budget_id, floor(extract(epoch FROM period.starts_at))::bigint,
+    budget.name || ' of ' || coalesce('project ' || project.slug, organization.name),
+    budget.resource, period.amount, period.held + period.charged,
+    floor(extract(epoch FROM period.starts_at))::bigint * 1000,
+    floor(extract(epoch FROM period.ends_at))::bigint * 1000, budget.on_spent,
+    ARRAY(SELECT DISTINCT path.project_id FROM path WHERE budget.project_id = path.project_id
+        OR budget.organization_id = path.organization_id ORDER BY 1)
+FROM quotas_budgetperiod period JOIN quotas_budget budget ON budget.id = period.budget_id
+    LEFT JOIN accounts_project project ON project.id = budget.project_id
+    LEFT JOIN accounts_organization organization ON organization.id = budget.organization_id
 WHERE period.ends_at > statement_timestamp() AND period.budget_id IN (
     SELECT budget.id FROM quotas_budget budget JOIN path
         ON budget.project_id = path.project_id OR budget.organization_id = path.organization_id)

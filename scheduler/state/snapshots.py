@@ -33,6 +33,7 @@ from scheduler.core.columns import Bools, Ints
 from scheduler.core.policy import Policy, options_of
 from scheduler.core.snapshot import (
     AllocationColumns,
+    BudgetColumns,
     DeviceColumns,
     JobGate,
     NodeColumns,
@@ -44,6 +45,7 @@ from scheduler.core.snapshot import (
     ReservationColumns,
     RunningColumns,
     Snapshot,
+    SpentRule,
 )
 from scheduler.core.standing import Preemption
 from scheduler.state import ledger, queries, sharing
@@ -117,8 +119,11 @@ def load_snapshot(
         projects, *rows, shape = select_together(
             (queries.PROJECTS, [int_array(met)]),
             *lines_statements(met, people, bounded=queries.BOUNDED),
+            (queries.PERIODS.format(lock=""), [int_array(met)]),
+            (queries.PRICES, []),
             (queries.SHARE_SHAPE, []),
         )
+        *rows, periods, prices = rows
         lines = lines_of(rows, projects)
         policy = policy_of(cluster)
         quotas = lines.columns()
@@ -144,6 +149,7 @@ def load_snapshot(
         quotas=quotas,
         pools=_pools(nodes, held),
         shares=shares,
+        budgets=budget_columns(periods, prices, now_ms=cluster.now_ms),
     )
     return Loaded(cluster_id, cluster.backend, snapshot, policy, told)
 
@@ -225,6 +231,7 @@ def load_for_apply(
         projects=project_columns(projects, lines, bounded, _pairs(pending, running)),
         quotas=bounded,
         pools=_pools(everywhere, held),
+        budgets=budget_columns(periods, prices, now_ms=cluster.now_ms),
     )
     return Locked(snapshot, lines, ledger.books(budgets, prices, periods))
 
@@ -568,6 +575,29 @@ def _pools(nodes: Rows, held: Rows) -> PoolColumns:
 
 
 # ------------------------------------------------------------------ queues and quotas
+
+
+_RULES: Final = {"refuse": SpentRule.REFUSE, "demote": SpentRule.DEMOTE}
+
+
+def budget_columns(periods: Rows, prices: Rows, *, now_ms: int) -> BudgetColumns:
+    """The periods whose budgets refuse or demote; what only warns is not the planner's."""
+    now_s = now_ms // 1000
+    valid = tuple(
+        (resource, model, micros)
+        for resource, micros, from_s, until_s, model in prices
+        if from_s <= now_s and (until_s is None or now_s < until_s)
+    )
+    return BudgetColumns.from_rows(
+        (
+            (
+                id_, owner, resource, amount, used, starts_ms, ends_ms, int(_RULES[rule]), tuple(project_ids),
+                settings.LEDGER_OPEN_HOLD_SECONDS, valid if resource == "money_micros" else (),
+            )
+            for id_, _, _, owner, resource, amount, used, starts_ms, ends_ms, rule, project_ids in periods
+            if rule in _RULES
+        )
+    )  # fmt: skip
 
 
 def queue_columns(rows: Rows, cluster: ClusterRow) -> QueueColumns:
