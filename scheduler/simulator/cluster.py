@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quotas.core.share_tree import ShareTree
 from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.virtual import VirtualCluster, moments_of
 from scheduler.simulator.fragments import Fragments
+from scheduler.simulator.memory import ShareMemory
 
 #: Told how many jobs have ended, now and then.
 Progress = Callable[[int], None]
@@ -31,6 +33,8 @@ class ClusterWorkload:
     run_ms: Ints  # of each pending row
     amounts: Ints  # what each holds, in thousandths of GPUs (or of processors where there are no GPUs)
     capacity: int
+    #: Who belongs where and with what weight, for policies of fair share; without it the projects stand alone.
+    tree: ShareTree | None = None
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -71,6 +75,7 @@ def simulate(
     order = np.lexsort((pending.id, pending.submitted_ms))
     arrivals = [(int(pending.submitted_ms[row]), row) for row in order.tolist()]
     world = VirtualCluster.at_first(snapshot, restarts=policy.preemption.enabled)
+    memory = ShareMemory(snapshot, policy, workload.tree)
     fragments = Fragments(snapshot)
     run_ms, gpus = workload.run_ms.tolist(), workload.amounts.tolist()
     ends: list[tuple[int, int, int]] = []  # (end, turn of its start, job id)
@@ -119,6 +124,7 @@ def simulate(
                 _, started_turn, number = heapq.heappop(ends)
                 if live.get(number) != started_turn:
                     continue  # it was stopped before
+                memory.end(number, now_ms)
                 again = world.end(number)
                 if again is None:
                     ended += 1
@@ -134,15 +140,17 @@ def simulate(
         if each_event:
             for number in list(world.running):
                 if 0 < world.expected_end_ms(number) <= now_ms:
+                    memory.end(number, now_ms)
                     world.end(number)
         if not waiting:
             continue
-        plan = plan_cycle(world.picture(now_ms, np.array(waiting, dtype=np.int64)), policy)
+        plan = plan_cycle(memory.onto(world.picture(now_ms, np.array(waiting, dtype=np.int64))), policy)
         cycles += 1
         world.follow(plan, now_ms)
         for start in plan.starts:
             place = world.row_of[start.job_id]
             started[place] = now_ms
+            memory.start(start, int(world.jobs.user_id[place]), now_ms)
             live[start.job_id] = turn
             heapq.heappush(ends, (now_ms + run_ms[place], turn, start.job_id))
             turn += 1
