@@ -17,5 +17,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include("scheduler.api.urls")),
     path("", include("accounts.web.urls")),
+    path("", include("quotas.web.urls")),
     path("", include("scheduler.web.urls")),
 ]

@@ -6,6 +6,7 @@ from django.urls import path
 
 from quotas.api.budgets import BudgetsView, BudgetView
 from quotas.api.ledger import LedgerView, UsageView
+from quotas.api.shares import SharesView, ShareView
 from quotas.api.views import QuotaSyncView, QuotaView
 
 urlpatterns = [
@@ -13,6 +14,8 @@ urlpatterns = [
     path("quotas/usage", UsageView.as_view(), name="api-usage"),
     path("quotas/budgets", BudgetsView.as_view(), name="api-budgets"),
     path("quotas/budgets/<int:budget_id>", BudgetView.as_view(), name="api-budget"),
+    path("shares", SharesView.as_view(), name="api-shares"),
+    path("shares/<str:kind>/<int:number>", ShareView.as_view(), name="api-share"),
     path("queues/quota/<str:project_id>", QuotaView.as_view(), name="api-quota"),
     path("queues/quota/<str:project_id>/sync", QuotaSyncView.as_view(), name="api-quota-sync"),
 ]

@@ -11,7 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
+from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Organization, Project, User
 from accounts.models.project import SHARE_RANGE
 from accounts.services import audit
@@ -124,7 +124,7 @@ def _recount(decay: Decay) -> int:
 
 Subject = Organization | Project | Membership
 #: What may be changed of each kind.
-_EDITABLE: Final = {
+EDITABLE: Final = {
     Organization: ("share_weight", "share_soft_percent", "share_hard_percent"),
     Project: ("share_weight", "share_soft_percent", "share_hard_percent"),
     Membership: ("share_weight",),
@@ -145,13 +145,12 @@ def set_share(
     Operators change those of organizations and projects, leads also the weights of their own members. Raises
     Conflict (412) with the present values when somebody has changed them since they were seen.
     """
-    if not permissions.may(by, "operate"):
-        permissions.require(by, "manage" if isinstance(subject, Membership) else "operate", _thing(subject))
+    _require(by, subject)
     kind = type(subject)
     reason = reason.strip()
     _check(kind, changes, reason)
     row = kind.objects.select_for_update(no_key=True, of=("self",)).get(pk=subject.pk)
-    now = {name: getattr(row, name) for name in _EDITABLE[kind]}
+    now = {name: getattr(row, name) for name in EDITABLE[kind]}
     stale = {name: value for name, value in now.items() if seen and name in seen and seen[name] != value}
     if stale:
         raise Conflict(
@@ -180,6 +179,33 @@ def set_share(
     return row
 
 
+_KINDS: Final[dict[str, type[Subject]]] = {
+    "organization": Organization,
+    "project": Project,
+    "member": Membership,
+}
+
+
+def share_subject(user: User, kind: str, number: int) -> Subject:
+    """What `ShareLine.edit` names, for somebody who may edit it; raises NotFound for all others."""
+    model = _KINDS.get(kind)
+    row = None
+    if model is not None:
+        rows = model.objects.select_related("project", "user") if model is Membership else model.objects.all()
+        row = rows.filter(pk=number).first()
+    if row is None or not (isinstance(row, Organization) or permissions.may(user, "view", _thing(row))):
+        raise NotFound(
+            f"There is no such {kind[:20]}, or you may not see it.", way_out="Look at the tree of shares."
+        )
+    _require(user, row)
+    return row
+
+
+def _require(user: User, subject: Subject) -> None:
+    if not permissions.may(user, "operate"):
+        permissions.require(user, "manage" if isinstance(subject, Membership) else "operate", _thing(subject))
+
+
 def _thing(subject: Subject) -> Any:
     return subject.project if isinstance(subject, Membership) else subject
 
@@ -195,7 +221,7 @@ def _check(kind: type[Subject], changes: Mapping[str, int | None], reason: str) 
     if not changes:
         problems.append(FieldProblem("", "Name the weight or a limit to change.", "required"))
     for name, value in changes.items():
-        if name not in _EDITABLE[kind]:
+        if name not in EDITABLE[kind]:
             problems.append(FieldProblem(name, f"A {kind._meta.verbose_name} has no {name[:40]!r}."))
         elif name == "share_weight":
             if type(value) is not int or not SHARE_RANGE[0] <= value <= SHARE_RANGE[1]:
