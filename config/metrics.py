@@ -23,6 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 import accounts.metrics
+import quotas.metrics
 from config.health import is_loopback
 from scheduler.metrics import collect
 
@@ -59,6 +60,7 @@ class PortalCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from collect()
         yield from accounts.metrics.collect()
+        yield from quotas.metrics.collect()
 
     def describe(self) -> Iterable[Metric]:
         return []  # registering must not query

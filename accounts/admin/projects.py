@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
 from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
 from unfold.decorators import display
 
 from accounts.admin.base import FactsInline, ReasonedForm, ServiceAdmin
@@ -15,11 +17,21 @@ from accounts.models import Membership, Organization, Project
 from accounts.services import projects as services
 
 
+def share_link(kind: str) -> Callable[[Any], str]:
+    """The weight, as a link to the form that changes it: with a reason, and where the tree can be seen."""
+
+    @display(description="Share weight", ordering="share_weight")
+    def share(thing: Any) -> str:
+        return format_html('<a href="/shares/{}/{}/">{}</a>', kind, thing.pk, thing.share_weight)
+
+    return share
+
+
 @admin.register(Organization)
 class OrganizationAdmin(ServiceAdmin):
     edit_verb = "administer"
     form = ReasonedForm
-    list_display = ("name", "slug", "parent", "project_count")
+    list_display = ("name", "slug", "parent", "project_count", share_link("organization"))
     list_select_related = ("parent",)
     search_fields = ("name", "slug")
     prepopulated_fields = {"slug": ("name",)}
@@ -71,7 +83,7 @@ class ProjectAdmin(ServiceAdmin):
 
     edit_verb = "administer"
     form = ReasonedForm
-    list_display = ("name", "slug", "organization", "state", "member_count", "created_at")
+    list_display = ("name", "slug", "organization", "state", "member_count", share_link("project"), "created_at")
     list_select_related = ("organization",)
     list_filter = ("active", "organization")
     search_fields = ("name", "slug", "organization__name")
@@ -127,7 +139,7 @@ class ProjectAdmin(ServiceAdmin):
 class MembershipAdmin(ServiceAdmin):
     edit_verb = "administer"
     form = ReasonedForm
-    list_display = ("user", "project", "role", "expires_at", "created_at")
+    list_display = ("user", "project", "role", share_link("member"), "expires_at", "created_at")
     list_select_related = ("user", "project")
     list_filter = ("role", "project")
     search_fields = ("user__username", "project__name", "project__slug")

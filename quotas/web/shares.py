@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from django import forms
@@ -21,17 +21,19 @@ from quotas.services.shares import EDITABLE, Subject, set_share, share_subject
 from quotas.sharing import share_rules
 from quotas.standing import ShareLine, standing
 
-#: The dumbbell is drawn from 0 to this many times what the longest of its siblings reaches.
-_WIDTH: Final = 200.0
+#: The dumbbells are drawn on 400 by 14, with room for half a dot at either end.
+_EDGE: Final = 6.0
+_WIDTH: Final = 388.0
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A line with where its two dots stand, in hundredths of the drawing."""
+    """A line with where its two dots stand in the drawing, and whom the reader would know it by."""
 
     line: ShareLine
     share_at: float
     used_at: float
+    project: str = ""
 
     @property
     def left(self) -> float:
@@ -76,18 +78,30 @@ def index(request: HttpRequest) -> HttpResponse:
     found = standing(user, decay=form.decay())
     longest = max((max(line.share, line.ratio) for line in found.lines), default=0) or 1
     drawn = [
-        Drawn(line, 5 + 190 * line.share / longest, 5 + 190 * line.ratio / longest) for line in found.lines
+        Drawn(line, _EDGE + _WIDTH * line.share / longest, _EDGE + _WIDTH * line.ratio / longest)
+        for line in found.lines
     ]
     context = {
         "standing": found,
         "rows": drawn,
-        "mine": [row for row in drawn if row.line.mine and row.line.kind != "organization"],
+        "mine": _mine(drawn),
         "form": form,
         "modes": MODES,
         "half_life": f"{found.decay.half_life_seconds / 3600:g}",
         "window": f"{found.decay.window_seconds / 86_400:g}",
     }
     return render(request, "quotas/shares.html", context)
+
+
+def _mine(drawn: list[Drawn]) -> list[Drawn]:
+    """The reader's own lines: their projects, and themselves in each."""
+    found, project = [], ""
+    for row in drawn:
+        if row.line.kind == "project":
+            project = row.line.name
+        if row.line.mine and row.line.kind != "organization":
+            found.append(replace(row, project=project))
+    return found
 
 
 @require_http_methods(["GET", "POST"])
