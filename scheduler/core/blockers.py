@@ -368,6 +368,8 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
         return decide(
             ReasonCode.INVALID_SPEC, kind="total", resource=short[0], needs=short[1], total=short[3]
         )
+    if shape.tasks == 1 and candidates.suitable.any():
+        return None
     slots, allowed = candidates.capacity
     if not allowed.any():
         return _no_matching_node(candidates, rules)
@@ -410,7 +412,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     counts = gate_counts(candidates)
     suitable = candidates.suitable
     opened = candidates.passing() & suitable
-    for name, keep in candidates.gates_now():
+    for name, keep in candidates.gates_now() if candidates.asks_outside else ():
         if name not in candidates.facts and name not in candidates.rooms:
             opened &= keep  # an outside gate
 
@@ -423,13 +425,14 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     if company is not None:
         return _with_gates(ReasonCode.JOB_AFFINITY, company, world, counts)
 
-    if not (suitable & world.is_up).any():
+    if not (suitable if world.all_up else suitable & world.is_up).any():
         silent = int(suitable.sum())
         return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, world, counts)
 
-    rooms = list(_frees(question, workspace, rules))
+    rooms = list(_frees(candidates))
+    rows = np.flatnonzero(opened)
     for name, column, need in rooms:
-        free = int(np.maximum(column[opened], 0).sum())
+        free = int(np.maximum(column[rows], 0).sum())
         if need * shape.tasks > free:
             facts = _resource_facts(
                 candidates, name, needs=need * shape.tasks, free=free, opened=opened, suitable=suitable
@@ -441,25 +444,25 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
             # Enough in all, but nowhere near enough to each other.
             facts = {"pack": shape.pack, "resource": "tasks", **_nearest(slots, shape, world)}
             return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, facts, world, counts)
-    if rooms and opened.any():
+    if rooms and len(rows):
         # Enough in all, but in pieces: name the resource that splits worst, the first among equals.
         fitting = [
-            (int((column[opened] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)
+            (int((column[rows] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)
         ]
         name, column, need = rooms[min(fitting)[1]]
         facts = {
             "resource": name,
             "needs": need * shape.tasks,
             "per_task": need,
-            "free": int(np.maximum(column[opened], 0).sum()),
-            "largest": int(column[opened].max()),
+            "free": int(np.maximum(column[rows], 0).sum()),
+            "largest": int(column[rows].max()),
         }
         return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, facts, world, counts)
     # Nothing is measured, or every node is closed: say how many nodes are, the counts say why.
     facts = {
         "resource": "nodes",
         "needs": max(shape.nodes, 1),
-        "free": int(opened.sum()),
+        "free": len(rows),
         "total": int(suitable.sum()),
     }
     return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, world, counts)
@@ -563,13 +566,13 @@ def _resource_facts(
     facts["total"] = int(total[suitable].sum())
     ending, on_node = world.ending
     for count in (_FIRST_ENDS, len(ending)):  # the first ends are mostly enough
-        rows = ending[:count][opened[on_node[:count]]]
-        running = np.cumsum(amounts[rows])
-        last = int(np.searchsorted(running, needs - free))
+        rows = ending[:count][opened.take(on_node[:count])]
+        running = amounts[rows].cumsum()
+        last = int(running.searchsorted(needs - free))
         if last < len(rows) or count >= len(ending):
             break
     if len(rows) and running[-1]:
-        last = min(last, int(np.searchsorted(running, running[-1])))  # all that ends is not enough
+        last = min(last, int(running.searchsorted(running[-1])))  # all that ends is not enough
         facts["ending"] = int(running[last])
         facts["ending_by_ms"] = max(int(world.allocation_end_ms[rows[last]]), world.snapshot.now_ms)
     return facts
@@ -588,19 +591,18 @@ def _held(question: Question, world: World, name: str) -> tuple[Ints, Ints]:
     return getattr(nodes, name), getattr(allocations, name)
 
 
-def _frees(question: Question, workspace: Workspace, rules: Rules) -> Iterator[tuple[str, Ints, int]]:
+def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:
     """Every measured resource: what each node has free, and what a task needs."""
-    world, request = workspace.world, question.request
-    for gate in rules.gates:
-        if isinstance(gate, RoomGate) and (headroom := gate.free(question, workspace)) is not None:
-            column, need = headroom
-            if gate.name == "gpus" and request.shares_gpu:
-                usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
-                column = np.zeros(world.node_count, dtype=np.int64)
-                np.add.at(column, world.device_node[usable], GPU_MILLIS - workspace.device_used[usable])
-                yield "gpu_millis", column, need
-            else:
-                yield gate.name, column, need
+    request, workspace = candidates.question.request, candidates.workspace
+    world = workspace.world
+    for name, (column, need) in candidates.rooms.items():
+        if name == "gpus" and request.shares_gpu:
+            usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
+            shares = np.zeros(world.node_count, dtype=np.int64)
+            np.add.at(shares, world.device_node[usable], GPU_MILLIS - workspace.device_used[usable])
+            yield "gpu_millis", shares, need
+        else:
+            yield name, column, need
 
 
 def _capacities(question: Question, world: World, rules: Rules) -> list[tuple[str, Ints, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def _conflict_of(
     if tasks != shape.tasks and not shape.tasks < tasks <= shape.most:
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
     if tasks > shape.tasks:
-        group = replace(group, shape=shape.sized(tasks))
+        group = group._replace(shape=shape.sized(tasks))
     limits = [answers.queue(group.queue_row), *answers.quota(group), answers.pool(group)]
     for limit in limits:
         if limit is not None:

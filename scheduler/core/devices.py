@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -53,7 +54,7 @@ def lowest(bits: int, count: int) -> list[int]:
     return found
 
 
-def pick_whole(idle: int, domains: tuple[int, ...], wanted: int) -> list[int]:
+def pick_whole(idle: int, domains: Sequence[int], wanted: int) -> list[int]:
     """So many idle devices of a node: from the NUMA domain that they fill best, else from as few as can be.
 
     Ties go to the domain with the lowest device.

@@ -109,13 +109,11 @@ def _state(_: Question, world: World) -> Bools | None:
 
 
 def _cordoned(_: Question, world: World) -> Bools | None:
-    cordoned = world.snapshot.nodes.cordoned
-    return ~cordoned if cordoned.any() else None
+    return world.not_cordoned
 
 
 def _draining(_: Question, world: World) -> Bools | None:
-    draining = world.snapshot.nodes.draining
-    return ~draining if draining.any() else None
+    return world.not_draining
 
 
 def _partition(question: Question, world: World) -> Bools | None:
@@ -132,10 +130,8 @@ def _partition(question: Question, world: World) -> Bools | None:
 def _labels(question: Question, world: World) -> Bools | None:
     if not question.request.node_selector:
         return None
-    mask = np.ones(world.node_count, dtype=np.bool_)
-    for key, value in question.request.node_selector:
-        mask &= world.labelled(key, value)
-    return mask
+    masks = [world.labelled(key, value) for key, value in question.request.node_selector]
+    return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
 
 
 def _taints(question: Question, world: World) -> Bools | None:
@@ -169,7 +165,7 @@ def _gpu_model(question: Question, world: World) -> Bools | None:
 def _gpu_health(question: Question, world: World) -> Bools | None:
     """Turns away only nodes that have the devices but not in working order."""
     request = question.request
-    if not request.per_task.gpus or world.device_healthy.all():
+    if not request.per_task.gpus or world.all_healthy:
         return None
     fitting = world.gpu_matches(request.gpu_model, request.gpu_memory_mib)
     have, work = world.per_node(fitting), world.per_node(fitting & world.device_healthy)
@@ -282,6 +278,23 @@ def capacity_slots(question: Question, world: World, gates: tuple[NodeFilter, ..
                     count = headroom[0] * (GPU_MILLIS // question.request.per_task.gpu_millis)
                 np.minimum(slots, count, out=slots)
     return slots, allowed
+
+
+def fits_empty(
+    question: Question, world: World, gates: tuple[NodeFilter, ...], facts: Mapping[str, Bools]
+) -> Bools:
+    """Where `capacity_slots` has a slot; `facts` are the masks of gates that are known already."""
+    fits: Bools | None = None
+    for gate in gates:
+        mask: Bools | None = None
+        if isinstance(gate, FactGate) and gate.permanent:
+            mask = facts.get(gate.name)
+        elif isinstance(gate, RoomGate):
+            headroom = gate.capacity(question, world)
+            mask = None if headroom is None else world.reaches(*headroom)
+        if mask is not None:
+            fits = mask if fits is None else fits & mask
+    return np.ones(world.node_count, dtype=np.bool_) if fits is None else fits
 
 
 def _is_share(gate: RoomGate, question: Question) -> bool:

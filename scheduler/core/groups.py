@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from scheduler.core.spread import Spread
 from scheduler.core.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """What the jobs of one group have in common: all that decides about them but their own gates."""
 
     pair: int  # the number of its (question, shape)
@@ -28,6 +27,20 @@ class Group:
     queue_row: int
     project_row: int
     payer: int  # who is charged (`Paths`)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Of each group, what a `Group` is made of when somebody asks for it."""
+
+    row: list[int]
+    pair: list[int]
+    question: list[int]
+    class_index: list[int]
+    queue_row: list[int]
+    project_row: list[int]
+    payer: list[int]
+    shape: list[tuple[int, ...]]
 
 
 class Groups:
@@ -59,7 +72,25 @@ class Groups:
         self.queue_row: Ints = world.pending_queue[first]
         self.project_row: Ints = world.pending_project[first]
         self.payer: Ints = world.paths.pending[first]
-        self._question_number: Ints = question[first]
+        self._facts = _Facts(
+            row=first.tolist(),
+            pair=self.pair.tolist(),
+            question=question[first].tolist(),
+            class_index=pending.class_index[first].tolist(),
+            queue_row=self.queue_row.tolist(),
+            project_row=self.project_row.tolist(),
+            payer=self.payer.tolist(),
+            shape=list(
+                zip(
+                    *(
+                        column[first].tolist()
+                        for column in (pending.tasks, pending.nodes, pending.tasks_per_node,
+                                       pending.most_tasks, pending.pack)
+                    ),
+                    strict=True,
+                )
+            ),
+        )  # fmt: skip
         self._questions: dict[int, Question] = {}
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._made: dict[int, Group] = {}
@@ -78,43 +109,35 @@ class Groups:
         return self[self.of_row.item(row)]
 
     def _describe(self, number: int) -> Group:
-        pending = self._world.snapshot.pending
-        row, question_number = int(self.first_row[number]), int(self._question_number[number])
-        class_index = int(pending.class_index[row])
-        queue_row = int(self.queue_row[number])
-        if question_number not in self._questions:
-            self._questions[question_number] = Question(
+        facts = self._facts
+        row, question_number, class_index, queue_row = (
+            column[number] for column in (facts.row, facts.question, facts.class_index, facts.queue_row)
+        )
+        question = self._questions.get(question_number)
+        if question is None:
+            question = self._questions[question_number] = Question(
                 request=self._world.snapshot.classes[class_index],
                 queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
                 reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
                 who=int(self._world.company.pending[row]),
             )
-        columns = (
-            pending.tasks,
-            pending.nodes,
-            pending.tasks_per_node,
-            pending.most_tasks,
-            pending.pack,
-        )
-        numbers = tuple(int(column[row]) for column in columns)
         request = self._world.snapshot.classes[class_index]
-        key = (*numbers, request.task_term)
-        if key not in self._shapes:
-            tasks, nodes, each, most, pack = numbers
+        key = (*facts.shape[number], request.task_term)
+        shape = self._shapes.get(key)
+        if shape is None:
+            tasks, nodes, each, most, pack = facts.shape[number]
             spread = spread_of(self._world, request, max(tasks, most))
-            self._shapes[key] = Shape(
-                tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST, spread=spread
-            )
-        shape = self._shapes[key]
+            shape = Shape(tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST, spread=spread)
+            self._shapes[key] = shape
         return Group(
-            pair=int(self.pair[number]),
-            question_number=question_number,
-            question=self._questions[question_number],
-            shape=shape,
-            class_index=class_index,
-            queue_row=queue_row,
-            project_row=int(self.project_row[number]),
-            payer=int(self.payer[number]),
+            facts.pair[number],
+            question_number,
+            question,
+            shape,
+            class_index,
+            queue_row,
+            facts.project_row[number],
+            facts.payer[number],
         )
 
 

@@ -21,6 +21,7 @@ from scheduler.core.feasibility import (
     Question,
     RoomGate,
     capacity_slots,
+    fits_empty,
     task_slots,
 )
 from scheduler.core.plan import Placement
@@ -164,10 +165,18 @@ class Candidates:
     def passing(self, *, without: str = "") -> Bools:
         """Nodes that every gate on facts lets through, one of them left out."""
         keep = np.ones(self.workspace.world.node_count, dtype=np.bool_)
-        for name, mask in self.facts.items():
-            if name != without:
-                keep &= mask
+        if without in self.facts:
+            for name, mask in self.facts.items():
+                if name != without:
+                    keep &= mask
+        elif self._closed is not None:
+            keep ^= self._closed
         return keep
+
+    @property
+    def asks_outside(self) -> bool:
+        """Whether a gate is asked that neither a fact nor an amount answers: other jobs, or a plugin."""
+        return bool(self._outside_gates) or self._jobs is not None
 
     def gates_now(self) -> Iterator[tuple[str, Bools]]:
         """Every gate that may turn a node away, in order, with the nodes it lets through as of now."""
@@ -176,7 +185,7 @@ class Candidates:
                 yield gate.name, self.facts[gate.name]
             elif gate.name in self.rooms:
                 column, need = self.rooms[gate.name]
-                yield gate.name, column >= need
+                yield gate.name, self.workspace.reaches(column, need)
             elif isinstance(gate, JobsGate) and self._jobs is None:
                 continue
             elif not isinstance(gate, FactGate | RoomGate):
@@ -236,7 +245,7 @@ class Candidates:
     @cached_property
     def suitable(self) -> Bools:
         """Nodes that could take one task were they empty and open."""
-        return self.capacity[0] > 0
+        return fits_empty(self.question, self.workspace.world, self.rules.gates, self.facts)
 
     @cached_property
     def capacity(self) -> tuple[Ints, Bools]:

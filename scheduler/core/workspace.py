@@ -103,6 +103,7 @@ class Workspace:
         self._idle: list[int] = world.bits_of(self.device_used == 0)
         self._shared: list[int] = world.bits_of((self.device_used != 0) & (self.device_used < GPU_MILLIS))
         self._views: dict[int, tuple[_View, ...]] = {}  # by kind of node
+        self._kind = [-1] * world.node_count
 
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)
@@ -128,6 +129,8 @@ class Workspace:
 
         self.log: Ints = np.zeros(1024, dtype=np.int64)
         self.log_length = 0
+        self._reaching: dict[tuple[int, int], tuple[Ints, Bools]] = {}
+        self._reaching_at = 0
         #: The nodes touched in each open trial, as they were before it.
         self._trials: list[dict[int, _Before]] = []
 
@@ -267,6 +270,17 @@ class Workspace:
         models = self.world.models_of(request.gpu_model, request.gpu_memory_mib)
         return bool(models) and all(model_matches(model, have) for have in models)
 
+    def reaches(self, column: Ints, need: int) -> Bools:
+        """Where a live column is at least so much, as of now; of equal needs the same answer."""
+        if self._reaching_at != self.log_length:
+            self._reaching.clear()
+            self._reaching_at = self.log_length
+        key = (id(column), need)
+        known = self._reaching.get(key)
+        if known is None:
+            known = self._reaching[key] = column, column >= need
+        return known[1]
+
     def short_quota(self, charges: tuple[tuple[int, int], ...]) -> tuple[int, int] | None:
         """The first line without room for its amount."""
         return self.limits.short(charges)
@@ -304,7 +318,8 @@ class Workspace:
                     fullest, most = device, used[device]
                 bits ^= low
             return [fullest]
-        picked = pick_whole(bits & self._idle[row], self.world.domain_bits[row], wanted)
+        domains = [masks[row] for masks in self.world.domain_bits]
+        picked = pick_whole(bits & self._idle[row], domains, wanted)
         return [first + place for place in picked] if first else picked
 
     def numa_of(self, devices: list[int]) -> int:
@@ -494,7 +509,7 @@ class Workspace:
         if self._plain_room is not None:
             self._plain_room[row] = packed
         idle, shared = self._idle[row], self._shared[row]
-        views = self._views.get(self.world.device_kind[row])
+        views = self._views.get(self._kind[row])
         for view in self._views_of(row) if views is None else views:
             here = idle & view.bits
             whole, partial = here.bit_count(), 0
@@ -547,8 +562,13 @@ class Workspace:
 
     def _views_of(self, row: int) -> tuple[_View, ...]:
         """What to keep up to date about the devices of nodes like this one; nothing of what none of them meets."""
+        if self._kind[row] < 0:
+            self._kind[row] = self.world.kind_of(row)
+            known = self._views.get(self._kind[row])
+            if known is not None:
+                return known
         views: dict[int, _View] = {}
-        domains = self.world.domain_bits[row]
+        domains = [masks[row] for masks in self.world.domain_bits]
         for key, features in self._features.items():
             bits = features.bits[row]
             if bits:
@@ -560,7 +580,7 @@ class Workspace:
                     room = self._rooms.get((*key, shares))
                     if room is not None:
                         columns.append(room.column)
-        self._views[self.world.device_kind[row]] = tuple(views.values())
+        self._views[self._kind[row]] = tuple(views.values())
         return tuple(views.values())
 
 

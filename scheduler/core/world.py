@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -31,7 +31,8 @@ class World:
         nodes, devices = snapshot.nodes, snapshot.devices
         self.snapshot = snapshot
         self.node_count = len(nodes)
-        self.is_up: Bools = np.array([state == NodeState.UP for state in nodes.state], dtype=np.bool_)
+        up = NodeState.UP
+        self.is_up: Bools = np.array([state == up for state in nodes.state], dtype=np.bool_)
 
         self.all_up = bool(self.is_up.all())
 
@@ -54,15 +55,17 @@ class World:
         self._repelled: dict[tuple[tuple[Toleration, ...], bool], Bools | None] = {}
         self._gpu_counts: dict[tuple[str, int], Ints] = {}
         self._gpus_held: dict[tuple[str, int], Ints] = {}
+        self._kinds: dict[bytes, int] = {}
         self._domains: dict[str, Ints] = {}
         self._labelled: dict[tuple[str, str], Bools] = {}
+        self._reaching: dict[tuple[int, int], tuple[Ints, Bools]] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
         self._models_of: dict[tuple[str, int], tuple[str, ...]] = {}
         self._models = tuple(dict.fromkeys(devices.model))
         place = {model: number for number, model in enumerate(self._models)}
-        self._model_number: Ints = np.fromiter(
-            (place[model] for model in devices.model), dtype=np.int64, count=len(devices)
-        )[order]
+        self._model_number: Ints = np.array(list(map(place.__getitem__, devices.model)), dtype=np.int64)[
+            order
+        ]
 
     # Rows of ids.
 
@@ -149,6 +152,22 @@ class World:
         return allocation[known], order[place[known]]
 
     # Static facts of nodes, one array a question.
+
+    @cached_property
+    def not_cordoned(self) -> Bools | None:
+        """None = none is."""
+        cordoned = self.snapshot.nodes.cordoned
+        return ~cordoned if cordoned.any() else None
+
+    @cached_property
+    def not_draining(self) -> Bools | None:
+        """None = none is."""
+        draining = self.snapshot.nodes.draining
+        return ~draining if draining.any() else None
+
+    @cached_property
+    def all_healthy(self) -> bool:
+        return bool(self.device_healthy.all())
 
     @cached_property
     def _labels(self) -> dict[str, dict[str, list[int]]]:
@@ -289,26 +308,30 @@ class World:
         return masks
 
     @cached_property
-    def domain_bits(self) -> list[tuple[int, ...]]:
-        """Of each node, a mask for each NUMA domain that it has devices in."""
+    def domain_bits(self) -> list[list[int]]:
+        """For each NUMA domain, of each node a mask of its devices in it."""
         numbers = np.unique(self.device_numa).tolist()
-        masks = [self.bits_of(self.device_numa == number) for number in numbers]
-        if not masks:
-            return [()] * self.node_count
-        return [tuple([mask for mask in of_node if mask]) for of_node in zip(*masks, strict=True)]
+        return [self.bits_of(self.device_numa == number) for number in numbers]
+
+    def kind_of(self, row: int) -> int:
+        """A number for a node: equal where the devices are alike, one by one, in all that stays."""
+        first, last = self.device_first[row], self.device_first[row + 1]
+        alike = self._device_facts[first:last].tobytes()
+        return self._kinds.setdefault(alike, len(self._kinds))
 
     @cached_property
-    def device_kind(self) -> list[int]:
-        """A number for each node: equal where the devices are alike, one by one, in all that stays."""
-        alike = np.ascontiguousarray(
-            np.stack([self._model_number, self.device_memory, self.device_healthy, self.device_numa], axis=1)
-        ).tobytes()
-        size = 4 * 8
-        kinds: dict[bytes, int] = {}
-        return [
-            kinds.setdefault(alike[first * size : last * size], len(kinds))
-            for first, last in pairwise(self.device_first)
-        ]
+    def _device_facts(self) -> Ints:
+        return np.stack(
+            [self._model_number, self.device_memory, self.device_healthy, self.device_numa], axis=1
+        ).astype(np.int64)
+
+    def reaches(self, column: Ints, need: int) -> Bools:
+        """Where a column that stays is at least so much: many requests need as much of one resource."""
+        key = (id(column), need)
+        known = self._reaching.get(key)
+        if known is None:
+            known = self._reaching[key] = column, column >= need  # the column too: its id must stay its own
+        return known[1]
 
     def per_node(self, devices: Bools) -> Ints:
         """How many of these devices each node has."""
