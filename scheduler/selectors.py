@@ -33,7 +33,7 @@ _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
 
 def visible_jobs(user: User) -> JobQuerySet:
     """Jobs of the projects that this person belongs to; of all projects for operators and auditors."""
-    jobs = Job.objects.select_related("queue", "project", "user")
+    jobs = Job.objects.select_related("queue", "project", "user", "forecast")
     if sees_everything(user):
         return jobs
     return jobs.filter(project_id__in=visible_projects(user).values("pk"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduler.services import charging, cycles, retention
+from scheduler.services import charging, cycles, forecasts, retention
 from scheduler.services.reconcile import reconcile_all
 
 
@@ -22,6 +22,11 @@ def plan_all() -> None:
 @shared_task
 def reconcile() -> None:
     reconcile_all()
+
+
+@shared_task
+def forecast() -> None:
+    forecasts.forecast_all()
 
 
 @shared_task

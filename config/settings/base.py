@@ -158,6 +158,7 @@ CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 # while no worker runs.
 PLAN_SECONDS = env.float("MUSTER_PLAN_SECONDS", default=3.0)
 RECONCILE_SECONDS = env.float("MUSTER_RECONCILE_SECONDS", default=5.0)
+FORECAST_SECONDS = env.float("MUSTER_FORECAST_SECONDS", default=20.0)
 CELERY_BEAT_SCHEDULE = {
     "plan every scope": {
         "task": "scheduler.tasks.plan_all",
@@ -168,6 +169,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "scheduler.tasks.reconcile",
         "schedule": every(RECONCILE_SECONDS),
         "options": {"queue": "default", "expire_seconds": 3 * RECONCILE_SECONDS},
+    },
+    "forecast starts": {
+        "task": "scheduler.tasks.forecast",
+        "schedule": every(FORECAST_SECONDS),
+        "options": {"queue": "default", "expire_seconds": 3 * FORECAST_SECONDS},
     },
     "prune old records": {
         "task": "scheduler.tasks.prune",

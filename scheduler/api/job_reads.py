@@ -112,6 +112,38 @@ def incomplete_tail(data: bytes) -> int:
     return 0
 
 
+class StartRangeSerializer(serializers.Serializer):
+    """When it is likely to start: 1, 5 and 9 of 10 times by then; null = nobody knows."""
+
+    p10_at = serializers.DateTimeField(allow_null=True)
+    p50_at = serializers.DateTimeField(allow_null=True)
+    p90_at = serializers.DateTimeField(allow_null=True)
+    unknown = serializers.CharField(allow_blank=True, help_text="Why the latest start is not known.")
+    running_jobs = serializers.IntegerField(help_text="Running jobs that end before it.")
+    ahead_jobs = serializers.IntegerField()
+    computed_at = serializers.DateTimeField(allow_null=True)
+
+
+class ForecastRecordSerializer(serializers.Serializer):
+    """What became of the ranges that jobs were told first."""
+
+    days = serializers.IntegerField()
+    starts = serializers.IntegerField()
+    inside = serializers.IntegerField()
+    earlier = serializers.IntegerField()
+    later = serializers.IntegerField()
+    inside_percent = serializers.IntegerField(allow_null=True)
+
+
+def with_moments(found: dict[str, Any]) -> dict[str, Any]:
+    """The answer with its times as every answer writes them."""
+    found["snapshot_at"] = moment(found["snapshot_at"])
+    if found["start"] is not None:
+        for name in ("p10_at", "p50_at", "p90_at", "computed_at"):
+            found["start"][name] = moment(found["start"][name])
+    return found
+
+
 class WhySerializer(serializers.Serializer):
     job = serializers.UUIDField()
     number = serializers.IntegerField()
@@ -128,6 +160,8 @@ class WhySerializer(serializers.Serializer):
     ahead = serializers.ListField(child=serializers.DictField())
     node_table = serializers.ListField(child=serializers.DictField())
     suggestion = serializers.CharField(allow_blank=True)
+    start = StartRangeSerializer(allow_null=True)
+    record = ForecastRecordSerializer(allow_null=True)
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
 
@@ -147,8 +181,7 @@ class JobWhy(JobView):
         """Why a job waits: the headline, every gate, who is ahead."""
         job = self.find(request, ref)
         nodes = request.query_params.get("nodes", "").lower() in ("1", "true", "yes")
-        found = explain_job(job=job, by=person(request), nodes=nodes).as_dict()
-        found["snapshot_at"] = moment(found["snapshot_at"])
+        found = with_moments(explain_job(job=job, by=person(request), nodes=nodes).as_dict())
         return Response({"job": str(job.uuid), "number": job.number, **found})
 
 
@@ -167,6 +200,8 @@ class PreviewSerializer(serializers.Serializer):
     ahead_gpus = serializers.IntegerField()
     position = serializers.IntegerField(allow_null=True)
     suggestion = serializers.CharField(allow_blank=True)
+    start = StartRangeSerializer(allow_null=True)
+    record = ForecastRecordSerializer(allow_null=True)
     elements = serializers.IntegerField()
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
@@ -182,8 +217,7 @@ class JobPreview(ApiView):
     def post(self, request: Request) -> Response:
         """What would become of this job if it were submitted now; nothing is written."""
         found = preview_job(payload=body_of(request), by=person(request)).as_dict()
-        found["snapshot_at"] = moment(found["snapshot_at"])
-        return Response(found)
+        return Response(with_moments(found))
 
 
 class JobStateSerializer(serializers.Serializer):

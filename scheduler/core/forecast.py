@@ -34,7 +34,7 @@ _SHORT: Final = 0.1
 _GOLDEN: Final = 0.618_033_988_749_895
 #: The first third of a future is played moment by moment; then what ends within so much of the time gone by
 #: is one moment, and in the last third within so much.
-_STEPS: Final = (0.0, 0.02, 0.1)
+_STEPS: Final = (0.0, 0.03, 0.12)
 
 
 class Course(StrEnum):

@@ -362,7 +362,7 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.TOPOLOGY_FRAGMENTED: _topology_fragmented,
     ReasonCode.WAITING_FOR_RESOURCES: _waiting_for_resources,
     ReasonCode.PRIORITY: _priority,
-    ReasonCode.NOT_EVALUATED_YET: lambda _: "Not looked at yet; the next cycle will.",
+    ReasonCode.NOT_EVALUATED_YET: lambda _: "Not looked at yet. The next cycle is seconds away.",
     ReasonCode.SCHEDULER_BEHIND: lambda _: "The scheduler is behind.",
     ReasonCode.AGENT_UNREACHABLE: _agent_unreachable,
     ReasonCode.DATA_STALE: lambda _: "What is known of the cluster is too old to decide on.",

@@ -5,6 +5,7 @@ from scheduler.models.attempt import Attempt, LogChunk, Task
 from scheduler.models.cluster import Cluster, JoinToken, Partition
 from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.event import JobEvent
+from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, WaitEnd
 from scheduler.models.node import Device, Node
@@ -19,6 +20,8 @@ __all__ = [
     "Dataset",
     "DependencyKind",
     "Device",
+    "ForecastOutcome",
+    "ForecastRun",
     "IdempotencyKey",
     "Job",
     "JobDependency",
@@ -32,6 +35,7 @@ __all__ = [
     "Queue",
     "Reservation",
     "SchedulerProfile",
+    "StartForecast",
     "Task",
     "WaitEnd",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -208,6 +209,13 @@ class Job(models.Model):
     @property
     def public_state(self) -> PublicState:
         return PUBLIC[JobState(self.state)]
+
+    @property
+    def likely_start(self) -> Any:
+        """The StartForecast of a waiting job if its row brought it along; asks the database for nothing."""
+        if self.state != JobState.QUEUED or not Job.forecast.is_cached(self):  # type: ignore[attr-defined]
+            return None
+        return getattr(self, "forecast", None)
 
     @property
     def is_terminal(self) -> bool:

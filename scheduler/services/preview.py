@@ -36,6 +36,7 @@ from scheduler.core.snapshot import MUST, PACKS, Snapshot
 from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.cycles import installed_plugins
+from scheduler.services.forecasts import Record, StartRange, kept_range, range_now, record
 from scheduler.services.others import waits_now
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
@@ -131,6 +132,9 @@ class Preview:
     suggestion: str = ""
     #: How many jobs it becomes; more than one for an array, and the rest is about the first of them.
     elements: int = 1
+    #: When it is likely to start, where it would wait; and how often such ranges were right.
+    start: StartRange | None = None
+    record: Record | None = None
     snapshot_at: datetime | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -177,6 +181,9 @@ class JobExplanation:
     node_table: tuple[NodeLine, ...] = ()
     #: The smallest single change with which it would start now, in a sentence; "" when no one change does.
     suggestion: str = ""
+    #: When it is likely to start, and how often such ranges were right.
+    start: StartRange | None = None
+    record: Record | None = None
     snapshot_at: datetime | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -226,6 +233,10 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         if own is None
         else "",
         elements=spec.size,
+        start=range_now(asked, loaded.policy, job_id, cluster_id=loaded.cluster_id)
+        if verdict == WOULD_WAIT and own is None
+        else None,
+        record=record(),
         snapshot_at=_moment(asked),
     )
 
@@ -385,6 +396,8 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
         ahead=_ahead(plan, found, by) if in_line else (),
         node_table=table,
         suggestion=_suggestion(snapshot, policy, job.number, plan, found, job.queue, job.project_id, after),
+        start=range_now(snapshot, policy, job.number, cluster_id=loaded.cluster_id) or kept_range(job.number),
+        record=record(),
         snapshot_at=_moment(snapshot),
     )
 

@@ -12,6 +12,7 @@ from django.db import connection
 
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reasons import CATEGORY, ReasonCode
+from scheduler.core.sentences import sentence
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
 from scheduler.state.transitions import StaleJob, move_job
 
@@ -311,7 +312,7 @@ def moment_text(moment: datetime | None, at: datetime) -> str:
 
 def not_evaluated(at: datetime) -> dict[str, object]:
     """The reason columns of a job that no cycle has looked at yet."""
-    return _reason(ReasonCode.NOT_EVALUATED_YET, "Not looked at yet; the next planning cycle does.", {}, at)
+    return _reason(ReasonCode.NOT_EVALUATED_YET, sentence(ReasonCode.NOT_EVALUATED_YET, ()), {}, at)
 
 
 def _reason(code: ReasonCode, text: str, details: dict[str, object], at: datetime) -> dict[str, object]:

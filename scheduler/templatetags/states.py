@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django import template
@@ -9,7 +10,7 @@ from django.core.cache import cache
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from accounts.templatetags.ui import duration, icon
+from accounts.templatetags.ui import duration, icon, when, zone_of
 from quotas.core.resources import show_cpus
 from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
@@ -94,3 +95,21 @@ def gpu_text(job: Job) -> str:
 def cpu_seconds(milliseconds: int) -> str:
     """`1250` -> `1.2s`, `90000` -> `1m 30s`."""
     return f"{milliseconds / 1000:.1f}s" if milliseconds < 60_000 else duration(milliseconds / 1000)
+
+
+@register.simple_tag(takes_context=True)
+def likely_start(context: template.Context, start: Any) -> SafeString:
+    """`Likely starts 14:10–15:30`, or what is known instead; of a StartRange or a StartForecast."""
+    if start.p90_at is None:
+        if start.p50_at is not None and start.p10_at is not None:
+            return format_html(
+                "Likely starts about {}, but nobody knows the latest.", when(context, start.p50_at)
+            )
+        return format_html("Nobody can say when it starts. {}", start.unknown)
+    zone = zone_of(context)
+    first, last = start.p10_at or start.p90_at, start.p90_at + timedelta(seconds=59.999)  # to the minute, up
+    if (last - first).total_seconds() < 120:
+        return format_html("Likely starts at {}", when(context, last))
+    if first.astimezone(zone).date() == last.astimezone(zone).date():
+        return format_html("Likely starts {}–{}", when(context, first), f"{last.astimezone(zone):%H:%M}")
+    return format_html("Likely starts {} – {}", when(context, first), when(context, last))

@@ -19,6 +19,8 @@ from accounts.models import User
 from accounts.web.pages import page, reader
 from scheduler import labels
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
+from scheduler.core.reasons import ReasonCode
+from scheduler.core.sentences import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
@@ -110,7 +112,7 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
 def sentence(job: Job) -> str:
     """One sentence under the title: why it waits, or how it ended."""
     if job.state in PENDING:
-        return job.reason_text or "Not looked at yet: the next cycle is seconds away."
+        return job.reason_text or reason_sentence(ReasonCode.NOT_EVALUATED_YET, ())
     if job.is_terminal:
         words = list(dict.fromkeys(word for word in (job.end_text, exit_words(job)) if word))
         text = ", ".join(words)

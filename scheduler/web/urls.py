@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from scheduler.web import cluster, home, job, jobs, queues, quota, submit, usage
+from scheduler.web import cluster, forecasts, home, job, jobs, queues, quota, submit, usage
 
 urlpatterns = [
     path("", home.show, name="home"),
@@ -18,6 +18,7 @@ urlpatterns = [
     path("cluster/", cluster.index, name="cluster"),
     path("nodes/<int:node_id>/", cluster.show, name="node"),
     path("nodes/<int:node_id>/<str:verb>/", cluster.act, name="node-act"),
+    path("forecasts/", forecasts.show, name="forecasts"),
     path("queues/", queues.index, name="queues"),
     path("queues/<int:queue_id>/<str:verb>/", queues.act, name="queue-act"),
     path("quota/", quota.index, name="quota"),

@@ -32,7 +32,8 @@ FIELDS = {
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
     "env", "working_dir", "labels", "node_selector", "tolerations", "affinity", "depends_on", "array_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "preemptible", "created_at", "begin_at",
-    "deadline", "eligible_at", "scheduled_at", "started_at", "completed_at", "expected_start", "exit_code",
+    "deadline", "eligible_at", "scheduled_at", "started_at", "completed_at", "expected_start", "likely_start",
+    "exit_code",
     "exit_signal", "end_text", "attempt", "allocations", "submitted_via", "depends_until", "on_depends_timeout",
     "saved_at", "saved_path", "min_tasks", "elastic", "on_task_failure", "pack", "assembly_timeout", "assembly_until",
 }  # fmt: skip

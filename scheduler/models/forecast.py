@@ -1,0 +1,73 @@
+"""When waiting jobs are expected to start, what they were told first, and what came of it."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class StartForecast(models.Model):
+    """The latest forecast of one waiting job. `first_*` is the first range it was told: that one is judged."""
+
+    job = models.OneToOneField(
+        "scheduler.Job", primary_key=True, on_delete=models.CASCADE, related_name="forecast"
+    )
+    #: One, five and nine of ten times it starts by then; null = nobody knows.
+    p10_at = models.DateTimeField(null=True)
+    p50_at = models.DateTimeField(null=True)
+    p90_at = models.DateTimeField(null=True)
+    #: Why the latest start is not known, in a sentence.
+    unknown = models.CharField(max_length=400, blank=True)
+    #: Running jobs that end before it, if all run to their limits, and jobs that go first.
+    ends_first = models.PositiveIntegerField(default=0)
+    ahead_jobs = models.PositiveIntegerField(default=0)
+    #: The moment of the snapshot it was made from.
+    computed_at = models.DateTimeField()
+    first_p10_at = models.DateTimeField(null=True)
+    first_p90_at = models.DateTimeField(null=True)
+    first_told_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"start of job {self.job_id}"
+
+    @property
+    def is_range(self) -> bool:
+        return self.p10_at is not None and self.p90_at is not None
+
+
+class ForecastOutcome(models.Model):
+    """A start that had been forecast: the first range that was told, and when it really was."""
+
+    cluster = models.ForeignKey(
+        "scheduler.Cluster", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    job_number = models.PositiveBigIntegerField()
+    told_at = models.DateTimeField()
+    p10_at = models.DateTimeField()
+    p90_at = models.DateTimeField()
+    started_at = models.DateTimeField()
+    #: Seconds before the range (negative) or after it (positive), by the minutes that were shown; 0 = inside.
+    missed_seconds = models.BigIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=["cluster", "-started_at"], name="outcome_by_start")]
+
+    def __str__(self) -> str:
+        return f"start of job {self.job_number}"
+
+    @property
+    def missed_by_seconds(self) -> int:
+        return abs(self.missed_seconds)
+
+
+class ForecastRun(models.Model):
+    """The last time a cluster's starts were forecast, so that it is not done too often."""
+
+    cluster = models.OneToOneField(
+        "scheduler.Cluster", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    ended_at = models.DateTimeField()
+    took_ms = models.PositiveIntegerField()
+    jobs = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"forecast of cluster {self.cluster_id}"
