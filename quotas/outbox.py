@@ -17,7 +17,12 @@ def wake_planners() -> None:
 
 def recount_soon(project_id: int) -> None:
     """Ask for a recount of a project's lines once those who were starting jobs meanwhile are through."""
-    transaction.on_commit(lambda: _send_recount(project_id), robust=True)
+    transaction.on_commit(lambda: _send_recount("quotas.tasks.sync_project", project_id), robust=True)
+
+
+def recount_lines_soon(line_ids: list[int]) -> None:
+    """The same for lines that are not of a whole project."""
+    transaction.on_commit(lambda: _send_recount("quotas.tasks.sync_lines_of", line_ids), robust=True)
 
 
 def exchange_soon(project_id: int) -> None:
@@ -34,9 +39,9 @@ def _send() -> None:
         log.warning("hints_unavailable", what="wake planners", error=str(error))
 
 
-def _send_recount(project_id: int) -> None:
+def _send_recount(name: str, what: int | list[int]) -> None:
     try:
-        current_app.send_task("quotas.tasks.sync_project", args=[project_id], countdown=5, retry=False)
+        current_app.send_task(name, args=[what], countdown=5, retry=False)
     except Exception as error:  # the periodic recount comes anyway
         log.warning("hints_unavailable", what="recount", error=str(error))
 

@@ -10,6 +10,7 @@ from quotas.providers.exchange import exchange
 from quotas.services import providers
 from quotas.services.budgets import open_all_periods
 from quotas.services.limits import drifting_projects, sync_quota
+from quotas.services.lines import drifting_lines, sync_lines
 from quotas.services.reconcile import check_budgets
 from quotas.services.shares import recount_shares
 
@@ -21,6 +22,8 @@ def sync_all() -> None:
     """Find counters that are not what is held, and repair them under lock."""
     for project_id in drifting_projects():
         sync_project(project_id)
+    if wrong := drifting_lines():
+        sync_lines_of(wrong)
 
 
 @shared_task
@@ -32,6 +35,12 @@ def sync_project(project_id: int) -> None:
         log.warning(
             "quota_drift", project=project.slug, resource=drift.resource, was=drift.was, found=drift.found
         )
+
+
+@shared_task
+def sync_lines_of(line_ids: list[int]) -> None:
+    if wrong := sync_lines(line_ids, reason="found by the periodic recount"):
+        log.warning("quota_drift", lines=wrong)
 
 
 @shared_task

@@ -13,7 +13,11 @@ from accounts.admin.base import ReasonedForm, ServiceAdmin
 from quotas.core.resources import show_cpus, show_mib
 from quotas.models import Quota, QuotaResource
 from quotas.selectors import quota_sheet
-from quotas.services.limits import BOUNDS, EDITABLE, set_quota
+from quotas.services.limits import BOUNDS, set_quota
+from quotas.services.lines import EDITABLE, Subject, set_line
+
+SUBJECT = ("organization", "project", "user")
+WHAT = ("resource", "gpu_model", "job_type")
 
 
 class QuotaForm(ReasonedForm):
@@ -24,21 +28,22 @@ class QuotaForm(ReasonedForm):
 
     class Meta:
         model = Quota
-        fields = ("project", "resource", *EDITABLE)
+        fields = (*SUBJECT, *WHAT, *EDITABLE)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.instance.pk is not None and "seen" in self.fields:
-            self.fields["seen"].initial = quota_sheet(self.instance.project).generation
+            self.fields["seen"].initial = _generation(self.instance)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
         seen = cleaned.get("seen")
+        if self.instance.pk is None:
+            _check_subject(self, cleaned)
         if self.instance.pk is None or seen is None:
             return cleaned
-        now = quota_sheet(self.instance.project)
-        if now.generation != seen:
-            line = now.line(self.instance.resource)
+        line = Quota.objects.get(pk=self.instance.pk)
+        if _generation(line) != seen:
             theirs = ", ".join(f"{name} {_shown(line.resource, getattr(line, name))}" for name in BOUNDS)
             raise forms.ValidationError(
                 f"Somebody changed this project's quota while you were looking at it. The line has {theirs};"
@@ -48,7 +53,25 @@ class QuotaForm(ReasonedForm):
         soft, hard = cleaned.get("soft"), cleaned.get("hard")
         if soft is not None and hard is not None and soft > hard:
             self.add_error("soft", "The soft limit cannot be above the hard one.")
+        for name in ("borrowing_limit", "lending_limit"):
+            if cleaned.get(name) is not None and cleaned.get("nominal") is None:
+                self.add_error(name, "It needs a nominal: it says what is above or below it.")
         return cleaned
+
+
+def _check_subject(form: QuotaForm, cleaned: dict[str, Any]) -> None:
+    subject = Subject(**{name: cleaned.get(name) for name in SUBJECT})
+    if not subject.is_one:
+        form.add_error(None, "Choose an organization, or a project, or a user, or a user in a project.")
+    if cleaned.get("gpu_model") and cleaned.get("resource") != QuotaResource.GPU_MILLIS:
+        form.add_error("gpu_model", "Only a limit of GPUs may be for one model.")
+
+
+def _generation(line: Quota) -> int:
+    """Plain lines of a project are edited together, so they share one."""
+    if line.project is not None and line.is_plain and line.resource in QuotaResource.counted():
+        return quota_sheet(line.project).generation
+    return line.generation
 
 
 @admin.register(Quota)
@@ -58,7 +81,7 @@ class QuotaAdmin(ServiceAdmin):
     edit_verb = "operate"
     form = QuotaForm
     list_display = (
-        "project",
+        "owner",
         "what",
         "in_use",
         "nominal_shown",
@@ -67,39 +90,58 @@ class QuotaAdmin(ServiceAdmin):
         "mode",
         "provider",
     )
-    list_select_related = ("project",)
-    list_filter = ("resource", "enforce", "provider", "project")
-    search_fields = ("project__name", "project__slug")
-    autocomplete_fields = ("project",)
+    list_select_related = ("project", "organization", "user")
+    list_filter = ("resource", "enforce", "provider", "organization", "project")
+    search_fields = ("project__name", "project__slug", "organization__slug", "user__username", "gpu_model")
+    autocomplete_fields = SUBJECT
     ordering = ("project__name", "resource")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        limits = ("Limits", {"fields": (BOUNDS, ("enforce", "provider"), "reason", "seen")})
-        if obj is None:
-            limits = ("Limits", {"fields": (BOUNDS, ("enforce", "provider"), "reason")})
+        rows: tuple[Any, ...] = (
+            BOUNDS, ("borrowing_limit", "lending_limit", "converge_after_seconds"), ("enforce", "provider"),
+            "reason",
+        )  # fmt: skip
+        limits = ("Limits", {"fields": (*rows, "seen") if obj else rows})
         facts = ("Facts", {"fields": (("in_use", "generation", "synced_at"),)})
-        return [(None, {"fields": (("project", "resource"),)}), limits, *([facts] if obj else [])]
+        return [(None, {"fields": (SUBJECT, WHAT)}), limits, *([facts] if obj else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("project", "resource", "in_use", "generation", "synced_at") if obj else ()
+        return (*SUBJECT, *WHAT, "in_use", "generation", "synced_at") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: Quota, form: Any, change: bool) -> None:
         data = form.cleaned_data
         wanted = form.changed_data if change else EDITABLE
         changes = {name: data[name] for name in EDITABLE if name in wanted}
-        if changes:
-            set_quota(
-                project=obj.project,
-                changes={str(obj.resource): changes},
-                by=request.user,  # type: ignore[arg-type]
-                reason=data["reason"],
-                expected_generation=data.get("seen") if change else None,
-            )
-        obj.pk = Quota.objects.get(project=obj.project, resource=obj.resource).pk
+        if not changes:
+            return
+        words: dict[str, Any] = {
+            "by": request.user,
+            "reason": data["reason"],
+            "expected_generation": data.get("seen") if change else None,
+        }
+        if obj.project is not None and obj.is_plain and obj.resource in QuotaResource.counted():
+            set_quota(project=obj.project, changes={str(obj.resource): changes}, **words)
+            obj.pk = Quota.objects.plain().get(project=obj.project, resource=obj.resource).pk
+            return
+        subject = Subject(organization=obj.organization, project=obj.project, user=obj.user)
+        line = set_line(
+            subject=subject,
+            resource=str(obj.resource),
+            gpu_model=obj.gpu_model,
+            job_type=obj.job_type,
+            changes=changes,
+            **words,
+        )
+        obj.pk = line.pk
 
     @display(description="Resource", ordering="resource")
     def what(self, quota: Quota) -> str:
-        return str(QuotaResource(quota.resource).label)
+        label = str(QuotaResource(quota.resource).label)
+        return " ".join(part for part in (quota.gpu_model, label, quota.job_type) if part)
+
+    @display(description="Of", ordering="project__name")
+    def owner(self, quota: Quota) -> str:
+        return quota.owner
 
     @display(description="In use")
     def in_use(self, quota: Quota) -> str:

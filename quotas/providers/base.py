@@ -134,3 +134,7 @@ class UsageSource(Protocol):
     """
 
     def usage(self, project_ids: Iterable[int]) -> Mapping[int, Mapping[str, int]]: ...
+
+    def line_usage(self, line_ids: Iterable[int]) -> Mapping[int, int]:
+        """What jobs hold of each of these lines, whoever they are of."""
+        ...

@@ -14,17 +14,19 @@ from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import Project, User
 from accounts.services import audit
 from quotas import outbox
-from quotas.core.resources import MAX_AMOUNT
 from quotas.models import DriftKind, Provider, Quota, QuotaResource
 from quotas.providers.base import Drift, QuotaSheet
 from quotas.providers.exchange import mark_pending
 from quotas.providers.local import LocalQuotaProvider, sheet_of
-from quotas.providers.registry import provider, require_usable, usage_source
+from quotas.providers.registry import provider, usage_source
+from quotas.services.lines import check_together, over_since, value_problem
 from quotas.services.reconcile import Mismatch, record_drift
 
 BOUNDS: Final = ("nominal", "soft", "hard")
 #: What may be changed of a line.
-EDITABLE: Final = (*BOUNDS, "enforce", "provider")
+EDITABLE: Final = (
+    *BOUNDS, "borrowing_limit", "lending_limit", "enforce", "converge_after_seconds", "provider",
+)  # fmt: skip
 
 
 def set_quota(
@@ -65,10 +67,12 @@ def set_quota(
             row = rows[resource]
             old = {name: getattr(row, name) for name in EDITABLE}
             new = old | dict(wanted)
-            _check_order(resource, new)
+            check_together(new, of=resource)
             was, becomes = audit.changed(old, new)
             if becomes:
-                Quota.objects.filter(pk=row.pk).update(generation=F("generation") + 1, **becomes)
+                Quota.objects.filter(pk=row.pk).update(
+                    generation=F("generation") + 1, over_since=over_since(row, becomes), **becomes
+                )
                 before[resource], after[resource] = was, becomes
         # 4. The trail last, for its chain stays locked until we are through.
         if after:
@@ -202,34 +206,7 @@ def _check(changes: Mapping[str, Mapping[str, Any]], reason: str) -> None:
             )
             continue
         for name, value in wanted.items():
-            if (problem := _value_problem(name, value)) is not None:
+            if (problem := value_problem(name, value)) is not None:
                 problems.append(FieldProblem(f"{resource}/{name}", problem))
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)
-
-
-def _value_problem(name: str, value: Any) -> str | None:
-    if name in BOUNDS:
-        if value is None or (
-            isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_AMOUNT
-        ):
-            return None
-        return f"A bound is a whole number from 0 to {MAX_AMOUNT}, or null for none."
-    if name == "enforce":
-        return None if isinstance(value, bool) else "enforce is true or false."
-    if name == "provider":
-        require_usable(str(value))  # raises with words of its own
-        return None
-    return f"A line has no {name[:40]!r}; it has {', '.join(EDITABLE)}."
-
-
-def _check_order(resource: str, line: Mapping[str, Any]) -> None:
-    if line["soft"] is not None and line["hard"] is not None and line["soft"] > line["hard"]:
-        message = (
-            f"The soft limit of {resource} ({line['soft']}) would be above the hard one ({line['hard']})."
-        )
-        raise InvalidInput(
-            message,
-            way_out="Change both together.",
-            problems=[FieldProblem(f"{resource}/soft", message, "too-large")],
-        )

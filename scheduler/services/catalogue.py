@@ -21,20 +21,45 @@ T = TypeVar("T")
 _QUEUES: Final = (
     "SELECT {columns} FROM scheduler_queue q ORDER BY cluster_id, is_default DESC, priority DESC, name"
 )
+#: The bounds on the way from each of the person's projects to the root, and the person's own.
 _BOUNDS: Final = """
-SELECT q.project_id, q.resource, q.hard FROM quotas_quota q
-  JOIN accounts_membership m ON m.project_id = q.project_id AND m.user_id = %s
- WHERE q.hard IS NOT NULL AND q.enforce AND q.user_id IS NULL AND q.gpu_model = '' AND q.job_type = ''
-   AND q.resource <> 'pending_jobs' ORDER BY q.project_id, q.resource
+WITH RECURSIVE up(project_id, organization_id) AS (
+    SELECT p.id, p.organization_id FROM accounts_project p
+        JOIN accounts_membership m ON m.project_id = p.id AND m.user_id = %s
+    UNION SELECT up.project_id, o.parent_id FROM up JOIN accounts_organization o ON o.id = up.organization_id
+    WHERE o.parent_id IS NOT NULL
+), mine AS (SELECT DISTINCT project_id FROM up), line AS (
+    SELECT mine.project_id AS of_project, q.* FROM mine JOIN quotas_quota q
+        ON q.project_id = mine.project_id AND (q.user_id IS NULL OR q.user_id = %s)
+    UNION ALL SELECT up.project_id, q.* FROM up JOIN quotas_quota q ON q.organization_id = up.organization_id
+    UNION ALL SELECT mine.project_id, q.* FROM mine JOIN quotas_quota q
+        ON q.project_id IS NULL AND q.user_id = %s
+)
+SELECT line.of_project, line.resource, LEAST(line.hard, line.nominal + line.borrowing_limit,
+        CASE WHEN organization.id IS NOT NULL AND organization.parent_id IS NULL
+            AND line.borrowing_limit IS NULL THEN line.nominal END),
+    CASE WHEN organization.id IS NOT NULL THEN 'organization ' || organization.slug
+        WHEN line.project_id IS NULL THEN 'user ' || person.username
+        ELSE coalesce(person.username || ' in ', '') || 'project ' || project.slug END,
+    line.gpu_model, line.job_type, line.id
+FROM line LEFT JOIN accounts_organization organization ON organization.id = line.organization_id
+    LEFT JOIN accounts_project project ON project.id = line.project_id
+    LEFT JOIN accounts_user person ON person.id = line.user_id
+WHERE line.enforce AND (line.hard IS NOT NULL OR line.nominal IS NOT NULL)
+ORDER BY line.of_project, line.organization_id NULLS FIRST, line.resource, line.id
 """
 
 
 class Bound(NamedTuple):
-    """The hard quota of a project for one resource."""
+    """The most that one line lets a job of a project have."""
 
     project_id: int
     resource: str
     hard: int
+    owner: str
+    gpu_model: str
+    job_type: str
+    line_id: int
 
 
 class Catalogue:
@@ -185,14 +210,14 @@ class Catalogue:
         projects, queues, bounds = select_together(
             submit_projects_statement(self.user, project_rows.columns),
             (_QUEUES.format(columns=queue_rows.columns), []),
-            (_BOUNDS, [self.user.pk]),
+            (_BOUNDS, [self.user.pk] * 3),
         )
         mine = [project for row in projects if (project := project_rows.read(row))]
         usable = {None, *(project.pk for project in mine)}
         return (
             mine,
             [queue for row in queues if (queue := queue_rows.read(row)) and queue.project_id in usable],
-            [Bound(*row) for row in bounds],
+            [Bound(*row) for row in bounds if row[2] is not None],
         )
 
     @cached_property

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from accounts.models import Project
+from quotas.core.gpu_models import model_matches
 from quotas.core.resources import Resources, show_cpus, show_mib
 from quotas.models import QuotaResource
 from scheduler.core.classes import HARD_EFFECTS, Requirement, Taint, Toleration
-from scheduler.core.world import model_matches
 from scheduler.models import Job, Node
 from scheduler.selectors import NodeShape, cluster_shapes
 from scheduler.services.catalogue import Bound
@@ -24,7 +23,7 @@ def check_fit(
     tasks: int,
     nodes: int | None,
     tasks_per_node: int | None,
-    project: Project,
+    job_type: str,
     bounds: Iterable[Bound],
     cluster_id: int,
 ) -> None:
@@ -33,7 +32,7 @@ def check_fit(
     Only capacity counts, whatever the state of the machines and whoever uses them now: what is impossible
     today only because of a label, a drain or a full cluster is for the planner to explain.
     """
-    _check_quota(inputs, per_task * tasks, per_task.gpu_millis_charged * tasks, project, bounds)
+    _check_quota(inputs, per_task, tasks, gpu_model, job_type, bounds)
     size = (per_task, gpu_model, tasks, nodes, tasks_per_node)
     if _holds(cluster_shapes(cluster_id), *size):
         return
@@ -44,8 +43,9 @@ def check_fit(
 
 
 def _check_quota(
-    inputs: Inputs, total: Resources, gpu_millis: int, project: Project, bounds: Iterable[Bound]
+    inputs: Inputs, per_task: Resources, tasks: int, gpu_model: str, job_type: str, bounds: Iterable[Bound]
 ) -> None:
+    total, gpu_millis = per_task * tasks, per_task.gpu_millis_charged * tasks
     asked = {
         QuotaResource.CPU_MILLIS: (total.cpu_millis, "cpu_cores", show_cpus, "CPU cores"),
         QuotaResource.MEMORY_MIB: (total.memory_mib, "memory", show_mib, "of memory"),
@@ -54,12 +54,18 @@ def _check_quota(
         QuotaResource.RUNNING_JOBS: (1, "project", str, "running jobs"),
     }
     for bound in bounds:
+        if bound.resource not in asked or bound.job_type not in ("", job_type):
+            continue
+        # What model a job that names none is given, the planner sees to.
+        if bound.gpu_model and not (gpu_model and model_matches(bound.gpu_model, gpu_model)):
+            continue
         amount, field, show, what = asked[QuotaResource(bound.resource)]
         if amount > bound.hard:
             inputs.wrong(
                 field,
-                f"Asks for {show(amount)} {what} in all; the hard quota of project {project.slug} is "
-                f"{show(bound.hard)}. Ask for less, or ask its lead for a larger quota.",
+                f"Asks for {show(amount)} {bound.gpu_model}{' ' if bound.gpu_model else ''}{what} in all; "
+                f"the hard quota of {bound.owner} is {show(bound.hard)}. "
+                "Ask for less, or ask its lead for a larger quota.",
                 code="exceeds-quota",
             )
 

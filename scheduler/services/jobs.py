@@ -15,6 +15,7 @@ from accounts import permissions
 from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotAllowed, TooMany
 from accounts.models import User
 from accounts.services import audit
+from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, StopReason
 from scheduler.core.reasons import CATEGORY, ReasonCode
@@ -22,6 +23,7 @@ from scheduler.models import Job, JobEvent
 from scheduler.services.catalogue import Catalogue
 from scheduler.services.inserts import insert_jobs_with_events
 from scheduler.services.others import Others, look_at_others, wait_for_others, wrong_among_themselves
+from scheduler.services.quota_usage import pending_jobs_of
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.state.dependencies import conditions_of, not_evaluated, resolve_dependants, wait_reason
 from scheduler.state.transitions import ImpossibleMove, StaleJob, move_job
@@ -93,6 +95,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
         return []
     now = timezone.now()
     _refuse_full_queues(specs)
+    _refuse_full_lines(specs)
     others = look_at_others(specs)
     rows: list[dict[str, Any]] = []
     owners: list[JobSpec] = []
@@ -183,8 +186,31 @@ def _refuse_full_queues(specs: Sequence[JobSpec]) -> None:
             )
 
 
-#: Tells our advisory locks on queues from others.
+def _refuse_full_lines(specs: Sequence[JobSpec]) -> None:
+    """No more jobs may wait than the lines on the way up allow; submissions that one line counts take turns."""
+    bounded = {bound.line_id: bound for spec in specs for bound in spec.waits_on}
+    if not bounded:
+        return
+    with connection.cursor() as cursor:
+        for line_id in sorted(bounded):
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_LINE_LOCK, line_id % 2**31])
+    for line in Quota.objects.filter(pk__in=bounded).order_by("pk"):
+        bound = bounded[line.pk]
+        coming = sum(spec.size for spec in specs if any(one.line_id == line.pk for one in spec.waits_on))
+        there = pending_jobs_of(line)
+        if there + coming > bound.hard:
+            kind = f" of type {line.job_type}" if line.job_type else ""
+            raise TooMany(
+                message=f"{there} jobs{kind} of {bound.owner} wait already, of at most {bound.hard}; "
+                f"{coming} more do not fit.",
+                code="too-many-pending",
+                way_out="Wait until some have started, or cancel some; an operator can raise the limit.",
+            )
+
+
+#: Tell our advisory locks on queues and on quota lines from others.
 _QUEUE_LOCK: Final = 0x4D51
+_LINE_LOCK: Final = 0x4D52
 
 
 def _as_job(row: Mapping[str, Any], number: int, spec: JobSpec, by: User) -> Job:

@@ -12,11 +12,12 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.models import Project, User
+from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import RestartPolicy
 from scheduler.models import Queue, WaitEnd
 from scheduler.services import gang_terms
-from scheduler.services.catalogue import Catalogue
+from scheduler.services.catalogue import Bound, Catalogue
 from scheduler.services.fitting import check_fit
 from scheduler.services.gang_terms import GangTerms, read_gang
 from scheduler.services.inputs import (
@@ -102,6 +103,8 @@ class JobSpec:
     #: The indices of an array; empty for a single job.
     array: tuple[int, ...]
     array_max_running: int | None
+    #: Lines that bound how many jobs may wait, and count this one.
+    waits_on: tuple[Bound, ...] = ()
 
     @property
     def least_tasks(self) -> int:
@@ -226,7 +229,8 @@ def parse_job(
     if project is not None and queue is not None and not inputs.problems:
         # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
         least = gang.min_tasks or tasks
-        size = (per_task, gpu_model, least, nodes, tasks_per_node, project.pk, queue.cluster_id)
+        size = (per_task, gpu_model, least, nodes, tasks_per_node, project.pk, queue.cluster_id,
+                fields["job_type"])  # fmt: skip
         if size not in catalogue.fitting:
             check_fit(
                 inputs,
@@ -235,7 +239,7 @@ def parse_job(
                 tasks=least,
                 nodes=nodes,
                 tasks_per_node=tasks_per_node,
-                project=project,
+                job_type=fields["job_type"],
                 bounds=catalogue.bounds(project),
                 cluster_id=queue.cluster_id,
             )
@@ -244,7 +248,12 @@ def parse_job(
     inputs.finish("The job cannot be taken as it is")
     assert project is not None  # otherwise there was a problem
     assert queue is not None
-    return JobSpec(project=project, queue=queue, **fields)
+    waits_on = tuple(
+        bound
+        for bound in catalogue.bounds(project)
+        if bound.resource == PENDING_JOBS and bound.job_type in ("", fields["job_type"])
+    )
+    return JobSpec(project=project, queue=queue, waits_on=waits_on, **fields)
 
 
 def _what_runs(inputs: Inputs) -> tuple[str, str]:

@@ -127,7 +127,7 @@ class Lines:
 
     def columns(self) -> QuotaColumns:
         """Those that bound, lend or borrow, for the planner."""
-        parents = {row.id: self.parent_of(row) for row in self.rows.values()}
+        parents = _without_circles({row.id: self.parent_of(row) for row in self.rows.values()})
         above = set(parents.values())
         kept = [
             row
@@ -171,6 +171,18 @@ def held_by_model(devices: Iterable[int], gpu_millis: int, models: Mapping[int, 
     for device in devices:
         held[models.get(device, "")] += gpu_millis
     return held
+
+
+def _without_circles(parents: dict[int, int]) -> dict[int, int]:
+    """Organizations can be put below each other by mistake: the lowest of such lines then has none above."""
+    for line in sorted(parents):
+        one, met = line, {0}
+        while one not in met:
+            met.add(one)
+            one = parents.get(one, 0)
+        if one:
+            parents[one] = 0
+    return parents
 
 
 class Held(Protocol):

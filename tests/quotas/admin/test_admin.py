@@ -10,7 +10,7 @@ from accounts.models import AuditEvent, User
 from quotas.models import Quota
 from quotas.selectors import quota_sheet
 from quotas.services.limits import set_quota
-from tests.support.factories import Cast, QuotaFactory, the_cast
+from tests.support.factories import Cast, OrganizationFactory, QuotaFactory, the_cast
 
 pytestmark = pytest.mark.django_db
 
@@ -158,5 +158,23 @@ def test_the_list_takes_the_same_queries_for_one_and_for_three(
     client = enter(cast.operator)
     client.get(LIST)
 
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         client.get(LIST)
+
+
+def test_a_line_of_an_organization_and_a_gpu_model_is_made_and_changed_here(cast: Cast) -> None:
+    client, lab = enter(cast.operator), OrganizationFactory(slug="lab")
+    wanted = {"organization": lab.pk, "resource": "gpu_millis", "gpu_model": "H100", "nominal": 8000,
+              "borrowing_limit": 2000, "enforce": "on", "provider": "local", "reason": "agreed"}  # fmt: skip
+
+    client.post(ADD, wanted)
+
+    line = Quota.objects.get()
+    assert (line.owner, line.gpu_model, line.nominal) == ("organization lab", "H100", 8000)
+    cut = {"nominal": 4000, "borrowing_limit": 2000, "enforce": "on", "provider": "local", "reason": "cut",
+           "seen": line.generation}  # fmt: skip
+    client.post(change(line), cut)
+    line.refresh_from_db()
+    assert (line.nominal, line.generation) == (4000, 2)
+    assert "Somebody changed this" in client.post(change(line), cut | {"nominal": 1}).content.decode()
+    assert "Choose an organization" in client.post(ADD, wanted | {"organization": ""}).content.decode()
