@@ -122,6 +122,7 @@ STOP_REASONS: Final[dict[StopReason, str]] = {
     StopReason.TIME_LIMIT: "its time limit was reached",
     StopReason.PREEMPTED: "it was preempted",
     StopReason.DRAINED: "its node was drained",
+    StopReason.EVICTED: "its node got a taint that it does not tolerate",
     StopReason.STALE_EPOCH: "a newer attempt replaced it",
     StopReason.GANG_MEMBER_FAILED: "another task of it failed",
 }

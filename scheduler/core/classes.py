@@ -25,6 +25,7 @@ class Taint:
     key: str
     value: str = ""
     effect: str = NO_SCHEDULE
+    since_ms: int = 0  # when it was put
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,13 +33,15 @@ class Toleration:
     """A job's word that a taint does not bother it.
 
     `operator` is `Equal` (key and value) or `Exists` (key alone; an empty key means every taint).
-    An empty `effect` means every effect.
+    An empty `effect` means every effect. `seconds`: for how long after a NoExecute taint was put a running job
+    stays; below 0 = for ever.
     """
 
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
+    seconds: int = -1
 
     def tolerates(self, taint: Taint) -> bool:
         if self.effect and self.effect != taint.effect:

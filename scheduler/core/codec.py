@@ -107,7 +107,7 @@ def decode_plan(data: bytes) -> Plan:
             starts=tuple(_start_from(row) for row in header["starts"]),
             waiting=_read_columns(WaitingColumns, header["waiting"], blobs),
             decisions=tuple(_decision_from(row) for row in header["decisions"]),
-            preempts=tuple(Preempt(*row) for row in header["preempts"]),
+            preempts=tuple(Preempt(*map(_tuples, row)) for row in header["preempts"]),
             expected=tuple(
                 ExpectedStart(job, at_ms, tuple(nodes)) for job, at_ms, nodes in header["expected"]
             ),
@@ -145,7 +145,7 @@ def _plan_bytes(plan: Plan) -> bytes:
             for d in plan.decisions
         ],
         "waiting": _write_columns(plan.waiting, blobs),
-        "preempts": [list(astuple(preempt)) for preempt in plan.preempts],
+        "preempts": [_preempt_row(preempt) for preempt in plan.preempts],
         "expected": [[one.job_id, one.at_ms, list(one.node_ids)] for one in plan.expected],
     }
     return _frame(header, blobs)
@@ -228,7 +228,7 @@ def _narrowest(column: np.ndarray[Any, Any]) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Taint):
-        return [value.key, value.value, value.effect]
+        return [value.key, value.value, value.effect, *([value.since_ms] if value.since_ms else [])]
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
@@ -238,7 +238,7 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _taints(value: list[list[str]]) -> tuple[Taint, ...]:
+def _taints(value: list[list[Any]]) -> tuple[Taint, ...]:
     return tuple(Taint(*row) for row in value)
 
 
@@ -257,7 +257,10 @@ def _class_row(request: RequestClass) -> dict[str, Any]:
         "gpu_model": request.gpu_model,
         "gpu_memory_mib": request.gpu_memory_mib,
         "node_selector": [list(pair) for pair in request.node_selector],
-        "tolerations": [[t.key, t.operator, t.value, t.effect] for t in request.tolerations],
+        "tolerations": [
+            [t.key, t.operator, t.value, t.effect, *([t.seconds] if t.seconds >= 0 else [])]
+            for t in request.tolerations
+        ],
         "required_affinity": [
             [[r.key, r.operator, list(r.values)] for r in t] for t in request.required_affinity
         ],
@@ -324,6 +327,12 @@ def _start_from(row: list[Any]) -> Start:
         ),
         scores=_tuples(scores),
     )
+
+
+def _preempt_row(preempt: Preempt) -> list[Any]:
+    """What most are not, an eviction, is left out."""
+    row = list(astuple(preempt))
+    return [*row[:-1], list(preempt.taint)] if preempt.node_id else row[:-2]
 
 
 def _decision_from(row: list[Any]) -> Decision:

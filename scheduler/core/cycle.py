@@ -10,6 +10,7 @@ from scheduler.core.backfill import FOREVER_MS, take_turns, turns_of
 from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
 from scheduler.core.budgets import demoted
 from scheduler.core.columns import Bools, Ints, rows_of
+from scheduler.core.eviction import evictions
 from scheduler.core.groups import Group
 from scheduler.core.ordering import job_order
 from scheduler.core.placement import choose_largest, choose_nodes, take_tasks
@@ -66,10 +67,13 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     waiting[rows_of(snapshot.pending.id, started, what="pending job")] = False
     explain_waiting(answers, waiting, notes, strict=policy.strict_order, expected=expected)
 
-    # 6. Last, because it disturbs: whom to stop for those that nothing but room keeps waiting.
-    # Nobody is stopped for those who go last.
+    # 6. Last, because it disturbs: who has to leave a tainted node, and whom to stop for those that nothing but
+    # room keeps waiting. Nobody is stopped for those who go last.
+    evicted = evictions(world, policy.preemption.grace_seconds)
     blocked = considered[waiting[considered] & ~np.isin(considered, held) & ~demoted(snapshot)[considered]]
-    preempts, told = choose_victims(answers, blocked, policy.preemption, strict=policy.strict_order)
+    preempts, told = choose_victims(
+        answers, blocked, policy.preemption, strict=policy.strict_order, leaving=evicted
+    )
     for row, decision in [*awaiting_decisions(world, held), *told]:
         notes.add(np.array([row], dtype=np.int64), decision)
 
@@ -81,7 +85,7 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         waiting=replace(columns, decision=numbers),
         decisions=decisions,
         expected=expected,
-        preempts=tuple(preempts),
+        preempts=(*evicted, *preempts),
     )
 
 

@@ -147,6 +147,7 @@ class StopReason(StrEnum):
     TIME_LIMIT = "time_limit"
     PREEMPTED = "preempted"
     DRAINED = "drained"
+    EVICTED = "evicted"  # its node got a taint that it does not tolerate
     STALE_EPOCH = "stale_epoch"
     GANG_MEMBER_FAILED = "gang_member_failed"
 

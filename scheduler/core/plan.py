@@ -59,6 +59,9 @@ class Preempt:
     for_priority: int
     lost_seconds: int  # since its start or its last checkpoint
     grace_seconds: int
+    #: Or for no job (`for_job_id` 0): the node with a taint (key, value) that it does not tolerate.
+    node_id: int = 0
+    taint: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,12 @@ def _told(victims: list[int], stop_by_ms: int) -> Decision:
 
 
 def choose_victims(
-    answers: Answers, waiting: Ints, rules: Preemption, *, strict: bool = False
+    answers: Answers,
+    waiting: Ints,
+    rules: Preemption,
+    *,
+    strict: bool = False,
+    leaving: Sequence[Preempt] = (),
 ) -> tuple[list[Preempt], list[tuple[int, Decision]]]:
     """Jobs to stop so that waiting ones can start, in order of standing, and what those are told.
 
@@ -114,7 +119,7 @@ def choose_victims(
     not tried again at the same or a lower priority: fewer would be left for it.
 
     `waiting` are rows that nothing but room keeps from starting, in the order of the cycle. `strict`: only
-    the first of each queue, those behind it wait their turn.
+    the first of each queue, those behind it wait their turn. `leaving` end anyway: their room counts as free.
     """
     world, workspace = answers.world, answers.workspace
     pending, running = world.snapshot.pending, world.snapshot.running
@@ -128,9 +133,10 @@ def choose_victims(
     told: list[tuple[int, Decision]] = []
     with workspace.trial():
         jobs = _Running(answers)
-        for victim in np.flatnonzero(running.stop_by_ms > 0).tolist():
+        going = np.isin(running.id, [preempt.job_id for preempt in leaving])
+        for victim in np.flatnonzero((running.stop_by_ms > 0) | going).tolist():
             jobs.release(victim)
-        search = _Search(answers, jobs, rules)
+        search = _Search(answers, jobs, rules, going)
         able = [number for number in range(101) if search.may_stop(number).any()]
         waiting = waiting[np.isin(pending.priority[waiting], able)]
         order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
@@ -186,7 +192,9 @@ def _orders(
 class _Search:
     """Finds the victims of one job after the other, and keeps count of what may still be lost."""
 
-    def __init__(self, answers: Answers, jobs: _Running, rules: Preemption) -> None:
+    def __init__(
+        self, answers: Answers, jobs: _Running, rules: Preemption, going: Bools | None = None
+    ) -> None:
         world = answers.world
         running = world.snapshot.running
         self.answers, self.jobs, self.rules = answers, jobs, rules
@@ -202,6 +210,7 @@ class _Search:
         self._open: Bools = (
             running.preemptible
             & (running.stop_by_ms == 0)
+            & (~going if going is not None else True)
             & (ran >= rules.protected_seconds)
             & (running.times_preempted < rules.most_times)
         )

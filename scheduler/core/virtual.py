@@ -50,6 +50,7 @@ class VirtualCluster:
     _queue_running: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _pool_used: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _stopped: dict[int, int] = field(default_factory=dict)  # job id -> how often it was stopped
+    _evicted: set[int] = field(default_factory=set)  # told to leave a tainted node, and to wait again
     _next_allocation: int = 1
     _next_attempt: int = 1
 
@@ -144,7 +145,9 @@ class VirtualCluster:
             return None  # a second time is nothing
         self._hold(self._held.pop(job_id), -1)
         self._count(self._charged.pop(job_id), -1)
-        return self.row_of.get(job_id) if row[_AT["stopped_for"]] else None
+        again = row[_AT["stopped_for"]] or job_id in self._evicted
+        self._evicted.discard(job_id)
+        return self.row_of.get(job_id) if again else None
 
     def expected_end_ms(self, job_id: int) -> int:
         """When a running job has to be over, by its limit or because it is told to; 0 = nobody knows."""
@@ -188,6 +191,9 @@ class VirtualCluster:
         row = self.running[preempt.job_id]
         row[_AT["stop_by_ms"]] = now_ms + preempt.grace_seconds * 1000
         row[_AT["stopped_for"]] = preempt.for_job_id
+        if not preempt.for_job_id:
+            self._evicted.add(preempt.job_id)
+            return
         self._stopped[preempt.job_id] = self._stopped.get(preempt.job_id, 0) + 1
         self.awaited.add(preempt.for_job_id)
 

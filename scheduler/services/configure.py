@@ -23,6 +23,7 @@ from scheduler.models import (
     Reservation,
     SchedulerProfile,
 )
+from scheduler.services.taints import signed
 
 #: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
 VERBS: Final[Mapping[type[models.Model], str]] = {
@@ -75,6 +76,8 @@ def save_settings(
     else:
         row = kind._default_manager.select_for_update(of=("self",)).get(pk=thing.pk)
         before = settings_of(row)
+        if isinstance(thing, Node) and "taints" in changed_fields:
+            thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
         own = [field.name for field in thing._meta.concrete_fields if field.name in changed_fields]
         for counter in COUNTERS:
             if hasattr(row, counter):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE, TOPOLOGIES
+from scheduler.core.classes import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
 from scheduler.services.inputs import BadValue, Inputs, read_integer, text_trouble
 
 KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
@@ -16,6 +16,7 @@ MAX_TERMS: Final = 16
 MAX_VALUES: Final = 64
 MAX_VALUE: Final = 253
 MAX_DOMAINS: Final = 10_000
+MAX_SECONDS: Final = 10 * 365 * 86_400
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 EFFECTS: Final = (*sorted(HARD_EFFECTS), PREFER_NO_SCHEDULE)
 
@@ -39,9 +40,12 @@ def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
     return found
 
 
-def read_tolerations(inputs: Inputs) -> list[dict[str, str]]:
-    """`[{"key", "operator": "Equal" | "Exists", "value", "effect"}]` (N3, N4)."""
-    found: list[dict[str, str]] = []
+def read_tolerations(inputs: Inputs) -> list[dict[str, Any]]:
+    """`[{"key", "operator": "Equal" | "Exists", "value", "effect", "seconds"}]` (N3, N4).
+
+    `seconds`: how long a running job stays once a NoExecute taint was put; left out, for ever.
+    """
+    found: list[dict[str, Any]] = []
     for number, item in enumerate(inputs.listing("tolerations", most=MAX_LABELS)):
         at = f"tolerations/{number}"
         if not isinstance(item, Mapping):
@@ -50,7 +54,7 @@ def read_tolerations(inputs: Inputs) -> list[dict[str, str]]:
             )
             continue
         one = Inputs(item, under=f"{inputs.under}{at}/")
-        one.refuse_unknown(("key", "operator", "value", "effect"))
+        one.refuse_unknown(("key", "operator", "value", "effect", "seconds"))
         key, value = one.text("key", most=MAX_VALUE), one.text("value", most=MAX_VALUE)
         operator = _word(one, "operator", ("Equal", "Exists"), "Equal")
         effect = _word(one, "effect", EFFECTS, "")
@@ -62,8 +66,12 @@ def read_tolerations(inputs: Inputs) -> list[dict[str, str]]:
             )
         if operator == "Exists" and value:
             one.wrong("value", 'Means nothing with operator "Exists"; leave it out.', code="inconsistent")
+        seconds = one.integer("seconds", least=0, most=MAX_SECONDS)
+        if seconds is not None and effect not in ("", NO_EXECUTE):
+            one.wrong("seconds", "Means something only with the effect NoExecute.", code="inconsistent")
         inputs.problems += one.problems
-        found.append({"key": key, "operator": operator, "value": value, "effect": effect})
+        kept: dict[str, Any] = {"key": key, "operator": operator, "value": value, "effect": effect}
+        found.append(kept if seconds is None else kept | {"seconds": seconds})
     return found
 
 

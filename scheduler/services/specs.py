@@ -85,7 +85,7 @@ class JobSpec:
     gpu_model: str
     time_limit_seconds: int | None
     node_selector: dict[str, str]
-    tolerations: list[dict[str, str]]
+    tolerations: list[dict[str, Any]]
     affinity: dict[str, Any]
     labels: dict[str, str]
     priority: int

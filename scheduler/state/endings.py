@@ -74,7 +74,12 @@ def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_tex
         return Verdict(attempt, JobState.CANCELLED, code, exit_signal, "Cancelled.")
     if lost_text:
         return _lost(job, lost_text)
-    if stop_reason in (StopReason.PREEMPTED, StopReason.DRAINED, StopReason.STALE_EPOCH):
+    if stop_reason in (
+        StopReason.PREEMPTED,
+        StopReason.DRAINED,
+        StopReason.EVICTED,
+        StopReason.STALE_EPOCH,
+    ):
         text = f"Stopped ({stop_reason}); it waits to start again."
         return Verdict(AttemptState.STOPPED, JobState.QUEUED, code, exit_signal, text, retry_seconds=0)
     if stop_reason == StopReason.TIME_LIMIT:

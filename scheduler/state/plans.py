@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -289,19 +289,27 @@ def _stop(
         [p.job_id for p in preempts] + [p.for_job_id for p in preempts], [p.attempt_id for p in preempts]
     )
     refused: dict[int, Refusal] = {}
+    taints = statements.taints_of({p.node_id for p in preempts if p.node_id})
     for preempt in preempts:
+        if not preempt.for_job_id:
+            continue
         waits, victim = rows.get(preempt.for_job_id), rows.get(preempt.job_id)
         if waits is None or waits.state != JobState.QUEUED or waits.generation != preempt.for_generation:
             why = f"Job {preempt.for_job_id} has changed: nobody is stopped for it."
-        elif victim is None or victim.state not in _STOPPABLE or preempt.attempt_id not in live:
+        elif victim is None or not _is_stoppable(preempt, rows, live):
             why = f"Job {preempt.job_id} was to be stopped for it and has changed: nobody is stopped."
         else:
             continue
         refused.setdefault(preempt.for_job_id, Refusal(preempt.for_job_id, VICTIM_CHANGED, why))
-    stopped = [preempt for preempt in preempts if preempt.for_job_id not in refused]
+    stopped = [
+        preempt
+        for preempt in preempts
+        if (preempt.for_job_id and preempt.for_job_id not in refused)
+        or ((preempt.node_id, *preempt.taint) in taints and _is_stoppable(preempt, rows, live))
+    ]
     if stopped:
         statements.stop_jobs(stopped, {number: row.epoch for number, row in rows.items()}, at=at)
-        statements.tell_stopped(stopped, rows, cycle_id=cycle_id, at=at)
+        statements.tell_stopped(stopped, rows, cycle_id=cycle_id, at=at, taints=taints)
         told = [rows[preempt.job_id] for preempt in stopped]
         outbox.announce_many(
             [outbox.node_topic(node) for node in statements.nodes_of_attempts(p.attempt_id for p in stopped)]
@@ -311,6 +319,13 @@ def _stop(
             + [outbox.CLUSTER_TOPIC, outbox.QUEUES_TOPIC]
         )
     return stopped, list(refused.values())
+
+
+def _is_stoppable(
+    preempt: Preempt, rows: Mapping[int, statements.PreemptionRow], live: Collection[int]
+) -> bool:
+    victim = rows.get(preempt.job_id)
+    return victim is not None and victim.state in _STOPPABLE and preempt.attempt_id in live
 
 
 def _why(conflict: Conflict) -> str:

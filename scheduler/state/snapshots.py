@@ -16,6 +16,7 @@ from django.db import connection, transaction
 
 from quotas.core.resources import Resources
 from scheduler.core.classes import (
+    NO_EXECUTE,
     OWN_ARRAY,
     ClassTable,
     JobsLike,
@@ -445,6 +446,7 @@ def class_of_request(
                 operator=t.get("operator") or "Equal",
                 value=t.get("value") or "",
                 effect=t.get("effect") or "",
+                seconds=int(t.get("seconds", -1)),
             )
             for t in tolerations
         ],
@@ -685,7 +687,15 @@ def _labels(text: str) -> Labels:
 def _taints(text: str) -> tuple[Taint, ...]:
     return tuple(
         sorted(
-            Taint(t["key"], t.get("value") or "", t.get("effect") or "NoSchedule") for t in json.loads(text)
+            Taint(
+                t["key"],
+                t.get("value") or "",
+                t.get("effect") or "NoSchedule",
+                since_ms=int(datetime.fromisoformat(t["added_at"]).timestamp() * 1000)
+                if t.get("added_at") and t.get("effect") == NO_EXECUTE
+                else 0,
+            )
+            for t in json.loads(text)
         )
     )
 

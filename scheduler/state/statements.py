@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, JobState, StopReason, TaskState
 from scheduler.core.plan import Preempt, Start
@@ -259,50 +259,88 @@ def stop_jobs(preempts: Sequence[Preempt], epochs: Mapping[int, int], *, at: dat
             [JobState.PREEMPTING.value, int_array(p.job_id for p in preempts)],
         ),
         (
-            "UPDATE scheduler_attempt a SET stop_reason = %s, stop_asked_at = %s, stopped_for = t.job,"
-            " stopped_for_epoch = t.epoch, grace_seconds = t.grace"
+            "UPDATE scheduler_attempt a SET stop_reason = CASE WHEN t.job = 0 THEN %s ELSE %s END,"
+            " stop_asked_at = %s, stopped_for = nullif(t.job, 0),"
+            " stopped_for_epoch = CASE WHEN t.job <> 0 THEN t.epoch END, grace_seconds = t.grace"
             " FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[]) AS t(id, job, epoch, grace)"
             " WHERE a.id = t.id",
             [
-                StopReason.PREEMPTED.value, at, int_array(p.attempt_id for p in preempts),
-                int_array(p.for_job_id for p in preempts), int_array(epochs[p.for_job_id] for p in preempts),
+                StopReason.EVICTED.value, StopReason.PREEMPTED.value, at,
+                int_array(p.attempt_id for p in preempts), int_array(p.for_job_id for p in preempts),
+                int_array(epochs.get(p.for_job_id, 0) for p in preempts),
                 int_array(p.grace_seconds for p in preempts),
             ],
         ),
     )  # fmt: skip
 
 
+class TaintRow(NamedTuple):
+    """A taint as a node has it now, with who put it there and why."""
+
+    node: str
+    added_by: str
+    reason: str
+
+
+def taints_of(node_ids: Iterable[int]) -> dict[tuple[int, str, str], TaintRow]:
+    """(node, key, value) -> the NoExecute taints that these nodes have now."""
+    rows = run(
+        """
+        SELECT node.id, taint->>'key', coalesce(taint->>'value', ''), node.name,
+            coalesce(taint->>'added_by', ''), coalesce(taint->>'reason', '')
+        FROM scheduler_node node, jsonb_array_elements(node.taints) taint
+        WHERE node.id = ANY(%s::bigint[]) AND taint->>'effect' = 'NoExecute'
+        """,
+        [int_array(node_ids)],
+    )
+    return {(row[0], row[1], row[2]): TaintRow(*row[3:]) for row in rows}
+
+
 def tell_stopped(
-    preempts: Sequence[Preempt], rows: Mapping[int, PreemptionRow], *, cycle_id: int | None, at: datetime
+    preempts: Sequence[Preempt],
+    rows: Mapping[int, PreemptionRow],
+    *,
+    cycle_id: int | None,
+    at: datetime,
+    taints: Mapping[tuple[int, str, str], TaintRow],
 ) -> None:
     """The receipt of each victim: for whom, by which right, what it costs, and how long it has."""
+    told = []
+    for p in preempts:
+        details: dict[str, Any] = {
+            "lost_seconds": p.lost_seconds,
+            "grace_seconds": p.grace_seconds,
+            "cycle": cycle_id,
+        }
+        if p.for_job_id:
+            waits = rows[p.for_job_id]
+            because = (
+                f"stopped for job {p.for_job_id} of project {waits.project}: its priority is {p.for_priority}, "
+                f"this job's {p.priority}"
+            )
+            details |= {
+                "for_job": p.for_job_id, "for_project": waits.project, "for_priority": p.for_priority,
+                "priority": p.priority,
+            }  # fmt: skip
+        else:
+            taint = taints[p.node_id, *p.taint]
+            name = "=".join(filter(None, p.taint))
+            who = f", put there by {taint.added_by}" if taint.added_by else ""
+            why = f" ({taint.reason})" if taint.reason else ""
+            because = f"has to leave {taint.node}: it has the taint {name}:NoExecute{who}{why}"
+            details |= {"node": taint.node, "taint": name, "by": taint.added_by, "why": taint.reason}
+        because += f"; it has {p.grace_seconds} s to end and is queued again by itself"
+        told.append(
+            {"number": p.job_id, "epoch": rows[p.job_id].epoch, "because": because[:300], "details": details}
+        )
     run(
         """
         INSERT INTO scheduler_jobevent (job_id, at, kind, because, epoch, details)
         SELECT number, %s, %s, because, epoch, details
         FROM json_to_recordset(%s::json) AS e(number bigint, epoch int, because text, details jsonb)
         """,
-        [
-            at,
-            f"job.{JobState.PREEMPTING.value}",
-            json.dumps(
-                [
-                    {
-                        "number": p.job_id, "epoch": rows[p.job_id].epoch,
-                        "because": f"stopped for job {p.for_job_id} of project {rows[p.for_job_id].project}: its "
-                        f"priority is {p.for_priority}, this job's {p.priority}; it has {p.grace_seconds} s to end "
-                        "and is queued again by itself",
-                        "details": {
-                            "for_job": p.for_job_id, "for_project": rows[p.for_job_id].project,
-                            "for_priority": p.for_priority, "priority": p.priority,
-                            "lost_seconds": p.lost_seconds, "grace_seconds": p.grace_seconds, "cycle": cycle_id,
-                        },
-                    }
-                    for p in preempts
-                ]
-            ),
-        ],
-    )  # fmt: skip
+        [at, f"job.{JobState.PREEMPTING.value}", json.dumps(told)],
+    )
 
 
 def nodes_of_attempts(attempts: Iterable[int]) -> list[int]:

@@ -92,7 +92,8 @@ def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
         named = {number: name for name, number in world.jobs.items()}
         ends["stops"] = {}
         for preempt in plan.preempts:
-            ends["stops"].setdefault(named[preempt.for_job_id], []).append(named[preempt.job_id])
+            because = named.get(preempt.for_job_id, f"taint {preempt.taint[0]}")
+            ends["stops"].setdefault(because, []).append(named[preempt.job_id])
     return ends
 
 

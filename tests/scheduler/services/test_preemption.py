@@ -7,12 +7,15 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from accounts.models import User
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Attempt, Job, JobEvent, SchedulerProfile
+from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
+from scheduler.services.configure import save_settings
 from scheduler.services.preview import explain_job
 from scheduler.state import plans
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
+from tests.support.factories import OperatorFactory
 
 
 @pytest.fixture
@@ -121,3 +124,66 @@ def test_a_job_that_may_not_be_stopped_is_not(bench: FakeBench) -> None:
     world.plan()
 
     assert not Job.objects.filter(state=JobState.PREEMPTING).exists()
+
+
+@pytest.fixture
+def operator(transactional_db: None) -> User:
+    return OperatorFactory(username="ops")
+
+
+def tainted(node: Node, operator: User) -> None:
+    node.taints = [{"key": "memory-errors", "effect": "NoExecute"}]
+    save_settings(thing=node, changed_fields=["taints"], by=operator, reason="ECC errors in slot 3")
+
+
+def test_a_no_execute_taint_sends_a_job_away_and_says_who_put_it_and_why(
+    bench: FakeBench, operator: User
+) -> None:
+    world = bench.world
+    stays, leaves = (
+        bench.settle(bench.start(tolerations=tolerations), "running")
+        for tolerations in ([{"operator": "Exists", "seconds": 3600}], [])
+    )
+    node = leaves.attempts.get().tasks.get().node
+    assert stays.attempts.get().tasks.get().node == node
+
+    tainted(node, operator)
+    world.plan()
+
+    attempt = leaves.attempts.get()
+    assert (attempt.stop_reason, attempt.stopped_for, attempt.grace_seconds) == ("evicted", None, 7)
+    receipt = JobEvent.objects.get(job=leaves, kind="job.preempting")
+    assert receipt.because == (
+        f"has to leave {node.name}: it has the taint memory-errors:NoExecute, put there by "
+        "ops (ECC errors in slot 3); it has 7 s to end and is queued again by itself"
+    )
+    while leaves.epoch == 1:
+        bench.step()
+        leaves.refresh_from_db()
+    assert leaves.attempts.live().get().tasks.get().node != node
+    assert stays.attempts.get().stop_reason == ""
+    # A later change of other taints keeps who put this one, and when.
+    node.refresh_from_db()
+    (sign,) = node.taints
+    node.taints = [*node.taints, {"key": "more", "effect": "NoSchedule"}]
+    save_settings(thing=node, changed_fields=["taints"], by=operator, reason="and more")
+    assert node.taints[0] == sign
+
+
+def test_a_taint_that_is_gone_again_sends_nobody_away(
+    bench: FakeBench, operator: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = bench.settle(bench.start(), "running")
+    node = job.attempts.get().tasks.get().node
+    tainted(node, operator)
+    real = plans.apply_starts
+
+    def after_it_was_taken_away(*args: object, **words: object) -> object:
+        Node.objects.filter(pk=node.pk).update(taints=[])
+        return real(*args, **words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plans, "apply_starts", after_it_was_taken_away)
+    bench.world.plan()
+
+    job.refresh_from_db()
+    assert (job.state, job.attempts.get().stop_reason) == (JobState.RUNNING, "")
