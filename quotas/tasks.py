@@ -8,6 +8,7 @@ from celery import shared_task
 from accounts.models import Project
 from quotas.providers.exchange import exchange
 from quotas.services import providers
+from quotas.services.alerts import look_for_alerts, mail_notices
 from quotas.services.budgets import open_all_periods
 from quotas.services.limits import drifting_projects, sync_quota
 from quotas.services.lines import drifting_lines, sync_lines
@@ -63,3 +64,10 @@ def exchange_project(project_id: int) -> None:
 @shared_task
 def exchange_due() -> None:
     providers.exchange_due()
+
+
+@shared_task
+def alert() -> None:
+    """Tell people once of what is nearly full, full, running out or about to end."""
+    look_for_alerts()
+    mail_notices()

@@ -205,6 +205,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(15),
         "options": {"queue": "default", "expire_seconds": 45},
     },
+    "look for alerts": {
+        "task": "quotas.tasks.alert",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),
@@ -317,6 +322,16 @@ LEDGER_OPEN_HOLD_SECONDS = env.int("LEDGER_OPEN_HOLD_SECONDS", default=3600)
 LEDGER_FORGIVES = env.list("LEDGER_FORGIVES", default=["lost"])
 #: What the millionths of prices and money budgets are millionths of.
 LEDGER_CURRENCY = env.str("LEDGER_CURRENCY", default="EUR")
+#: One notice a person in so long, with all that came up meanwhile.
+MUSTER_ALERT_DIGEST_SECONDS = env.int("MUSTER_ALERT_DIGEST_SECONDS", default=6 * 3600)
+#: Notices are mailed too once a sender is named; how, EMAIL_HOST and its like say.
+MUSTER_ALERT_MAIL_FROM = env.str("MUSTER_ALERT_MAIL_FROM", default="")
+EMAIL_HOST = env.str("EMAIL_HOST", default="localhost")
+EMAIL_PORT = env.int("EMAIL_PORT", default=25)
+EMAIL_HOST_USER = env.str("EMAIL_HOST_USER", default="")
+EMAIL_HOST_PASSWORD = env.str("EMAIL_HOST_PASSWORD", default="")
+EMAIL_USE_TLS = env.bool("EMAIL_USE_TLS", default=False)
+EMAIL_TIMEOUT = 10
 K8S_QUOTA_NAMESPACE = env.str("K8S_QUOTA_NAMESPACE", default="wanllmdb-jobs")
 K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=False)
 SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")

@@ -6,12 +6,16 @@ from django.urls import path
 
 from quotas.api.budgets import BudgetsView, BudgetView
 from quotas.api.ledger import LedgerView, UsageView
+from quotas.api.notices import DriftView, NoticeReadView, NoticesView
 from quotas.api.shares import SharesView, ShareView
 from quotas.api.views import QuotaSyncView, QuotaView
 
 urlpatterns = [
     path("quotas/ledger", LedgerView.as_view(), name="api-ledger"),
     path("quotas/usage", UsageView.as_view(), name="api-usage"),
+    path("quotas/notices", NoticesView.as_view(), name="api-notices"),
+    path("quotas/notices/<int:notice_id>/read", NoticeReadView.as_view(), name="api-notice-read"),
+    path("quotas/drift", DriftView.as_view(), name="api-drift"),
     path("quotas/budgets", BudgetsView.as_view(), name="api-budgets"),
     path("quotas/budgets/<int:budget_id>", BudgetView.as_view(), name="api-budget"),
     path("shares", SharesView.as_view(), name="api-shares"),

@@ -7,6 +7,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from accounts.web.pages import page, reader
+from quotas.services.alerts import unread_notices
 from scheduler.models import Job
 from scheduler.selectors import visible_jobs
 from scheduler.web import reads
@@ -31,6 +32,7 @@ def show(request: HttpRequest) -> HttpResponse:
         "recent": recent,
         "nodes": reads.node_names(recent),
         "attention": reads.attention(user),
+        "notices": unread_notices(user),
         "quota_lines": sorted(lines, key=lambda line: -_fullness(line))[:QUOTA_LINES],
         "more_quota": max(0, len(lines) - QUOTA_LINES),
         "supply": supply,

@@ -8,13 +8,13 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db.models import Min, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_date
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
 
 from accounts import permissions
 from accounts.errors import InvalidInput
@@ -23,7 +23,8 @@ from accounts.selectors import project_by_ref, visible_projects, visible_users
 from accounts.web.pages import page, reader
 from quotas.core.ledger import Kind
 from quotas.exports import EXPORTS, streamed
-from quotas.models import BudgetResource, LedgerEntry
+from quotas.models import BudgetPeriod, BudgetResource, DriftFinding, LedgerEntry, Quota
+from quotas.services.alerts import read_notice
 from quotas.templatetags.charts import PARTS, Bars, Burn
 from quotas.usage import BudgetState, Usage, budget_states, total, usage, visible_entries, within
 from scheduler.selectors import measured_use
@@ -132,6 +133,31 @@ def lines(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         "usage_url": asked.link("usage", kind=""),
     }
     return render(request, "scheduler/ledger.html", context)
+
+
+@require_GET
+@page
+def drift(request: HttpRequest) -> HttpResponse:
+    """Counters that the reconciler found wrong, and what it did about them."""
+    user = reader(request)
+    if not (permissions.may(user, "operate") or permissions.may(user, "audit")):
+        permissions.require(user, "operate")
+    found = Paginator(DriftFinding.objects.select_related("project"), LINES).get_page(request.GET.get("page"))
+    checked = BudgetPeriod.objects.aggregate(at=Min("checked_at", filter=Q(ends_at__gt=timezone.now())))
+    context = {
+        "page": found,
+        "checked_at": checked["at"],
+        "synced_at": Quota.objects.aggregate(at=Min("synced_at"))["at"],
+        "may_check": permissions.may(user, "operate"),
+    }
+    return render(request, "scheduler/drift.html", context)
+
+
+@require_POST
+@page
+def put_away(request: HttpRequest, notice_id: int) -> HttpResponse:
+    read_notice(notice_id=notice_id, by=reader(request))
+    return redirect("home")
 
 
 def _whose(user: User, asked: Question, projects: list[Project]) -> list[Project] | None:

@@ -10,7 +10,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from quotas.models import Budget, LedgerEntry
+from quotas.services.alerts import look_for_alerts
 from quotas.services.budgets import open_periods
+from quotas.services.reconcile import Mismatch, record_drift
 from tests.support.ledgers import a_life
 
 YESTERDAY = timezone.now().replace(hour=1, minute=0, second=0, microsecond=0) - timedelta(days=1)
@@ -91,3 +93,26 @@ def test_the_page_asks_no_more_for_many_jobs(as_user, used, django_assert_max_nu
 
     with django_assert_max_num_queries(22):
         client.get(reverse("usage"))
+
+
+def test_a_notice_is_on_the_first_page_until_it_is_put_away(as_user, used) -> None:
+    used.cast.project.quotas.update(used=8000)
+    look_for_alerts()
+    client = as_user(used.cast.lead)
+    text = client.get(reverse("home")).content.decode()
+
+    assert "all of the limit of CPU cores is in use (8 of 8)" in text
+    url = re.search(r'action="(/usage/notices/\d+/read/)"', text).group(1)
+    assert as_user(used.cast.owner).post(url).status_code == 404
+    assert as_user(used.cast.lead).post(url).status_code == 302
+    assert "CPU cores is in use" not in client.get(reverse("home")).content.decode()
+
+
+def test_operators_and_auditors_see_what_the_reconciler_found(as_user, used) -> None:
+    record_drift([Mismatch("quota", "gpu_millis of vision", 5, 7)], reason="a crash", repaired=True)
+    seen = {
+        name: as_user(person).get(reverse("drift")).status_code for name, person in used.cast.people().items()
+    }
+
+    assert seen == dict.fromkeys(seen, 403) | {"operator": 200, "auditor": 200, "admin": 200}
+    assert "gpu_millis of vision" in as_user(used.cast.auditor).get(reverse("drift")).content.decode()

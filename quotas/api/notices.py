@@ -1,0 +1,85 @@
+"""Notices about quotas and budgets, one's own; and what the reconciler found, for operators and auditors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts import permissions
+from accounts.errors import NotAllowed
+from config.rest import NewestFirst
+from quotas.models import Alert, DriftFinding, Notice
+from quotas.services.alerts import read_notice, unread_notices
+
+
+class AlertSerializer(serializers.Serializer[Alert]):
+    kind = serializers.CharField()
+    text = serializers.CharField()
+    at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True, help_text="When it was no longer so.")
+
+
+class NoticeSerializer(serializers.Serializer[Notice]):
+    id = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+    read_at = serializers.DateTimeField(allow_null=True)
+    alerts = serializers.SerializerMethodField()
+
+    @extend_schema(responses=AlertSerializer(many=True))
+    def get_alerts(self, notice: Notice) -> list[dict[str, Any]]:
+        return list(AlertSerializer(notice.alerts.all(), many=True).data)
+
+
+class DriftFindingSerializer(serializers.Serializer[DriftFinding]):
+    """A counter that was not what it counts."""
+
+    id = serializers.IntegerField()
+    kind = serializers.CharField()
+    project = serializers.CharField(source="project.slug", allow_null=True, default=None)
+    subject = serializers.CharField()
+    was = serializers.IntegerField()
+    found = serializers.IntegerField()
+    found_at = serializers.DateTimeField()
+    repaired_at = serializers.DateTimeField(allow_null=True)
+    reason = serializers.CharField()
+
+
+class NoticesView(APIView):
+    required_scopes = {"GET": "quota:read"}
+    schema_tags = ["quota"]
+
+    @extend_schema(responses=NoticeSerializer(many=True), summary="Your unread notices")
+    def get(self, request: Request) -> Response:
+        return Response({"results": NoticeSerializer(unread_notices(request.user), many=True).data})
+
+
+class NoticeReadView(APIView):
+    required_scopes = {"POST": "quota:read"}
+    schema_tags = ["quota"]
+
+    @extend_schema(request=None, responses=NoticeSerializer, summary="Put a notice away")
+    def post(self, request: Request, notice_id: int) -> Response:
+        return Response(NoticeSerializer(read_notice(notice_id=notice_id, by=request.user)).data)
+
+
+class DriftView(APIView):
+    required_scopes = {"GET": "quota:read"}
+    schema_tags = ["quota"]
+
+    @extend_schema(
+        responses=DriftFindingSerializer(many=True),
+        summary="What the reconciler found; for operators and auditors",
+    )
+    def get(self, request: Request) -> Response:
+        if not (permissions.may(request.user, "operate") or permissions.may(request.user, "audit")):
+            raise NotAllowed(
+                "Only operators and auditors see drift.", way_out="Ask an operator of this site."
+            )
+        pages = NewestFirst()
+        page = pages.paginate_queryset(DriftFinding.objects.select_related("project"), request, view=self)
+        return pages.get_paginated_response(DriftFindingSerializer(page, many=True).data)
