@@ -124,6 +124,17 @@ class StartRangeSerializer(serializers.Serializer):
     computed_at = serializers.DateTimeField(allow_null=True)
 
 
+class SuggestedChangeSerializer(serializers.Serializer):
+    """The smallest single thing to ask differently, and what it gains."""
+
+    field = serializers.CharField(help_text="Of the request: time_limit, gpu_count, gpu_type, queue, ...")
+    value = serializers.CharField()
+    words = serializers.CharField()
+    starts_now = serializers.BooleanField()
+    at = serializers.DateTimeField(allow_null=True, help_text="When it would start then, at the latest.")
+    gain_seconds = serializers.IntegerField()
+
+
 class ForecastRecordSerializer(serializers.Serializer):
     """What became of the ranges that jobs were told first."""
 
@@ -138,6 +149,8 @@ class ForecastRecordSerializer(serializers.Serializer):
 def with_moments(found: dict[str, Any]) -> dict[str, Any]:
     """The answer with its times as every answer writes them."""
     found["snapshot_at"] = moment(found["snapshot_at"])
+    if found["change"] is not None:
+        found["change"]["at"] = moment(found["change"]["at"])
     if found["start"] is not None:
         for name in ("p10_at", "p50_at", "p90_at", "computed_at"):
             found["start"][name] = moment(found["start"][name])
@@ -160,6 +173,7 @@ class WhySerializer(serializers.Serializer):
     ahead = serializers.ListField(child=serializers.DictField())
     node_table = serializers.ListField(child=serializers.DictField())
     suggestion = serializers.CharField(allow_blank=True)
+    change = SuggestedChangeSerializer(allow_null=True)
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     snapshot_at = serializers.DateTimeField(allow_null=True)
@@ -200,6 +214,7 @@ class PreviewSerializer(serializers.Serializer):
     ahead_gpus = serializers.IntegerField()
     position = serializers.IntegerField(allow_null=True)
     suggestion = serializers.CharField(allow_blank=True)
+    change = SuggestedChangeSerializer(allow_null=True)
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     elements = serializers.IntegerField()

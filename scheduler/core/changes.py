@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -40,23 +40,26 @@ class Change:
         names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
         nodes = [names[node] for node in self.start.node_ids]
         where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-        return f"{self._words()} it would start now, on {where}."
+        words = words_of(self.field, self.before, self.after, each=len(self.start.placements) > 1)
+        return f"{words} it would start now, on {where}."
 
-    def _words(self) -> str:
-        each = " a task" if len(self.start.placements) > 1 else ""
-        if self.field == "tasks":
-            return f"With {amount('tasks', int(self.after))} instead of {self.before}"
-        if self.field == "gpu_model":
-            other = f"{self.after} GPUs" if self.after else "GPUs of any model"
-            return f"With {other} instead of {self.before}"
-        if self.field == "time_limit_seconds":
-            asked = f" instead of {_duration(int(self.before))}" if self.before else ""
-            return f"With a time limit of {_duration(int(self.after))}{asked}"
-        if self.field == "queue":
-            return f"In the queue {self.after}"
-        after = amount(self.field, int(self.after))
-        before = str(self.before) if self.field == "gpus" else amount(self.field, int(self.before))
-        return f"With {after}{each} instead of {before}"
+
+def words_of(field: str, before: int | str, after: int | str, *, each: bool = False) -> str:
+    """`With 7 GPUs instead of 8`; `each`: the amounts are those of one of several tasks."""
+    per_task = " a task" if each else ""
+    if field == "tasks":
+        return f"With {amount('tasks', int(after))} instead of {before}"
+    if field == "gpu_model":
+        other = f"{after} GPUs" if after else "GPUs of any model"
+        return f"With {other} instead of {before}"
+    if field == "time_limit_seconds":
+        asked = f" instead of {_duration(int(before))}" if before else ""
+        return f"With a time limit of {_duration(int(after))}{asked}"
+    if field == "queue":
+        return f"In the queue {after}"
+    after = amount(field, int(after))
+    before = str(before) if field == "gpus" else amount(field, int(before))
+    return f"With {after}{per_task} instead of {before}"
 
 
 def _duration(seconds: int) -> str:
@@ -64,7 +67,7 @@ def _duration(seconds: int) -> str:
     return f"{hours}:{rest // 60:02}:{rest % 60:02}"
 
 
-class _Variant(NamedTuple):
+class Variant(NamedTuple):
     """The job with one thing changed; `loss` orders variants: the part of what was asked that is given up."""
 
     loss: int  # thousandths
@@ -97,7 +100,7 @@ def smallest_change(
     for variant in sorted(_variants(answers, row, queue_ids), key=lambda one: (one.loss, one.field)):
         if not _fits(answers, row, variant):
             continue
-        start = plan_cycle(_changed(snapshot, row, variant), policy, plugins).start_of(job_id)
+        start = plan_cycle(changed_snapshot(snapshot, row, variant), policy, plugins).start_of(job_id)
         if start is not None:
             return Change(variant.field, variant.before, variant.after, start)
         tried += 1
@@ -106,14 +109,14 @@ def smallest_change(
     return None
 
 
-def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[_Variant]:
+def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[Variant]:
     world, group = answers.world, answers.groups.of(row)
     snapshot, request, shape = world.snapshot, group.question.request, group.shape
     pending = snapshot.pending
-    same = _Variant(0, "", 0, 0, request, shape, int(pending.time_limit_seconds[row]), group.queue_row)
+    same = Variant(0, "", 0, 0, request, shape, int(pending.time_limit_seconds[row]), group.queue_row)
     per_task = request.per_task
 
-    def fits(change: _Variant) -> bool:
+    def fits(change: Variant) -> bool:
         return _fits(answers, row, change)
 
     # Another place for the same thing costs nothing of it.
@@ -129,7 +132,7 @@ def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[
                 queue_row=queue_row,
             )
     if request.gpu_model:
-        counts = _models(snapshot)
+        counts = models_of(snapshot)
         for model in ("", *counts[:_MODELS]):
             if model != request.gpu_model:
                 yield same._replace(
@@ -159,11 +162,11 @@ def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[
 
 
 def _less(
-    same: _Variant, field: str, asked: int, step: int, fits: Callable[[_Variant], bool]
-) -> Iterator[_Variant]:
+    same: Variant, field: str, asked: int, step: int, fits: Callable[[Variant], bool]
+) -> Iterator[Variant]:
     """The largest amount below what was asked that fits, in whole steps: what fits at more fits at less."""
 
-    def with_amount(steps: int) -> _Variant:
+    def with_amount(steps: int) -> Variant:
         after = steps * step
         changed = same._replace(
             loss=max(1000 - 1000 * after // asked, 4), field=field, before=asked, after=after
@@ -195,13 +198,13 @@ def _limits(answers: Answers, row: int, barring: tuple[int, ...]) -> Iterator[in
     yield from sorted(found, reverse=True)
 
 
-def _models(snapshot: Snapshot) -> list[str]:
+def models_of(snapshot: Snapshot) -> list[str]:
     names, counts = np.unique(np.array(snapshot.devices.model, dtype=object).astype(str), return_counts=True)
     order = np.lexsort((names, -counts))
     return [str(names[number]) for number in order if names[number]]
 
 
-def _fits(answers: Answers, row: int, variant: _Variant) -> bool:
+def _fits(answers: Answers, row: int, variant: Variant) -> bool:
     """Whether the changed job has room and limits now, in the world as the plan leaves it."""
     world, workspace, group = answers.world, answers.workspace, answers.groups.of(row)
     snapshot = world.snapshot
@@ -228,7 +231,7 @@ def _fits(answers: Answers, row: int, variant: _Variant) -> bool:
     return fit_on(candidates.slots(), variant.shape, world)
 
 
-def _changed(snapshot: Snapshot, row: int, variant: _Variant) -> Snapshot:
+def changed_snapshot(snapshot: Snapshot, row: int, variant: Variant) -> Snapshot:
     """The snapshot in which this job had asked so from the beginning."""
     pending = snapshot.pending
     columns = {
@@ -242,10 +245,7 @@ def _changed(snapshot: Snapshot, row: int, variant: _Variant) -> Snapshot:
         column = getattr(pending, name).copy()
         column[row] = value
         changed[name] = column
+    groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     return Snapshot.build(
-        now_ms=snapshot.now_ms, nodes=snapshot.nodes, devices=snapshot.devices,
-        classes=(*snapshot.classes, variant.request), pending=replace(pending, **changed),
-        running=snapshot.running, allocations=snapshot.allocations, reservations=snapshot.reservations,
-        queues=snapshot.queues, projects=snapshot.projects, quotas=snapshot.quotas, pools=snapshot.pools,
-        shares=snapshot.shares, budgets=snapshot.budgets,
-    )  # fmt: skip
+        **(groups | {"classes": (*snapshot.classes, variant.request), "pending": replace(pending, **changed)})
+    )

@@ -164,9 +164,10 @@ def play(
     wanted: Collection[int],
     *,
     most_cycles: int = 400,
+    until_ms: int = FOREVER_MS,
     plugins: Plugins = NO_PLUGINS,
 ) -> Future:
-    """Let time pass until the wanted jobs have started, or nothing happens any more."""
+    """Let time pass until the wanted jobs have started, nothing happens any more, or `until_ms` is over."""
     cluster = VirtualCluster.at_first(snapshot, restarts=policy.preemption.enabled)
     jobs, result, left = cluster.jobs, Future(), set(wanted)
     bounds = snapshot.queues.max_wall_seconds[np.searchsorted(snapshot.queues.id, jobs.queue_id)]
@@ -219,7 +220,7 @@ def play(
             break
         step = _STEPS[min(3 * cycle // most_cycles, 2)]
         until = events[0][0] + int(step * (events[0][0] - origin))
-        if events[0][0] > origin + FARTHEST_MS:
+        if events[0][0] > min(origin + FARTHEST_MS, until_ms):
             result.cut_short = True
             break
         while events and events[0][0] <= until:

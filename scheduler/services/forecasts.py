@@ -111,18 +111,24 @@ def forecast_cluster(*, cluster_id: int) -> int:
 
 def range_now(snapshot: Snapshot, policy: Policy, job_id: int, *, cluster_id: int) -> StartRange | None:
     """The forecast of one job while somebody waits for it; None where the cluster is too large for that."""
-    cycles = _LIVE_WORK // (len(snapshot.pending) + len(snapshot.running) + len(snapshot.nodes) + 100)
-    if cycles < _LIVE_FEWEST:
+    cycles = live_cycles(snapshot)
+    if not cycles:
         return None
     found = forecast(
         snapshot,
         policy,
         run_times(cluster_id),
         jobs=[job_id],
-        most_cycles=min(cycles, _LIVE_MOST),
+        most_cycles=cycles,
         plugins=installed_plugins(),
     )
     return _range_of(found[job_id], snapshot.now_ms)
+
+
+def live_cycles(snapshot: Snapshot) -> int:
+    """How many cycles of a future one may wait for; 0 = too few to see anything."""
+    cycles = _LIVE_WORK // (len(snapshot.pending) + len(snapshot.running) + len(snapshot.nodes) + 100)
+    return min(cycles, _LIVE_MOST) if cycles >= _LIVE_FEWEST else 0
 
 
 def kept_range(job_number: int) -> StartRange | None:

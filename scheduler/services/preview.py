@@ -14,9 +14,10 @@ from django.db.models import Q
 from accounts.errors import MusterError
 from accounts.models import User
 from accounts.permissions import require
+from quotas.core.resources import show_cpus
 from quotas.models import Quota, QuotaResource
 from scheduler.core.blockers import Answers
-from scheduler.core.changes import smallest_change
+from scheduler.core.changes import smallest_change, words_of
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.explain import (
     Explanation,
@@ -33,10 +34,11 @@ from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.sentences import GATE_WORDS, sentence
 from scheduler.core.snapshot import MUST, PACKS, Snapshot
+from scheduler.core.sooner import sooner_change
 from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.cycles import installed_plugins
-from scheduler.services.forecasts import Record, StartRange, kept_range, range_now, record
+from scheduler.services.forecasts import Record, StartRange, kept_range, live_cycles, range_now, record
 from scheduler.services.others import waits_now
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
@@ -112,6 +114,19 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class SuggestedChange:
+    """The smallest single thing to ask differently, as a field of the request, and what it gains."""
+
+    field: str  # of the request: "time_limit", "gpu_count", "gpu_type", "queue", ...
+    value: str
+    words: str
+    starts_now: bool
+    #: When it would start at the latest, and how much sooner that is.
+    at: datetime | None = None
+    gain_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     """What would become of a request that is submitted now, as it is."""
 
@@ -132,6 +147,8 @@ class Preview:
     suggestion: str = ""
     #: How many jobs it becomes; more than one for an array, and the rest is about the first of them.
     elements: int = 1
+    #: The change of the suggestion, or else one with which it starts well sooner.
+    change: SuggestedChange | None = None
     #: When it is likely to start, where it would wait; and how often such ranges were right.
     start: StartRange | None = None
     record: Record | None = None
@@ -181,6 +198,8 @@ class JobExplanation:
     node_table: tuple[NodeLine, ...] = ()
     #: The smallest single change with which it would start now, in a sentence; "" when no one change does.
     suggestion: str = ""
+    #: The change of the suggestion, or else one with which it starts well sooner.
+    change: SuggestedChange | None = None
     #: When it is likely to start, and how often such ranges were right.
     start: StartRange | None = None
     record: Record | None = None
@@ -216,6 +235,16 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         code = found.headline.reason
         never = CATEGORY[code] is ReasonCategory.FIX
         verdict, headline = NEVER if never else WOULD_WAIT, _headline(found)
+    start = (
+        range_now(asked, loaded.policy, job_id, cluster_id=loaded.cluster_id)
+        if verdict == WOULD_WAIT and own is None
+        else None
+    )
+    suggestion, change = (
+        _suggestion(asked, loaded.policy, job_id, plan, found, start, spec.queue, spec.project.pk)
+        if own is None
+        else ("", None)
+    )
     line = code not in _NOT_IN_LINE and verdict == WOULD_WAIT and own is None
     return Preview(
         verdict=verdict,
@@ -229,13 +258,10 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         ahead_jobs=found.ahead_jobs if line else 0,
         ahead_gpus=found.ahead_gpus if line else 0,
         position=found.position if line else None,
-        suggestion=_suggestion(asked, loaded.policy, job_id, plan, found, spec.queue, spec.project.pk)
-        if own is None
-        else "",
+        suggestion=suggestion,
+        change=change,
         elements=spec.size,
-        start=range_now(asked, loaded.policy, job_id, cluster_id=loaded.cluster_id)
-        if verdict == WOULD_WAIT and own is None
-        else None,
+        start=start,
         record=record(),
         snapshot_at=_moment(asked),
     )
@@ -381,6 +407,10 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
         )
     assert found.headline is not None
     reason = found.headline.reason
+    start = range_now(snapshot, policy, job.number, cluster_id=loaded.cluster_id)
+    suggestion, change = _suggestion(
+        snapshot, policy, job.number, plan, found, start, job.queue, job.project_id, after
+    )
     in_line = CATEGORY[reason] is ReasonCategory.WAIT and reason not in _NOT_IN_LINE
     return JobExplanation(
         state=job.public_state.value,
@@ -395,8 +425,9 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
         ahead_gpus=found.ahead_gpus if in_line else 0,
         ahead=_ahead(plan, found, by) if in_line else (),
         node_table=table,
-        suggestion=_suggestion(snapshot, policy, job.number, plan, found, job.queue, job.project_id, after),
-        start=range_now(snapshot, policy, job.number, cluster_id=loaded.cluster_id) or kept_range(job.number),
+        suggestion=suggestion,
+        change=change,
+        start=start or kept_range(job.number),
         record=record(),
         snapshot_at=_moment(snapshot),
     )
@@ -511,23 +542,58 @@ def _suggestion(
     job_id: int,
     plan: Plan,
     found: Explanation,
+    start: StartRange | None,
     queue: Queue,
     project_id: int,
     after: Answers | None = None,
-) -> str:
-    """The smallest change that starts it now; its owner may use these queues."""
+) -> tuple[str, SuggestedChange | None]:
+    """The smallest change that starts it now, in a sentence; else one that starts it well sooner.
+
+    Its owner may use these queues. Without a range of its own nothing can be said to be sooner.
+    """
     if found.headline is None or any(blocker.reason in _NOT_CHANGED for blocker in found.blockers):
-        return ""
+        return "", None
     usable = Queue.objects.filter(Q(project=None) | Q(project=project_id), cluster_id=queue.cluster_id)
-    change = smallest_change(
-        snapshot,
-        policy,
-        job_id,
-        after or world_after(snapshot, policy, plan, installed_plugins()),
-        queue_ids=usable.values_list("pk", flat=True),
-        plugins=installed_plugins(),
+    slugs = {pk: (name, slug) for pk, name, slug in usable.values_list("pk", "name", "slug")}
+    after = after or world_after(snapshot, policy, plan, installed_plugins())
+    now = smallest_change(snapshot, policy, job_id, after, queue_ids=slugs, plugins=installed_plugins())
+    names = dict(slugs.values())
+    if now is not None:
+        field, value = _as_request(now.field, now.after, names)
+        words = words_of(now.field, now.before, now.after, each=len(now.start.placements) > 1)
+        return now.sentence(snapshot), SuggestedChange(field, value, words, starts_now=True)
+    if start is None or start.p90_at is None:
+        return "", None
+    sooner = sooner_change(
+        snapshot, policy, job_id, after, int(start.p90_at.timestamp() * 1000), queue_ids=slugs,
+        most_cycles=live_cycles(snapshot), plugins=installed_plugins(),
+    )  # fmt: skip
+    if sooner is None:
+        return "", None
+    return "", SuggestedChange(
+        *_as_request(sooner.field, sooner.after, names),
+        sooner.words,
+        starts_now=False,
+        at=datetime.fromtimestamp(sooner.at_ms / 1000, tz=UTC),
+        gain_seconds=(sooner.before_ms - sooner.at_ms) // 1000,
     )
-    return change.sentence(snapshot) if change else ""
+
+
+#: What a change of the core is called in a request.
+_REQUEST_FIELDS: Final = {
+    "gpus": "gpu_count", "cpu_millis": "cpu_cores", "memory_mib": "memory", "tasks": "tasks",
+    "gpu_model": "gpu_type", "time_limit_seconds": "time_limit", "queue": "queue",
+}  # fmt: skip
+
+
+def _as_request(field: str, value: int | str, slugs: Mapping[str, str]) -> tuple[str, str]:
+    if field == "queue":
+        value = slugs.get(str(value), str(value))
+    elif field == "cpu_millis":
+        value = show_cpus(int(value))
+    elif field == "memory_mib":
+        value = f"{value}Mi"
+    return _REQUEST_FIELDS[field], str(value)
 
 
 def _funnel(verdicts: Sequence[NodeVerdict], policy: Policy) -> tuple[Gate, ...]:

@@ -113,3 +113,14 @@ def likely_start(context: template.Context, start: Any) -> SafeString:
     if first.astimezone(zone).date() == last.astimezone(zone).date():
         return format_html("Likely starts {}–{}", when(context, first), f"{last.astimezone(zone):%H:%M}")
     return format_html("Likely starts {} – {}", when(context, first), when(context, last))
+
+
+@register.simple_tag(takes_context=True)
+def sooner(context: template.Context, change: Any) -> SafeString:
+    """`With a time limit of 4:00:00 instead of 8:00:00 it would start by 13:20 at the latest, 3h sooner.`"""
+    return format_html(
+        "{} it would start by {} at the latest, {} sooner.",
+        change.words,
+        when(context, change.at),
+        duration(change.gain_seconds),
+    )

@@ -25,6 +25,8 @@ from scheduler.services.sbatch import Unhonoured, parse_sbatch
 from scheduler.web import forms
 
 MOST_SHOWN_IGNORED: Final = 20
+#: What a copy may ask otherwise than the job it is of, when a suggestion is followed.
+CHANGED: Final = ("time_limit", "gpu_count", "gpu_type", "cpu_cores", "memory", "tasks", "queue")
 #: How each verdict of the preview looks: icon, tone, the word before its sentence.
 VERDICTS: Final = {
     STARTS_NOW: ("check", "completed", "Starts now"),
@@ -44,7 +46,8 @@ def show(request: HttpRequest) -> HttpResponse:
     form: Mapping[str, str] = forms.EXAMPLES.get(request.GET.get("example", ""), {})
     if request.GET.get("copy"):
         job = job_by_ref(user, request.GET["copy"])
-        form, context["copied"] = forms.form_of(job), job
+        changes = {name: request.GET[name][:100] for name in CHANGED if name in request.GET}
+        form, context["copied"] = forms.form_of(job) | changes, job
     return _render(request, user, form, context)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from scheduler.core.changes import Change, _changed, _fits, _variants, smallest_change
+from scheduler.core.changes import Change, _fits, _variants, changed_snapshot, smallest_change
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.explain import world_after
 from scheduler.core.policy import Policy
@@ -99,7 +99,7 @@ def test_the_planner_does_what_was_said_and_nothing_smaller_would_do(world: Worl
         change = smallest_change(world.snapshot, policy, job, after, queue_ids=queues)
         row = world.snapshot.job_row(job)
         for variant in _variants(after, row, queues):
-            asked = plan_cycle(_changed(world.snapshot, row, variant), policy).start_of(job)
+            asked = plan_cycle(changed_snapshot(world.snapshot, row, variant), policy).start_of(job)
             same = change is not None and (change.field, change.after) == (variant.field, variant.after)
             if same:
                 assert change is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -148,6 +149,28 @@ def test_why_and_preview_tell_the_range_and_the_record(world: SmallWorld) -> Non
     assert (hours(found.start.p90_at), found.start.ahead_jobs) == (2, 1)
     assert found.record == record()
     assert preview_job(payload=payload | {"gpu_count": 0}, by=world.person).start is None
+
+
+def test_a_change_that_starts_it_sooner_is_said_and_carried_to_a_copy(
+    world: SmallWorld, client: Client
+) -> None:
+    world.node("n2", gpus=2)
+    world.job("short", gpus=2, time_limit_seconds=600)  # goes there, for the other node is full
+    world.plan()
+    job = world.job(gpus=4, time_limit_seconds=7200)
+
+    found = explain_job(job=job, by=world.person)
+
+    assert found.change is not None
+    assert (found.change.field, found.change.starts_now) == ("gpu_count", False)
+    assert found.change.value == "2"
+    assert found.change.gain_seconds > 2000
+    client.force_login(world.person)
+    page = client.get(f"/jobs/{job.number}/").content.decode()
+    assert f"?copy={job.number}&amp;gpu_count=2" in page
+    form = client.get(f"/submit/?copy={job.number}&gpu_count=2&name=evil").content.decode()
+    assert re.search(r'name="gpu_count"[^>]*value="2"', form)
+    assert "evil" not in form
 
 
 def test_where_playing_on_takes_too_long_the_kept_range_is_shown(
