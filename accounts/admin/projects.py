@@ -83,7 +83,15 @@ class ProjectAdmin(ServiceAdmin):
 
     edit_verb = "administer"
     form = ReasonedForm
-    list_display = ("name", "slug", "organization", "state", "member_count", share_link("project"), "created_at")
+    list_display = (
+        "name",
+        "slug",
+        "organization",
+        "state",
+        "member_count",
+        share_link("project"),
+        "created_at",
+    )
     list_select_related = ("organization",)
     list_filter = ("active", "organization")
     search_fields = ("name", "slug", "organization__name")

@@ -27,7 +27,22 @@ STATE_LABELS = {
 
 
 WHY = ("reason_code", "reason_category", "reason_text", "reason_at", "expected_start_at")
-ASKED = ("tasks", "nodes", "tasks_per_node", "asks", "storage", "gpu_model", "extras", "time_limit")
+ASKED = (
+    "tasks",
+    "nodes",
+    "tasks_per_node",
+    "min_tasks",
+    "pack",
+    "pack_required",
+    "on_task_failure",
+    "assembly_timeout_seconds",
+    "assemblies_failed",
+    "asks",
+    "storage",
+    "gpu_model",
+    "extras",
+    "time_limit",
+)
 WHEN = (
     "created_at", "begin_at", "depends_until_at", "depends_on_timeout", "deadline_at",
     "eligible_at", "scheduled_at", "started_at", "completed_at",

@@ -32,9 +32,11 @@ from scheduler.core.plan import (
     Decision,
     ExpectedStart,
     GateCount,
+    GiveBack,
     Placement,
     Plan,
     Preempt,
+    Reserve,
     Start,
     WaitingColumns,
 )
@@ -111,6 +113,11 @@ def decode_plan(data: bytes) -> Plan:
             expected=tuple(
                 ExpectedStart(job, at_ms, tuple(nodes)) for job, at_ms, nodes in header["expected"]
             ),
+            reserves=tuple(
+                Reserve(job, generation, tuple(nodes), until_ms)
+                for job, generation, nodes, until_ms in header.get("reserves", ())
+            ),
+            given_back=tuple(GiveBack(*row) for row in header.get("given_back", ())),
         )
     except (KeyError, TypeError, ValueError, IndexError) as broken:
         raise CodecError(f"not a whole plan: {broken}") from broken
@@ -148,6 +155,11 @@ def _plan_bytes(plan: Plan) -> bytes:
         "preempts": [_preempt_row(preempt) for preempt in plan.preempts],
         "expected": [[one.job_id, one.at_ms, list(one.node_ids)] for one in plan.expected],
     }
+    # Left out where there are none, as in plans that were recorded before there were any.
+    if plan.reserves:
+        header["reserves"] = [[r.job_id, r.generation, list(r.node_ids), r.until_ms] for r in plan.reserves]
+    if plan.given_back:
+        header["given_back"] = [list(astuple(one)) for one in plan.given_back]
     return _frame(header, blobs)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from scheduler.core.assembly import Assembly, assembling_rows
 from scheduler.core.backfill import FOREVER_MS, take_turns, turns_of
 from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
 from scheduler.core.budgets import demoted
@@ -53,13 +54,28 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     first, held = start_awaited(answers, awaited)
     considered_next = considered[~np.isin(considered, awaited)] if len(awaited) else considered
 
+    # 3c. Then those that gather nodes: what came free on these is theirs.
+    assembly = Assembly(answers, policy.assemblies)
+    if assembly.is_open:
+        gathering = assembling_rows(world, considered_next)
+        first += start_in_order(answers, gathering, strict=False)
+        considered_next = considered_next[~np.isin(considered_next, gathering)]
+        assembly.go_on(first)
+
     # 4. In that order, start whatever fits, whole; with backfill, only what keeps the promises to those ahead.
     expected: tuple[ExpectedStart, ...] = ()
     if policy.backfill == "none":
-        starts = first + start_in_order(answers, considered_next, strict=policy.strict_order)
+        starts = first + start_in_order(
+            answers, considered_next, strict=policy.strict_order, assembly=assembly
+        )
     else:
         starts, expected = start_and_promise(answers, considered_next, policy)
         starts = first + starts
+
+    # 4b. Large gangs that wait for room may gather nodes as these come free.
+    if assembly.is_open:
+        for row in considered_next.tolist():
+            assembly.offer(row, starts)
 
     # 5. The headline of everybody else, from what is left.
     waiting = np.ones(len(snapshot.pending), dtype=np.bool_)
@@ -67,10 +83,20 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     waiting[rows_of(snapshot.pending.id, started, what="pending job")] = False
     explain_waiting(answers, waiting, notes, strict=policy.strict_order, expected=expected)
 
+    for row, decision in assembly.told:
+        notes.set(row, decision)
+
     # 6. Last, because it disturbs: who has to leave a tainted node, and whom to stop for those that nothing but
-    # room keeps waiting. Nobody is stopped for those who go last.
+    # room keeps waiting.
     evicted = evictions(world, policy.preemption.grace_seconds)
-    blocked = considered[waiting[considered] & ~np.isin(considered, held) & ~demoted(snapshot)[considered]]
+    begun = rows_of(
+        snapshot.pending.id,
+        np.array(sorted(one.job_id for one in assembly.reserves), dtype=np.int64),
+        what="pending job",
+    )
+    # Nobody is stopped for those who go last, or who have just begun to gather.
+    resting = np.isin(considered, [*held, *begun.tolist()]) | demoted(snapshot)[considered]
+    blocked = considered[waiting[considered] & ~resting]
     preempts, told = choose_victims(
         answers, blocked, policy.preemption, strict=policy.strict_order, leaving=evicted
     )
@@ -84,9 +110,19 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         starts=tuple(starts),
         waiting=replace(columns, decision=numbers),
         decisions=decisions,
-        expected=expected,
+        expected=_together(expected, tuple(assembly.expected)),
         preempts=(*evicted, *preempts),
+        reserves=tuple(assembly.reserves),
+        given_back=tuple(assembly.given_back),
     )
+
+
+def _together(
+    promised: tuple[ExpectedStart, ...], gathered: tuple[ExpectedStart, ...]
+) -> tuple[ExpectedStart, ...]:
+    """One expected start a job: of a gang that gathers, on the nodes it gathers."""
+    own = {one.job_id for one in gathered}
+    return tuple(one for one in promised if one.job_id not in own) + gathered
 
 
 def start_awaited(answers: Answers, awaited: Ints) -> tuple[list[Start], list[int]]:
@@ -102,8 +138,13 @@ def start_awaited(answers: Answers, awaited: Ints) -> tuple[list[Start], list[in
     return starts, hold_places(answers, np.array(left, dtype=np.int64)) if left else []
 
 
-def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[Start]:
-    """Give nodes, devices and quota to jobs in order; what does not fit waits (strict: and all after it)."""
+def start_in_order(
+    answers: Answers, considered: Ints, *, strict: bool, assembly: Assembly | None = None
+) -> list[Start]:
+    """Give nodes, devices and quota to jobs in order; what does not fit waits (strict: and all after it).
+
+    Of those that wait a gang may begin to gather nodes, before others after it get them.
+    """
     groups, workspace = answers.groups, answers.workspace
     pending = answers.world.snapshot.pending
     array_bound = pending.array_max_running
@@ -129,6 +170,8 @@ def start_in_order(answers: Answers, considered: Ints, *, strict: bool) -> list[
             if answers.candidates(group).may_open:
                 continue  # it may be one behind it whom it waits for: it is asked again, and stops nobody
             settled[number] = 1
+            if assembly is not None and assembly.is_open:
+                assembly.offer(row, starts)
             if answers.asks_whole(group) and group.shape in answers.candidates(group).failed:
                 is_settled[groups.pair == group.pair] = 1  # no nodes for it, whoever asks
             if strict and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
@@ -270,6 +313,10 @@ class _Notes:
         self._decisions: list[Decision] = shared._decisions if shared else []
         self._numbers: dict[Decision, int] = shared._numbers if shared else {}
         self._rank: list[int] = shared._rank if shared else []
+
+    def set(self, row: int, decision: Decision) -> None:
+        """Note a decision whatever is noted already."""
+        self.of_row[row] = self.number(decision)
 
     @property
     def is_clear(self) -> Bools:

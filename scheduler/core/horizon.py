@@ -140,16 +140,18 @@ class Horizon:
             free = free.least(self.free_at(begin))
         return free
 
-    def earliest_ms(self, answers: Answers, group: Group, row: int, length_ms: int) -> int | None:
+    def earliest_ms(
+        self, answers: Answers, group: Group, row: int, length_ms: int, *, among: Bools | None = None
+    ) -> int | None:
         """The first moment after now from which a pending job fits for its whole length; None = never.
 
-        FOREVER_MS when it only fits once something ends whose end nobody knows.
+        With `among` on these nodes only. FOREVER_MS when it only fits once something ends whose end nobody knows.
         """
         if not group.shape.is_possible:
             return None
         now_ms = self._world.snapshot.now_ms
         rules, world = answers.rules, self._world
-        allowed = np.ones(world.node_count, dtype=np.bool_)
+        allowed = np.ones(world.node_count, dtype=np.bool_) if among is None else among
         for gate in rules.gates:
             if isinstance(gate, FactGate) and gate.name != "reserved":
                 mask = gate.keep(group.question, world)

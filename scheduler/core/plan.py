@@ -65,6 +65,25 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """A gang that gathers nodes: nobody else gets these until its time is up, unless gone before they are needed."""
+
+    job_id: int
+    generation: int  # of the job when it was seen
+    node_ids: tuple[int, ...]  # sorted
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """A gang whose time to gather is up: all its nodes are free again, and it waits before it tries anew."""
+
+    job_id: int
+    generation: int  # of the job when it was seen
+    retry_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class GateCount:
     """One gate: nodes it turned away first, and nodes it would turn away by itself."""
 
@@ -128,6 +147,9 @@ class Plan:
     preempts: tuple[Preempt, ...] = ()
     #: Waiting jobs that were promised a start, in the cycle's order.
     expected: tuple[ExpectedStart, ...] = ()
+    #: Gangs that begin to gather nodes, or that gather others than before.
+    reserves: tuple[Reserve, ...] = ()
+    given_back: tuple[GiveBack, ...] = ()
 
     __hash__ = None  # type: ignore[assignment]
 

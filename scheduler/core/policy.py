@@ -78,6 +78,8 @@ class Policy:
     `shares` "auto": fair share follows the tree of organizations, projects and people where there is one, and the
     projects alone where all of them stand side by side with members of equal weight. "flat", "tree": always so.
 
+    `assemblies`: so many gangs at most gather nodes at once, of those that want to; 0 = none.
+
     `packing` "rack": a job over several nodes goes into one rack if one holds it, else into one zone, else
     anywhere; "zone" begins with the zone. It keeps nobody waiting.
 
@@ -103,6 +105,7 @@ class Policy:
     backfill_delay_seconds: int = 0
     backfill_scan: int = 0
     backfill_max_priority: int = 100
+    assemblies: int = 1
     preemption: Preemption = Preemption()
 
     def __post_init__(self) -> None:
@@ -127,6 +130,8 @@ class Policy:
             raise ValueError("age must be capped at 1 second or more")
         if self.backfill != "none" and self.strict_order:
             raise ValueError("a strict order lets nobody pass: it has no backfill")
+        if self.assemblies < 0:
+            raise ValueError("0 or more gangs gather nodes at once")
         if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
             raise ValueError("backfill promises a start to 1 job or more; its delay and scan are 0 or more")
 
@@ -143,6 +148,7 @@ OPTIONS: Final = (
     "backfill_delay_seconds",
     "backfill_scan",
     "backfill_max_priority",
+    "assemblies",
 )
 
 

@@ -285,7 +285,23 @@ def _topology_fragmented(facts: Facts) -> str:
     )
 
 
+def _backoff(facts: Facts) -> str:
+    begin = _time(facts, "begin_ms")
+    if "gathered_until_ms" in facts:
+        return (
+            f"Not all the nodes it gathered came free by {_time(facts, 'gathered_until_ms')}, so it gave them back; "
+            f"it tries again at {begin} or later."
+        )
+    return f"Its last try failed; the next is at {begin} or later."
+
+
 def _waiting_for_resources(facts: Facts) -> str:
+    if "gathering" in facts:
+        nodes = _number(facts, "gathering")
+        return (
+            f"Gathers {nodes:,} {_plural('node', nodes)} until {_time(facts, 'until_ms')}: there is room for "
+            f"{_number_of(facts, 'free')} of its {_amount(facts, 'needs')}, the rest is kept for it as it comes free."
+        )
     text = (
         f"Needs {_amount(facts, 'needs')}; {_number_of(facts, 'free')} of {_number_of(facts, 'total')} free"
     )
@@ -350,9 +366,7 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.APPROVAL_PENDING: lambda _: "Waits for somebody to approve it.",
     ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as asked.",
     ReasonCode.DEPENDENCY: lambda _: "Waits for other jobs to end.",
-    ReasonCode.BACKOFF: lambda facts: (
-        f"Its last try failed; the next is at {_time(facts, 'begin_ms')} or later."
-    ),
+    ReasonCode.BACKOFF: _backoff,
     ReasonCode.RATE_LIMITED: _rate_limited,
     ReasonCode.WAITING_FOR_QUOTA: _waiting_for_quota,
     ReasonCode.FAIR_SHARE_BEHIND: _fair_share_behind,

@@ -83,6 +83,11 @@ PACKS: Final = ("", "node", "rack", "zone")
 MUST: Final = 8
 
 
+def gathering_id(job_id: int) -> int:
+    """The id of the reservation that keeps the nodes a job gathers: no row of a table has it."""
+    return -job_id
+
+
 @dataclass(frozen=True, eq=False)
 class PendingColumns(Columns):
     """Jobs that hold nothing yet. `id` is the job number."""
@@ -108,6 +113,9 @@ class PendingColumns(Columns):
     promised_ms: Ints = ints(default=0)  # the first start it was ever told to expect; 0 = none
     most_tasks: Ints = ints(default=0)  # `tasks` are enough, and up to so many are taken; 0 = just `tasks`
     pack: Ints = ints(default=0)  # into PACKS: how near to each other; MUST added = nowhere else
+    assembly_seconds: Ints = ints(default=0)  # how long nodes may be kept for it; 0 = it does not gather
+    assembling_until_ms: Ints = ints(default=0)  # it gathers nodes until then (`gathering_id`); 0 = none
+    assemblies_failed: Ints = ints(default=0)  # times it had to give them back
     job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
     name: tuple[str, ...] = objects(default="")  # this and the next: only where some job's terms ask for them
     labels: tuple[Labels, ...] = objects(default=())

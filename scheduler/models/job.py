@@ -169,7 +169,10 @@ class Job(models.Model):
     class Meta:
         ordering = ["-number"]
         indexes = [
-            models.Index(fields=["queue", "number"], name="job_queued", condition=Q(state="queued")),
+            # What the planner looks at.
+            models.Index(
+                fields=["queue", "number"], name="job_in_line", condition=Q(state__in=["queued", "reserved"])
+            ),
             models.Index(fields=["state", "-number"], name="job_by_state"),
             models.Index(fields=["user", "-number"], name="job_by_user"),
             models.Index(fields=["project", "-number"], name="job_by_project"),

@@ -132,6 +132,7 @@ def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, 
             plan, cluster_id=cluster_id, backend=loaded.backend, policy=policy, lease=lease,
             cycle_id=cycle_id, at=at, plugins=installed_plugins(),
         )  # fmt: skip
+        plans.apply_gatherings(plan, snapshot=snapshot, lease=lease, cycle_id=cycle_id, at=at)
         result = CycleResult(
             cluster_id=cluster_id,
             planned=True,

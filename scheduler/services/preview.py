@@ -381,7 +381,7 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     `nodes` adds what every node says to one of its tasks. Raises NotFound or NotAllowed.
     """
     require(by, "view", job)
-    if job.state != JobState.QUEUED:
+    if job.state not in (JobState.QUEUED, JobState.RESERVED):
         return _not_in_queue(job)
     loaded = load_snapshot(cluster_id=job.queue.cluster_id)
     snapshot, policy = loaded.snapshot, loaded.policy

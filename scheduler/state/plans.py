@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
@@ -271,6 +271,45 @@ def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], l
     return starts, refused
 
 
+# ------------------------------------------------------------------ gangs that gather nodes
+
+
+def apply_gatherings(
+    plan: Plan, *, snapshot: Snapshot, lease: HeldLease, cycle_id: int | None, at: datetime
+) -> None:
+    """Keep nodes for gangs that begin to gather, and give them back for those whose time is up.
+
+    A gang that has changed since the plan was made is left alone: the next cycle looks at it again.
+    """
+    if not plan.reserves and not plan.given_back:
+        return
+    leases.fence(lease)
+    names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
+    by_number = {one.job_id: one for one in plan.reserves}
+    reserved = statements.reserve_nodes(plan.reserves) if plan.reserves else []
+    given = statements.give_nodes_back(plan.given_back) if plan.given_back else []
+    events: list[tuple[int, str, str, str]] = []
+    for number, _, _, before in reserved:
+        one = by_number[number]
+        nodes = [names.get(node, str(node)) for node in one.node_ids]
+        until = datetime.fromtimestamp(one.until_ms / 1000, tz=UTC)
+        begins = "begins to gather" if before == JobState.QUEUED else "gathers others now:"
+        text = f"{begins} {', '.join(nodes)}, until {until:%H:%M} UTC at the latest"
+        details = json.dumps({"nodes": nodes, "until": until.isoformat(), "cycle": cycle_id})
+        events.append((number, "job.reserved", text[:300], details))
+    for number, _, _ in given:
+        text = "not all the nodes it gathered came free in time, so it gave them back"
+        events.append((number, "job.queued", text, json.dumps({"cycle": cycle_id})))
+    statements.tell_gatherings(events, at=at)
+    told = [row[:3] for row in reserved] + given
+    outbox.announce_many(
+        [outbox.job_topic(number) for number, _, _ in told]
+        + [outbox.user_topic(user_id) for _, user_id, _ in told]
+        + [outbox.project_topic(project_id) for _, _, project_id in told]
+        + ([outbox.QUEUES_TOPIC, outbox.CLUSTER_TOPIC] if told else [])
+    )
+
+
 # ------------------------------------------------------------------ preemption
 
 #: One of the victims, or the job they were to be stopped for, is no longer as it was planned.
@@ -294,7 +333,11 @@ def _stop(
         if not preempt.for_job_id:
             continue
         waits, victim = rows.get(preempt.for_job_id), rows.get(preempt.job_id)
-        if waits is None or waits.state != JobState.QUEUED or waits.generation != preempt.for_generation:
+        if (
+            waits is None
+            or waits.state not in statements.IN_LINE
+            or waits.generation != preempt.for_generation
+        ):
             why = f"Job {preempt.for_job_id} has changed: nobody is stopped for it."
         elif victim is None or not _is_stoppable(preempt, rows, live):
             why = f"Job {preempt.job_id} was to be stopped for it and has changed: nobody is stopped."

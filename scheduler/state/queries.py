@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scheduler.core.lifecycle import ACTIVE as ACTIVE_STATES
-from scheduler.core.lifecycle import LIVE_ATTEMPT, JobState
+from scheduler.core.lifecycle import LIVE_ATTEMPT
 
 ACTIVE: Final = sorted(state.value for state in ACTIVE_STATES)
 LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
@@ -61,7 +61,8 @@ _ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0
 PENDING_COLUMNS: Final = (
     "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
     "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running", "awaited",
-    "deadline_ms", "promised_ms", "most_tasks", "pack", "job_type",
+    "deadline_ms", "promised_ms", "most_tasks", "pack", "assembly_seconds",
+    "assembling_until_ms", "assemblies_failed", "job_type",
 )  # fmt: skip
 THESE_QUEUES: Final = "queue.id = ANY(%s::bigint[])"
 THESE_NODES: Final = "node.id = ANY(%s::bigint[])"
@@ -81,6 +82,9 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     CASE WHEN job.min_tasks IS NULL THEN 0 ELSE job.tasks END,
     array_position(ARRAY['', 'node', 'rack', 'zone'], job.pack::text) - 1
         + CASE WHEN job.pack_required THEN 8 ELSE 0 END,
+    coalesce(job.assembly_timeout_seconds, 0),
+    CASE WHEN job.state = 'reserved' THEN coalesce({_ms("job.assembly_until_at")}, 1) ELSE 0 END,
+    job.assemblies_failed,
     {_number_of_type("job.job_type")},
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
     project.active AND person.is_active,
@@ -88,7 +92,7 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
 FROM scheduler_job job
     JOIN accounts_project project ON project.id = job.project_id
     JOIN accounts_user person ON person.id = job.user_id
-WHERE {{which}} AND job.state = '{JobState.QUEUED.value}'
+WHERE {{which}} AND job.state IN ('queued', 'reserved')
 ORDER BY job.number LIMIT %s {{lock}}
 """
 
@@ -166,6 +170,18 @@ FROM scheduler_reservation reservation LEFT JOIN scheduler_job job ON job.number
 WHERE reservation.cluster_id = %s AND reservation.cancelled_at IS NULL AND reservation.ends_at > statement_timestamp()
     AND (job.number IS NULL OR job.state IN ('created', 'held', 'blocked', 'queued', 'reserved', 'preempted'))
 ORDER BY reservation.id
+"""
+
+#: Nodes that gangs gather, until they have them or their time is up; whoever is gone before may use them.
+GATHERINGS: Final = f"""
+SELECT -job.number, 'gathering for job ' || job.number,
+    {_ms("least(greatest(job.expected_start_at, statement_timestamp()), job.assembly_until_at)")},
+    {_ms("job.assembly_until_at")},
+    ARRAY(SELECT node::bigint FROM jsonb_array_elements_text(job.assembly_node_ids) node ORDER BY 1),
+    NULL::bigint, job.number
+FROM scheduler_job job
+WHERE {OF_CLUSTER} AND job.state = 'reserved' AND job.assembly_until_at > statement_timestamp()
+ORDER BY job.number
 """
 
 QUEUES: Final = """

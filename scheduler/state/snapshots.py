@@ -100,7 +100,7 @@ def load_snapshot(
     them, and for `named_projects`. Raises LookupError for an unknown cluster.
     """
     with one_picture():
-        clusters, jobs, live, held, nodes, devices, queues, reservations = select_together(
+        clusters, jobs, live, held, nodes, devices, queues, reservations, gatherings = select_together(
             (queries.CLUSTER, [cluster_id]),
             (queries.PENDING.format(which=queries.OF_CLUSTER, lock=""), [cluster_id, max_pending]),
             (queries.RUNNING, [queries.LIVE, cluster_id]),
@@ -109,6 +109,7 @@ def load_snapshot(
             (queries.DEVICES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
             (queries.QUEUES.format(which="queue.cluster_id = %s", lock=""), [queries.ACTIVE, cluster_id]),
             (queries.RESERVATIONS, [cluster_id]),
+            (queries.GATHERINGS, [cluster_id]),
         )
         cluster = _only(clusters, cluster_id)
         table = ClassTable()
@@ -144,7 +145,7 @@ def load_snapshot(
         pending=pending,
         running=running,
         allocations=_allocations(held),
-        reservations=reservation_columns(reservations),
+        reservations=reservation_columns([*gatherings, *reservations]),
         queues=queue_columns(queues, cluster),
         projects=charged,
         quotas=quotas,

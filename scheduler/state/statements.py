@@ -6,12 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, JobState, StopReason, TaskState
-from scheduler.core.plan import Preempt, Start
+from scheduler.core.plan import GiveBack, Preempt, Reserve, Start
 from scheduler.state.lines import Lines, charges_of, held_by_model
 from scheduler.state.sql import Statement, int_array, run, run_together
+
+#: What the planner looks at: jobs in line, and gangs that gather nodes.
+IN_LINE: Final = (JobState.QUEUED.value, JobState.RESERVED.value)
 
 
 class Moved(NamedTuple):
@@ -39,7 +42,7 @@ def schedule_jobs(
                 epoch = job.epoch + 1, scheduled_at = %s, reason_code = '', reason_category = '',
                 reason_text = '', reason_details = '{}', reason_at = NULL, expected_start_at = NULL
             FROM unnest(%s::bigint[], %s::int[]) AS planned(number, generation)
-            WHERE job.number = planned.number AND job.generation = planned.generation AND job.state = %s
+            WHERE job.number = planned.number AND job.generation = planned.generation AND job.state = ANY(%s)
             RETURNING job.number, job.epoch, job.user_id, job.project_id, job.job_type
         ), attempt AS (
             INSERT INTO scheduler_attempt
@@ -52,7 +55,7 @@ def schedule_jobs(
         """,
         [
             JobState.SCHEDULED.value, at, int_array(s.job_id for s in starts),
-            int_array(s.generation for s in starts), JobState.QUEUED.value,
+            int_array(s.generation for s in starts), list(IN_LINE),
             backend, AttemptState.ASSIGNED.value, cycle_id, at,
         ],
     )  # fmt: skip
@@ -368,10 +371,10 @@ def expect_starts(due: Mapping[int, int]) -> list[int]:
         UPDATE scheduler_job AS job SET expected_start_at = to_timestamp(nullif(due.at_ms, 0) / 1000.0)
         FROM (SELECT job.number, due.at_ms FROM scheduler_job job
                 JOIN unnest(%s::bigint[], %s::bigint[]) AS due(number, at_ms) ON due.number = job.number
-                WHERE job.state = %s ORDER BY job.number FOR NO KEY UPDATE OF job SKIP LOCKED) AS due
+                WHERE job.state = ANY(%s) ORDER BY job.number FOR NO KEY UPDATE OF job SKIP LOCKED) AS due
         WHERE job.number = due.number RETURNING job.number
         """,
-        [int_array(due), int_array(due.values()), JobState.QUEUED.value],
+        [int_array(due), int_array(due.values()), list(IN_LINE)],
     )
     return [row[0] for row in rows]
 
@@ -389,7 +392,7 @@ def tell_reasons(
         for row in run(
             """
             WITH waiting AS (
-                SELECT number FROM scheduler_job WHERE number = ANY(%s::bigint[]) AND state = %s
+                SELECT number FROM scheduler_job WHERE number = ANY(%s::bigint[]) AND state = ANY(%s)
                 ORDER BY number FOR NO KEY UPDATE SKIP LOCKED
             )
             UPDATE scheduler_job AS job SET reason_code = reason.code, reason_category = reason.category,
@@ -402,9 +405,63 @@ def tell_reasons(
             RETURNING job.number, job.user_id, job.project_id
             """,
             [
-                int_array(jobs), JobState.QUEUED.value, at, int_array(jobs), int_array(which),
+                int_array(jobs), list(IN_LINE), at, int_array(jobs), int_array(which),
                 [r.code for r in reasons], [r.category for r in reasons], [r.text for r in reasons],
                 [r.details for r in reasons],
             ],
         )
     ]  # fmt: skip
+
+
+def reserve_nodes(reserves: Sequence[Reserve]) -> list[tuple[int, int, int, str]]:
+    """Keep nodes for gangs by compare-and-set; answers number, user, project and the state before of each."""
+    rows = run(
+        """
+        UPDATE scheduler_job job SET state = %s, generation = job.generation + 1,
+            assembly_until_at = to_timestamp(r.until_ms / 1000.0), assembly_node_ids = r.nodes::jsonb
+        FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::text[]) AS r(number, generation, until_ms, nodes),
+            (SELECT number, state FROM scheduler_job WHERE number = ANY(%s::bigint[]) FOR NO KEY UPDATE) was
+        WHERE job.number = r.number AND was.number = r.number AND job.generation = r.generation
+            AND job.state = ANY(%s)
+        RETURNING job.number, job.user_id, job.project_id, was.state
+        """,
+        [
+            JobState.RESERVED.value, int_array(r.job_id for r in reserves),
+            int_array(r.generation for r in reserves), int_array(r.until_ms for r in reserves),
+            [json.dumps(list(r.node_ids)) for r in reserves], int_array(sorted(r.job_id for r in reserves)),
+            list(IN_LINE),
+        ],
+    )  # fmt: skip
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def give_nodes_back(given_back: Sequence[GiveBack]) -> list[tuple[int, int, int]]:
+    """End gatherings whose time is up; answers number, user and project of each."""
+    rows = run(
+        """
+        UPDATE scheduler_job job SET state = %s, generation = job.generation + 1, assembly_until_at = NULL,
+            assembly_node_ids = '[]', assemblies_failed = least(job.assemblies_failed + 1, 1000),
+            eligible_at = to_timestamp(g.retry_ms / 1000.0), expected_start_at = NULL
+        FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS g(number, generation, retry_ms)
+        WHERE job.number = g.number AND job.generation = g.generation AND job.state = %s
+        RETURNING job.number, job.user_id, job.project_id
+        """,
+        [
+            JobState.QUEUED.value, int_array(g.job_id for g in given_back),
+            int_array(g.generation for g in given_back), int_array(g.retry_ms for g in given_back),
+            JobState.RESERVED.value,
+        ],
+    )  # fmt: skip
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+def tell_gatherings(events: Sequence[tuple[int, str, str, str]], *, at: datetime) -> None:
+    """(number, kind, because, details in JSON) of gangs that begin or end to gather."""
+    if events:
+        numbers, kinds, texts, details = zip(*events, strict=True)
+        run(
+            "INSERT INTO scheduler_jobevent (job_id, at, kind, because, epoch, details)"
+            " SELECT number, %s, kind, because, NULL, details::jsonb"
+            " FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) AS e(number, kind, because, details)",
+            [at, int_array(numbers), list(kinds), list(texts), list(details)],
+        )

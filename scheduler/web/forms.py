@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from accounts.errors import FieldProblem, InvalidInput
 from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mib
-from scheduler.core.lifecycle import RestartPolicy
+from scheduler.core.lifecycle import RestartPolicy, TaskFailure
 from scheduler.models import Job
 from scheduler.services.inputs import BadValue, read_seconds
 
@@ -19,14 +19,21 @@ from scheduler.services.inputs import BadValue, read_seconds
 PLAIN: Final = (
     "name", "project", "queue", "cpu_cores", "memory", "gpu_count", "gpu_type", "gpu_share", "tasks", "nodes",
     "tasks_per_node", "time_limit", "priority", "working_dir", "array", "restart_policy",
-    "depends_timeout", "on_depends_timeout",
+    "depends_timeout", "on_depends_timeout", "min_tasks", "on_task_failure", "assembly_timeout",
 )  # fmt: skip
 #: Fields of the request that the form shows under another name.
 SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "memory_bytes": "memory"}
 #: In the part that is folded away: opened when one of them is wrong or set.
 ADVANCED: Final = (
     "tasks", "nodes", "tasks_per_node", "gpu_share", "env", "working_dir", "array", "depends_on", "begin_at",
-    "depends_data", "depends_timeout", "restart_policy", "node_selector", "hold",
+    "depends_data", "depends_timeout", "min_tasks", "pack", "on_task_failure", "assembly_timeout",
+    "restart_policy", "node_selector", "hold",
+)  # fmt: skip
+
+#: What the form offers for `pack`; ! is a must.
+PACKS: Final = (
+    ("node", "one node if it can be"), ("rack", "one rack if it can be"), ("zone", "one zone if it can be"),
+    ("node!", "one node, or wait"), ("rack!", "one rack, or wait"), ("zone!", "one zone, or wait"),
 )  # fmt: skip
 
 _SBATCH_LINE = re.compile(r"^#SBATCH\b", re.MULTILINE)
@@ -69,6 +76,8 @@ def payload_of(form: Mapping[str, str], *, time_zone: str) -> dict[str, Any]:
         payload["env"] = _pairs("env", form["env"], problems)
     if form.get("node_selector", "").strip():
         payload["node_selector"] = _pairs("node_selector", form["node_selector"], problems)
+    if pack := form.get("pack", "").strip():
+        payload["pack"] = {"level": pack.rstrip("!"), "required": pack.endswith("!")}
     if waits := _dependencies(form):
         payload["depends_on"] = waits
     if form.get("begin_at", "").strip():
@@ -140,7 +149,8 @@ _NAMES: Final = {
     "what": "What runs", "cpu_cores": "CPU cores", "gpu_count": "GPUs", "gpu_type": "GPU model",
     "gpu_share": "Part of one GPU", "env": "Environment", "node_selector": "Only nodes with labels",
     "depends_on": "Starts after jobs", "depends_data": "Starts when data are ready",
-    "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
+    "min_tasks": "Tasks at least", "pack": "Near to each other", "on_task_failure": "If a task fails",
+    "assembly_timeout": "Gathers nodes for", "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
     "begin_at": "Not before", "restart_policy": "Restart",
 }  # fmt: skip
 
@@ -170,6 +180,10 @@ def form_of(job: Job) -> dict[str, str]:
         "tasks": str(job.tasks) if job.tasks > 1 else "",
         "nodes": str(job.nodes or ""),
         "tasks_per_node": str(job.tasks_per_node or ""),
+        "min_tasks": str(job.min_tasks or ""),
+        "pack": job.pack + "!" * job.pack_required,
+        "on_task_failure": job.on_task_failure if job.on_task_failure != TaskFailure.FAIL else "",
+        "assembly_timeout": str(job.assembly_timeout_seconds or ""),
         "time_limit": str(job.time_limit_seconds or ""),
         "priority": str(job.priority),
         "env": "\n".join(f"{name}={value}" for name, value in job.env.items()),

@@ -104,6 +104,7 @@ def _render(
             .values_list("model", flat=True)
             .distinct()
         ),
+        "packs": forms.PACKS,
         "priorities": [(value, name.lower()) for value, name in priorities],
         "own_priority": own if own and own not in {str(value) for value, _ in priorities} else "",
         "advanced_open": any(form.get(name) or problems.get(name) for name in forms.ADVANCED),

@@ -88,8 +88,20 @@ def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
             ): f"in {(expected.at_ms - world.snapshot.now_ms) // MINUTE_MS} min"
             for expected in plan.expected
         }
+    named = {number: name for name, number in world.jobs.items()}
+    on = {number: name for name, number in world.nodes.items()}
+    if plan.reserves:
+        ends["gathers"] = {
+            named[one.job_id]: f"{', '.join(on[node] for node in one.node_ids)} for "
+            f"{(one.until_ms - world.snapshot.now_ms) // MINUTE_MS} min"
+            for one in plan.reserves
+        }
+    if plan.given_back:
+        ends["gives back"] = {
+            named[one.job_id]: f"tries again in {(one.retry_ms - world.snapshot.now_ms) // MINUTE_MS} min"
+            for one in plan.given_back
+        }
     if plan.preempts:
-        named = {number: name for name, number in world.jobs.items()}
         ends["stops"] = {}
         for preempt in plan.preempts:
             because = named.get(preempt.for_job_id, f"taint {preempt.taint[0]}")

@@ -38,6 +38,7 @@ from scheduler.core.snapshot import (
     ReservationColumns,
     RunningColumns,
     Snapshot,
+    gathering_id,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -92,6 +93,10 @@ class JobSpec:
     deadline: int | None = None  # minutes from now
     most: int = 0  # `tasks` are enough, and it takes up to so many
     pack: str = ""  # "rack" wishes, "rack!" must
+    gathers: int = 0  # minutes for which nodes may be kept for it
+    gathering: tuple[str, ...] = ()  # nodes that are kept for it already
+    gathers_until: int = 0  # minutes from now
+    gathered_in_vain: int = 0  # times
 
 
 @dataclass(frozen=True)
@@ -386,6 +391,9 @@ def a_world(
                     0,
                     job.most,
                     PACKS.index(job.pack.rstrip("!")) + MUST * job.pack.endswith("!"),
+                    job.gathers * 60,
+                    now_ms + job.gathers_until * MINUTE_MS if job.gathering else 0,
+                    job.gathered_in_vain,
                     0,
                     job.name,
                     tuple(sorted(job.labels.items())),
@@ -420,15 +428,34 @@ def a_world(
         ),
         classes=table.classes,
         allocations=AllocationColumns.from_rows(allocations),
-        reservations=ReservationColumns(
-            id=range(1, len(reservations) + 1),
-            name=[spec.name for spec in reservations],
-            starts_ms=[now_ms + spec.starts_in * MINUTE_MS for spec in reservations],
-            ends_ms=[now_ms + (spec.starts_in + spec.minutes) * MINUTE_MS for spec in reservations],
-            node_ids=[tuple(node_ids[node] for node in spec.nodes) for spec in reservations],
-            project_ids=[tuple(project_ids[project] for project in spec.projects) for spec in reservations],
-            user_ids=[spec.users for spec in reservations],
-            job_ids=[spec.jobs for spec in reservations],
+        reservations=ReservationColumns.from_rows(
+            [
+                (
+                    number,
+                    spec.name,
+                    now_ms + spec.starts_in * MINUTE_MS,
+                    now_ms + (spec.starts_in + spec.minutes) * MINUTE_MS,
+                    tuple(node_ids[node] for node in spec.nodes),
+                    tuple(project_ids[project] for project in spec.projects),
+                    spec.users,
+                    spec.jobs,
+                )
+                for number, spec in enumerate(reservations, 1)
+            ]
+            + [
+                (
+                    gathering_id(job_ids[job.name]),
+                    f"gathering for {job.name}",
+                    now_ms,
+                    now_ms + job.gathers_until * MINUTE_MS,
+                    tuple(node_ids[node] for node in job.gathering),
+                    (),
+                    (),
+                    (job_ids[job.name],),
+                )
+                for job in pending
+                if job.gathering and job.gathers_until > 0
+            ]
         ),
         queues=QueueColumns(
             id=list(queue_ids.values()),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from accounts.errors import InvalidInput
-from scheduler.core.lifecycle import JobState
+from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.core.snapshot import MUST, PACKS
-from scheduler.models import Attempt, Job, Task
+from scheduler.models import Attempt, Job, JobEvent, Node, Task
 from scheduler.services.dispatch import orders_for
+from scheduler.services.jobs import cancel_job, hold_job
+from scheduler.services.preview import explain_job
+from scheduler.state.settle import settle_many
 from scheduler.state.snapshots import load_snapshot
 from tests.scheduler.portal import Portal, a_portal
 from tests.scheduler.state.small import SmallWorld, broken_invariants
@@ -115,3 +120,118 @@ def test_only_the_least_size_has_to_exist(portal: Portal) -> None:
     job = portal.submit(tasks=64, min_tasks=2, gpu_count=1, pack={"level": "rack", "required": True})
 
     assert (job.min_tasks, job.tasks, job.pack, job.pack_required) == (2, 64, "rack", True)
+
+
+# ---------------------------------------------------------------- gathering nodes (G3, G8)
+
+
+def a_gathering_gang(world: SmallWorld, **fields: object) -> Job:
+    """n1 is taken, n2 is free, the gang wants both and may gather them for ten minutes."""
+    world.job("old", gpus=2)
+    world.plan()
+    gang = world.job("gang", tasks=2, gpus=2, assembly_timeout_seconds=600, **fields)
+    world.plan()
+    gang.refresh_from_db()
+    assert gang.state == JobState.RESERVED
+    return gang
+
+
+def end(job: Job) -> None:
+    attempt = Attempt.objects.get(job=job)
+    Task.objects.filter(attempt=attempt).update(state=TaskState.SUCCEEDED)
+    settle_many([attempt.pk])
+
+
+def test_a_gang_gathers_its_nodes_over_several_cycles(world: SmallWorld) -> None:
+    gang = a_gathering_gang(world)
+
+    assert (gang.public_state, gang.reason_code) == ("queued", "WaitingForResources")
+    assert gang.reason_text.startswith("Gathers 2 nodes until ")
+    assert sorted(gang.assembly_node_ids) == sorted(Node.objects.values_list("pk", flat=True))
+    assert JobEvent.objects.get(job=gang, kind="job.reserved").details["nodes"] == ["n1", "n2"]
+    generation = gang.generation
+    small = world.job("small", gpus=1)
+    world.plan()
+    small.refresh_from_db()
+    gang.refresh_from_db()
+    assert (small.state, small.reason_code) == (JobState.QUEUED, "Reservation")
+    assert (gang.state, gang.generation) == (JobState.RESERVED, generation)  # nothing is written anew
+
+    end(Job.objects.get(name="old"))
+    assert world.plan().started_jobs == (gang.number,)
+    gang.refresh_from_db()
+    assert gang.state == JobState.SCHEDULED
+
+
+def test_who_is_gone_in_time_may_use_what_is_gathered(world: SmallWorld) -> None:
+    gang = a_gathering_gang(world)
+    Job.objects.filter(pk=gang.pk).update(expected_start_at=timezone.now() + timedelta(minutes=5))
+    short, long = (
+        world.job("short", gpus=1, time_limit_seconds=120),
+        world.job("long", gpus=1, time_limit_seconds=900),
+    )
+
+    assert world.plan().started_jobs == (short.number,)
+    long.refresh_from_db()
+    assert long.reason_code == "Reservation"
+
+
+def test_what_was_gathered_in_vain_is_given_back_and_tried_again_later(world: SmallWorld) -> None:
+    gang = a_gathering_gang(world)
+    small = world.job("small", gpus=1)
+    Job.objects.filter(pk=gang.pk).update(assembly_until_at=timezone.now() - timedelta(seconds=1))
+
+    world.plan()
+
+    gang.refresh_from_db()
+    small.refresh_from_db()
+    assert (gang.state, gang.reason_code, gang.assemblies_failed) == (JobState.QUEUED, "Backoff", 1)
+    assert gang.reason_text.startswith("Not all the nodes it gathered came free")
+    assert timedelta(seconds=50) < gang.eligible_at - timezone.now() < timedelta(seconds=70)
+    assert (gang.assembly_until_at, gang.assembly_node_ids, small.state) == (None, [], JobState.SCHEDULED)
+
+
+@pytest.mark.parametrize("verb", [hold_job, cancel_job])
+def test_a_gang_that_leaves_the_line_keeps_no_nodes(world: SmallWorld, verb: Callable[..., Job]) -> None:
+    gang = a_gathering_gang(world)
+    small = world.job("small", gpus=1)
+
+    verb(job=gang, by=world.person)
+
+    assert world.plan().started_jobs == (small.number,)
+
+
+def test_only_so_many_gangs_gather_at_once(world: SmallWorld) -> None:
+    gang = a_gathering_gang(world)
+    other = world.job("other", tasks=2, gpus=2, assembly_timeout_seconds=600)
+
+    world.plan()
+
+    other.refresh_from_db()
+    assert other.state == JobState.QUEUED
+    cancel_job(job=Job.objects.get(pk=gang.pk), by=world.person)
+    world.plan()
+    other.refresh_from_db()
+    assert other.state == JobState.RESERVED
+
+
+def test_a_node_that_no_longer_suits_is_replaced(world: SmallWorld) -> None:
+    gang = a_gathering_gang(world)
+    third = world.node("n3", gpus=2)
+    world.cluster.nodes.filter(name="n1").update(cordoned=True)
+
+    world.plan()  # n2 and n3 are free: it need not gather any more
+
+    gang.refresh_from_db()
+    assert gang.state == JobState.SCHEDULED
+    nodes = {task.node_id for task in Task.objects.filter(attempt__job=gang)}
+    assert third.pk in nodes
+
+
+def test_the_page_of_why_knows_a_gang_that_gathers(world: SmallWorld) -> None:
+    gang = a_gathering_gang(world)
+
+    found = explain_job(job=gang, by=world.person, nodes=True)
+
+    assert found.headline.startswith("Gathers 2 nodes until ")
+    assert {line.name for line in found.node_table} == {"n1", "n2"}

@@ -123,8 +123,8 @@ def test_a_job_is_read_as_the_question_it_asks() -> None:
     assert pending.gate.tolist() == [JobGate.OPEN, JobGate.OPEN]
 
 
-@pytest.mark.parametrize("state", sorted(set(JobState) - TERMINAL - {JobState.QUEUED}))
-def test_only_queued_jobs_are_pending(state: JobState) -> None:
+@pytest.mark.parametrize("state", sorted(set(JobState) - TERMINAL - {JobState.QUEUED, JobState.RESERVED}))
+def test_only_jobs_in_line_are_pending(state: JobState) -> None:
     world = SmallWorld()
     world.job(state=state)
 

@@ -1,0 +1,219 @@
+"""Assembly: large gangs that gather their nodes as these come free, one after the other and never for ever (G3, G8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.backfill import FOREVER_MS
+from scheduler.core.blockers import Answers, decide
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.horizon import Hold, Horizon, after_ms, barring_of
+from scheduler.core.placement import Candidates, near_tasks
+from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start
+from scheduler.core.reasons import ReasonCode
+from scheduler.core.snapshot import gathering_id
+from scheduler.core.world import World
+
+#: The wait after a gathering that did not succeed; it doubles with each, up to the longest.
+BACKOFF_SECONDS: Final = 60
+LONGEST_BACKOFF_SECONDS: Final = 3600
+#: Jobs looked at in one cycle as the next that may gather.
+_LOOKED_AT: Final = 16
+
+
+def assembling_rows(world: World, considered: Ints) -> Ints:
+    """Jobs that gather nodes already, in the order of the cycle: they go before those that do not.
+
+    Nobody else gets on their nodes (each has a reservation of its own in the snapshot), so that they wait
+    for running jobs only, and never for each other.
+    """
+    pending = world.snapshot.pending
+    return considered[pending.assembling_until_ms[considered] > 0]
+
+
+class Assembly:
+    """Gangs that gather nodes, as one cycle keeps, ends and begins it.
+
+    A gang keeps its nodes while they still suit it; when its time is up it gives all of them back and waits
+    before it tries again. While fewer than `most` gather, the next in line that wants to, and that nothing
+    but room keeps waiting, begins: on nodes that no other gathers, if they come free in time.
+    """
+
+    def __init__(self, answers: Answers, most: int) -> None:
+        self.reserves: list[Reserve] = []
+        self.given_back: list[GiveBack] = []
+        self.expected: list[ExpectedStart] = []
+        #: What the waiting ones of them are told: (pending row, why).
+        self.told: list[tuple[int, Decision]] = []
+        self._answers = answers
+        self._most = most
+        self._gathering: set[int] = set()
+        self._looked_at: set[int] = set()
+        world = answers.world
+        self._busy: Bools = np.zeros(world.node_count, dtype=np.bool_)  # nodes that somebody gathers
+        pending = world.snapshot.pending
+        self._wanted = pending.assembly_seconds > 0
+        #: Whether there is anything to do at all.
+        self.is_open = bool(self._wanted.any() or (pending.assembling_until_ms > 0).any())
+
+    def go_on(self, starts: Sequence[Start]) -> None:
+        """Those that gather already and were not among the starts."""
+        world = self._answers.world
+        pending, now_ms = world.snapshot.pending, world.snapshot.now_ms
+        reservations = world.snapshot.reservations
+        kept = dict(zip(reservations.id.tolist(), reservations.node_ids, strict=True))
+        started = {start.job_id for start in starts}
+        for row in np.flatnonzero(pending.assembling_until_ms > 0).tolist():
+            number, until_ms = pending.id.item(row), pending.assembling_until_ms.item(row)
+            if number in started:
+                continue
+            if until_ms <= now_ms:
+                retry_ms = now_ms + _backoff_seconds(pending.assemblies_failed.item(row)) * 1000
+                self.given_back.append(GiveBack(number, pending.generation.item(row), retry_ms))
+                why = decide(ReasonCode.BACKOFF, begin_ms=retry_ms, gathered_until_ms=until_ms)
+                self.told.append((row, why))
+                continue
+            nodes = kept.get(gathering_id(number), ())
+            at_ms = self._when(row, starts, nodes)
+            if at_ms is not None:
+                self._keep(row, nodes, at_ms, until_ms)
+                continue
+            found = self._where(row, starts)  # some of its nodes no longer suit: others, for the time left
+            if found is not None:
+                nodes, at_ms = found
+                self.reserves.append(Reserve(number, pending.generation.item(row), nodes, until_ms))
+            self._keep(row, nodes, FOREVER_MS if at_ms is None else at_ms, until_ms)
+            if found is not None:
+                self._close(nodes)
+
+    def offer(self, row: int, starts: Sequence[Start]) -> None:
+        """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes."""
+        answers = self._answers
+        pending = answers.world.snapshot.pending
+        if (
+            not self._wanted.item(row)
+            or pending.assembling_until_ms.item(row)
+            or row in self._looked_at
+            or len(self._gathering) >= self._most
+            or len(self._looked_at) >= _LOOKED_AT
+        ):
+            return
+        self._looked_at.add(row)
+        if not _waits_for_room(answers, row):
+            return
+        found = self._where(row, starts)
+        if found is None:
+            return
+        nodes, at_ms = found
+        until_ms = answers.world.snapshot.now_ms + pending.assembly_seconds.item(row) * 1000
+        if until_ms < at_ms != FOREVER_MS:
+            return  # it would be in vain
+        self.reserves.append(Reserve(pending.id.item(row), pending.generation.item(row), nodes, until_ms))
+        self._keep(row, nodes, at_ms, until_ms)
+        self._close(nodes)
+
+    def _close(self, nodes: Sequence[int]) -> None:
+        """Let nobody else have what is free on nodes that are gathered from this cycle on."""
+        world, workspace = self._answers.world, self._answers.workspace
+        for node_row in _rows(world, nodes):
+            devices = world.device_first[node_row + 1] - world.device_first[node_row]
+            workspace.set_free(node_row, 0, 0, 0, [GPU_MILLIS] * devices)
+
+    def _keep(self, row: int, nodes: Sequence[int], at_ms: int, until_ms: int) -> None:
+        world = self._answers.world
+        self._gathering.add(row)
+        self._busy[_rows(world, nodes)] = True
+        if at_ms != FOREVER_MS:
+            number = world.snapshot.pending.id.item(row)
+            self.expected.append(ExpectedStart(number, at_ms, tuple(nodes)))
+        self.told.append((row, _gathers(self._answers, row, nodes, until_ms)))
+
+    def _when(self, row: int, starts: Sequence[Start], nodes: Sequence[int]) -> int | None:
+        """When a gang fits on just these nodes; None when never."""
+        answers = self._answers
+        among = np.zeros(answers.world.node_count, dtype=np.bool_)
+        among[_rows(answers.world, nodes)] = True
+        horizon, group = _horizon(answers, starts), answers.groups.of(row)
+        return horizon.earliest_ms(answers, group, row, _length_ms(answers.world, row), among=among)
+
+    def _where(self, row: int, starts: Sequence[Start]) -> tuple[tuple[int, ...], int] | None:
+        """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
+        answers, world = self._answers, self._answers.world
+        group, length = answers.groups.of(row), _length_ms(answers.world, row)
+        horizon = _horizon(answers, starts)
+        at_ms = horizon.earliest_ms(answers, group, row, length, among=~self._busy)
+        if at_ms is None:
+            return None
+        barring = tuple(
+            number for begin, until, number in barring_of(world, row, length) if begin <= at_ms < until
+        )
+        question = replace(group.question, reservation_rows=barring)
+        space = horizon.space(horizon.free_through(at_ms, after_ms(at_ms, length)))
+        candidates = Candidates(question, space, answers.rules)
+        slots = np.where(self._busy, 0, candidates.slots())
+        wish = group.shape.pack or answers.rules.packing
+        chosen = near_tasks(slots, candidates.scores, group.shape, world, wish)
+        if chosen is None:
+            return None
+        node_ids = world.snapshot.nodes.id
+        return tuple(sorted(node_ids.item(node_row) for node_row, _ in chosen)), at_ms
+
+
+def _rows(world: World, nodes: Sequence[int]) -> list[int]:
+    return [world.node_row[node] for node in nodes if node in world.node_row]
+
+
+def _length_ms(world: World, row: int) -> int:
+    """How long a pending job may run at most."""
+    snapshot = world.snapshot
+    bound = snapshot.queues.max_wall_seconds.item(world.pending_queue.item(row))
+    limit = snapshot.pending.time_limit_seconds.item(row) or bound
+    return limit * 1000 if limit else FOREVER_MS
+
+
+def _horizon(answers: Answers, starts: Sequence[Start]) -> Horizon:
+    """Free capacity over time after these starts."""
+    world = answers.world
+    horizon, now_ms = Horizon(world, answers.workspace), world.snapshot.now_ms
+    row_of = {number: row for row, number in enumerate(world.snapshot.pending.id.tolist())} if starts else {}
+    for start in starts:
+        until_ms = after_ms(now_ms, _length_ms(world, row_of[start.job_id]))
+        for placement in start.placements:
+            devices = [world.device_row[device] for device in placement.device_ids]
+            row = world.node_row[placement.node_id]
+            horizon.started(Hold(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis))
+    return horizon
+
+
+def _waits_for_room(answers: Answers, row: int) -> bool:
+    """Whether nothing but room keeps it waiting: a gang that a limit stops would hold its nodes for nothing."""
+    group = answers.groups.of(row)
+    if answers.never(group) is not None:
+        return False
+    if answers.queue(group.queue_row) is not None or answers.quota(group) or answers.pool(group) is not None:
+        return False
+    return answers.nodes(group) is not None
+
+
+def _gathers(answers: Answers, row: int, nodes: Sequence[int], until_ms: int) -> Decision:
+    """What a gang is told that gathers: for how many tasks there is room, on how many nodes, and until when."""
+    world, group = answers.world, answers.groups.of(row)
+    rows = [world.node_row[node] for node in nodes if node in world.node_row]
+    slots = np.minimum(answers.candidates(group).slots()[rows], group.shape.tasks)
+    return decide(
+        ReasonCode.WAITING_FOR_RESOURCES,
+        resource="tasks",
+        needs=group.shape.tasks,
+        free=min(int(slots.sum()), group.shape.tasks),
+        gathering=len(nodes),
+        until_ms=until_ms,
+    )
+
+
+def _backoff_seconds(failed: int) -> int:
+    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS << min(failed, 10))
