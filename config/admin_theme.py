@@ -121,6 +121,7 @@ UNFOLD: dict[str, Any] = {
             _group(
                 "Machinery",
                 ("Periodic tasks", "schedule", "django_celery_beat.periodictask"),
+                ("Retention", "auto_delete", "scheduler.retentionrun"),
             ),
         ],
     },

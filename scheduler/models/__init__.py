@@ -11,6 +11,7 @@ from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, Wa
 from scheduler.models.node import Device, Node
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
+from scheduler.models.retention import RetentionRun
 
 __all__ = [
     "Allocation",
@@ -34,6 +35,7 @@ __all__ = [
     "PriorityClass",
     "Queue",
     "Reservation",
+    "RetentionRun",
     "SchedulerProfile",
     "StartForecast",
     "Task",

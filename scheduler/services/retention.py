@@ -1,16 +1,27 @@
-"""What is thrown away when it has grown old: recordings of cycles, idempotency keys, logs."""
+"""What is thrown away when it has grown old: one list of rules over all tables, carried out once an hour.
+
+Two things are never pruned: the audit trail, whose chain of hashes proves nothing with a piece cut out, and
+the ledger, which every figure of use opens to.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 import structlog
-from django.conf import settings
 from django.db import connection
+from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-from scheduler.core.lifecycle import LIVE_ATTEMPT
+import accounts.retention
+import quotas.services.retention
+from accounts.retention import Rule, delete_from
+from quotas.sharing import share_rules
+from scheduler.core.lifecycle import LIVE_ATTEMPT, TERMINAL
+from scheduler.models import Job, JobDependency, RetentionRun
 
 log = structlog.get_logger(__name__)
 
@@ -19,96 +30,221 @@ KEEP_IDEMPOTENCY_KEYS_HOURS: Final = 24
 #: Recordings of one cluster that keep their bytes, the newest ones, and how large they may be together.
 KEEP_RECORDINGS: Final = 5000
 KEEP_RECORDINGS_BYTES: Final = 512 * 1024 * 1024
-#: Rows of one statement: a long delete would hold its locks and its transaction open.
-BATCH: Final = 5000
+#: Jobs of one transaction: hundreds of rows may hang on each.
+JOBS_AT_ONCE: Final = 200
+#: One run at a time, of all processes.
+_RUN_LOCK: Final = 0x72657465
+
+_LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
+_TERMINAL: Final = sorted(state.value for state in TERMINAL)
+
+CYCLES: Final = Rule(
+    "cycles",
+    "Cycles; the attempts they started stay",
+    "SELECT id FROM scheduler_cycle WHERE started_at < %(before)s ORDER BY id LIMIT %(batch)s",
+    setting="MUSTER_KEEP_CYCLES_DAYS",
+    statement="""
+    WITH old AS MATERIALIZED ({which}), forgotten AS (
+        UPDATE scheduler_attempt SET cycle_id = NULL WHERE cycle_id IN (SELECT id FROM old)
+    ), gone AS (DELETE FROM scheduler_cycle WHERE id IN (SELECT id FROM old) RETURNING 1)
+    SELECT count(*) FROM gone
+    """,
+)
+IDEMPOTENCY_KEYS: Final = Rule(
+    "idempotency_keys",
+    "Answers kept for repeated requests",
+    "SELECT id FROM scheduler_idempotencykey WHERE created_at < %(before)s LIMIT %(batch)s",
+    hours=KEEP_IDEMPOTENCY_KEYS_HOURS,
+    statement=delete_from("scheduler_idempotencykey"),
+)
+LOG_CHUNKS: Final = Rule(
+    "log_chunks",
+    "What attempts printed that have ended",
+    """
+    SELECT chunk.id FROM scheduler_logchunk chunk
+        JOIN scheduler_task task ON task.id = chunk.task_id
+        JOIN scheduler_attempt attempt ON attempt.id = task.attempt_id
+    WHERE chunk.received_at < %(before)s AND attempt.ended_at < %(before)s AND NOT attempt.state = ANY(%(live)s)
+    LIMIT %(batch)s
+    """,
+    setting="MUSTER_KEEP_LOGS_DAYS",
+    statement=delete_from("scheduler_logchunk"),
+    more={"live": _LIVE},
+)
+EVENTS: Final = Rule(
+    "events",
+    "What happened to jobs that have ended",
+    """
+    SELECT event.id FROM scheduler_jobevent event JOIN scheduler_job job ON job.number = event.job_id
+    WHERE event.at < %(before)s AND job.state = ANY(%(terminal)s) AND job.completed_at < %(before)s
+    LIMIT %(batch)s
+    """,
+    setting="MUSTER_KEEP_EVENTS_DAYS",
+    statement=delete_from("scheduler_jobevent"),
+    more={"terminal": _TERMINAL},
+)
 
 
-def prune_all() -> dict[str, int]:
-    """Throw away what is older than the settings keep it; answers how many rows of each kind went."""
-    removed = {
-        "cycles": prune_cycles(days=settings.MUSTER_KEEP_CYCLES_DAYS),
-        "recordings": strip_recordings(),
-        "idempotency_keys": prune_idempotency_keys(),
-        "log_chunks": prune_logs(days=settings.MUSTER_KEEP_LOGS_DAYS),
-    }
-    log.info("pruned", **removed)
-    return removed
-
-
-def prune_cycles(*, days: int) -> int:
-    """Cycles older than so many days; the attempts they started stay and no longer name them."""
-    return _in_batches(
-        """
-        WITH old AS (
-            SELECT id FROM scheduler_cycle WHERE started_at < %(before)s ORDER BY id LIMIT %(batch)s
-        ), forgotten AS (
-            UPDATE scheduler_attempt SET cycle_id = NULL WHERE cycle_id IN (SELECT id FROM old)
-        )
-        DELETE FROM scheduler_cycle WHERE id IN (SELECT id FROM old)
-        """,
-        {"before": timezone.now() - timedelta(days=days)},
+def _remove_jobs(numbers: list[int]) -> int:
+    """Jobs with all that hangs on them; under lock, for somebody may be queueing one of them again."""
+    waiting = JobDependency.objects.filter(on=OuterRef("pk")).exclude(job__state__in=_TERMINAL)
+    doomed = list(
+        Job.objects.select_for_update(skip_locked=True, of=("self",))
+        .filter(number__in=numbers, state__in=_TERMINAL)
+        .exclude(Exists(waiting))
+        .order_by("number")
+        .values_list("number", flat=True)
     )
+    Job.objects.filter(number__in=doomed).delete()
+    return len(doomed)
 
 
-def strip_recordings(*, keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BYTES) -> int:
-    """Drop the bytes of all but the newest recordings of each cluster; what they decided stays known."""
-    return _in_batches(
+JOBS: Final = Rule(
+    "jobs",
+    "Jobs that have ended, with their attempts, tasks, events and output",
+    """
+    SELECT job.number FROM scheduler_job job
+    WHERE job.state = ANY(%(terminal)s) AND job.completed_at < %(before)s
+        AND NOT EXISTS (SELECT FROM scheduler_jobdependency tie
+            JOIN scheduler_job waiting ON waiting.number = tie.job_id
+            WHERE tie.on_id = job.number AND NOT waiting.state = ANY(%(terminal)s))
+        AND NOT EXISTS (SELECT FROM scheduler_attempt attempt
+            WHERE attempt.job_id = job.number AND attempt.state = ANY(%(live)s))
+    ORDER BY job.number LIMIT %(batch)s
+    """,
+    setting="MUSTER_KEEP_JOBS_DAYS",
+    at_least_days=36,
+    why="fair share and the ledger are checked against them",
+    remove=_remove_jobs,
+    batch=JOBS_AT_ONCE,
+    more={"terminal": _TERMINAL, "live": _LIVE},
+)
+RUNS: Final = Rule(
+    "retention_runs",
+    "Runs like this one",
+    "SELECT id FROM scheduler_retentionrun WHERE started_at < %(before)s LIMIT %(batch)s",
+    hours=30 * 24,
+    statement=delete_from("scheduler_retentionrun"),
+)
+
+
+def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BYTES) -> Rule:
+    """The bytes of all but the newest recordings of each cluster; what they decided stays known."""
+    return Rule(
+        "recordings",
+        f"Bytes of recorded cycles but the newest {keep:,} of each cluster, {keep_bytes // 2**20:,} MiB at most",
         """
-        WITH sized AS (
+        SELECT id FROM (
             SELECT id, row_number() OVER newest AS place,
                 sum(octet_length(snapshot) + octet_length(plan)) OVER newest AS bytes
             FROM scheduler_cycle WHERE snapshot IS NOT NULL
             WINDOW newest AS (PARTITION BY cluster_id ORDER BY id DESC)
-        )
-        UPDATE scheduler_cycle SET snapshot = NULL, policy = NULL, plan = NULL
-        WHERE id IN (
-            SELECT id FROM sized WHERE place > %(keep)s OR (bytes > %(keep_bytes)s AND place > 1)
-            LIMIT %(batch)s
-        )
+        ) sized WHERE place > %(keep)s OR (bytes > %(keep_bytes)s AND place > 1)
+        LIMIT %(batch)s
         """,
-        {"keep": keep, "keep_bytes": keep_bytes},
+        statement="""
+        WITH gone AS (
+            UPDATE scheduler_cycle SET snapshot = NULL, policy = NULL, plan = NULL WHERE id IN ({which}) RETURNING 1
+        ) SELECT count(*) FROM gone
+        """,
+        more={"keep": keep, "keep_bytes": keep_bytes},
     )
 
 
-def prune_idempotency_keys(*, hours: int = KEEP_IDEMPOTENCY_KEYS_HOURS) -> int:
-    return _in_batches(
-        """
-        DELETE FROM scheduler_idempotencykey WHERE id IN (
-            SELECT id FROM scheduler_idempotencykey WHERE created_at < %(before)s LIMIT %(batch)s
-        )
-        """,
-        {"before": timezone.now() - timedelta(hours=hours)},
-    )
+def rules() -> Iterator[Rule]:
+    """Every rule, in the order they are carried out: what hangs on jobs before the jobs."""
+    yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS)
+    yield from quotas.services.retention.rules(window_seconds=share_rules()[0].window_seconds)
+    yield from accounts.retention.RULES
+    yield RUNS
+
+
+def preview() -> dict[str, int]:
+    """How many rows of each kind would go now; nothing is touched."""
+    now = timezone.now()
+    return {rule.name: rule.count(now) for rule in rules()}
+
+
+def prune_all() -> dict[str, int]:
+    """Throw away what is older than the settings keep it; answers how many rows of each kind went.
+
+    Nothing while another run is under way. A rule that fails stops the run, and the run says so; what went
+    before stays gone, for every batch is a transaction of its own.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_RUN_LOCK])
+        if not cursor.fetchone()[0]:
+            return {}
+        try:
+            return _run()
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [_RUN_LOCK])
+
+
+def _run() -> dict[str, int]:
+    run = RetentionRun.objects.create(started_at=timezone.now())
+    removed: dict[str, int] = {}
+    facts = []
+    try:
+        for rule in rules():
+            removed[rule.name] = rule.carry_out(run.started_at)
+            facts.append(_facts(rule, removed[rule.name]))
+    except Exception as error:
+        run.problem = f"{rule.name}: {error}"[:300]
+        raise
+    finally:
+        run.ended_at, run.rules, run.removed = timezone.now(), facts, sum(removed.values())
+        run.save()
+    log.info("pruned", **removed)
+    return removed
+
+
+def _facts(rule: Rule, removed: int) -> dict[str, object]:
+    return {
+        "name": rule.name,
+        "words": rule.words,
+        "setting": rule.setting,
+        "hours": rule.hours_kept if rule.by_age else None,
+        "removed": removed,
+    }
+
+
+def kept_for(rule: Rule) -> str:
+    """`30 days (MUSTER_KEEP_LOGS_DAYS)`, `for ever (MUSTER_KEEP_JOBS_DAYS)`, `24 hours`."""
+    return said_for(rule.hours_kept if rule.by_age else None, rule.setting)
+
+
+def said_for(hours: int | None, setting: str) -> str:
+    if hours is None:
+        return "as it says"
+    if hours == 0:
+        text = "for ever"
+    else:
+        text = f"{hours // 24:,} days" if hours % 24 == 0 and hours > 24 else f"{hours} hours"
+    return f"{text} ({setting})" if setting else text
+
+
+# ------------------------------------------------------------------ single rules
+
+
+def prune_cycles(*, days: int) -> int:
+    return _with_days(CYCLES, days)
 
 
 def prune_logs(*, days: int) -> int:
-    """What attempts printed that ended so many days ago; 0 days keeps logs for ever."""
+    return _with_days(LOG_CHUNKS, days)
+
+
+def prune_idempotency_keys() -> int:
+    return IDEMPOTENCY_KEYS.carry_out(timezone.now())
+
+
+def strip_recordings(*, keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BYTES) -> int:
+    return recordings(keep, keep_bytes).carry_out(timezone.now())
+
+
+def _with_days(rule: Rule, days: int, now: datetime | None = None) -> int:
+    """Carry out one rule with another time than its setting; 0 days keeps everything."""
     if days <= 0:
         return 0
-    return _in_batches(
-        """
-        DELETE FROM scheduler_logchunk WHERE id IN (
-            SELECT chunk.id FROM scheduler_logchunk chunk
-                JOIN scheduler_task task ON task.id = chunk.task_id
-                JOIN scheduler_attempt attempt ON attempt.id = task.attempt_id
-            WHERE chunk.received_at < %(before)s AND attempt.ended_at < %(before)s
-                AND NOT attempt.state = ANY(%(live)s)
-            LIMIT %(batch)s
-        )
-        """,
-        {
-            "before": timezone.now() - timedelta(days=days),
-            "live": sorted(state.value for state in LIVE_ATTEMPT),
-        },
-    )
-
-
-def _in_batches(sql: str, parameters: dict[str, object]) -> int:
-    """Run a statement of at most `%(batch)s` rows until it finds no more; answers how many it changed."""
-    changed = 0
-    while True:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, parameters | {"batch": BATCH})
-            changed += cursor.rowcount
-            if cursor.rowcount < BATCH:
-                return changed
+    return replace(rule, setting="", hours=24 * days).carry_out(now or timezone.now())

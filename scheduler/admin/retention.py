@@ -1,0 +1,66 @@
+"""The admin page of retention: what is kept how long, and what each run threw away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.decorators import display
+
+from scheduler.admin.base import FactsAdmin, table
+from scheduler.models import RetentionRun
+from scheduler.services.retention import kept_for, rules, said_for
+
+
+@admin.register(RetentionRun)
+class RetentionRunAdmin(FactsAdmin):
+    """Runs by themselves every hour; the settings are variables of the environment, in days."""
+
+    list_display = ("started_at", "seconds", "rows", "state", "problem")
+    ordering = ("-id",)
+    fieldsets = (
+        (None, {"fields": (("started_at", "seconds"), "state", "problem")}),
+        ("What went, and how long it had been kept", {"fields": ("what",)}),
+        ("How long things are kept now", {"fields": ("now",)}),
+    )
+    readonly_fields = ("seconds", "state", "what", "now")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Above the runs: what is kept how long."""
+        if "o" not in request.GET and not RetentionRun.objects.exists():
+            self.message_user(request, "It has not run yet; the clock starts it every hour.")
+        said = {"title": "Retention: the audit trail and the ledger are never pruned"}
+        return super().changelist_view(request, {**said, **(extra_context or {})})
+
+    @display(description="Took")
+    def seconds(self, run: RetentionRun) -> str:
+        return f"{((run.ended_at or timezone.now()) - run.started_at).total_seconds():.1f} s"
+
+    @display(description="Rows gone", ordering="removed")
+    def rows(self, run: RetentionRun) -> str:
+        return f"{run.removed:,}"
+
+    @display(description="State", label={"done": "success", "failed": "danger", "under way": "warning"})
+    def state(self, run: RetentionRun) -> str:
+        if run.problem:
+            return "failed"
+        return "under way" if run.ended_at is None else "done"
+
+    @display(description="")
+    def what(self, run: RetentionRun) -> SafeString:
+        rows = [
+            (rule["words"], f"{rule['removed']:,}", said_for(rule["hours"], rule["setting"]))
+            for rule in run.rules
+        ]
+        return table(("What", "Rows gone", "Kept for"), rows, "Nothing yet.")
+
+    @display(description="")
+    def now(self, _: RetentionRun) -> SafeString:
+        rows = [(rule.words, kept_for(rule), f"but {rule.at_least_days} days at least: {rule.why}" if rule.why else "")
+                for rule in rules()]  # fmt: skip
+        rows.append(("Audit trail", "for ever", "its chain of hashes proves itself only as a whole"))
+        rows.append(("Ledger", "for ever", "every figure of use opens to its rows"))
+        return table(("What", "Kept for", ""), rows, "")

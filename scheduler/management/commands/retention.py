@@ -1,0 +1,28 @@
+"""Throws away what has grown old, as beat does every hour; or says what would go."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from scheduler.services import retention
+
+
+class Command(BaseCommand):
+    help = "Prunes and rolls up what is older than the settings keep it. The audit trail and the ledger stay whole."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="say what would go, and touch nothing")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        dry = options["dry_run"]
+        counts = retention.preview() if dry else retention.prune_all()
+        if not dry and not counts:
+            raise CommandError("Another run is under way; nothing was done.")
+        self.stdout.write(f"{'rows to go' if dry else 'rows gone':>12}  what, and how long it is kept")
+        for rule in retention.rules():
+            self.stdout.write(f"{counts[rule.name]:>12,}  {rule.words}: {retention.kept_for(rule)}")
+        self.stdout.write(f"{sum(counts.values()):>12,}  in all")
+        self.stdout.write(f"{0:>12}  audit trail and ledger: never pruned")

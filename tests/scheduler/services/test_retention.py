@@ -1,0 +1,213 @@
+"""Retention: what is old goes, in batches, once; what is needed, proves or is paid for stays (Z13)."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from accounts.models import AuditEvent
+from accounts.services import audit
+from quotas.core.decay import Decay
+from quotas.models import LedgerEntry, ShareUsage
+from quotas.services.shares import count_use, recount_shares
+from quotas.sharing import Held, use_at
+from scheduler.core.lifecycle import JobState
+from scheduler.models import Allocation, Attempt, Job, JobEvent, LogChunk, RetentionRun, Task
+from scheduler.services import retention
+from tests.support.factories import (
+    AllocationFactory,
+    AttemptFactory,
+    CycleFactory,
+    JobDependencyFactory,
+    JobEventFactory,
+    JobFactory,
+    LogChunkFactory,
+    MembershipFactory,
+    OperatorFactory,
+    ProjectFactory,
+    TaskFactory,
+    UserFactory,
+)
+
+pytestmark = pytest.mark.django_db
+
+LONG_AGO = timedelta(days=100)
+
+
+def an_ended_job(*, ago: timedelta = LONG_AGO, **words) -> Job:
+    """A job that has everything hanging on it."""
+    then = timezone.now() - ago
+    job = JobFactory(state=JobState.COMPLETED, epoch=1, completed_at=then, **words)
+    attempt = AttemptFactory(job=job, state="succeeded", ended_at=then)
+    task = TaskFactory(attempt=attempt)
+    AllocationFactory(attempt=attempt, node=task.node, held_at=then - timedelta(hours=1), released_at=then)
+    LogChunkFactory(task=task, received_at=then)
+    JobEventFactory(job=job, at=then)
+    return job
+
+
+def test_jobs_are_kept_for_ever_until_a_setting_says_otherwise(settings) -> None:
+    old, new = an_ended_job(), an_ended_job(ago=timedelta(days=1))
+    waiting = JobFactory()
+    assert retention.JOBS.carry_out(timezone.now()) == 0
+
+    settings.MUSTER_KEEP_JOBS_DAYS = 60
+    assert retention.JOBS.count(timezone.now()) == 1
+    assert retention.JOBS.carry_out(timezone.now()) == 1
+
+    assert set(Job.objects.all()) == {new, waiting}
+    for model in (Attempt, Allocation, Task, LogChunk, JobEvent):
+        assert model.objects.count() == 1, model
+    assert not Job.objects.filter(pk=old.pk).exists()
+
+
+def test_a_job_that_another_still_waits_for_stays(settings) -> None:
+    settings.MUSTER_KEEP_JOBS_DAYS = 60
+    first, done = an_ended_job(), an_ended_job()
+    JobDependencyFactory(job=JobFactory(state=JobState.BLOCKED), on=first)
+    JobDependencyFactory(job=done, on=first)
+
+    assert retention.JOBS.carry_out(timezone.now()) == 1
+
+    assert set(Job.objects.exclude(state=JobState.BLOCKED)) == {first}
+
+
+def test_jobs_stay_as_long_as_fair_share_and_the_ledger_look_back(settings) -> None:
+    settings.MUSTER_KEEP_JOBS_DAYS = 1
+    an_ended_job(ago=timedelta(days=30))
+
+    assert retention.JOBS.hours_kept == 36 * 24
+    assert retention.JOBS.carry_out(timezone.now()) == 0
+
+
+def test_events_of_ended_jobs_go_and_those_of_waiting_ones_stay(settings) -> None:
+    settings.MUSTER_KEEP_EVENTS_DAYS = 30
+    an_ended_job()
+    kept = JobEventFactory(job=JobFactory(), at=timezone.now() - LONG_AGO)
+
+    assert retention.EVENTS.carry_out(timezone.now()) == 1
+
+    assert list(JobEvent.objects.all()) == [kept]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 9])
+def test_batches_take_all_of_it_and_each_row_once(rows: int) -> None:
+    for _ in range(rows):
+        CycleFactory(started_at=timezone.now() - LONG_AGO)
+
+    assert replace(retention.CYCLES, batch=4).carry_out(timezone.now()) == rows
+    assert retention.CYCLES.count(timezone.now()) == 0
+
+
+def test_old_slices_of_use_are_added_up_and_no_sum_changes() -> None:
+    project = ProjectFactory()
+    user = MembershipFactory(project=project).user
+    now = timezone.now().timestamp()
+    for days in (1, 5, 50, 51, 90):
+        end = now - days * 86_400
+        count_use([Held(project.pk, user.pk, end - 7200, end, 2.0, 1.0, 4.0)])
+    modes = [Decay(mode=mode) for mode in ("exponential", "window", "none")]
+    before = [use_at(now, decay=decay) for decay in modes]
+    slices = ShareUsage.objects.count()
+
+    gone = retention.prune_all()["share_slices"]
+
+    assert 3 <= gone <= 6
+    assert ShareUsage.objects.count() == slices - gone + 1
+    after = [use_at(now, decay=decay) for decay in modes]
+    for was, became in zip(before, after, strict=True):
+        assert became[project.pk, user.pk] == pytest.approx(was[project.pk, user.pk], rel=1e-12)
+    assert retention.prune_all()["share_slices"] == 0
+
+
+def test_a_recount_after_it_finds_nothing_of_what_was_added_up() -> None:
+    job = an_ended_job(ago=timedelta(days=60))
+    end = (timezone.now() - timedelta(days=60)).timestamp()
+    count_use([Held(job.project_id, job.user_id, end - 3600, end, 1.0, 1.0, 1.0)])
+    retention.prune_all()
+
+    assert recount_shares() == 0
+
+
+def test_the_audit_trail_and_the_ledger_are_never_touched(settings) -> None:
+    for name in ("JOBS", "EVENTS", "CYCLES", "LOGS", "SHARES", "ALERTS", "DRIFT"):
+        setattr(settings, f"MUSTER_KEEP_{name}_DAYS", 1)
+    job = an_ended_job()
+    audit.record(by=OperatorFactory(), action="test", thing=job.project)
+    then = timezone.now() - LONG_AGO
+    entry = LedgerEntry.objects.create(
+        kind="hold", project=job.project, user=job.user, job_number=job.number, cpu_millis=1, held_seconds=5,
+        starts_at=then, ends_at=then + timedelta(seconds=5), at=then,
+    )  # fmt: skip
+    trail = AuditEvent.objects.count()
+
+    retention.prune_all()
+
+    assert not Job.objects.filter(pk=job.pk).exists()
+    assert AuditEvent.objects.count() == trail
+    assert LedgerEntry.objects.filter(pk=entry.pk).exists()
+
+
+def test_a_dry_run_says_what_would_go_and_touches_nothing(settings) -> None:
+    settings.MUSTER_KEEP_JOBS_DAYS = 60
+    an_ended_job()
+    said = io.StringIO()
+
+    call_command("retention", "--dry-run", stdout=said)
+
+    lines = [line.strip() for line in said.getvalue().splitlines()]
+    assert any(line.startswith("1  Jobs that have ended") for line in lines)
+    assert any(line.startswith("1  What attempts printed") for line in lines)
+    assert "0  audit trail and ledger: never pruned" in lines
+    assert "60 days (MUSTER_KEEP_JOBS_DAYS)" in said.getvalue()
+    assert Job.objects.count() == LogChunk.objects.count() == 1
+    assert not RetentionRun.objects.exists()
+
+
+def test_a_run_is_recorded_with_the_settings_it_ran_under(settings) -> None:
+    settings.MUSTER_KEEP_JOBS_DAYS = 60
+    an_ended_job()
+    said = io.StringIO()
+
+    call_command("retention", stdout=said)
+
+    run = RetentionRun.objects.get()
+    facts = {rule["name"]: rule for rule in run.rules}
+    assert (facts["jobs"]["removed"], facts["jobs"]["hours"], run.problem) == (1, 60 * 24, "")
+    assert run.removed == sum(rule["removed"] for rule in run.rules) == 2  # the job, and before it its output
+    assert run.ended_at >= run.started_at
+
+
+def test_a_rule_that_fails_is_named_and_what_went_before_stays_gone(monkeypatch) -> None:
+    CycleFactory(started_at=timezone.now() - LONG_AGO)
+    broken = replace(retention.RUNS, statement="SELECT 1 / 0")
+    monkeypatch.setattr(retention, "rules", lambda: iter([retention.CYCLES, broken]))
+
+    with pytest.raises(Exception, match="division by zero"):
+        retention.prune_all()
+
+    run = RetentionRun.objects.get()
+    assert run.problem.startswith("retention_runs: division by zero")
+    assert [rule["removed"] for rule in run.rules] == [1]
+
+
+@pytest.mark.parametrize(("factory", "status"), [(OperatorFactory, 200), (UserFactory, 302)])
+def test_operators_see_the_settings_and_the_last_run(client, factory, status: int) -> None:
+    retention.prune_all()
+    run = RetentionRun.objects.get()
+    client.force_login(factory(), backend="accounts.backends.PasswordBackend")
+
+    listed = client.get("/admin/scheduler/retentionrun/")
+    shown = client.get(f"/admin/scheduler/retentionrun/{run.pk}/change/")
+
+    assert (listed.status_code, shown.status_code) == (status, status)
+    if status == 200:
+        text = shown.content.decode()
+        assert "30 days (MUSTER_KEEP_LOGS_DAYS)" in text
+        assert "for ever (MUSTER_KEEP_JOBS_DAYS)" in text
+        assert "its chain of hashes proves itself only as a whole" in text
