@@ -378,6 +378,7 @@ MUSTER_KEEP_LOGS_DAYS = env.int("MUSTER_KEEP_LOGS_DAYS", default=30)
 # Of these 0 days are for ever. The audit trail and the ledger are never pruned.
 MUSTER_KEEP_JOBS_DAYS = env.int("MUSTER_KEEP_JOBS_DAYS", default=0)
 MUSTER_KEEP_EVENTS_DAYS = env.int("MUSTER_KEEP_EVENTS_DAYS", default=0)
+MUSTER_KEEP_FORECASTS_DAYS = env.int("MUSTER_KEEP_FORECASTS_DAYS", default=400)
 MUSTER_KEEP_SHARES_DAYS = env.int("MUSTER_KEEP_SHARES_DAYS", default=35)
 MUSTER_KEEP_ALERTS_DAYS = env.int("MUSTER_KEEP_ALERTS_DAYS", default=400)
 MUSTER_KEEP_DRIFT_DAYS = env.int("MUSTER_KEEP_DRIFT_DAYS", default=400)

@@ -119,6 +119,13 @@ JOBS: Final = Rule(
     batch=JOBS_AT_ONCE,
     more={"terminal": _TERMINAL, "live": _LIVE},
 )
+FORECASTS: Final = Rule(
+    "forecast_outcomes",
+    "How often forecasts of starts were right",
+    "SELECT id FROM scheduler_forecastoutcome WHERE started_at < %(before)s ORDER BY id LIMIT %(batch)s",
+    setting="MUSTER_KEEP_FORECASTS_DAYS",
+    statement=delete_from("scheduler_forecastoutcome"),
+)
 RUNS: Final = Rule(
     "retention_runs",
     "Runs like this one",
@@ -153,7 +160,7 @@ def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BY
 
 def rules() -> Iterator[Rule]:
     """Every rule, in the order they are carried out: what hangs on jobs before the jobs."""
-    yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS)
+    yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS, FORECASTS)
     yield from quotas.services.retention.rules(window_seconds=share_rules()[0].window_seconds)
     yield from accounts.retention.RULES
     yield RUNS

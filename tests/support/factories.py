@@ -19,6 +19,7 @@ from scheduler.models import (
     Attempt,
     Cluster,
     Cycle,
+    Dataset,
     Device,
     IdempotencyKey,
     Job,
@@ -32,6 +33,7 @@ from scheduler.models import (
     PriorityClass,
     Queue,
     Reservation,
+    RetentionRun,
     SchedulerProfile,
     Task,
 )
@@ -272,6 +274,21 @@ class CycleFactory(DjangoModelFactory):
     started_at = factory.LazyFunction(timezone.now)
     snapshot_digest = "0" * 64
     plan_digest = "0" * 64
+
+
+class DatasetFactory(DjangoModelFactory):
+    class Meta:
+        model = Dataset
+
+    project = factory.SubFactory(ProjectFactory)
+    name = factory.Sequence(lambda n: f"images-{n}")
+
+
+class RetentionRunFactory(DjangoModelFactory):
+    class Meta:
+        model = RetentionRun
+
+    started_at = factory.LazyFunction(timezone.now)
 
 
 class LeaseFactory(DjangoModelFactory):
