@@ -24,16 +24,16 @@ WITH RECURSIVE below(id) AS (
 )"""
 _COUNTED: Final = " SELECT id FROM counted ORDER BY 1"
 _PATHS: Final = """
-WITH RECURSIVE path(project_id, organization_id) AS (
+SELECT project_id, budget_id FROM (WITH RECURSIVE path(project_id, organization_id) AS (
     SELECT id, organization_id FROM accounts_project WHERE id = ANY(%(projects)s)
     UNION
     SELECT path.project_id, organization.parent_id FROM path
         JOIN accounts_organization organization ON organization.id = path.organization_id
     WHERE organization.parent_id IS NOT NULL
 )
-SELECT DISTINCT path.project_id, budget.id FROM quotas_budget budget JOIN path
+SELECT DISTINCT path.project_id, budget.id AS budget_id FROM quotas_budget budget JOIN path
     ON budget.project_id = path.project_id OR budget.organization_id = path.organization_id
-ORDER BY 1, 2
+) AS found ORDER BY 1, 2
 """
 
 

@@ -1,5 +1,5 @@
 """The admin pages of limits."""
 
-from quotas.admin import limits
+from quotas.admin import ledger, limits
 
-__all__ = ["limits"]
+__all__ = ["ledger", "limits"]

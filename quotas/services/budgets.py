@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pgtrigger
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from accounts import permissions
@@ -18,8 +19,9 @@ from quotas import outbox
 from quotas.core.budgets import COUNTED
 from quotas.core.ledger import Kind
 from quotas.core.periods import DAY, Period, periods_between
+from quotas.core.pricing import UNITS
 from quotas.core.resources import MAX_AMOUNT
-from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent
+from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent, PriceRow
 from quotas.rows import budgets_of_projects, sum_of_period, terms_of
 
 #: Periods are opened so far ahead; a longer job opens those it reaches into by itself.
@@ -191,6 +193,43 @@ def adjust(
             after={"resource": resource, "amount": amount, "entry": entry.pk, "user": str(user or "")},
         )  # fmt: skip
     return entry
+
+
+def set_price(
+    *, resource: str, micros_per_hour: int, valid_from: datetime, by: User, reason: str, gpu_model: str = ""
+) -> PriceRow:
+    """A price from a moment on, until the next one of the same thing; what was charged stays charged."""
+    permissions.require(by, "operate")
+    problems = []
+    if resource not in UNITS:
+        problems.append(FieldProblem("resource", f"There is {', '.join(UNITS)}."))
+    if gpu_model and resource != "gpu_millis":
+        problems.append(FieldProblem("gpu_model", "Only GPUs have a model."))
+    if not 0 <= micros_per_hour <= MAX_AMOUNT:
+        problems.append(FieldProblem("micros_per_hour", "A price is not negative."))
+    if not reason.strip():
+        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+    if PriceRow.objects.filter(resource=resource, gpu_model=gpu_model, valid_from=valid_from).exists():
+        problems.append(FieldProblem("valid_from", "There is a price from this moment on already."))
+    if problems:
+        raise InvalidInput(problems[0].message, problems=problems)
+    same = PriceRow.objects.filter(resource=resource, gpu_model=gpu_model)
+    with transaction.atomic():
+        later = same.filter(valid_from__gt=valid_from).order_by("valid_from").first()
+        same.filter(valid_from__lt=valid_from).filter(
+            Q(valid_until__isnull=True) | Q(valid_until__gt=valid_from)
+        ).update(valid_until=valid_from)
+        price = PriceRow.objects.create(
+            resource=resource, gpu_model=gpu_model, micros_per_hour=micros_per_hour, valid_from=valid_from,
+            valid_until=later.valid_from if later else None,
+        )  # fmt: skip
+        outbox.wake_planners()
+        audit.record(
+            by=by, action="price.set", thing=price, reason=reason,
+            after={"resource": resource, "gpu_model": gpu_model, "micros_per_hour": micros_per_hour,
+                   "valid_from": valid_from.isoformat()},
+        )  # fmt: skip
+    return price
 
 
 def _require(by: User, subject: Organization | Project | None) -> None:

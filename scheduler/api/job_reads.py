@@ -210,6 +210,7 @@ class PreviewSerializer(serializers.Serializer):
     gates = serializers.ListField(child=serializers.DictField())
     blockers = serializers.ListField(child=serializers.DictField())
     quota = serializers.ListField(child=serializers.DictField())
+    budgets = serializers.ListField(child=serializers.DictField())
     ahead_jobs = serializers.IntegerField()
     ahead_gpus = serializers.IntegerField()
     position = serializers.IntegerField(allow_null=True)

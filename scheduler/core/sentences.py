@@ -162,7 +162,7 @@ def _queue_stopped(facts: Facts) -> str:
     return f"The queue {_text(facts, 'queue')} is paused{' ' + text if text else ''}."
 
 
-def _budget_amount(facts: Facts, name: str) -> str:
+def budget_amount(facts: Facts, name: str) -> str:
     """`8 GPU-hours`, `3.5 core-hours`, `12.50` (of money)."""
     count, resource = _number(facts, name), _text(facts, "resource")
     if resource == "money_micros":
@@ -175,16 +175,16 @@ def _budget_amount(facts: Facts, name: str) -> str:
 
 def _budget_spent(facts: Facts) -> str:
     return (
-        f"Needs {_budget_amount(facts, 'needs')} of the budget {_text(facts, 'budget')}; "
-        f"{_budget_amount(facts, 'left')} of {_budget_amount(facts, 'limit')} are left until "
+        f"Needs {budget_amount(facts, 'needs')} of the budget {_text(facts, 'budget')}; "
+        f"{budget_amount(facts, 'left')} of {budget_amount(facts, 'limit')} are left until "
         f"{_time(facts, 'ends_ms')}. A shorter time limit needs less."
     )
 
 
 def _exceeds_budget(facts: Facts) -> str:
     return (
-        f"Needs {_budget_amount(facts, 'needs')}; the budget {_text(facts, 'budget')} has "
-        f"{_budget_amount(facts, 'limit')} in all. Ask for less time, or for a larger budget."
+        f"Needs {budget_amount(facts, 'needs')}; the budget {_text(facts, 'budget')} has "
+        f"{budget_amount(facts, 'limit')} in all. Ask for less time, or for a larger budget."
     )
 
 

@@ -37,6 +37,7 @@ from scheduler.core.snapshot import MUST, PACKS, Snapshot
 from scheduler.core.sooner import sooner_change
 from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
+from scheduler.services.budget_uses import BudgetUse, budget_uses
 from scheduler.services.cycles import installed_plugins
 from scheduler.services.forecasts import Record, StartRange, kept_range, live_cycles, range_now, record
 from scheduler.services.others import waits_now
@@ -140,6 +141,7 @@ class Preview:
     gates: tuple[Gate, ...] = ()
     blockers: tuple[Blocker, ...] = ()
     quota: tuple[QuotaLine, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()
     ahead_jobs: int = 0
     ahead_gpus: int = 0
     position: int | None = None
@@ -255,6 +257,7 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         gates=_funnel(_verdicts(asked, loaded.policy, job_id, plan), loaded.policy),
         blockers=_blockers(found),
         quota=_quota_lines(spec),
+        budgets=budget_uses(spec),
         ahead_jobs=found.ahead_jobs if line else 0,
         ahead_gpus=found.ahead_gpus if line else 0,
         position=found.position if line else None,

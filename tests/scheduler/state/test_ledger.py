@@ -21,6 +21,7 @@ from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
 from scheduler.services import charging
+from scheduler.services.preview import preview_job
 from scheduler.state.settle import end_attempt, settle_many
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 
@@ -270,3 +271,19 @@ def test_an_attempt_without_a_hold_gets_one_and_a_stale_hold_ends(world: SmallWo
     assert kinds == {DriftKind.MISSING_HOLD, DriftKind.STALE_HOLD, DriftKind.BUDGET}
     assert AuditEvent.objects.filter(action="budget.repair").exists()
     assert check_budgets() == 0
+
+
+def test_a_preview_says_what_a_budget_that_warns_has_left(world: SmallWorld) -> None:
+    a_budget(world, 5 * HOUR * 1000, on_spent=OnSpent.WARN)
+    payload = {"command": "true", "queue": world.queue.slug, "project": world.project.slug, "gpu_count": 2}
+
+    payload |= {"memory": "1Gi"}
+    few = preview_job(payload=payload | {"time_limit": "1:00:00"}, by=world.person)
+    many = preview_job(payload=payload | {"time_limit": "3:00:00"}, by=world.person)
+
+    assert [(use.needs, use.passed) for use in few.budgets] == [(2 * HOUR * 1000, False)]
+    assert many.verdict == "starts_now"
+    assert many.budgets[0].text == (
+        f"Sets 6 GPU-hours of the budget GPU time of {world.project} aside; 5 GPU-hours of 5 GPU-hours are "
+        "left. It starts all the same."
+    )

@@ -1,0 +1,155 @@
+"""The admin pages of budgets, prices and the ledger; amounts as people say them, in hours and in money."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from accounts.admin.base import FactsAdmin, FactsInline, ReasonedForm, ServiceAdmin
+from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, PriceRow
+from quotas.services.budgets import EDITABLE, change_budget, make_budget, set_price
+
+#: What is typed in hours or in money is stored in thousandths times seconds, or millionths.
+HOURS, MONEY = 3_600_000, 1_000_000
+
+
+class BudgetForm(ReasonedForm):
+    reason_required = True
+    amount = forms.DecimalField(
+        min_value=0,
+        max_digits=16,
+        decimal_places=3,
+        help_text="GPU-hours, core-hours, or money, each period.",
+    )
+
+    class Meta:
+        model = Budget
+        fields = ("name", "organization", "project", "resource", "period", "on_spent", "starts_at", "ends_at")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk is not None and "amount" in self.fields:
+            self.fields["amount"].initial = self.instance.amount / unit_of(self.instance.resource)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or {}
+        if self.instance.pk is None and bool(cleaned.get("organization")) == bool(cleaned.get("project")):
+            raise forms.ValidationError("Choose an organization or a project, one of the two.")
+        return cleaned
+
+
+def unit_of(resource: str) -> int:
+    return MONEY if resource == BudgetResource.MONEY else HOURS
+
+
+class PeriodInline(FactsInline):
+    model = BudgetPeriod
+    fields = ("starts_at", "ends_at", "amount", "held", "charged", "checked_at")
+    readonly_fields = fields
+    ordering = ("-starts_at",)
+    view_verbs = ("operate", "audit")
+
+
+@admin.register(Budget)
+class BudgetAdmin(ServiceAdmin):
+    """For operators. What is below what was used stops nobody who runs: nothing new starts."""
+
+    edit_verb = "operate"
+    form = BudgetForm
+    inlines = (PeriodInline,)
+    list_display = ("name", "owner", "resource", "amount_shown", "period", "on_spent", "starts_at", "ends_at")
+    list_select_related = ("project", "organization")
+    list_filter = ("resource", "period", "on_spent", "project", "organization")
+    search_fields = ("name", "project__slug", "organization__slug")
+    autocomplete_fields = ("organization", "project")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return [
+            (None, {"fields": ("name", ("organization", "project"), ("resource", "period"))}),
+            ("Terms", {"fields": ("amount", "on_spent", ("starts_at", "ends_at"), "reason")}),
+        ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return ("organization", "project", "resource", "period", "starts_at") if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: Budget, form: Any, change: bool) -> None:
+        data = form.cleaned_data
+        amount = int(data["amount"] * unit_of(obj.resource))
+        if change:
+            wanted = {name: data[name] for name in EDITABLE if name in form.changed_data and name != "amount"}
+            if "amount" in form.changed_data:
+                wanted["amount"] = amount
+            if wanted:
+                change_budget(budget=obj, changes=wanted, by=request.user, reason=data["reason"])
+            return
+        subject = obj.project or obj.organization
+        assert subject is not None
+        made = make_budget(
+            subject=subject, name=obj.name, resource=obj.resource, amount=amount, period=obj.period,
+            on_spent=obj.on_spent, starts_at=obj.starts_at, ends_at=obj.ends_at, by=request.user,
+            reason=data["reason"],
+        )  # fmt: skip
+        obj.pk = made.pk
+
+    @display(description="Of")
+    def owner(self, budget: Budget) -> str:
+        return str(budget.project or budget.organization)
+
+    @display(description="Amount", ordering="amount")
+    def amount_shown(self, budget: Budget) -> str:
+        return f"{budget.amount / unit_of(budget.resource):,.2f}"
+
+
+class PriceForm(ReasonedForm):
+    reason_required = True
+    per_hour = forms.DecimalField(
+        min_value=0, max_digits=16, decimal_places=6, help_text="Of one core, GiB or GPU."
+    )
+
+    class Meta:
+        model = PriceRow
+        fields = ("resource", "gpu_model", "valid_from")
+
+
+@admin.register(PriceRow)
+class PriceAdmin(ServiceAdmin):
+    """A new price ends the one before it; what was charged stays as it was."""
+
+    edit_verb = "operate"
+    form = PriceForm
+    fields = ("resource", "gpu_model", "per_hour", "valid_from", "reason")
+    list_display = ("resource", "gpu_model", "shown", "valid_from", "valid_until")
+    list_filter = ("resource", "gpu_model")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: PriceRow, form: Any, change: bool) -> None:
+        data = form.cleaned_data
+        made = set_price(
+            resource=obj.resource, gpu_model=obj.gpu_model, micros_per_hour=int(data["per_hour"] * MONEY),
+            valid_from=obj.valid_from, by=request.user, reason=data["reason"],
+        )  # fmt: skip
+        obj.pk = made.pk
+
+    @display(description="An hour", ordering="micros_per_hour")
+    def shown(self, price: PriceRow) -> str:
+        return f"{price.micros_per_hour / MONEY:,.6f}".rstrip("0").rstrip(".")
+
+
+@admin.register(LedgerEntry)
+class LedgerAdmin(FactsAdmin):
+    """Lines to look at: nobody can alter them, not even here."""
+
+    list_display = (
+        "id", "kind", "project", "user", "job_number", "gpu_model", "gpu_millis", "held_seconds",
+        "charged_seconds", "starts_at", "reason",
+    )  # fmt: skip
+    list_select_related = ("project", "user")
+    list_filter = ("kind", "gpu_model", "project")
+    search_fields = ("=job_number", "user__username", "project__slug")
+    show_full_result_count = False
