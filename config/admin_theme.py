@@ -108,6 +108,7 @@ UNFOLD: dict[str, Any] = {
             _group(
                 "Quotas",
                 ("Quotas", "speed", "quotas.quota"),
+                ("Kept outside", "sync_alt", "quotas.providerstate"),
             ),
             _group(
                 "People",

@@ -87,6 +87,7 @@ REASONS: Final[dict[ReasonCode, str]] = {
     ReasonCode.QUOTA_ZERO: "The project has none of this resource",
     ReasonCode.BUDGET_SPENT: "Its budget is spent for now",
     ReasonCode.EXCEEDS_BUDGET: "It needs more than its whole budget",
+    ReasonCode.QUOTA_PROVIDER_AWAY: "The keeper of its quota is away",
     ReasonCode.APPROVAL_PENDING: "Waits for approval",
     ReasonCode.BEGIN_TIME: "Its begin time is in the future",
     ReasonCode.DEPENDENCY: "Waits for another job",
@@ -125,6 +126,7 @@ STOP_REASONS: Final[dict[StopReason, str]] = {
     StopReason.EVICTED: "its node got a taint that it does not tolerate",
     StopReason.STALE_EPOCH: "a newer attempt replaced it",
     StopReason.GANG_MEMBER_FAILED: "another task of it failed",
+    StopReason.QUOTA_REFUSED: "the keeper of its quota refused it",
 }
 
 NODE_STATES: Final[dict[NodeState, Label]] = {

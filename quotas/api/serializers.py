@@ -12,7 +12,8 @@ from rest_framework import serializers
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput
 from quotas.core.resources import MAX_AMOUNT, BadAmount, bytes_to_mib, cores_to_millis, parse_mib
-from quotas.models import Provider, QuotaResource
+from quotas.models import Provider, ProviderStatus, QuotaResource
+from quotas.provider_view import ProviderView
 from quotas.providers.base import LineView, QuotaSheet
 
 #: The short name in `cpu_quota`, `used_cpu`, ... and how many of the line's units make one of what is shown:
@@ -41,6 +42,29 @@ class LineSerializer(serializers.Serializer[LineView]):
     generation = serializers.IntegerField()
 
 
+class DifferenceSerializer(serializers.Serializer[Any]):
+    key = serializers.CharField()
+    here = serializers.CharField()
+    there = serializers.CharField()
+
+
+class ProviderStateSerializer(serializers.Serializer[ProviderView]):
+    """A quota kept outside Muster, as of the last exchange with the provider."""
+
+    status = serializers.ChoiceField(choices=ProviderStatus.choices)
+    text = serializers.CharField(help_text="What the provider said last, when it is not in step.")
+    since = serializers.DateTimeField(help_text="Since when the status is so.")
+    synced_at = serializers.DateTimeField(allow_null=True)
+    next_try_at = serializers.DateTimeField(allow_null=True)
+    jobs_wait = serializers.BooleanField(help_text="Jobs of the project start nothing now because of it.")
+    differences = DifferenceSerializer(many=True, help_text="Limits that are not the same here and there.")
+    used = serializers.DictField(child=serializers.CharField(), help_text="In use there, by its own names.")
+    left_out = serializers.ListField(
+        child=serializers.CharField(), help_text="Lines that it has no word for; Muster alone enforces them."
+    )
+    facts = serializers.DictField(help_text="What else it says, such as Slurm's fair share.")
+
+
 class QuotaSerializer(serializers.Serializer[QuotaSheet]):
     """What a project may use at once, what it uses, and what is left. Null means no bound."""
 
@@ -64,7 +88,14 @@ class QuotaSerializer(serializers.Serializer[QuotaSheet]):
     available_storage = serializers.FloatField(allow_null=True)
     storage_usage_percent = serializers.FloatField(allow_null=True)
     provider = serializers.CharField()
-    synced_at = serializers.DateTimeField(allow_null=True)
+    synced_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="When it was last compared: with what is held, or with what the provider keeps.",
+    )
+    provider_state = ProviderStateSerializer(
+        allow_null=True,
+        help_text="How things stand with a provider outside Muster; null where Muster keeps it.",
+    )
     generation = serializers.IntegerField(help_text="Rises with each edit; the ETag carries it.")
     lines = LineSerializer(many=True)
 
@@ -82,10 +113,11 @@ class QuotaSerializer(serializers.Serializer[QuotaSheet]):
             body[f"used_{name}"] = _shown(line.used, unit, whole=name == "gpu")
             body[f"available_{name}"] = _shown(line.available, unit, whole=name == "gpu")
             body[f"{name}_usage_percent"] = line.usage_percent
+        outside: ProviderView | None = self.context.get("provider_state")
+        synced_at = outside.synced_at if outside else sheet.synced_at
         body["provider"] = sheet.provider
-        body["synced_at"] = (
-            self.fields["synced_at"].to_representation(sheet.synced_at) if sheet.synced_at else None
-        )
+        body["synced_at"] = self.fields["synced_at"].to_representation(synced_at) if synced_at else None
+        body["provider_state"] = ProviderStateSerializer(outside).data if outside else None
         body["generation"] = sheet.generation
         body["lines"] = LineSerializer(sheet.lines, many=True).data
         return body
@@ -184,3 +216,7 @@ def _shown(amount: int | None, unit: int, *, whole: bool) -> float | int | None:
     if whole and amount % unit == 0:
         return amount // unit
     return round(amount / unit, 3)
+
+
+class RepairSerializer(StrictSerializer):
+    reason = serializers.CharField(max_length=1000, help_text="Why; it goes into the audit trail.")

@@ -8,7 +8,7 @@ from quotas.api.budgets import BudgetsView, BudgetView
 from quotas.api.ledger import LedgerView, UsageView
 from quotas.api.notices import DriftView, NoticeReadView, NoticesView
 from quotas.api.shares import SharesView, ShareView
-from quotas.api.views import QuotaSyncView, QuotaView
+from quotas.api.views import QuotaRepairView, QuotaSyncView, QuotaView
 
 urlpatterns = [
     path("quotas/ledger", LedgerView.as_view(), name="api-ledger"),
@@ -22,4 +22,5 @@ urlpatterns = [
     path("shares/<str:kind>/<int:number>", ShareView.as_view(), name="api-share"),
     path("queues/quota/<str:project_id>", QuotaView.as_view(), name="api-quota"),
     path("queues/quota/<str:project_id>/sync", QuotaSyncView.as_view(), name="api-quota-sync"),
+    path("queues/quota/<str:project_id>/repair", QuotaRepairView.as_view(), name="api-quota-repair"),
 ]

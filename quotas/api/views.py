@@ -14,12 +14,16 @@ from accounts.selectors import project_by_ref
 from quotas.api.serializers import (
     QuotaChangesSerializer,
     QuotaSerializer,
+    RepairSerializer,
     SyncedQuotaSerializer,
     changes_from,
 )
+from quotas.models import Provider
+from quotas.provider_view import ProviderView, provider_views
 from quotas.providers.base import QuotaSheet
 from quotas.selectors import quota_sheet
 from quotas.services.limits import set_quota, sync_quota
+from quotas.services.providers import exchange_quota, repair_provider
 
 PROJECT = OpenApiParameter("project_id", str, OpenApiParameter.PATH, description="The project's id or slug.")
 IF_MATCH = OpenApiParameter(
@@ -65,7 +69,7 @@ class QuotaView(APIView):
 
 
 class QuotaSyncView(APIView):
-    """Recounts what a project holds, from its allocations, and repairs its counters."""
+    """Recounts what a project holds and repairs its counters, then compares with the provider outside, if any."""
 
     required_scopes = {"POST": "quota:write"}
     schema_tags = ["quota"]
@@ -79,9 +83,32 @@ class QuotaSyncView(APIView):
     def post(self, request: Request, project_id: str) -> Response:
         project = project_by_ref(request.user, project_id)
         drift = sync_quota(project=project, by=request.user)
+        exchange_quota(project=project, by=request.user)
         sheet = quota_sheet(project)
-        body = SyncedQuotaSerializer(sheet, context={"project": project, "drift": drift}).data
+        context = {"project": project, "drift": drift, "provider_state": _outside(sheet)}
+        body = SyncedQuotaSerializer(sheet, context=context).data
         return Response(body, headers={"ETag": etag(sheet)})
+
+
+class QuotaRepairView(APIView):
+    """Puts the limits at a provider outside Muster back to Muster's own."""
+
+    required_scopes = {"POST": "quota:write"}
+    schema_tags = ["quota"]
+
+    @extend_schema(
+        parameters=[PROJECT],
+        request=RepairSerializer,
+        responses=QuotaSerializer,
+        summary="Overwrite what somebody changed at the provider; for operators, with a reason",
+    )
+    def post(self, request: Request, project_id: str) -> Response:
+        project = project_by_ref(request.user, project_id)
+        permissions.require(request.user, "edit_quota", project)
+        serializer = RepairSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        repair_provider(project=project, by=request.user, reason=serializer.validated_data["reason"])
+        return _answer(project, quota_sheet(project))
 
 
 def etag(sheet: QuotaSheet) -> str:
@@ -90,8 +117,14 @@ def etag(sheet: QuotaSheet) -> str:
 
 
 def _answer(project: Project, sheet: QuotaSheet) -> Response:
-    body = QuotaSerializer(sheet, context={"project": project}).data
+    body = QuotaSerializer(sheet, context={"project": project, "provider_state": _outside(sheet)}).data
     return Response(body, headers={"ETag": etag(sheet)})
+
+
+def _outside(sheet: QuotaSheet) -> ProviderView | None:
+    if sheet.provider == Provider.LOCAL:
+        return None
+    return provider_views([sheet.project_id]).get(sheet.project_id)
 
 
 def _expected(request: Request, project: Project) -> int | None:

@@ -42,7 +42,6 @@ class K8sQuotaProvider(ExternalQuotaProvider):
 
     def __init__(self, api: CoreV1Api | None = None) -> None:
         self._api = api
-        self.namespace: str = settings.K8S_QUOTA_NAMESPACE
 
     @property
     def off_text(self) -> str:
@@ -65,19 +64,20 @@ class K8sQuotaProvider(ExternalQuotaProvider):
 
     def write(self, scope: Scope, found: Found, changes: Mapping[str, int | None]) -> None:
         """Create the object, or replace it as it was read; read again when somebody was faster."""
-        quota = found.raw
+        quota, namespace = found.raw, namespace_of(scope)
         for _ in range(TRIES):
             if quota is None:
                 made = self._ask(
-                    lambda api: api.create_namespaced_resource_quota(self.namespace, _new(scope, changes))
+                    scope, lambda api: api.create_namespaced_resource_quota(namespace, _new(scope, changes))
                 )
             else:
                 changed = _changed(quota, changes)
                 name = quota.metadata.name
                 made = self._ask(
+                    scope,
                     lambda api, name=name, changed=changed: api.replace_namespaced_resource_quota(
-                        name, self.namespace, changed
-                    )
+                        name, namespace, changed
+                    ),
                 )
             if made is not None:
                 return
@@ -88,9 +88,10 @@ class K8sQuotaProvider(ExternalQuotaProvider):
         return k8s_units.show(key, value)
 
     def _get(self, scope: Scope) -> Any:
-        return self._ask(lambda api: api.read_namespaced_resource_quota(quota_name(scope), self.namespace))
+        name, namespace = quota_name(scope), namespace_of(scope)
+        return self._ask(scope, lambda api: api.read_namespaced_resource_quota(name, namespace))
 
-    def _ask(self, call: Callable[[Any], T]) -> T | None:
+    def _ask(self, scope: Scope, call: Callable[[Any], T]) -> T | None:
         """None when there is no such object, or it was changed in between; raises Unreachable and Refused."""
         from kubernetes.client.exceptions import ApiException
         from kubernetes.config.config_exception import ConfigException
@@ -102,7 +103,7 @@ class K8sQuotaProvider(ExternalQuotaProvider):
                 f"Muster does not know where Kubernetes is: {str(error)[:160]}; set K8S_API_URL or KUBECONFIG."
             ) from error
         except ApiException as error:
-            return _judge(error, self.namespace)
+            return _judge(error, namespace_of(scope))
         except urllib3.exceptions.TimeoutError as error:
             raise Unreachable(f"Kubernetes did not answer within {timeout_seconds():g} s.") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -117,6 +118,13 @@ class K8sQuotaProvider(ExternalQuotaProvider):
 
 def quota_name(scope: Scope) -> str:
     return f"project-{scope.project_id}"
+
+
+def namespace_of(scope: Scope) -> str:
+    """The one of the setting; `{id}` and `{slug}` in it give each project its own."""
+    return (
+        str(settings.K8S_QUOTA_NAMESPACE).replace("{id}", str(scope.project_id)).replace("{slug}", scope.slug)
+    )
 
 
 def _new(scope: Scope, changes: Mapping[str, int | None]) -> Any:

@@ -154,9 +154,9 @@ class RestTransport:
                 **({} if body is None else {"json": body}),
             )
         except urllib3.exceptions.TimeoutError as error:
-            raise Unreachable(f"slurmrestd at {self.url} did not answer within {seconds:g} s.") from error
+            raise Unreachable(f"slurmrestd did not answer within {seconds:g} s.") from error
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(f"slurmrestd at {self.url} is not there: {_short(error)}.") from error
+            raise Unreachable(f"slurmrestd is not there: {_short(error)}.") from error
         if answer.status == 401:
             raise Refused("slurmrestd wants a user and a token; set EXECUTOR_SLURM_AUTH_TOKEN.")
         if answer.status == 404:

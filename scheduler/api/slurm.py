@@ -65,6 +65,7 @@ REASONS: Final[dict[str, str]] = {
     ReasonCode.QUOTA_ZERO: "AssocGrpGRES",
     ReasonCode.BUDGET_SPENT: "AssocGrpGRESMinutes",
     ReasonCode.EXCEEDS_BUDGET: "AssocGrpGRESMinutes",
+    ReasonCode.QUOTA_PROVIDER_AWAY: "JobHeldAdmin",
     ReasonCode.BEGIN_TIME: "BeginTime",
     ReasonCode.DEPENDENCY: "Dependency",
     ReasonCode.BACKOFF: "BeginTime",

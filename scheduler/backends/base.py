@@ -30,6 +30,17 @@ class Observation:
     reports: Sequence[Report] = ()
 
 
+class QuotaRefused(Exception):
+    """Whoever keeps the quota where these were to start refused some of them (C16); the others were taken.
+
+    `tasks` has the reason for each task that was refused, in the words of who refused it.
+    """
+
+    def __init__(self, tasks: Mapping[int, str]) -> None:
+        super().__init__(next(iter(tasks.values()), "The quota was refused."))
+        self.tasks = dict(tasks)
+
+
 class Backend(Protocol):
     """Where attempts of a cluster really run.
 
@@ -40,7 +51,8 @@ class Backend(Protocol):
     name: str
     capabilities: Capabilities
 
-    def submit(self, node: str, assignments: Sequence[Assignment]) -> None: ...
+    def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
+        """Raises QuotaRefused, once all the others are taken, for those that a quota there does not let in."""
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None: ...
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.agent.protocol import Assignment, Report, Stop
-from scheduler.backends.base import Capabilities, Observation
+from scheduler.backends.base import Capabilities, Observation, QuotaRefused
 
 
 class BackendDown(ConnectionError):
@@ -38,6 +38,8 @@ class FakeBackend:
     ignores_stops: bool = False
     repeats: bool = False
     tasks: dict[tuple[int, int], FakeTask] = field(default_factory=dict)
+    #: By a job's name: why a quota here does not let its tasks in.
+    refuses: dict[str, str] = field(default_factory=dict)
     lost: list[tuple[str, int, int]] = field(default_factory=list)
     capabilities: Capabilities = field(
         default_factory=lambda: Capabilities(is_driven=True, runs_processes=False)
@@ -47,8 +49,13 @@ class FakeBackend:
 
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
         self._require_up()
+        refused = {a["task"]: self.refuses[a["name"]] for a in assignments if a["name"] in self.refuses}
         for assignment in assignments:
+            if assignment["task"] in refused:
+                continue
             self.tasks.setdefault((assignment["task"], assignment["epoch"]), FakeTask(assignment, node))
+        if refused:
+            raise QuotaRefused(refused)
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None:
         self._require_up()

@@ -62,6 +62,13 @@ def own_blockers(world: World) -> Iterator[tuple[Ints, Decision]]:
                     limit_percent=int(shares.limit_percent[share]),
                 ),
             )
+    away = snapshot.projects.away_text
+    for row, text in enumerate(away) if any(away) else ():
+        if text:
+            yield (
+                np.flatnonzero(world.pending_project == row),
+                decide(ReasonCode.QUOTA_PROVIDER_AWAY, text=text),
+            )
     early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
     for rows, values in split(early, pending.eligible_ms[early], pending.gate[early]):
         reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME

@@ -47,7 +47,7 @@ from scheduler.core.standing import Preemption
 
 #: Raised when a reader of the old version could no longer tell what was meant. A new column with a
 #: default does not raise it: old recordings are read with the default.
-VERSION: Final = 2
+VERSION: Final = 3
 
 _MAGIC: Final = b"MUSTER\x00\x01"
 _LEVEL: Final = 1  # 100,000 jobs in tens of milliseconds; higher levels save little on narrow columns

@@ -150,6 +150,7 @@ class StopReason(StrEnum):
     EVICTED = "evicted"  # its node got a taint that it does not tolerate
     STALE_EPOCH = "stale_epoch"
     GANG_MEMBER_FAILED = "gang_member_failed"
+    QUOTA_REFUSED = "quota_refused"
 
 
 class RestartPolicy(StrEnum):

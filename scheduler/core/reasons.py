@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     ACCOUNT_EXPIRED = "AccountExpired"
     QUOTA_ZERO = "QuotaZero"
     BUDGET_SPENT = "BudgetSpent"
+    QUOTA_PROVIDER_AWAY = "QuotaProviderAway"
     APPROVAL_PENDING = "ApprovalPending"
     BEGIN_TIME = "BeginTime"
     DEPENDENCY = "Dependency"
@@ -55,7 +56,7 @@ _R = ReasonCode
 _FIX = (_R.INVALID_SPEC, _R.NO_MATCHING_NODE, _R.EXCEEDS_MAX_QUOTA, _R.EXCEEDS_BUDGET, _R.EXCEEDS_MAX_WALLTIME,
         _R.DEPENDENCY_NEVER_SATISFIED, _R.IMAGE_NOT_FOUND)  # fmt: skip
 _ASK = (_R.QUEUE_STOPPED, _R.HELD_BY_ADMIN, _R.HELD_BY_USER, _R.ACCOUNT_EXPIRED, _R.QUOTA_ZERO, _R.BUDGET_SPENT,
-        _R.APPROVAL_PENDING)  # fmt: skip
+        _R.QUOTA_PROVIDER_AWAY, _R.APPROVAL_PENDING)  # fmt: skip
 _SYSTEM = (_R.NOT_EVALUATED_YET, _R.SCHEDULER_BEHIND, _R.AGENT_UNREACHABLE, _R.DATA_STALE)
 
 CATEGORY: Final[dict[ReasonCode, ReasonCategory]] = {

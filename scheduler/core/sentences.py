@@ -363,6 +363,9 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.QUOTA_ZERO: _quota_zero,
     ReasonCode.BUDGET_SPENT: _budget_spent,
     ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
+    ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(
+        facts, "text", "Whoever keeps its project's quota is away."
+    ),
     ReasonCode.APPROVAL_PENDING: lambda _: "Waits for somebody to approve it.",
     ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as asked.",
     ReasonCode.DEPENDENCY: lambda _: "Waits for other jobs to end.",

@@ -204,6 +204,7 @@ class ProjectColumns(Columns):
     share_weight: Ints = ints(default=1)
     used_gpu_seconds: Ints = ints(default=0)  # what it has used, older use counting less (half-life)
     lost_gpu_seconds: Ints = ints(default=0)  # work lost to preemption in the last day
+    away_text: tuple[str, ...] = objects(default="")  # why whoever keeps its quota lets nothing start now
 
 
 @dataclass(frozen=True, eq=False)

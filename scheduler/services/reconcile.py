@@ -14,7 +14,8 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from scheduler import outbox
-from scheduler.agent.protocol import Report
+from scheduler.agent.protocol import Assignment, Report
+from scheduler.backends.base import QuotaRefused
 from scheduler.backends.registry import UnknownBackend, backend_of
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, JobState, StopReason, TaskState
 from scheduler.models import Cluster, Node
@@ -196,13 +197,14 @@ def _write_started(node: Node, changes: Sequence[_Change]) -> None:
         row = change.row
         if change.started_at and not row.attempt_started:
             started[row.attempt] = min(change.started_at, started.get(row.attempt, change.started_at))
-    limited = [c.row.attempt for c in changes if c.report.get("stop_reason") == StopReason.TIME_LIMIT]
-    if limited:
-        _run(
-            "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now()"
-            " WHERE id = ANY(%s) AND stop_asked_at IS NULL",
-            [StopReason.TIME_LIMIT.value, limited],
-        )
+    for reason in (StopReason.TIME_LIMIT, StopReason.QUOTA_REFUSED):
+        stopped = [c.row.attempt for c in changes if c.report.get("stop_reason") == reason]
+        if stopped:
+            _run(
+                "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now()"
+                " WHERE id = ANY(%s) AND stop_asked_at IS NULL",
+                [reason.value, stopped],
+            )
     if not started:
         return
     values = [list(started), list(started.values())]
@@ -399,8 +401,29 @@ def drive_backend(cluster: Cluster) -> None:
         backend.stop(node.name, dispatch.stale_stops(stale))
         orders = dispatch.orders_for(node, observation.known)
         backend.stop(node.name, orders.stops)
-        backend.submit(node.name, orders.assignments)
+        try:
+            backend.submit(node.name, orders.assignments)
+        except QuotaRefused as refused:
+            send_back(node, orders.assignments, refused.tasks)
         backend.verify(node.name, orders.verify)
+
+
+def send_back(node: Node, assignments: Sequence[Assignment], refused: Mapping[int, str]) -> None:
+    """Tasks that a quota outside did not let in never started: their jobs are queued again with the reason."""
+    apply_reports(
+        node=node,
+        reports=[
+            Report(
+                task=assignment["task"],
+                epoch=assignment["epoch"],
+                state="stopped",
+                stop_reason=StopReason.QUOTA_REFUSED.value,
+                text=refused[assignment["task"]][:300],
+            )
+            for assignment in assignments
+            if assignment["task"] in refused
+        ],
+    )
 
 
 def _run(sql: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:

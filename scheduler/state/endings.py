@@ -33,6 +33,7 @@ class JobFacts:
     time_limit_seconds: int | None = None
     earlier_lost: int = 0
     earlier_ended: int = 0
+    earlier_refused: int = 0
     #: What the failure of one task means, and how many tasks are enough.
     on_task_failure: str = TaskFailure.FAIL
     least_tasks: int = 0
@@ -82,6 +83,13 @@ def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_tex
     ):
         text = f"Stopped ({stop_reason}); it waits to start again."
         return Verdict(AttemptState.STOPPED, JobState.QUEUED, code, exit_signal, text, retry_seconds=0)
+    if stop_reason == StopReason.QUOTA_REFUSED:
+        text = (
+            next((task.text for task in tasks if task.text), "")
+            or "Its quota was refused where it was to start."
+        )
+        wait = backoff_seconds(job.earlier_refused)
+        return Verdict(AttemptState.STOPPED, JobState.QUEUED, None, None, text, retry_seconds=wait)
     if stop_reason == StopReason.TIME_LIMIT:
         limit = f" of {duration(job.time_limit_seconds)}" if job.time_limit_seconds else ""
         text = f"Stopped at its time limit{limit}."

@@ -213,6 +213,13 @@ SELECT project.id, project.slug, project.share_weight,
 FROM accounts_project project WHERE project.id = ANY(%s::bigint[]) ORDER BY project.id
 """
 
+#: Projects whose quota is kept by somebody who is away; none where jobs run meanwhile.
+AWAY: Final = """
+SELECT project_id, provider, status, text FROM quotas_providerstate
+WHERE %s AND project_id = ANY(%s::bigint[]) AND (status = 'refused'
+    OR (status = 'unreachable' AND since <= statement_timestamp() - make_interval(secs => %s)))
+"""
+
 #: Whether all open projects stand side by side, their members with equal weight; and whether any share has a limit.
 SHARE_SHAPE: Final = """
 SELECT (SELECT count(DISTINCT organization_id) <= 1 FROM accounts_project WHERE active)

@@ -188,13 +188,16 @@ def _facts(attempts: list[_Attempt]) -> dict[int, JobFacts]:
     again = [a.job.number for a in attempts if a.epoch > 1]
     lost: Counter[int] = Counter()
     ended: Counter[int] = Counter()
+    refused: Counter[int] = Counter()
     if again:
-        for number, state, count in _run(
-            "SELECT job_id, state, count(*) FROM scheduler_attempt WHERE job_id = ANY(%s) AND state = ANY(%s)"
-            " GROUP BY job_id, state",
-            [again, _ENDED_ATTEMPT],
+        for number, state, is_refused, count in _run(
+            "SELECT job_id, state, stop_reason = %s, count(*) FROM scheduler_attempt"
+            " WHERE job_id = ANY(%s) AND state = ANY(%s) GROUP BY job_id, state, stop_reason = %s",
+            [StopReason.QUOTA_REFUSED.value, again, _ENDED_ATTEMPT, StopReason.QUOTA_REFUSED.value],
         ):
-            if state == AttemptState.LOST:
+            if is_refused:
+                refused[number] += count
+            elif state == AttemptState.LOST:
                 lost[number] += count
             elif state in (AttemptState.SUCCEEDED, AttemptState.FAILED):
                 ended[number] += count
@@ -206,6 +209,7 @@ def _facts(attempts: list[_Attempt]) -> dict[int, JobFacts]:
             time_limit_seconds=a.job.time_limit_seconds,
             earlier_lost=lost[a.job.number],
             earlier_ended=ended[a.job.number],
+            earlier_refused=refused[a.job.number],
             on_task_failure=a.job.on_task_failure,
             least_tasks=a.job.min_tasks or a.job.tasks,
             elastic=a.job.elastic,

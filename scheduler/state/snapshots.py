@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from quotas.core.resources import Resources
+from quotas.providers.waiting import away_sentence
 from scheduler.core.classes import (
     NO_EXECUTE,
     OWN_ARRAY,
@@ -118,8 +119,9 @@ def load_snapshot(
         pending, running = _named(pending, running, table, named_projects)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
         people = {*np.unique(pending.user_id).tolist(), *np.unique(running.user_id).tolist()}
-        projects, *rows, shape = select_together(
+        projects, away, *rows, shape = select_together(
             (queries.PROJECTS, [int_array(met)]),
+            away_statement(met),
             *lines_statements(met, people, bounded=queries.BOUNDED),
             (queries.PERIODS.format(lock=""), [int_array(met)]),
             (queries.PRICES, []),
@@ -130,7 +132,7 @@ def load_snapshot(
         policy = policy_of(cluster)
         quotas = lines.columns()
         charged, shares = sharing.with_shares(
-            project_columns(projects, lines, quotas, _pairs(pending, running)),
+            project_columns(projects, lines, quotas, _pairs(pending, running), away),
             pending,
             policy,
             at_ms=cluster.now_ms,
@@ -168,31 +170,44 @@ def load_for_apply(
     lock = "FOR NO KEY UPDATE OF {}".format
     jobs_wanted, projects_wanted, queues_wanted = map(int_array, (job_ids, project_ids, queue_ids))
     people = "ANY(ARRAY(SELECT user_id FROM scheduler_job WHERE number = ANY(%s::bigint[])))"
-    clusters, queues, nodes, devices, projects, *rows, budgets, periods, prices, jobs, live, reservations = (
-        select_together(
-            (queries.CLUSTER, [cluster_id]),
-            (
-                queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue")),
-                [queries.ACTIVE, queues_wanted],
-            ),
-            (queries.NODES.format(which=queries.THESE_NODES, lock=lock("node")), [int_array(node_ids)]),
-            (
-                queries.DEVICES.format(which=queries.THESE_DEVICES, lock=lock("device")),
-                [int_array(device_ids)],
-            ),
-            (queries.PROJECTS, [projects_wanted]),
-            *lines_statements(project_ids, job_ids, users=people, lock=lock("quota")),
-            (queries.BUDGETS, [projects_wanted, datetime.now(UTC)]),
-            (queries.PERIODS.format(lock=lock("period")), [projects_wanted]),
-            (queries.PRICES, []),
-            # A job that has moved to another queue or project meanwhile is not the one that was planned.
-            (
-                queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
-                [jobs_wanted, queues_wanted, projects_wanted, None],
-            ),
-            (queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queues_wanted, projects_wanted, jobs_wanted]),
-            (queries.RESERVATIONS, [cluster_id]),
-        )
+    (
+        clusters,
+        queues,
+        nodes,
+        devices,
+        projects,
+        away,
+        *rows,
+        budgets,
+        periods,
+        prices,
+        jobs,
+        live,
+        reservations,
+    ) = select_together(
+        (queries.CLUSTER, [cluster_id]),
+        (
+            queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue")),
+            [queries.ACTIVE, queues_wanted],
+        ),
+        (queries.NODES.format(which=queries.THESE_NODES, lock=lock("node")), [int_array(node_ids)]),
+        (
+            queries.DEVICES.format(which=queries.THESE_DEVICES, lock=lock("device")),
+            [int_array(device_ids)],
+        ),
+        (queries.PROJECTS, [projects_wanted]),
+        away_statement(project_ids),
+        *lines_statements(project_ids, job_ids, users=people, lock=lock("quota")),
+        (queries.BUDGETS, [projects_wanted, datetime.now(UTC)]),
+        (queries.PERIODS.format(lock=lock("period")), [projects_wanted]),
+        (queries.PRICES, []),
+        # A job that has moved to another queue or project meanwhile is not the one that was planned.
+        (
+            queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
+            [jobs_wanted, queues_wanted, projects_wanted, None],
+        ),
+        (queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queues_wanted, projects_wanted, jobs_wanted]),
+        (queries.RESERVATIONS, [cluster_id]),
     )
     cluster = _only(clusters, cluster_id)
     table = ClassTable()
@@ -230,7 +245,7 @@ def load_for_apply(
         allocations=_allocations(_held_by(held, running)) if choosy else None,
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
-        projects=project_columns(projects, lines, bounded, _pairs(pending, running)),
+        projects=project_columns(projects, lines, bounded, _pairs(pending, running), away),
         quotas=bounded,
         pools=_pools(everywhere, held),
         budgets=budget_columns(periods, prices, now_ms=cluster.now_ms),
@@ -658,10 +673,16 @@ def _pairs(*jobs: PendingColumns | RunningColumns) -> list[tuple[int, int]]:
     return [(project, user) for project, user in np.unique(both, axis=1).T.tolist()]
 
 
+def away_statement(project_ids: Iterable[int]) -> tuple[str, list[Any]]:
+    waits = settings.QUOTA_PROVIDER_WHEN_AWAY == "wait"
+    return queries.AWAY, [waits, int_array(project_ids), settings.QUOTA_PROVIDER_GRACE_SECONDS]
+
+
 def project_columns(
-    rows: Rows, lines: Lines, quotas: QuotaColumns, pairs: Iterable[tuple[int, int]]
+    rows: Rows, lines: Lines, quotas: QuotaColumns, pairs: Iterable[tuple[int, int]], away: Rows
 ) -> ProjectColumns:
     there = set(quotas.id.tolist())
+    texts = {project: away_sentence(*words) for project, *words in away}
     personal: dict[int, list[int]] = {}
     for project, user in pairs if lines.has_people else ():
         personal.setdefault(project, []).extend(row.id for row in lines.of_person(user))
@@ -671,8 +692,8 @@ def project_columns(
         return tuple(number for number in own if number in there)
 
     return ProjectColumns.from_rows(
-        ((id_, name, of(id_), *rest) for id_, name, *rest, _ in rows),
-        ("id", "name", "quota_line_ids", "share_weight", "lost_gpu_seconds"),
+        ((id_, name, of(id_), *rest, texts.get(id_, "")) for id_, name, *rest, _ in rows),
+        ("id", "name", "quota_line_ids", "share_weight", "lost_gpu_seconds", "away_text"),
     )
 
 

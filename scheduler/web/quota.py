@@ -16,7 +16,8 @@ from accounts import permissions
 from accounts.models import Project
 from accounts.selectors import visible_projects
 from accounts.web.pages import page, reader
-from quotas.models import Quota
+from quotas.models import Provider, Quota
+from quotas.provider_view import provider_views
 from quotas.templatetags.amounts import RESOURCE_WORDS, amount
 from scheduler.models import Job
 
@@ -79,8 +80,13 @@ def index(request: HttpRequest) -> HttpResponse:
     projects = list(visible_projects(user).order_by("name", "id")[:MOST_PROJECTS])
     roles = permissions.roles_of(user)
     projects.sort(key=lambda project: project.pk not in roles)
+    found = _lines(projects)
+    kept_outside = [
+        p.pk for p, lines in found if any(line.quota.provider != Provider.LOCAL for line in lines)
+    ]
+    outside = provider_views(kept_outside) if kept_outside else {}
     context = {
-        "sections": [(p, lines, roles.get(p.pk, "")) for p, lines in _lines(projects)],
+        "sections": [(p, lines, roles.get(p.pk, ""), outside.get(p.pk)) for p, lines in found],
         "may_edit": user.is_staff and user.is_operator,
         "live_url": f"{reverse('quota')}?partial=1",
     }

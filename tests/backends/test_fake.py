@@ -95,3 +95,51 @@ def test_after_enough_losses_the_job_fails(fake: FakeBench) -> None:
     fake.settle(job, "failed")
 
     assert job.end_text == "Lost 1 times. The machine was reinstalled."
+
+
+def test_a_job_that_a_quota_there_refuses_is_queued_again_with_the_reason(fake: FakeBench) -> None:
+    """C16: the provider's word is the last one; the others of the same call start."""
+    refused, other = fake.start(name="large"), fake.start(name="small")
+    fake.backend.refuses = {"large": "Kubernetes: exceeded quota project-7, requested 8 GPUs, used 2 of 4."}
+    fake.world.plan()
+    fake.step()
+
+    refused.refresh_from_db()
+    other.refresh_from_db()
+    assert other.state != "queued"
+    assert refused.state == "queued"
+    assert refused.reason_code == "Backoff"
+    assert "exceeded quota project-7" in refused.reason_text
+    attempt = refused.attempts.get()
+    assert (attempt.state, attempt.stop_reason) == ("stopped", "quota_refused")
+    assert refused.eligible_at is not None
+    first_wait = refused.eligible_at - attempt.ended_at
+
+    # Refused again it waits longer, however few restarts its owner allows, and it starts once it is let in.
+    type(refused).objects.filter(pk=refused.pk).update(max_restarts=0, eligible_at=attempt.ended_at)
+    fake.world.plan()
+    fake.step()
+    refused.refresh_from_db()
+    assert refused.state == "queued"
+    last = refused.attempts.latest("epoch")
+    assert refused.eligible_at - last.ended_at > first_wait
+    type(refused).objects.filter(pk=refused.pk).update(eligible_at=last.ended_at)
+    fake.backend.refuses.clear()
+    fake.settle(refused, "running")
+    fake.finish(refused)
+    fake.finish(other)
+    fake.settle(refused, "completed")
+    fake.settle(other, "completed")
+    fake.world.assert_nothing_is_held()
+
+
+def test_a_gang_of_which_one_task_is_refused_comes_back_whole(fake: FakeBench) -> None:
+    gang = fake.start(name="gang", tasks=2, nodes=2, tasks_per_node=1)
+    fake.backend.refuses = {"gang": "exceeded quota"}
+    fake.world.plan()
+    for _ in range(3):
+        fake.step()
+
+    gang.refresh_from_db()
+    assert gang.state == "queued"
+    fake.world.assert_nothing_is_held()

@@ -77,6 +77,7 @@ def test_the_fields_of_the_register_and_exact_lines(client: Client, cast: Cast) 
         "available_storage": None,
         "storage_usage_percent": None,
         "provider": "local",
+        "provider_state": None,
         "synced_at": None,
         "generation": 5,
     }

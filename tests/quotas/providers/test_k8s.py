@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -30,18 +29,6 @@ from tests.support.factories import (
 from tests.support.k8s_api import K8sApi
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def api(settings) -> Iterator[K8sApi]:
-    with K8sApi() as running:
-        settings.K8S_API_URL, settings.K8S_API_TOKEN = running.url, running.token
-        settings.K8S_QUOTA_NAMESPACE = "jobs"
-        settings.K8S_CREATE_RESOURCE_QUOTAS = True
-        settings.QUOTA_PROVIDER_TIMEOUT_SECONDS = 2
-        settings.QUOTA_PROVIDER_GRACE_SECONDS = 0
-        yield running
-        k8s._apis.clear()
 
 
 @pytest.fixture
@@ -210,6 +197,16 @@ def test_a_missing_namespace_is_said_to_be_missing(api: K8sApi, project, setting
         state_of(project).text
         == "Kubernetes has no namespace elsewhere; make it, or set K8S_QUOTA_NAMESPACE."
     )
+
+
+def test_each_project_may_have_a_namespace_of_its_own(api: K8sApi, project, settings) -> None:
+    settings.K8S_QUOTA_NAMESPACE = "jobs-{slug}"
+    api.namespaces.add("jobs-vision")
+
+    exchange(project.pk)
+
+    assert set(api.quotas) == {("jobs-vision", name_of(project))}
+    assert state_of(project).status == "ok"
 
 
 def test_a_slow_server_is_given_up(api: K8sApi, project, settings) -> None:

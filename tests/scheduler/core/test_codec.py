@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.core.classes import Requirement, Taint, Toleration
 from scheduler.core.codec import (
+    VERSION,
     CodecError,
     decode_plan,
     decode_policy,
@@ -115,7 +116,8 @@ def test_damage_anywhere_is_refused_or_harmless() -> None:
 
 def test_another_version_is_refused_by_its_number() -> None:
     whole = encode_policy(a_policy())
-    later = whole[:8] + zlib.compress(zlib.decompress(whole[8:]).replace(b'"version":2', b'"version":9'))
+    own = f'"version":{VERSION}'.encode()
+    later = whole[:8] + zlib.compress(zlib.decompress(whole[8:]).replace(own, b'"version":9'))
 
     with pytest.raises(CodecError, match="version 9"):
         decode_policy(later)

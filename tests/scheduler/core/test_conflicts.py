@@ -65,6 +65,10 @@ def _pause(s: Snapshot) -> Snapshot:
     return replace(s, queues=replace(s.queues, paused=np.array([True])))
 
 
+def _lose_the_provider(s: Snapshot) -> Snapshot:
+    return replace(s, projects=replace(s.projects, away_text=("Slurm cannot be reached.",) * len(s.projects)))
+
+
 def _fill_the_queue(s: Snapshot) -> Snapshot:
     return replace(s, queues=replace(s.queues, running_jobs=np.array([5])))
 
@@ -81,6 +85,7 @@ def _fill_the_queue(s: Snapshot) -> Snapshot:
         (_change, "NotEvaluatedYet"),
         (_cancel, "NotEvaluatedYet"),
         (_pause, "QueueStopped"),
+        (_lose_the_provider, "QuotaProviderAway"),
         (_fill_the_queue, "RateLimited"),
     ],
 )

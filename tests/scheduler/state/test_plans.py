@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from quotas.models import Quota
+from quotas.models import ProviderState, Quota
 from scheduler import outbox
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskState
@@ -189,6 +189,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "the job changes": (lambda w: set_job(w, generation=7), "NotEvaluatedYet"),
     "the job is held": (lambda w: set_job(w, state=JobState.HELD, generation=2), "NotEvaluatedYet"),
     "the project closes": (lambda w: close_project(w), "AccountExpired"),
+    "the keeper of the quota goes away": (lambda w: lose_provider(w), "QuotaProviderAway"),
     "the quota is cut": (lambda w: cut_quota(w), "ExceedsMaxQuota"),
 }
 
@@ -207,6 +208,13 @@ def set_queue(world: SmallWorld, **columns: object) -> None:
 
 def set_job(world: SmallWorld, **columns: object) -> None:
     Job.objects.filter(name="other").update(**columns)
+
+
+def lose_provider(world: SmallWorld) -> None:
+    ProviderState.objects.create(
+        project=Job.objects.get(name="other").project, provider="slurm", status="unreachable",
+        since=timezone.now() - timedelta(seconds=61), text="slurmrestd did not answer within 10 s.",
+    )  # fmt: skip
 
 
 def close_project(world: SmallWorld) -> None:

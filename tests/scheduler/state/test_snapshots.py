@@ -11,9 +11,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from quotas.core.resources import Resources
+from quotas.models import ProviderState
 from scheduler.core.classes import JobsLike, JobTerm, Requirement, Taint, Toleration, request_class
+from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.policy import Policy
+from scheduler.core.reasons import ReasonCode
+from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
 from scheduler.state.snapshots import load_snapshot, reason_marks
 from tests.scheduler.state.small import SmallWorld, a_queue
@@ -173,6 +177,41 @@ def test_jobs_of_closed_projects_and_disabled_people_wait_with_a_reason() -> Non
 
     assert pending.id.tolist() == [closed.number, disabled.number]
     assert pending.gate.tolist() == [JobGate.ACCOUNT_EXPIRED] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "waits"),
+    [
+        ("refused", 0, True),
+        ("unreachable", 61, True),
+        ("unreachable", 10, False),
+        ("drift", 900, False),
+        ("ok", 900, False),
+    ],
+)
+def test_a_project_waits_while_the_keeper_of_its_quota_is_away(
+    settings, status: str, seconds: int, waits: bool
+) -> None:
+    world = SmallWorld()
+    world.node("n1")
+    job = world.job()
+    ProviderState.objects.create(
+        project=world.project, provider="slurm", status=status, text="It is gone.",
+        since=timezone.now() - timedelta(seconds=seconds),
+    )  # fmt: skip
+
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+    plan = plan_cycle(snapshot, Policy())
+
+    if waits:
+        what = "cannot be reached" if status == "unreachable" else "refuses the limits"
+        text = f"Slurm, which keeps this quota, {what}: It is gone."
+        assert plan.reasons[job.number] == ReasonCode.QUOTA_PROVIDER_AWAY
+        assert sentence(ReasonCode.QUOTA_PROVIDER_AWAY, plan.details_of(job.number)) == text
+    else:
+        assert plan.start_of(job.number) is not None
+    settings.QUOTA_PROVIDER_WHEN_AWAY = "run"
+    assert not any(load_snapshot(cluster_id=world.cluster.pk).snapshot.projects.away_text)
 
 
 def test_what_runs_is_read_with_its_expected_end_and_each_device_apart() -> None:
