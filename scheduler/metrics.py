@@ -125,8 +125,27 @@ def _read() -> Iterator[Metric]:
         WHERE now() >= period.starts_at AND now() < period.ends_at
         """,
     )  # fmt: skip
+    yield _preemptions()
     yield _drift()
     yield _violations()
+
+
+def _preemptions() -> Metric:
+    """Jobs that were told to end and wait again, as long as their attempts are kept, by why (P17, P25)."""
+    family = CounterMetricFamily(
+        "muster_preemptions", "Jobs that were told to end and wait again, by why.", labels=["reason"]
+    )
+    counts = dict.fromkeys(("priority", "taint", "drain", "asked"), 0)
+    rows = _rows(
+        """
+        SELECT CASE WHEN stopped_for IS NOT NULL THEN 'priority' WHEN stop_reason = 'evicted' THEN 'taint'
+            WHEN stop_reason = 'drained' THEN 'drain' ELSE 'asked' END, count(*)
+        FROM scheduler_attempt WHERE stop_reason IN ('preempted', 'evicted', 'drained') GROUP BY 1
+        """
+    )
+    for reason, count in sorted((counts | dict(rows)).items()):
+        family.add_metric([reason], count)
+    return family
 
 
 def _drift() -> Metric:

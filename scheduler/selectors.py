@@ -7,13 +7,14 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
 from django.db import connection
 from django.db.models import Count, F, FloatField, Prefetch, Q, QuerySet, Sum
 from django.db.models.functions import Extract
+from django.utils import timezone
 
 from accounts.errors import NotFound
 from accounts.models import Project, User
@@ -21,7 +22,7 @@ from accounts.permissions import sees_everything
 from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
 from quotas.models import Quota
-from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, AttemptState, JobState
+from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, AttemptState, JobState, StopReason
 from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Queue, Reservation
 from scheduler.models.job import JobQuerySet
 
@@ -203,6 +204,16 @@ def queue_overview(user: User) -> list[QueueOverview]:
         QueueOverview(queue, loads.get(queue.pk, QueueLoad()), tuple(reasons[queue.pk].most_common()))
         for queue in queues
     ]
+
+
+def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
+    """How often jobs of each queue were told in the last day to end for others, or to leave a node."""
+    rows = Attempt.objects.filter(
+        stop_reason__in=[StopReason.PREEMPTED, StopReason.EVICTED, StopReason.DRAINED],
+        stop_asked_at__gt=timezone.now() - timedelta(days=1),
+        job__queue_id__in=queue_ids,
+    )
+    return dict(rows.order_by().values_list("job__queue_id").annotate(times=Count("pk")))
 
 
 def state_counts(user: User, *, project: Project | None = None, mine: bool = False) -> dict[str, int]:

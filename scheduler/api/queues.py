@@ -19,6 +19,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState, PublicSt
 from scheduler.models import Queue
 from scheduler.selectors import (
     QueueLoad,
+    preemption_counts,
     queue_by_ref,
     queue_loads,
     queue_overview,
@@ -179,12 +180,14 @@ class QueueSummaryItemSerializer(serializers.Serializer):
     pending_jobs = serializers.IntegerField()
     pending_gpus = serializers.IntegerField()
     reasons = serializers.DictField(child=serializers.IntegerField())
+    preemption_count = serializers.IntegerField(help_text="Its jobs that were interrupted in the last day.")
 
 
 class QueueSummarySerializer(serializers.Serializer):
     states = serializers.DictField(child=serializers.IntegerField())
     pending_jobs = serializers.IntegerField()
     running_jobs = serializers.IntegerField()
+    preemption_count = serializers.IntegerField(help_text="Jobs that were interrupted in the last day.")
     queues = QueueSummaryItemSerializer(many=True)
 
 
@@ -203,6 +206,8 @@ class QueueSummary(ApiView):
         inner = state_counts(by)
         for state, jobs in inner.items():
             counts[PUBLIC[JobState(state)].value] += jobs
+        overview = queue_overview(by)
+        interrupted = preemption_counts([item.queue.pk for item in overview])
         queues = [
             {
                 "queue": item.queue.slug,
@@ -211,14 +216,16 @@ class QueueSummary(ApiView):
                 "pending_jobs": item.load.pending,
                 "pending_gpus": item.load.pending_gpus,
                 "reasons": dict(item.reasons),
+                "preemption_count": interrupted.get(item.queue.pk, 0),
             }
-            for item in queue_overview(by)
+            for item in overview
         ]
         return Response(
             {
                 "states": counts,
                 "pending_jobs": sum(jobs for state, jobs in inner.items() if state in PENDING),
                 "running_jobs": sum(jobs for state, jobs in inner.items() if state in ACTIVE),
+                "preemption_count": sum(interrupted.values()),
                 "queues": queues,
             }
         )

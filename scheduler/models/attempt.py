@@ -54,6 +54,11 @@ class Attempt(models.Model):
             models.Index(
                 fields=["stopped_for"], name="attempt_stopped_for", condition=Q(stopped_for__isnull=False)
             ),
+            models.Index(
+                fields=["stop_asked_at"],
+                name="attempt_interrupted",
+                condition=Q(stop_reason__in=["preempted", "evicted", "drained"]),
+            ),
         ]
         constraints = [
             models.UniqueConstraint(name="attempt_epoch_once", fields=["job", "epoch"]),

@@ -551,6 +551,14 @@ def test_no_victim_is_needless_and_every_one_lets_somebody_start() -> None:
     assert victims > SEEDS / 4  # the worlds are crowded enough to say something
 
 
+@pytest.mark.parametrize("placement", ["frag", "spread", "balanced"])
+def test_victims_are_as_sparing_with_every_placement(placement: str) -> None:
+    """Where a job goes differs; that no victim is needless and every one lets somebody start does not."""
+    assert (
+        sum(check(a_crowded_world(seed), replace(a_policy(), placement=placement)) for seed in range(40)) > 5
+    )
+
+
 def test_what_is_found_is_close_to_the_cheapest_of_all_sets() -> None:
     """Against every set there is, in worlds small enough to try them all, for jobs of one task."""
     best = found = 0

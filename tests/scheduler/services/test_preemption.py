@@ -8,8 +8,10 @@ import pytest
 from django.utils import timezone
 
 from accounts.models import User
+from scheduler import metrics
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
+from scheduler.selectors import preemption_counts
 from scheduler.services.configure import save_settings
 from scheduler.services.preview import explain_job
 from scheduler.state import plans
@@ -162,6 +164,9 @@ def test_a_no_execute_taint_sends_a_job_away_and_says_who_put_it_and_why(
         leaves.refresh_from_db()
     assert leaves.attempts.live().get().tasks.get().node != node
     assert stays.attempts.get().stop_reason == ""
+    assert preemption_counts([leaves.queue_id]) == {leaves.queue_id: 1}
+    counted = metrics._preemptions().samples[-1]
+    assert (counted.labels, counted.value) == ({"reason": "taint"}, 1)
     # A later change of other taints keeps who put this one, and when.
     node.refresh_from_db()
     (sign,) = node.taints
