@@ -20,6 +20,7 @@ from scheduler.selectors import job_by_ref, priority_names, visible_jobs, with_a
 from scheduler.services import jobs as services
 from scheduler.services.datasets import report_checkpoint
 from scheduler.services.inputs import Inputs
+from scheduler.services.resize import resize_job
 
 KEY = OpenApiParameter(
     "Idempotency-Key", str, OpenApiParameter.HEADER, description="Makes the request safe to repeat."
@@ -159,6 +160,35 @@ class JobCheckpoint(JobView):
         path = inputs.text("path", most=1024)
         inputs.finish("The checkpoint cannot be noted")
         report_checkpoint(job=job, by=person(request), path=path)
+        return Response(self.again(request, job))
+
+
+class ResizeBodySerializer(serializers.Serializer):
+    tasks = serializers.IntegerField(min_value=1)
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
+
+
+class ResizeJob(JobView):
+    """`/jobs/{id}/resize`"""
+
+    required_scopes = {"POST": "jobs:write"}
+
+    @extend_schema(
+        operation_id="jobs_resize", parameters=[KEY], request=ResizeBodySerializer, responses=JobSerializer
+    )
+    @once
+    def post(self, request: Request, ref: str) -> Response:
+        """Give a running elastic job fewer tasks, or start it again from its checkpoint to have more."""
+        job = self.find(request, ref)
+        inputs = Inputs(body_of(request))
+        inputs.refuse_unknown(("tasks", "reason"))
+        tasks = inputs.integer("tasks", least=1, most=1_000_000)
+        reason = inputs.text("reason", most=200)
+        if tasks is None and not inputs.problems:
+            inputs.wrong("tasks", "Is needed: how many tasks it is to have.", code="required")
+        inputs.finish("The size cannot be changed")
+        assert tasks is not None  # otherwise there was a problem
+        job = resize_job(job=job, tasks=tasks, by=person(request), reason=reason)
         return Response(self.again(request, job))
 
 

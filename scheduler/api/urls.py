@@ -30,6 +30,7 @@ urlpatterns = [
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
     re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),
+    re_path(rf"^jobs/{JOB}/resize$", jobs.ResizeJob.as_view(), name="api-job-resize"),
     path("datasets", datasets.Datasets.as_view(), name="api-datasets"),
     path("datasets/<int:number>", datasets.DatasetDetail.as_view(), name="api-dataset"),
     path("slurm/sbatch", slurm.Sbatch.as_view(), name="api-sbatch"),

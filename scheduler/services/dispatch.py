@@ -78,6 +78,18 @@ def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Or
             )
             if not is_known:
                 orders.verify.append([row.task, row.epoch])
+        elif row.state == TaskState.STOPPING:  # this one alone: its job is made smaller
+            orders.stops.append(
+                Stop(
+                    task=row.task,
+                    epoch=row.epoch,
+                    reason=StopReason.PREEMPTED.value,
+                    grace_seconds=grace,
+                    stale=False,
+                )
+            )
+            if not is_known:
+                orders.verify.append([row.task, row.epoch])
         elif is_known:
             continue
         elif row.state in (TaskState.ASSIGNED, TaskState.STARTING):

@@ -13,7 +13,7 @@ from scheduler.services.inputs import Inputs, read_seconds
 MAX_ASSEMBLY_SECONDS: Final = 86_400
 
 #: The fields of a job that are read here.
-FIELDS: Final = frozenset({"min_tasks", "on_task_failure", "pack", "assembly_timeout"})
+FIELDS: Final = frozenset({"min_tasks", "elastic", "on_task_failure", "pack", "assembly_timeout"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pytest_django.fixtures import Settings
 from scheduler.agent import processes
 from scheduler.models import Attempt, Job, Task
 from scheduler.services.jobs import cancel_job
+from scheduler.services.resize import resize_job
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import World, wait_for
 
@@ -239,4 +240,21 @@ def test_a_gang_that_wants_to_is_ended_whole_and_starts_again(
 
     assert (job.epoch, job.restart_policy) == (2, "never")
     assert not (tmp_path / "survived").exists()
+    world.assert_nothing_is_held()
+
+
+def test_an_elastic_job_loses_its_last_task_and_goes_on(world: World, start_agent: StartAgent) -> None:
+    start_agent("n1")
+    job = world.submit(
+        "trap 'exit 9' TERM; echo up; i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i+1)); done; echo $RANK done",
+        tasks=2, min_tasks=1, elastic=True,
+    )  # fmt: skip
+    world.run_until(job, "running")
+    wait_for(lambda: all(task.pid for task in Task.objects.filter(attempt__job=job)))
+
+    resize_job(job=job, tasks=1, by=world.user)
+
+    wait_for(lambda: world.task(job, 1).state == "stopped")
+    world.run_until(job, "completed")
+    assert world.output(job, "stdout", rank=0).endswith(b"0 done\n")
     world.assert_nothing_is_held()

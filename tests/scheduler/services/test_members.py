@@ -10,13 +10,16 @@ import pytest
 from django.db.models import Sum
 from django.utils import timezone
 
+from accounts.errors import Conflict, InvalidInput
 from quotas.models import LedgerEntry, Quota
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import AttemptState, TaskFailure, TaskState
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
 from scheduler.services import nodes
+from scheduler.services.datasets import report_checkpoint
 from scheduler.services.dispatch import orders_for
 from scheduler.services.reconcile import apply_reports, reconcile_all
+from scheduler.services.resize import resize_job
 from scheduler.state.endings import JobFacts, TaskEnd, judge
 from scheduler.state.settle import release_members, settle_many, shrunk_attempts
 from tests.scheduler.state.small import broken_invariants
@@ -175,3 +178,54 @@ def test_a_gang_pays_for_what_each_task_held(world: World) -> None:
     used = sum(entry.gpu_millis * entry.charged_seconds for entry in entries)
     assert used == pytest.approx(1000 * (3 * 3600 + 1800), abs=8000)
     assert entries.aggregate(held=Sum("held_seconds"))["held"] == 0
+
+
+# ---------------------------------------------------------------- elastic jobs change their size
+
+
+def test_an_elastic_job_is_made_smaller_while_it_runs(world: World) -> None:
+    job, tasks = a_running_gang(world, "fail", min_tasks=2, elastic=True)
+
+    resize_job(job=job, tasks=2, by=world.user)
+
+    far = tasks[3].node
+    stops = orders_for(far, {t.pk: 1 for t in tasks[2:]}).stops
+    assert {stop["task"] for stop in stops} == {tasks[2].pk, tasks[3].pk}
+    assert not orders_for(tasks[0].node, {t.pk: 1 for t in tasks[:2]})
+    for task in tasks[2:]:
+        say(far, task, state="stopped", exit_signal=15)
+    quota = Quota.objects.get(resource="gpu_millis")
+    assert (fresh(job).state, quota.used) == ("running", 2000)
+    for task in tasks[:2]:
+        say(task.node, task, state="succeeded", exit_code=0)
+    assert (fresh(job).state, fresh(job).exit_code) == ("completed", 0)
+
+
+def test_an_elastic_job_grows_from_its_checkpoint_only(world: World) -> None:
+    job, tasks = a_running_gang(world, "fail", min_tasks=2, elastic=True)
+    resize_job(job=job, tasks=2, by=world.user)
+    for task in tasks[2:]:
+        say(task.node, task, state="stopped", exit_signal=15)
+    with pytest.raises(Conflict, match="no checkpoint"):
+        resize_job(job=fresh(job), tasks=4, by=world.user)
+    report_checkpoint(job=fresh(job), by=world.user)
+
+    resize_job(job=fresh(job), tasks=4, by=world.user)
+
+    assert fresh(job).state == "preempting"
+    for task in tasks[:2]:
+        say(task.node, task, state="stopped", exit_signal=15)
+    world.plan()
+    assert Task.objects.filter(attempt__job=job, attempt__epoch=2).count() == 4
+
+
+def test_a_size_has_to_be_one_that_the_job_allows(world: World) -> None:
+    job, _ = a_running_gang(world, "fail", min_tasks=2, elastic=True)
+    for tasks in (1, 5):
+        with pytest.raises(InvalidInput):
+            resize_job(job=job, tasks=tasks, by=world.user)
+    stiff = world.submit(tasks=2)
+    with pytest.raises(Conflict, match="one size"):
+        resize_job(job=stiff, tasks=1, by=world.user)
+    with pytest.raises(InvalidInput):
+        world.submit(tasks=2, elastic=True)
