@@ -196,7 +196,11 @@ def _bars(entries: QuerySet[LedgerEntry], asked: Question) -> Bars | None:
 def _tables(entries: QuerySet[LedgerEntry], asked: Question) -> list[dict[str, Any]]:
     """One table a grouping; each row leads to its lines."""
     tables = []
-    for group, word in (("project", "Project"), ("user", "Person"), ("gpu_model", "GPU model")):
+    for group, word, title in (
+        ("project", "Project", "By project"),
+        ("user", "Person", "By person"),
+        ("gpu_model", "GPU model", "By GPU model"),
+    ):
         if group == "project" and asked.project is not None:
             continue
         rows = [
@@ -205,7 +209,9 @@ def _tables(entries: QuerySet[LedgerEntry], asked: Question) -> list[dict[str, A
             for name, change in [_named(group, one)]
         ]
         if rows:
-            tables.append({"id": group, "word": word, "rows": rows[:50], "more": len(rows) - 50})
+            tables.append(
+                {"id": group, "word": word, "title": title, "rows": rows[:50], "more": len(rows) - 50}
+            )
     return tables
 
 
