@@ -21,7 +21,7 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent
 
 #: Modules of benchmarks; each registers its own when it is imported.
-MODULES: Final = ("core", "explaining", "fairness", "openb", "sim", "state", "e2e", "live")
+MODULES: Final = ("core", "explaining", "mixed", "fairness", "openb", "sim", "state", "e2e", "live")
 
 
 def main(arguments: list[str] | None = None) -> int:

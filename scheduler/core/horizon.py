@@ -88,6 +88,8 @@ class Horizon:
         self._device_millis: Ints = allocations.gpu_millis[allocation[device_order]]
         self._started: list[Hold] = []
         self._promised: list[Hold] = []
+        self._known: dict[int, Free] = {}  # by moment, for as long as nothing starts or is promised
+        self._known_of = (0, 0, 0)
 
     def started(self, hold: Hold) -> None:
         """Something that the workspace has handed out in this cycle, and its end."""
@@ -106,7 +108,16 @@ class Horizon:
         )
 
     def free_at(self, at_ms: int) -> Free:
-        """Columns of our own: what is free at a moment."""
+        """What is free at a moment; not to be written to."""
+        state = (self._workspace.log_length, len(self._started), len(self._promised))
+        if state != self._known_of:
+            self._known.clear()
+            self._known_of = state
+        if at_ms not in self._known:
+            self._known[at_ms] = self._free_at(at_ms)
+        return self._known[at_ms]
+
+    def _free_at(self, at_ms: int) -> Free:
         world, count = self._world, int(np.searchsorted(self._ends, at_ms, side="right"))
         nodes = self._node[:count]
         now = self.free_now()
@@ -217,17 +228,19 @@ class SpareWorkspace(Workspace):
         then.device_used = free.gpu_used
         super().__init__(then)
 
-    def match(self, row: int, now: Workspace, free: list[Free]) -> None:
-        """Let a node have free what it has now and at all of these moments."""
+    def match(self, row: int, now: Workspace, later: Free) -> None:
+        """Let a node have free what it has both now and later."""
         cpu_millis, memory_mib, storage_mib, used = now.free_on(row)
         first, last = self.world.device_first[row], self.world.device_first[row + 1]
-        for one in free:
-            cpu_millis = min(cpu_millis, one.cpu_millis.item(row))
-            memory_mib = min(memory_mib, one.memory_mib.item(row))
-            storage_mib = min(storage_mib, one.storage_mib.item(row))
-            if used:
-                used = list(map(max, used, one.gpu_used[first:last].tolist()))
-        self.set_free(row, cpu_millis, memory_mib, storage_mib, used)
+        if used:
+            used = list(map(max, used, later.gpu_used[first:last].tolist()))
+        self.set_free(
+            row,
+            min(cpu_millis, later.cpu_millis.item(row)),
+            min(memory_mib, later.memory_mib.item(row)),
+            min(storage_mib, later.storage_mib.item(row)),
+            used,
+        )
 
 
 def slots_in(question: Question, answers: Answers, free: Free, allowed: Bools) -> Ints:

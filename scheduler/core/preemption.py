@@ -137,7 +137,8 @@ def choose_victims(
         for victim in np.flatnonzero((running.stop_by_ms > 0) | going).tolist():
             jobs.release(victim)
         search = _Search(answers, jobs, rules, going)
-        able = [number for number in range(101) if search.may_stop(number).any()]
+        asked = np.unique(pending.priority[waiting]).tolist()
+        able = [number for number in asked if search.may_stop(number).any()]
         waiting = waiting[np.isin(pending.priority[waiting], able)]
         order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
         hopeless = np.full(len(answers.groups), -1, dtype=np.int64)  # highest priority that found nobody

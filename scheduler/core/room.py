@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from scheduler.core.backfill import FOREVER_MS, Outcome
 from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.groups import Group
-from scheduler.core.horizon import Free, Hold, Horizon, SpareWorkspace, after_ms, barring_of
+from scheduler.core.horizon import Hold, Horizon, SpareWorkspace, after_ms, barring_of
+from scheduler.core.levels import Levels
 from scheduler.core.placement import (
     Candidates,
     Seat,
@@ -24,14 +25,6 @@ from scheduler.core.plan import Start
 
 #: No level has failed yet.
 _NONE = 1 << 14
-
-
-@dataclass(slots=True)
-class _Promised:
-    """What a promise leaves to jobs that still run when it begins."""
-
-    at_ms: int
-    free: Free  # beside it and all other promises
 
 
 class ClusterRoom:
@@ -51,7 +44,7 @@ class ClusterRoom:
         self._all_pass = bool(may_pass.all())
         self._horizon: Horizon | None = None
         self._holds: list[Hold] = []
-        self._promises: list[_Promised] = []
+        self._promises = Levels()
         self._spare: dict[int, tuple[SpareWorkspace, dict[int, Candidates]]] = {}
         self._synced: dict[int, int] = {}
         self._later_quota: list[int] = []
@@ -154,16 +147,18 @@ class ClusterRoom:
         chosen = choose_nodes(candidates, group.shape)
         free = horizon.free_at(at_ms)
         placements, seats = hand_out(candidates, chosen) if chosen is not None else ((), [])
-        for hold in _holds(seats, group, at_ms, until_ms):
-            horizon.promised(hold)
-            free.take(hold)
-            for promise in self._promises:
-                if at_ms <= promise.at_ms < until_ms:
-                    promise.free.take(hold)
         if not self._promises:
             self._keep_limits(group)
+        self._promises.insert(place, at_ms, free)
+        beside = [
+            other
+            for other, then in enumerate(self._promises.at_ms)
+            if other == place or at_ms <= then < until_ms
+        ]
+        for hold in _holds(seats, group, at_ms, until_ms):
+            horizon.promised(hold)
+            self._promises.take(hold, beside)
         self.promised_nodes[row] = tuple(dict.fromkeys(placement.node_id for placement in placements))
-        self._promises.insert(place, _Promised(at_ms, free))
         self._spare.clear()
         # What failed above this place failed beside fewer promises, so it still does, one level further up.
         higher = (self._fails_from > place) & (self._fails_from < _NONE)
@@ -234,8 +229,7 @@ class ClusterRoom:
             known = self._synced.get(level) == workspace.log_length
             for hold in holds:
                 workspace.take(hold.row, hold.per_task, hold.devices, hold.gpu_millis, group.question.who)
-                for promise in self._promises[:level]:
-                    promise.free.take(hold)
+                self._promises.take(hold, slice(level))
             if known:  # the workspace of this level has them already
                 self._synced[level] = workspace.log_length
             self._count_later(group, charges, len(seats))
@@ -266,18 +260,16 @@ class ClusterRoom:
         if not level:
             return now
         if level not in self._spare:
-            free = self._planned().free_now()
-            for promise in self._promises[:level]:
-                free = free.least(promise.free)
+            free = self._planned().free_now().least(self._promises.least(level))
             self._spare[level] = SpareWorkspace(answers.world, free), {}
             self._spare[level][0].follow(workspace)
             self._synced[level] = workspace.log_length
         spare, known = self._spare[level]
         cursor = self._synced[level]
         if cursor < workspace.log_length:
-            moments = [promise.free for promise in self._promises[:level]]
+            least = self._promises.least(level)
             for touched in dict.fromkeys(workspace.log[cursor : workspace.log_length].tolist()):
-                spare.match(touched, workspace, moments)
+                spare.match(touched, workspace, least)
             spare.follow(workspace)
             self._synced[level] = workspace.log_length
         if not answers.asks_whole(group):

@@ -103,7 +103,7 @@ class Workspace:
         self._idle: list[int] = world.bits_of(self.device_used == 0)
         self._shared: list[int] = world.bits_of((self.device_used != 0) & (self.device_used < GPU_MILLIS))
         self._views: dict[int, tuple[_View, ...]] = {}  # by kind of node
-        self._kind = [-1] * world.node_count
+        self._kind = world.kinds
 
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)

@@ -56,6 +56,8 @@ class World:
         self._gpu_counts: dict[tuple[str, int], Ints] = {}
         self._gpus_held: dict[tuple[str, int], Ints] = {}
         self._kinds: dict[bytes, int] = {}
+        #: Of each node its `kind_of`, where somebody has asked; -1 elsewhere.
+        self.kinds = [-1] * self.node_count
         self._domains: dict[str, Ints] = {}
         self._labelled: dict[tuple[str, str], Bools] = {}
         self._reaching: dict[tuple[int, int], tuple[Ints, Bools]] = {}
