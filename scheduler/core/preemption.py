@@ -401,6 +401,15 @@ def _most_slots(opened: Bools, node: Ints, needs: Sequence[Need]) -> Ints:
 # ------------------------------------------------------------------ jobs thought away, and places taken
 
 
+class _Seat(NamedTuple):
+    """What one task of a running job holds."""
+
+    row: int
+    held: Resources
+    devices: list[int]
+    gpu_millis: int
+
+
 class _Running:
     """Running jobs as they can be thought away from a workspace, and what each holds."""
 
@@ -413,6 +422,8 @@ class _Running:
         self.project_row: Ints = rows_of(world.snapshot.projects.id, running.project_id, what="project")
         self.queue_row: Ints = rows_of(world.snapshot.queues.id, running.queue_id, what="queue")
         self._order = np.argsort(self.of_allocation, kind="stable")
+        self._charges: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._known_seats: dict[int, list[_Seat]] = {}
         self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
         since = np.maximum(running.started_ms, running.saved_ms)
         self.lost_seconds: Ints = np.maximum(world.snapshot.now_ms - since, 0) // 1000
@@ -427,46 +438,54 @@ class _Running:
 
     def charges(self, victim: int) -> tuple[tuple[int, int], ...]:
         """(quota row, amount) of every enforced line that it counts on."""
-        world, workspace = self._answers.world, self._answers.workspace
-        rows = self._order[self._first[victim] : self._first[victim + 1]].tolist()
-        allocations = world.snapshot.allocations
-        return workspace.charges_given(
-            world.paths.running.item(victim),
-            world.snapshot.running.class_index.item(victim),
-            len(rows),
-            (
-                world.device_row[one]
-                for row in rows
-                for one in allocations.device_ids[row]
-                if one in world.device_row
-            ),
-            allocations.gpu_millis.item(rows[0]) if rows else 0,
-        )
+        known = self._charges.get(victim)
+        if known is None:
+            world, seats = self._answers.world, self._seats(victim)
+            known = self._charges[victim] = self._answers.workspace.charges_given(
+                world.paths.running.item(victim),
+                world.snapshot.running.class_index.item(victim),
+                len(seats),
+                (device for seat in seats for device in seat.devices),
+                seats[0].gpu_millis if seats else 0,
+            )
+        return known
+
+    def _seats(self, victim: int) -> list[_Seat]:
+        """What it holds where; found once, as many trials think it away."""
+        known = self._known_seats.get(victim)
+        if known is None:
+            world = self._answers.world
+            allocations, device_row = world.snapshot.allocations, world.device_row
+            known = self._known_seats[victim] = [
+                _Seat(
+                    world.allocation_node.item(row),
+                    Resources(
+                        cpu_millis=allocations.cpu_millis.item(row),
+                        memory_mib=allocations.memory_mib.item(row),
+                        storage_mib=allocations.storage_mib.item(row),
+                    ),
+                    [device_row[one] for one in allocations.device_ids[row] if one in device_row],
+                    allocations.gpu_millis.item(row),
+                )
+                for row in self._order[self._first[victim] : self._first[victim + 1]].tolist()
+            ]
+        return known
 
     def release(self, victim: int, *, back: bool = False) -> None:
         """Give back all that a running job holds, on every node and of every limit; `back` takes it again."""
         world, workspace = self._answers.world, self._answers.workspace
-        running, allocations = world.snapshot.running, world.snapshot.allocations
+        running = world.snapshot.running
         move = workspace.take if back else workspace.give_back
-        rows = self._order[self._first[victim] : self._first[victim + 1]].tolist()
-        who = int(world.company.running[victim])
-        for row in rows:
-            held = Resources(
-                cpu_millis=int(allocations.cpu_millis[row]),
-                memory_mib=int(allocations.memory_mib[row]),
-                storage_mib=int(allocations.storage_mib[row]),
-            )
-            devices = [
-                world.device_row[one] for one in allocations.device_ids[row] if one in world.device_row
-            ]
-            move(int(world.allocation_node[row]), held, devices, int(allocations.gpu_millis[row]), who)
+        who, seats = int(world.company.running[victim]), self._seats(victim)
+        for seat in seats:
+            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who)
         class_index = int(running.class_index[victim])
         workspace.give_back_limits(
             queue_row=int(self.queue_row[victim]),
             array_id=int(running.array_id[victim]),
             charges=self.charges(victim),
             request=world.snapshot.classes[class_index],
-            tasks=len(rows),
+            tasks=len(seats),
             sign=-1 if back else 1,
         )
 
