@@ -87,12 +87,17 @@ def use_at(at: float, *, decay: Decay, project_ids: Iterable[int] | None = None)
             _STORED.format(sums=_DECAYED if exponential else _PLAIN),
             [*parameters, decay.edge(at), wanted, wanted],
         )
-        used = {(row[0], row[1]): (float(row[2]), float(row[3]), float(row[4])) for row in cursor.fetchall()}
+        used = {(row[0], row[1]): (_some(row[2]), _some(row[3]), _some(row[4])) for row in cursor.fetchall()}
     running = share_source().used(decay=decay, at=at, running_only=True, project_ids=wanted)
     for pair, now in running.items():
         before = used.get(pair, (0.0, 0.0, 0.0))
         used[pair] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
     return used
+
+
+def _some(seconds: float) -> float:
+    """Less than a thousandth of a second is what a repair left of sums of floats: nobody used it."""
+    return float(seconds) if seconds >= 1e-3 else 0.0
 
 
 _TREE: Final = (

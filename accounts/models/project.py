@@ -66,6 +66,13 @@ class Project(models.Model):
     class Meta:
         ordering = ["name", "id"]
         constraints = [models.CheckConstraint(name="project_share_range", condition=_share_in_range())]
+        indexes = [
+            models.Index(
+                fields=["organization"],
+                name="project_share_limited",
+                condition=Q(share_soft_percent__isnull=False) | Q(share_hard_percent__isnull=False),
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -93,6 +100,10 @@ class Membership(models.Model):
 
     class Meta:
         ordering = ["project_id", "id"]
+        # Asked in every cycle, and usually there are none.
+        indexes = [
+            models.Index(fields=["project"], name="membership_weighed", condition=~Q(share_weight=1)),
+        ]
         constraints = [
             models.CheckConstraint(
                 name="membership_share_range", condition=Q(share_weight__range=SHARE_RANGE)

@@ -29,11 +29,10 @@ class RetentionRunAdmin(FactsAdmin):
     readonly_fields = ("seconds", "state", "what", "now")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Above the runs: what is kept how long."""
-        if "o" not in request.GET and not RetentionRun.objects.exists():
+        """Before the first run there is no row to look at."""
+        if not RetentionRun.objects.exists():
             self.message_user(request, "It has not run yet; the clock starts it every hour.")
-        said = {"title": "Retention: the audit trail and the ledger are never pruned"}
-        return super().changelist_view(request, {**said, **(extra_context or {})})
+        return super().changelist_view(request, extra_context)
 
     @display(description="Took")
     def seconds(self, run: RetentionRun) -> str:

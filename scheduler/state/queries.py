@@ -222,7 +222,8 @@ WHERE %s AND project_id = ANY(%s::bigint[]) AND (status = 'refused'
 
 #: Whether all open projects stand side by side, their members with equal weight; and whether any share has a limit.
 SHARE_SHAPE: Final = """
-SELECT (SELECT count(DISTINCT organization_id) <= 1 FROM accounts_project WHERE active)
+SELECT (SELECT min(organization_id) FROM accounts_project WHERE active)
+            IS NOT DISTINCT FROM (SELECT max(organization_id) FROM accounts_project WHERE active)
         AND NOT EXISTS (SELECT FROM accounts_membership WHERE share_weight <> 1),
     EXISTS (SELECT FROM accounts_project WHERE share_soft_percent IS NOT NULL OR share_hard_percent IS NOT NULL)
         OR EXISTS (SELECT FROM accounts_organization

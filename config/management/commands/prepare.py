@@ -29,6 +29,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self._migrate()
         call_command("setup", stdout=io.StringIO())
+        self._recount()
         # Once: what somebody deleted from the demo must not come back at the next start.
         if options["demo"] and not get_user_model().objects.filter(is_demo=True).exists():
             said = io.StringIO()
@@ -45,6 +46,13 @@ class Command(BaseCommand):
         self.stdout.write(f"applying {len(plan)} migrations")
         self.stdout.flush()
         call_command("migrate", interactive=False, verbosity=0)
+
+    def _recount(self) -> None:
+        """A new half-life, or use from before it was kept, counts from the start on and not an hour later."""
+        from quotas.services.shares import recount_shares
+
+        if wrong := recount_shares():
+            self.stdout.write(f"fair share: {wrong} slices of use put right")
 
     def _join_token(self, file: Path) -> None:
         """Keep the token of the last start while it still opens this database; else have a new one made."""

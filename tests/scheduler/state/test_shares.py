@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from quotas.core.decay import Decay
 from quotas.models import ShareUsage
-from quotas.services.shares import recount_shares
-from quotas.sharing import share_source, use_at
+from quotas.services.shares import count_use, recount_shares
+from quotas.sharing import Held, share_source, use_at
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.ordering import job_order
 from scheduler.core.world import World
@@ -122,6 +122,19 @@ def test_a_recount_repairs_what_somebody_changed_and_finds_nothing_twice() -> No
     assert recount_shares() >= 1
     assert gpu_seconds(pair, now) == pytest.approx(right, rel=1e-6)
     assert recount_shares() == 0
+
+
+def test_what_a_repair_took_away_leaves_nothing_behind_that_counts() -> None:
+    world = Sharing()
+    now = timezone.now().timestamp()
+    for number in range(1, 6):
+        count_use(
+            [Held(world.project.pk, world.person.pk, now - 7200 / number, now - 7, 0.1 * number, 0.7, 0.3)]
+        )
+
+    assert recount_shares() > 0
+
+    assert set(use_at(now, decay=Decay()).values()) <= {(0.0, 0.0, 0.0)}
 
 
 @pytest.mark.parametrize("mode", ["exponential", "window", "none"])
