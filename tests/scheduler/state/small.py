@@ -7,7 +7,8 @@ from itertools import count
 from typing import Any
 
 from accounts.models import Project, User
-from quotas.models import Quota
+from quotas.models import BudgetPeriod, LedgerEntry, Quota
+from quotas.rows import sum_of_period
 from scheduler.core.lifecycle import ACTIVE, LIVE_TASK, TaskFailure
 from scheduler.models import Allocation, Attempt, Cluster, Device, Job, Node, Queue, Task
 from scheduler.services.cycles import CycleResult, run_cycle
@@ -86,6 +87,7 @@ def broken_invariants() -> list[str]:
             total = sum(getattr(a, quota.resource) for a in mine)
         if total != quota.used:
             found.append(f"{quota} counts {quota.used} and is {total}")
+    found += broken_ledger()
     for job in Job.objects.all():
         live = Attempt.objects.live().filter(job=job).count()
         if live != (job.state in ACTIVE):
@@ -109,3 +111,30 @@ def broken_invariants() -> list[str]:
             if job.on_task_failure != TaskFailure.CONTINUE and not job.elastic and holding != set(ranks):
                 found.append(f"job {job.number} holds in part")
     return found
+
+
+def broken_ledger() -> list[str]:
+    """Every way in which the ledger contradicts what was held (I8), for attempts that have lines at all."""
+    found = []
+    lines: dict[int, list[LedgerEntry]] = {}
+    for entry in LedgerEntry.objects.exclude(attempt_id=None):
+        lines.setdefault(entry.attempt_id, []).append(entry)
+    for attempt in Attempt.objects.filter(pk__in=lines).prefetch_related("allocations"):
+        own = lines[attempt.pk]
+        ended = not any(one.released_at is None for one in attempt.allocations.all())
+        for name in ("cpu_millis", "memory_mib", "storage_mib", "gpu_millis"):
+            held = sum(getattr(e, name) * e.held_seconds for e in own)
+            charged = sum(getattr(e, name) * e.charged_seconds for e in own if e.kind == "charge")
+            if held < 0 or (ended and held):
+                found.append(f"{attempt} sets {held} {name} seconds aside")
+            if ended and charged != sum(getattr(a, name) * _seconds(a) for a in attempt.allocations.all()):
+                found.append(f"{attempt} is charged {charged} {name} seconds")
+    for period in BudgetPeriod.objects.select_related("budget"):
+        total = sum_of_period(period)
+        if (period.held, period.charged) != (total.held, total.charged):
+            found.append(f"{period} counts {period.held}, {period.charged} and the ledger has {total}")
+    return found
+
+
+def _seconds(allocation: Allocation) -> int:
+    return int(allocation.released_at.timestamp()) - int(allocation.held_at.timestamp())

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
 import pgtrigger
 import pytest
-from django.db import Error, connection, transaction
+from django.db import Error, IntegrityError, connection, transaction
 from django.db.models import F
 from django.test import override_settings
 
 from accounts.models import AuditEvent
-from quotas.core.ledger import Kind
+from quotas.core.ledger import Entry, Kind
 from quotas.core.periods import Period
+from quotas.core.pricing import Rates
 from quotas.models import Budget, BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, OnSpent, PriceRow
-from quotas.rows import sum_of_period
+from quotas.rows import sum_of_period, terms_of
 from quotas.services.budgets import open_periods
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
 from scheduler.services import charging
 from scheduler.services.preview import preview_job
+from scheduler.state import ledger
 from scheduler.state.settle import end_attempt, settle_many
-from tests.scheduler.state.small import SmallWorld, broken_invariants
+from scheduler.state.sql import run_together
+from tests.scheduler.state.small import SmallWorld, broken_invariants, broken_ledger
 
 pytestmark = pytest.mark.django_db
 
 HOUR = 3600
+NOW_S = int(datetime.now(UTC).timestamp())
 
 
 @pytest.fixture
@@ -287,3 +292,35 @@ def test_a_preview_says_what_a_budget_that_warns_has_left(world: SmallWorld) -> 
         f"Sets 6 GPU-hours of the budget GPU time of {world.project} aside; 5 GPU-hours of 5 GPU-hours are "
         "left. It starts all the same."
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_planners_at_once_never_overspend_a_budget(world: SmallWorld) -> None:
+    """Without any check of theirs: the row and its trigger alone hold (twelve want one hour, five are left)."""
+    budget = a_budget(world, 5 * HOUR * 1000, period=Period.WINDOW, ends_at=datetime(2099, 1, 1, tzinfo=UTC))
+    line = ledger.Line(
+        world.project.pk, world.person.pk, 1, 1,
+        Entry(Kind.HOLD, Rates(gpu_millis=1000), NOW_S, NOW_S + HOUR, held_seconds=HOUR),
+    )  # fmt: skip
+    known = ledger.Books({world.project.pk: [terms_of(budget)]})
+    outcomes: list[str] = []
+
+    def start(number: int) -> None:
+        try:
+            with transaction.atomic():
+                run_together(*ledger.write([line._replace(attempt_id=number)], known, at=datetime.now(UTC)))
+            outcomes.append("started")
+        except IntegrityError:
+            outcomes.append("refused")
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(outcomes) == ["refused"] * 7 + ["started"] * 5
+    assert LedgerEntry.objects.count() == 5
+    assert broken_ledger() == []
