@@ -154,9 +154,9 @@ class Assembly:
         )
         question = replace(group.question, reservation_rows=barring)
         space = horizon.space(horizon.free_through(at_ms, after_ms(at_ms, length)))
-        candidates = Candidates(question, space, answers.rules)
+        candidates = Candidates(question, space, answers.rules_of(question))
         slots = np.where(self._busy, 0, candidates.slots())
-        wish = group.shape.pack or answers.rules.packing
+        wish = group.shape.pack or candidates.rules.packing
         chosen = near_tasks(slots, candidates.scores, group.shape, world, wish)
         if chosen is None:
             return None

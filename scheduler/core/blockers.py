@@ -109,27 +109,33 @@ class Answers:
     def __init__(self, world: World, rules: Rules) -> None:
         self.world = world
         self.workspace = Workspace(world)
-        self.groups = Groups(world)
         self.rules = rules
+        self._rules = (rules, *(own for _, own in rules.queues))
+        numbers = {queue_id: number for number, (queue_id, _) in enumerate(rules.queues, 1)}
+        self.groups = Groups(world, numbers)
         self._candidates: dict[int, Candidates] = {}
         self._narrowed: dict[tuple[int, str], Candidates] = {}
         self._never: dict[int, Decision | None] = {}
         self._now: dict[int, Decision | None] = {}
         self._now_at = -1
 
+    def rules_of(self, question: Question) -> Rules:
+        """The rules by which nodes are chosen for a question: its queue's own, or the cluster's."""
+        return self._rules[question.rules]
+
     def candidates(self, group: Group) -> Candidates:
         """The nodes for a group's question; groups with an equal question share them."""
         if self.workspace.has_model_lines and (question := self.question(group)) is not group.question:
             key = (group.question_number, question.request.gpu_model)
             if key not in self._narrowed:
-                self._narrowed[key] = Candidates(question, self.workspace, self.rules)
+                self._narrowed[key] = Candidates(question, self.workspace, self.rules_of(question))
             return self._narrowed[key]
         return self._whole(group)
 
     def _whole(self, group: Group) -> Candidates:
         known = self._candidates.get(group.question_number)
         if known is None:
-            known = Candidates(group.question, self.workspace, self.rules)
+            known = Candidates(group.question, self.workspace, self.rules_of(group.question))
             self._candidates[group.question_number] = known
         return known
 
@@ -179,7 +185,9 @@ class Answers:
     def never(self, group: Group) -> Decision | None:
         """Why this can never start as written, however empty the cluster; None when it can."""
         if group.pair not in self._never:
-            self._never[group.pair] = never_fits(self._whole(group), group.shape, self.rules)
+            self._never[group.pair] = never_fits(
+                self._whole(group), group.shape, self.rules_of(group.question)
+            )
         return self._never[group.pair]
 
     def nodes(self, group: Group) -> Decision | None:
@@ -188,7 +196,7 @@ class Answers:
             self._now.clear()
             self._now_at = self.workspace.log_length
         if group.pair not in self._now:
-            self._now[group.pair] = not_now(self._whole(group), group.shape, self.rules)
+            self._now[group.pair] = not_now(self._whole(group), group.shape, self.rules_of(group.question))
         return self._now[group.pair]
 
     def queue(self, queue_row: int) -> Decision | None:

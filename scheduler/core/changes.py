@@ -223,9 +223,13 @@ def _fits(answers: Answers, row: int, variant: Variant) -> bool:
         ends_ms = snapshot.now_ms + variant.time_limit_seconds * 1000
         barring = tuple(one for one in barring if ends_ms > int(snapshot.reservations.starts_ms[one]))
     question = Question(
-        request, snapshot.queues.partition_ids[variant.queue_row], barring, group.question.who
+        request,
+        snapshot.queues.partition_ids[variant.queue_row],
+        barring,
+        group.question.who,
+        rules=group.question.rules,
     )
-    candidates = Candidates(question, workspace, answers.rules)
+    candidates = Candidates(question, workspace, answers.rules_of(question))
     if tasks == 1:
         return candidates.best() >= 0
     return fit_on(candidates.slots(), variant.shape, world)

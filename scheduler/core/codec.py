@@ -90,12 +90,16 @@ def encode_policy(policy: Policy) -> bytes:
 def decode_policy(data: bytes) -> Policy:
     header, _ = _open(data, "policy")
     try:
-        words = {name: _tuples(value) for name, value in header["policy"].items()}
-        rules = header["policy"]["preemption"].items()
-        words["preemption"] = Preemption(**{name: _tuples(value) for name, value in rules})
-        return Policy(**words)
+        return _policy_from(header["policy"])
     except (KeyError, TypeError, ValueError) as broken:
         raise CodecError(f"not a whole policy: {broken}") from broken
+
+
+def _policy_from(written: dict[str, Any]) -> Policy:
+    words = {name: _tuples(value) for name, value in written.items()}
+    words["preemption"] = Preemption(**{k: _tuples(value) for k, value in written["preemption"].items()})
+    words["queues"] = tuple((queue_id, _policy_from(own)) for queue_id, own in written.get("queues", ()))
+    return Policy(**words)
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
 from scheduler.core.columns import rows_of
-from scheduler.core.feasibility import JobsGate
+from scheduler.core.feasibility import JobsGate, NodeFilter
 from scheduler.core.groups import Group
 from scheduler.core.placement import Candidates
 from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
@@ -60,19 +61,24 @@ class _Facts:
     """The gates on facts, asked once a question for all nodes: a plan changes amounts, never facts."""
 
     def __init__(self, rules: Rules, world: World) -> None:
-        #: Where other jobs are is asked before the first task of a job is put anywhere: its own do not count.
-        self.changing = tuple(gate for gate in rules.gates if gate.dynamic and not isinstance(gate, JobsGate))
         self.company = tuple(gate for gate in rules.gates if isinstance(gate, JobsGate))
         self.has_arrays = bool(world.snapshot.pending.array_max_running.any())
-        self._fixed = tuple(gate for gate in rules.gates if not gate.dynamic)
         self._closed: dict[int, list[str]] = {}
+
+    def changing(self, candidates: Candidates) -> Iterator[NodeFilter]:
+        """The other gates. Where other jobs are was asked before the first task: its own do not count."""
+        for gate in candidates.rules.gates:
+            if gate.dynamic and not isinstance(gate, JobsGate):
+                yield gate
 
     def closed(self, question_number: int, candidates: Candidates) -> list[str]:
         """For each node the first such gate that is closed for this question; "" where all are open."""
         if question_number not in self._closed:
             everywhere = NodeView(candidates.workspace)
             first = [""] * len(everywhere)
-            for gate in self._fixed:
+            for gate in candidates.rules.gates:
+                if gate.dynamic:
+                    continue
                 for row in np.flatnonzero(~gate.filter(candidates.question, everywhere)).tolist():
                     first[row] = first[row] or gate.name
             self._closed[question_number] = first
@@ -179,7 +185,7 @@ def _take(
     nodes = NodeView(workspace, np.array([row], dtype=np.int64))
     if closed[row]:
         return (("gate", closed[row]), ("node", nodes.names[0]))
-    for gate in facts.changing:
+    for gate in facts.changing(candidates):
         if not gate.filter(candidates.question, nodes)[0]:
             return (("gate", gate.name), ("node", nodes.names[0]))
     usable = workspace.gpu_features(request).usable if request.per_task.gpus else []

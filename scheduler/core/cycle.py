@@ -13,7 +13,7 @@ from scheduler.core.budgets import demoted
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.eviction import evictions
 from scheduler.core.groups import Group
-from scheduler.core.ordering import job_order
+from scheduler.core.ordering import line_up
 from scheduler.core.placement import choose_largest, choose_nodes, take_tasks
 from scheduler.core.plan import Decision, ExpectedStart, Plan, Start, WaitingColumns
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
@@ -46,7 +46,8 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         notes.add(rows, decision)
 
     # 3. Who goes first.
-    order = job_order(world, policy, rules.orders)
+    order = line_up(world, policy, rules)
+    strict = strict_queues(world, policy)
     considered = order[notes.is_clear[order]]
 
     # 3b. Those for whom others were stopped go before everybody, and what is freed for them is theirs.
@@ -58,16 +59,14 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     assembly = Assembly(answers, policy.assemblies)
     if assembly.is_open:
         gathering = assembling_rows(world, considered_next)
-        first += start_in_order(answers, gathering, strict=False)
+        first += start_in_order(answers, gathering)
         considered_next = considered_next[~np.isin(considered_next, gathering)]
         assembly.go_on(first)
 
     # 4. In that order, start whatever fits, whole; with backfill, only what keeps the promises to those ahead.
     expected: tuple[ExpectedStart, ...] = ()
     if policy.backfill == "none":
-        starts = first + start_in_order(
-            answers, considered_next, strict=policy.strict_order, assembly=assembly
-        )
+        starts = first + start_in_order(answers, considered_next, strict=strict, assembly=assembly)
     else:
         starts, expected = start_and_promise(answers, considered_next, policy)
         starts = first + starts
@@ -81,7 +80,7 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     waiting = np.ones(len(snapshot.pending), dtype=np.bool_)
     started = np.array([start.job_id for start in starts], dtype=np.int64)
     waiting[rows_of(snapshot.pending.id, started, what="pending job")] = False
-    explain_waiting(answers, waiting, notes, strict=policy.strict_order, expected=expected)
+    explain_waiting(answers, waiting, notes, strict=strict, expected=expected)
 
     for row, decision in assembly.told:
         notes.set(row, decision)
@@ -97,9 +96,7 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     # Nobody is stopped for those who go last, or who have just begun to gather.
     resting = np.isin(considered, [*held, *begun.tolist()]) | demoted(snapshot)[considered]
     blocked = considered[waiting[considered] & ~resting]
-    preempts, told = choose_victims(
-        answers, blocked, policy.preemption, strict=policy.strict_order, leaving=evicted
-    )
+    preempts, told = choose_victims(answers, blocked, policy.preemption, strict=strict, leaving=evicted)
     for row, decision in [*awaiting_decisions(world, held), *told]:
         notes.add(np.array([row], dtype=np.int64), decision)
 
@@ -125,6 +122,22 @@ def _together(
     return tuple(one for one in promised if one.job_id not in own) + gathered
 
 
+def strict_queues(world: World, policy: Policy) -> Bools:
+    """By queue, whether a job that waits stops all behind it; not under backfill, which keeps the line itself."""
+    if policy.backfill != "none":
+        return np.zeros(len(world.snapshot.queues), dtype=np.bool_)
+    queues = world.snapshot.queues.id.tolist()
+    return np.array([policy.of_queue(queue_id).strict_order for queue_id in queues], dtype=np.bool_)
+
+
+def may_pass(world: World, policy: Policy) -> Bools:
+    """The pending jobs that backfill may start ahead of others (B10), by the policy of their queue."""
+    own = [policy.of_queue(queue_id) for queue_id in world.snapshot.queues.id.tolist()]
+    most = np.array([-1 if one.strict_order else one.backfill_max_priority for one in own], dtype=np.int64)
+    may: Bools = world.snapshot.pending.priority <= most[world.pending_queue]
+    return may
+
+
 def start_awaited(answers: Answers, awaited: Ints) -> tuple[list[Start], list[int]]:
     """Start those for whom others were stopped, or keep what is free of their place already from others."""
     starts: list[Start] = []
@@ -139,9 +152,9 @@ def start_awaited(answers: Answers, awaited: Ints) -> tuple[list[Start], list[in
 
 
 def start_in_order(
-    answers: Answers, considered: Ints, *, strict: bool, assembly: Assembly | None = None
+    answers: Answers, considered: Ints, *, strict: Bools | None = None, assembly: Assembly | None = None
 ) -> list[Start]:
-    """Give nodes, devices and quota to jobs in order; what does not fit waits (strict: and all after it).
+    """Give nodes, devices and quota to jobs in order; what does not fit waits (strict: and all of its queue).
 
     Of those that wait a gang may begin to gather nodes, before others after it get them.
     """
@@ -174,7 +187,8 @@ def start_in_order(
                 assembly.offer(row, starts)
             if answers.asks_whole(group) and group.shape in answers.candidates(group).failed:
                 is_settled[groups.pair == group.pair] = 1  # no nodes for it, whoever asks
-            if strict and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
+            in_line = strict is not None and strict.item(group.queue_row)
+            if in_line and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
                 is_settled[groups.queue_row == group.queue_row] = 1
     return starts
 
@@ -189,7 +203,7 @@ def start_and_promise(
         pending.time_limit_seconds, snapshot.queues.max_wall_seconds[answers.world.pending_queue]
     )
     ends = np.where(lengths == FOREVER_MS, FOREVER_MS, snapshot.now_ms + lengths)
-    room = ClusterRoom(answers, lengths, pending.priority <= policy.backfill_max_priority)
+    room = ClusterRoom(answers, lengths, may_pass(answers.world, policy))
     promises = take_turns(
         considered,
         ends[considered],
@@ -257,7 +271,7 @@ def explain_waiting(
     waiting: Bools,
     notes: _Notes,
     *,
-    strict: bool,
+    strict: Bools,
     expected: tuple[ExpectedStart, ...] = (),
 ) -> None:
     """Note for every waiting job the strongest of its blockers.
@@ -296,7 +310,7 @@ def explain_waiting(
     for queue_row in np.unique(world.pending_queue[clear]).tolist():
         here = clear[world.pending_queue[clear] == queue_row]
         queue = world.snapshot.queues.name[queue_row]
-        if strict:
+        if strict[queue_row]:
             notes.add(here, decide(ReasonCode.PRIORITY, queue=queue))
         elif expected:
             first = min(expected, key=lambda one: (one.at_ms, one.job_id))

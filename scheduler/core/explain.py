@@ -137,7 +137,7 @@ def node_table(
     candidates = answers.candidates(group)
     world, everywhere = answers.world, NodeView(answers.workspace)
     first: list[str | None] = [None] * world.node_count
-    for gate in answers.rules.gates:
+    for gate in candidates.rules.gates:
         closed = ~gate.filter(candidates.question, everywhere)
         for node in np.flatnonzero(closed).tolist():
             first[node] = first[node] or gate.name

@@ -27,6 +27,9 @@ class Question:
     queue_partition_ids: tuple[int, ...] = ()  # () = every node
     reservation_rows: tuple[int, ...] = ()
     who: int = 0  # what it has to do with other jobs: a profile of `World.company`; 0 = nothing
+    rules: int = (
+        0  # by whose rules nodes are chosen: 0 = the cluster's, else those of a queue (`Answers.rules_of`)
+    )
 
 
 class NodeFilter(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,16 +50,21 @@ class Groups:
     Two numberings because a quota is asked about every group, but nodes about every pair only.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, rules_of_queue: Mapping[int, int] | None = None) -> None:
+        """`rules_of_queue`: queue id -> the number of its own rules."""
         pending, queues = world.snapshot.pending, world.snapshot.queues
         self._world = world
         self._barred = _barred_by(world)
+        self._rules_number: Ints = np.array(
+            [(rules_of_queue or {}).get(queue_id, 0) for queue_id in queues.id.tolist()], dtype=np.int64
+        )
         partitions: dict[tuple[int, ...], int] = {}
         for partition_ids in queues.partition_ids:
             partitions.setdefault(partition_ids, len(partitions))
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
         question = number_together(len(pending), pending.class_index, partition_number[world.pending_queue],
-                                   *self._barred, world.company.pending)  # fmt: skip
+                                   *self._barred, world.company.pending,
+                                   self._rules_number[world.pending_queue])  # fmt: skip
         pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack)  # fmt: skip
         #: The group of each pending row.
@@ -120,6 +126,7 @@ class Groups:
                 queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
                 reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
                 who=int(self._world.company.pending[row]),
+                rules=int(self._rules_number[queue_row]),
             )
         request = self._world.snapshot.classes[class_index]
         key = (*facts.shape[number], request.task_term)

@@ -161,7 +161,7 @@ class Horizon:
         if not group.shape.is_possible:
             return None
         now_ms = self._world.snapshot.now_ms
-        rules, world = answers.rules, self._world
+        rules, world = answers.rules_of(group.question), self._world
         allowed = np.ones(world.node_count, dtype=np.bool_) if among is None else among
         for gate in rules.gates:
             if isinstance(gate, FactGate) and gate.name != "reserved":
@@ -248,7 +248,7 @@ def slots_in(question: Question, answers: Answers, free: Free, allowed: Bools) -
     world, request = answers.world, question.request
     per_task = request.per_task
     slots = np.where(allowed, np.iinfo(np.int64).max, 0)
-    gates = {gate.name for gate in answers.rules.gates if isinstance(gate, RoomGate)}
+    gates = {gate.name for gate in answers.rules_of(question).gates if isinstance(gate, RoomGate)}
     for name, column in (
         ("cpu_millis", free.cpu_millis), ("memory_mib", free.memory_mib), ("storage_mib", free.storage_mib),
     ):  # fmt: skip

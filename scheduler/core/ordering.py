@@ -12,7 +12,7 @@ from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import own_blockers
 from scheduler.core.budgets import demoted
 from scheduler.core.columns import Ints, rows_of
-from scheduler.core.plugins import Orders
+from scheduler.core.plugins import Orders, Rules
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.workspace import Floats
@@ -26,6 +26,21 @@ _NEVER: Final = int(np.iinfo(np.int64).max)
 
 #: A factor of 0 to 1 in whole steps, so that sums do not depend on the order they are made in.
 _STEPS: Final = 1_000_000
+
+
+def line_up(world: World, policy: Policy, rules: Rules) -> Ints:
+    """Rows of the pending jobs, first to last, each queue in its own order.
+
+    The cluster's policy says which places in line a queue's jobs have; among these its own deals them out (C14).
+    """
+    order = job_order(world, policy, rules.orders)
+    own_rules = dict(rules.queues)
+    for queue_id, own in policy.queues:
+        here = world.snapshot.pending.queue_id[order] == queue_id
+        if here.any():
+            mine = job_order(world, own, own_rules[queue_id].orders)
+            order[here] = mine[world.snapshot.pending.queue_id[mine] == queue_id]
+    return order
 
 
 def job_order(world: World, policy: Policy, outside: tuple[Orders, ...] = ()) -> Ints:
@@ -55,7 +70,7 @@ def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | 
     held = np.zeros(len(snapshot.pending), dtype=np.bool_)
     for rows, _ in own_blockers(world):
         held[rows] = True
-    order = job_order(world, policy)
+    order = job_order(world, policy.of_queue(queue_id))
     rows = order[(snapshot.pending.queue_id[order] == queue_id) & ~held[order]]
     return int(snapshot.pending.id[rows[0]]) if len(rows) else None
 

@@ -73,6 +73,7 @@ class Rules:
     scorers: WeightedScorers
     orders: tuple[Orders, ...]
     packing: str = ""
+    queues: tuple[tuple[int, Rules], ...] = ()  # of queues with a policy of their own
 
 
 def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:
@@ -106,6 +107,7 @@ def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:
         scorers=tuple((known[name], weight) for name, weight in weights.items()),
         orders=tuple(plugin for plugin in chosen if isinstance(plugin, Orders)),
         packing=policy.packing,
+        queues=tuple((queue_id, resolve(own, plugins)) for queue_id, own in policy.queues),
     )
 
 

@@ -107,8 +107,17 @@ class Policy:
     backfill_max_priority: int = 100
     assemblies: int = 1
     preemption: Preemption = Preemption()
+    #: (queue id, its own policy) of queues that have one: it says how their jobs take turns among each other, where
+    #: they go, and whether they may pass others. What concerns all, backfill and preemption, is the cluster's.
+    queues: tuple[tuple[int, Policy], ...] = ()
+
+    def of_queue(self, queue_id: int) -> Policy:
+        """By what the jobs of a queue are planned."""
+        return dict(self.queues).get(queue_id, self)
 
     def __post_init__(self) -> None:
+        if any(own.queues for _, own in self.queues):
+            raise ValueError("a queue's own policy is about that queue alone")
         for what, given, known in (
             ("policy", (self.name,), POLICIES),
             ("placement", (self.placement,), PLACEMENTS),

@@ -108,7 +108,7 @@ def choose_victims(
     waiting: Ints,
     rules: Preemption,
     *,
-    strict: bool = False,
+    strict: Bools | None = None,
     leaving: Sequence[Preempt] = (),
 ) -> tuple[list[Preempt], list[tuple[int, Decision]]]:
     """Jobs to stop so that waiting ones can start, in order of standing, and what those are told.
@@ -126,9 +126,10 @@ def choose_victims(
     left = min(rules.per_cycle, rules.per_hour - int(world.snapshot.queues.preempted_last_hour.sum()))
     if not rules.enabled or left <= 0 or not len(waiting) or not len(running):
         return [], []
-    if strict:
+    if strict is not None and strict.any():
         first = np.unique(world.pending_queue[waiting], return_index=True)[1]
-        waiting = waiting[np.sort(first)]
+        heads = np.isin(np.arange(len(waiting)), first)
+        waiting = waiting[heads | ~strict[world.pending_queue[waiting]]]
     preempts: list[Preempt] = []
     told: list[tuple[int, Decision]] = []
     with workspace.trial():
@@ -513,7 +514,7 @@ def _place(answers: Answers, wanted: Wanted) -> Chosen | None:
     if shape.tasks == 1:
         row = candidates.best()
         return [(row, 1)] if row >= 0 else None
-    world, wish = answers.world, shape.pack or answers.rules.packing
+    world, wish = answers.world, shape.pack or candidates.rules.packing
     chosen = near_tasks(candidates.slots(), candidates.scores, shape, world, wish)
     return sorted(chosen) if chosen is not None else None
 

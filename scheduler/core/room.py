@@ -143,7 +143,7 @@ class ClusterRoom:
         until_ms = after_ms(at_ms, length)
         space = horizon.space(horizon.free_through(at_ms, until_ms))
         space.follow(answers.workspace)
-        candidates = Candidates(question, space, answers.rules)
+        candidates = Candidates(question, space, answers.rules_of(question))
         chosen = choose_nodes(candidates, group.shape)
         free = horizon.free_at(at_ms)
         placements, seats = hand_out(candidates, chosen) if chosen is not None else ((), [])
@@ -273,11 +273,11 @@ class ClusterRoom:
             spare.follow(workspace)
             self._synced[level] = workspace.log_length
         if not answers.asks_whole(group):
-            return Candidates(answers.question(group), spare, answers.rules)
+            return Candidates(answers.question(group), spare, answers.rules_of(group.question))
         if group.question_number not in known:
             if choose_nodes(now, group.shape) is None:
                 return None
-            known[group.question_number] = Candidates(group.question, spare, answers.rules, like=now)
+            known[group.question_number] = Candidates(group.question, spare, now.rules, like=now)
         return known[group.question_number]
 
 

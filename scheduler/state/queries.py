@@ -44,7 +44,11 @@ SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
             JOIN scheduler_priorityclass victim ON victim.id = may.to_priorityclass_id
             WHERE may.from_priorityclass_id = class.id ORDER BY 1
         )) ORDER BY class.value), '[]')::text FROM scheduler_priorityclass class),
-    profile.backfill, profile.options::text
+    profile.backfill, profile.options::text,
+    (SELECT coalesce(json_agg(json_build_array(queue.id, own.policy, own.tie_breakers, own.strict_order,
+            own.placement, own.score_weights, own.plugins, own.backfill, own.options) ORDER BY queue.id), '[]')::text
+        FROM scheduler_queue queue JOIN scheduler_schedulerprofile own ON own.id = queue.profile_id
+        WHERE queue.cluster_id = cluster.id AND queue.profile_id IS DISTINCT FROM cluster.profile_id)
 FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
 WHERE cluster.id = %s
 """

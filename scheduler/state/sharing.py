@@ -26,7 +26,10 @@ def with_shares(
 
     `flat` says what the tree looks like; a policy may insist on either.
     """
-    ordered = policy.name == "fairshare" or any(name == "fairshare" for name, _ in policy.factors)
+    ordered = any(
+        one.name == "fairshare" or any(name == "fairshare" for name, _ in one.factors)
+        for one in (policy, *(own for _, own in policy.queues))
+    )
     if not ordered and not limited:
         return projects, ShareColumns()
     flat = policy.shares == "flat" or (policy.shares == "auto" and flat)

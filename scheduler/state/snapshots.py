@@ -312,6 +312,9 @@ class ClusterRow(NamedTuple):
     priority_classes: str  # [[value, [values it may stop]], ...]
     backfill: str | None
     options: str | None
+    queue_profiles: str = (
+        "[]"  # [[queue id, policy, tie-breakers, strict order, ...], ...] of those with their own
+    )
 
 
 def policy_of(cluster: ClusterRow) -> Policy:
@@ -319,23 +322,43 @@ def policy_of(cluster: ClusterRow) -> Policy:
 
     Raises ValueError that names the word it does not know.
     """
+    queues = tuple(
+        (queue_id, Policy(**_knobs(*words))) for queue_id, *words in json.loads(cluster.queue_profiles)
+    )
     if cluster.policy is None:
-        return Policy(name=settings.SCHEDULING_POLICY)
+        return Policy(name=settings.SCHEDULING_POLICY, queues=queues)
+    texts = (cluster.weights or "{}", cluster.plugins or "[]", cluster.options or "{}")
+    weights, plugins, options = map(json.loads, texts)
+    knobs = _knobs(
+        cluster.policy, json.loads(cluster.tie_breakers or "[]"), bool(cluster.strict_order),
+        cluster.placement or "best_fit", weights, plugins, cluster.backfill or "none", options,
+    )  # fmt: skip
     return Policy(
-        name=cluster.policy,
-        tie_breakers=tuple(TIE_BREAKERS.get(name, name) for name in json.loads(cluster.tie_breakers or "[]")),
-        strict_order=bool(cluster.strict_order),
-        placement=cluster.placement or "best_fit",
-        weights=tuple(sorted(json.loads(cluster.weights or "{}").items())),
-        plugins=tuple(json.loads(cluster.plugins or "[]")),
+        **knobs,
+        queues=queues,
         preemption=preemption_of(
             bool(cluster.preemption_enabled),
             json.loads(cluster.preemption or "{}"),
             json.loads(cluster.priority_classes),
         ),
-        backfill=cluster.backfill or "none",
-        **options_of(json.loads(cluster.options or "{}")),
     )
+
+
+def _knobs(
+    policy: str, tie_breakers: Sequence[str], strict_order: bool, placement: str, weights: Mapping[str, int],
+    plugins: Sequence[str], backfill: str, options: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """What a profile says, as `Policy` takes it."""
+    return {
+        "name": policy,
+        "tie_breakers": tuple(TIE_BREAKERS.get(name, name) for name in tie_breakers),
+        "strict_order": strict_order,
+        "placement": placement,
+        "weights": tuple(sorted(weights.items())),
+        "plugins": tuple(plugins),
+        "backfill": backfill,
+        **options_of(options),
+    }
 
 
 def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> Preemption:

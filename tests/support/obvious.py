@@ -335,7 +335,7 @@ def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
     assert not set(starts) & set(plan.reasons), "a job with two outcomes"
     stopped: set[int] = set()
     seen: list[int] = []
-    for job in sorted(state.jobs.values(), key=lambda job: order_key(state, job, policy)):
+    for job in line_up(state, policy):
         number, queue = int(job["id"]), int(job["queue_id"])
         if not state.is_open(job):
             assert number not in starts, "a job that must not be looked at starts"
@@ -347,12 +347,24 @@ def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
             seen.append(number)
         elif queue not in stopped:
             assert not fits, "a job that would fit waits"
-            if policy.strict_order and plan.reasons[number].value in {
+            if policy.of_queue(queue).strict_order and plan.reasons[number].value in {
                 "WaitingForResources", "WaitingForQuota", "Reservation", "TopologyFragmented", "RateLimited",
                 "AgentUnreachable", "Priority", "JobAffinity",
             } and not state.array_is_full(job) and not state.waits_for_company(job):  # fmt: skip
                 stopped.add(queue)
     assert seen == [start.job_id for start in plan.starts], "starts are not in order"
+
+
+def line_up(state: State, policy: Policy) -> list[dict[str, Any]]:
+    """The jobs in the cluster's order, where those of a queue with its own policy then change places."""
+    jobs = list(state.jobs.values())
+    line = sorted(jobs, key=lambda job: order_key(state, job, policy))
+    for queue_id, own in policy.queues:
+        mine = sorted(
+            (job for job in jobs if job["queue_id"] == queue_id), key=lambda job: order_key(state, job, own)
+        )
+        line = [mine.pop(0) if job["queue_id"] == queue_id else job for job in line]
+    return line
 
 
 def order_key(state: State, job: dict[str, Any], policy: Policy) -> tuple[float, ...]:

@@ -208,6 +208,15 @@ def worlds() -> st.SearchStrategy[World]:
 
 
 def policies() -> st.SearchStrategy[Policy]:
+    """One for the cluster, and now and then another for its first queue."""
+    return st.builds(
+        lambda policy, own: replace(policy, queues=((1, own),) if own is not None else ()),
+        one_policy(),
+        st.one_of(st.none(), st.none(), one_policy()),
+    )
+
+
+def one_policy() -> st.SearchStrategy[Policy]:
     return st.builds(
         Policy,
         name=st.sampled_from(["fifo", "priority", "priority", "fairshare", "sjf", "edf", "fair_queue"]),

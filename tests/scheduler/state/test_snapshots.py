@@ -19,6 +19,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
+from scheduler.models import SchedulerProfile
 from scheduler.state.snapshots import load_snapshot, reason_marks
 from tests.scheduler.state.small import SmallWorld, a_queue
 from tests.support.factories import (
@@ -346,3 +347,16 @@ def test_names_and_labels_are_read_where_a_job_of_the_project_asks_about_them() 
     (term,) = snapshot.job_class(choosy.number).job_terms
     assert term == JobTerm("rack", JobsLike(labels=(("app", "db"),)))
     assert (snapshot.nodes.rack, snapshot.nodes.zone, snapshot.nodes.region) == (("r9",), ("z1",), ("east",))
+
+
+def test_a_queue_with_a_profile_of_its_own_is_planned_by_it() -> None:
+    world = SmallWorld()
+    profile = SchedulerProfile.objects.create(
+        name="short first", policy="sjf", placement="spread", options={"backfill_max_priority": 66}
+    )
+    own = a_queue(world.cluster, "quick", profile=profile)
+    a_queue(world.cluster, "same", profile=world.cluster.profile)
+
+    policy = load_snapshot(cluster_id=world.cluster.pk).policy
+
+    assert policy.queues == ((own.pk, Policy(name="sjf", placement="spread", backfill_max_priority=66)),)
