@@ -109,6 +109,7 @@ class SharesView(APIView):
     schema_tags = ["quota"]
 
     @extend_schema(
+        operation_id="shares_tree",
         parameters=[PreviewSerializer],
         responses=StandingSerializer,
         summary="Shares, use and factors, as you may see them; or as another memory would have them",
@@ -139,7 +140,12 @@ class ShareView(APIView):
     required_scopes = {"GET": "quota:read", "PATCH": "quota:write"}
     schema_tags = ["quota"]
 
-    @extend_schema(parameters=[KIND, NUMBER], responses=ShareSerializer, summary="One share, with its ETag")
+    @extend_schema(
+        operation_id="shares_retrieve",
+        parameters=[KIND, NUMBER],
+        responses=ShareSerializer,
+        summary="One share, with its ETag",
+    )
     def get(self, request: Request, kind: str, number: int) -> Response:
         return _answer(kind, share_subject(request.user, kind, number))  # type: ignore[arg-type]
 
