@@ -1,4 +1,4 @@
-"""Tells the planner, after commit, that limits have changed; quotas knows it by the name of its task only."""
+"""Tells pages and the planner, after commit, that limits have changed; the planner by the name of its task only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from celery import current_app
 from django.conf import settings
 from django.db import transaction
 
+from accounts.hints import QUOTAS_TOPIC, announce
+
 log = structlog.get_logger(__name__)
 
 
 def wake_planners() -> None:
     """Ask for a cycle of every cluster; a hint, for beat plans every few seconds anyway."""
+    announce(QUOTAS_TOPIC)
     transaction.on_commit(_send, robust=True)
 
 

@@ -6,21 +6,23 @@ few seconds anyway, so a lost hint costs time and nothing else; a broker that is
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 
 import redis
 import structlog
 from celery import current_app
-from django.conf import settings
 from django.db import transaction
+
+from accounts import hints
+from accounts.hints import CHANNEL, QUOTAS_TOPIC, announce, announce_many, project_topic, user_topic
+
+__all__ = [
+    "CHANNEL", "CLUSTER_TOPIC", "QUEUES_TOPIC", "QUOTAS_TOPIC", "announce", "announce_many", "job_topic",
+    "log_topic", "node_topic", "planner_is_awake", "project_topic", "user_topic", "wake_planner",
+]  # fmt: skip
 
 log = structlog.get_logger(__name__)
 
-#: One Redis channel carries all hints; each web process listens once and fans out (scheduler.relay).
-CHANNEL: Final = "muster:live"
 #: A planner woken twice before it has begun sees both changes in one cycle.
 WAKE_MEMORY_MS: Final = 2000
 
@@ -35,14 +37,6 @@ def log_topic(number: int) -> str:
     return f"log:{number}"
 
 
-def user_topic(user_id: int) -> str:
-    return f"user:{user_id}"
-
-
-def project_topic(project_id: int) -> str:
-    return f"project:{project_id}"
-
-
 def node_topic(node_id: int) -> str:
     """What the agent of that node waits for."""
     return f"node:{node_id}"
@@ -50,17 +44,6 @@ def node_topic(node_id: int) -> str:
 
 CLUSTER_TOPIC: Final = "cluster"
 QUEUES_TOPIC: Final = "queues"
-
-
-def announce(*topics: str) -> None:
-    """Tell listeners of these topics to look again, once the current transaction has committed."""
-    announce_many(topics)
-
-
-def announce_many(topics: Iterable[str]) -> None:
-    wanted = sorted(set(topics))
-    if wanted:
-        transaction.on_commit(lambda: _publish(wanted), robust=True)
 
 
 def wake_planner(cluster_id: int, *, trigger: str) -> None:
@@ -71,7 +54,7 @@ def wake_planner(cluster_id: int, *, trigger: str) -> None:
 def planner_is_awake(cluster_id: int) -> None:
     """Called as a cycle begins: changes from now on need a wake-up of their own."""
     try:
-        _client().delete(_wake_key(cluster_id))
+        hints.client().delete(_wake_key(cluster_id))
     except redis.RedisError:
         log.warning("hints_unavailable", what="clear wake-up")
 
@@ -82,22 +65,10 @@ def _wake_key(cluster_id: int) -> str:
 
 def _send_wakeup(cluster_id: int, trigger: str) -> None:
     try:
-        if not _client().set(_wake_key(cluster_id), trigger, nx=True, px=WAKE_MEMORY_MS):
+        if not hints.client().set(_wake_key(cluster_id), trigger, nx=True, px=WAKE_MEMORY_MS):
             return
         current_app.send_task(
             PLAN_TASK, args=[cluster_id, trigger], queue="scheduling", retry=False, ignore_result=True
         )
     except Exception as error:  # kombu raises many kinds, and beat plans anyway
         log.warning("hints_unavailable", what="wake planner", error=str(error))
-
-
-def _publish(topics: list[str]) -> None:
-    try:
-        _client().publish(CHANNEL, json.dumps({"topics": topics}))
-    except redis.RedisError as error:
-        log.warning("hints_unavailable", what="publish", error=str(error))
-
-
-@lru_cache(maxsize=1)
-def _client() -> redis.Redis:
-    return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1.0, socket_connect_timeout=0.5)

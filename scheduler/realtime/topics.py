@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.db.models import Count, Max, Min, Q
 
 from accounts.errors import MusterError, NotAllowed, NotFound
+from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState
 from scheduler.models import Allocation, Device, Job, JobEvent, Node, Queue, Task
@@ -17,6 +18,8 @@ from scheduler.selectors import visible_jobs
 
 #: The list page shows as many; older jobs do not change.
 JOBS_SHOWN: Final = 100
+#: Quota lines followed at once; the page shows no more projects.
+LINES_SHOWN: Final = 1000
 #: Of a gang, so many tasks are shown one by one.
 TASKS_SHOWN: Final = 64
 STREAMS: Final = ("stdout", "stderr", "merged")
@@ -51,10 +54,11 @@ class Source:
     pointed: bool = False
 
 
-KINDS: Final = {"cluster": False, "queues": False, "jobs": False, "job": True, "log": True}
+KINDS: Final = {"cluster": False, "queues": False, "quotas": False, "jobs": False, "job": True, "log": True}
 SCOPES: Final = {
     "cluster": "nodes:read",
     "queues": "jobs:read",
+    "quotas": "quota:read",
     "jobs": "jobs:read",
     "job": "jobs:read",
     "log": "jobs:read",
@@ -68,7 +72,7 @@ def parse_topic(text: object) -> Topic:
     if numbered is None or numbered != bool(number):
         raise NotFound(
             message=f"There is no live topic {str(text)[:60]!r}.",
-            way_out="Topics are cluster, queues, jobs, job:<number> and log:<number>.",
+            way_out="Topics are cluster, queues, quotas, jobs, job:<number> and log:<number>.",
         )
     if not numbered:
         return Topic(kind)
@@ -88,6 +92,8 @@ def open_source(topic: Topic, viewer: Viewer) -> Source:
         return Source(("cluster",), frozenset({outbox.CLUSTER_TOPIC}), cluster_rows)
     if topic.kind == "queues":
         return _queues_source(viewer)
+    if topic.kind == "quotas":
+        return _quotas_source(viewer)
     if topic.kind == "jobs":
         return _jobs_source(viewer)
     assert topic.number is not None
@@ -181,6 +187,33 @@ def queue_rows(projects: frozenset[int] | None) -> Rows:
         code = min(reasons, key=lambda code: (-reasons[code], code))
         rows[queue_id]["top_reason"] = {"code": code, "jobs": reasons[code]}
     return {f"queue:{queue_id}": row for queue_id, row in rows.items()}
+
+
+# ---------------------------------------------------------------- quotas
+
+
+def _quotas_source(viewer: Viewer) -> Source:
+    """The lines of the projects this person may see: what is in use moves with jobs, the bounds with edits."""
+    hints = {outbox.QUOTAS_TOPIC}
+    if viewer.sees_everything:
+        return Source(("quotas", None), frozenset(hints | {outbox.QUEUES_TOPIC}), lambda: quota_rows(None))
+    projects = viewer.project_ids
+    hints |= set(map(outbox.project_topic, projects))
+    return Source(("quotas", projects), frozenset(hints), lambda: quota_rows(projects), pointed=True)
+
+
+def quota_rows(projects: frozenset[int] | None) -> Rows:
+    """Each line of these projects with its bounds and what is in use; None means all projects."""
+    lines = Quota.objects.filter(project__isnull=False, user__isnull=True)
+    if projects is not None:
+        lines = lines.filter(project__in=projects)
+    return {
+        f"quota:{line['id']}": line
+        for line in lines.order_by("project_id", "id").values(
+            "id", "project_id", "resource", "gpu_model", "job_type", "nominal", "soft", "hard", "enforce",
+            "used", "generation",
+        )[:LINES_SHOWN]
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- jobs

@@ -267,10 +267,10 @@ def test_a_waiting_call_finds_work_without_any_hint(
     world: World, call: Caller, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T07: Redis is a hint only."""
-    from scheduler import outbox
+    from accounts import hints
 
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    monkeypatch.setattr(outbox, "_publish", lambda topics: None)
+    monkeypatch.setattr(hints, "publish", lambda topics: None)
     _, key = a_node(world)
     job = world.submit("true")
     answers: list[Any] = []

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
+from accounts import hints
 from config.up.state import StateFolder
 from config.up.valkey import Valkey
-from scheduler import outbox
 from scheduler.core.lifecycle import JobState
 from scheduler.state.transitions import move_job
 from tests.scheduler.realtime.conftest import Connect, LiveClient, rows
@@ -35,9 +35,9 @@ def valkey(tmp_path: Path, settings: Any) -> Iterator[Valkey]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     settings.REDIS_URL = server.url
-    outbox._client.cache_clear()
+    hints.client.cache_clear()
     yield server
-    outbox._client.cache_clear()
+    hints.client.cache_clear()
     server.process.ask_to_stop()
     server.process.wait_stopped(time.monotonic() + 10)
 
