@@ -40,6 +40,7 @@ PROJECT_RULES: Final[Mapping[str, Rule]] = {
     "submit": Rule(role=MEMBER, open_only=True, admin=False),
     "manage": Rule(role=LEAD),
     "view_quota": Rule(role=VIEWER, site=(OPERATOR, AUDITOR)),
+    "ask_quota": Rule(role=LEAD, open_only=True),
     "edit_quota": Rule(site=(OPERATOR,)),
 }
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from django.db.models import QuerySet
+
+from accounts.errors import NotFound
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
-from quotas.models import Quota, QuotaResource
+from quotas.models import Grant, Quota, QuotaResource
 from quotas.providers.base import QuotaSheet
 from quotas.providers.local import sheet_of
 from quotas.providers.registry import provider, usage_source
@@ -28,3 +31,19 @@ def quota_sheets(user: User) -> list[tuple[Project, QuotaSheet]]:
         [project.pk for project in projects if len(rows[project.pk]) < len(QuotaResource.counted())]
     )
     return [(p, sheet_of(p.pk, rows[p.pk], held.get(p.pk, {}))) for p in projects]
+
+
+def visible_grants(user: User) -> QuerySet[Grant]:
+    """The requests of every project that the person may see."""
+    rows = Grant.objects.select_related("project", "asked_by", "decided_by", "seconded_by")
+    return rows.filter(project__in=visible_projects(user).order_by().values("pk"))
+
+
+def grant_by_id(user: User, grant_id: int) -> Grant:
+    found = visible_grants(user).filter(pk=grant_id).first()
+    if found is None:
+        raise NotFound(
+            f"There is no request {grant_id}, or you may not see it.",
+            way_out="GET /api/v1/quotas/requests lists those that you can see.",
+        )
+    return found

@@ -7,7 +7,7 @@ from celery import shared_task
 
 from accounts.models import Project
 from quotas.providers.exchange import exchange
-from quotas.services import providers
+from quotas.services import grants, providers
 from quotas.services.alerts import look_for_alerts, mail_notices
 from quotas.services.budgets import open_all_periods
 from quotas.services.limits import drifting_projects, sync_quota
@@ -71,3 +71,9 @@ def alert() -> None:
     """Tell people once of what is nearly full, full, running out or about to end."""
     look_for_alerts()
     mail_notices()
+
+
+@shared_task
+def keep_grants() -> None:
+    """Begin the grants whose day has come, end those whose time is over, and tell of those that end soon."""
+    grants.begin_and_end()

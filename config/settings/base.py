@@ -205,6 +205,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(15),
         "options": {"queue": "default", "expire_seconds": 45},
     },
+    "begin and end grants": {
+        "task": "quotas.tasks.keep_grants",
+        "schedule": every(60),
+        "options": {"queue": "default", "expire_seconds": 180},
+    },
     "look for alerts": {
         "task": "quotas.tasks.alert",
         "schedule": every(300),
@@ -304,6 +309,11 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", 
 SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priority, fairshare
 QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
 QUOTA_USAGE_SOURCE = "scheduler.services.quota_usage.HeldAllocations"
+QUOTA_FACTS_SOURCE = "scheduler.services.quota_facts.SchedulerFacts"
+#: Of the cluster, what projects' limits should leave over for the system when they are added up (V25).
+QUOTA_HEADROOM_PERCENT = env.int("QUOTA_HEADROOM_PERCENT", default=15)
+#: A grant that raises a limit by more than so many percent needs a second approver; 0 = never.
+QUOTA_SECOND_APPROVER_PERCENT = env.int("QUOTA_SECOND_APPROVER_PERCENT", default=100)
 PLAN_ALL_TASK = "scheduler.tasks.plan_all"
 SHARE_USAGE_SOURCE = "scheduler.state.share_use.HeldShares"
 # Fair share (V12, V13): how long past use counts (exponential, window, none), and what counts how much.

@@ -5,12 +5,17 @@ from __future__ import annotations
 from django.urls import path
 
 from quotas.api.budgets import BudgetsView, BudgetView
+from quotas.api.grants import GrantsView, GrantVerbView, GrantView, ImpactView
 from quotas.api.ledger import LedgerView, UsageView
 from quotas.api.notices import DriftView, NoticeReadView, NoticesView
 from quotas.api.shares import SharesView, ShareView
 from quotas.api.views import QuotaRepairView, QuotaSyncView, QuotaView
 
 urlpatterns = [
+    path("quotas/requests", GrantsView.as_view(), name="api-grants"),
+    path("quotas/requests/<int:grant_id>", GrantView.as_view(), name="api-grant"),
+    path("quotas/requests/<int:grant_id>/<str:verb>", GrantVerbView.as_view(), name="api-grant-verb"),
+    path("quotas/impact/<str:project_id>", ImpactView.as_view(), name="api-impact"),
     path("quotas/ledger", LedgerView.as_view(), name="api-ledger"),
     path("quotas/usage", UsageView.as_view(), name="api-usage"),
     path("quotas/notices", NoticesView.as_view(), name="api-notices"),

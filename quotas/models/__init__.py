@@ -3,12 +3,15 @@
 from quotas.models.alert import Alert, AlertKind, Notice
 from quotas.models.budget import Budget, BudgetPeriod, BudgetResource, OnSpent
 from quotas.models.drift import DriftFinding, DriftKind
+from quotas.models.grant import CLOSED, OPEN, Grant, GrantState
 from quotas.models.ledger import LedgerEntry, PriceRow
 from quotas.models.provider_state import ProviderCircuit, ProviderState, ProviderStatus
 from quotas.models.quota import Provider, Quota, QuotaResource
 from quotas.models.share import ShareUsage
 
 __all__ = [
+    "CLOSED",
+    "OPEN",
     "Alert",
     "AlertKind",
     "Budget",
@@ -16,6 +19,8 @@ __all__ = [
     "BudgetResource",
     "DriftFinding",
     "DriftKind",
+    "Grant",
+    "GrantState",
     "LedgerEntry",
     "Notice",
     "OnSpent",

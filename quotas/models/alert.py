@@ -13,6 +13,7 @@ class AlertKind(models.TextChoices):
     FULL = "full", "100 % used"
     RUNS_OUT = "runs_out", "will run out before its period ends"
     EXPIRES = "expires", "ends soon"
+    GRANT = "grant", "a request for more, and what became of it"
 
 
 class Alert(models.Model):

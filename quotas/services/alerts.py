@@ -172,6 +172,22 @@ def _budget_amount(state: BudgetState) -> str:
 # ------------------------------------------------------------------ to whom
 
 
+def tell(*, kind: AlertKind, subject: str, text: str, people: Iterable[int], project_id: int | None) -> None:
+    """Tell these people (ids) of something that happened, once a subject, in the digest of their turn.
+
+    Part of the caller's transaction: what is undone was never told.
+    """
+    now = timezone.now()
+    alert, made = Alert.objects.get_or_create(
+        kind=kind,
+        subject=subject,
+        defaults={"text": text[:300], "project_id": project_id, "at": now, "ended_at": now},
+    )
+    if made:
+        for user_id in sorted(set(people)):
+            _notice_of(user_id, now).alerts.add(alert)
+
+
 def _tell(alerts: Iterable[Alert], found: dict[tuple[str, str], Found], now: datetime) -> None:
     """Leads are told of their projects and of the organizations above them, people of what limits them alone."""
     wanted: defaultdict[int, list[Alert]] = defaultdict(list)

@@ -53,7 +53,7 @@ def set_line(
     subject: Subject,
     resource: str,
     changes: Mapping[str, Any],
-    by: User,
+    by: User | None,
     reason: str,
     gpu_model: str = "",
     job_type: str = "",
@@ -63,11 +63,11 @@ def set_line(
 
     With `expected_generation` (0 = as nobody has made it yet) raises Conflict (412) with the present values
     when somebody has changed it since. A bound may be cut below what is in use: nothing is stopped before
-    `converge_after_seconds`, and nothing new starts until usage has gone down.
+    `converge_after_seconds`, and nothing new starts until usage has gone down. `by` is None when the clock
+    begins or ends what somebody approved before.
     """
-    permissions.require(by, "edit_quota", subject.project) if subject.project else permissions.require(
-        by, "operate", None
-    )
+    if by is not None:
+        permissions.require(by, "edit_quota" if subject.project else "operate", subject.project)
     reason, gpu_model, job_type = reason.strip(), gpu_model.strip(), job_type.strip()
     _check(subject, resource, gpu_model, job_type, changes, reason)
     with transaction.atomic():

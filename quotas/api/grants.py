@@ -1,0 +1,209 @@
+"""Requests for more quota over HTTP: asked by leads, decided by operators, seen by the project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts import permissions
+from accounts.api.serializers import StrictSerializer
+from accounts.errors import NotFound
+from accounts.selectors import project_by_ref
+from config.rest import NewestFirst
+from quotas.core.resources import MAX_AMOUNT
+from quotas.models import Grant, GrantState, QuotaResource
+from quotas.selectors import grant_by_id, visible_grants
+from quotas.services import grants as services
+from quotas.services.impact import Impact, impact_of
+
+VERBS = ("approve", "second", "decline", "withdraw")
+
+
+class GrantSerializer(serializers.ModelSerializer[Grant]):
+    """A request and what became of it; amounts in the units of its resource."""
+
+    project = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    asked_by = serializers.SlugRelatedField(slug_field="username", read_only=True)
+    decided_by = serializers.SlugRelatedField(slug_field="username", read_only=True)
+    seconded_by = serializers.SlugRelatedField(slug_field="username", read_only=True)
+    renews = serializers.IntegerField(source="renews_id", allow_null=True, read_only=True)
+
+    class Meta:
+        model = Grant
+        fields = [
+            "id", "project", "resource", "gpu_model", "amount", "granted", "reason", "evidence", "starts_at", "ends_at",
+            "renews", "state", "asked_by", "asked_at", "decided_by", "decided_at", "decision", "seconded_by",
+            "seconded_at", "begun_at", "ended_at", "generation",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class NewGrantSerializer(StrictSerializer):
+    project = serializers.CharField(max_length=120)
+    resource = serializers.ChoiceField(choices=[(r.value, r.label) for r in QuotaResource.counted()])
+    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True, default="")
+    amount = serializers.IntegerField(
+        min_value=1, max_value=MAX_AMOUNT, help_text="On top of the present bound."
+    )
+    reason = serializers.CharField(max_length=services.MOST_REASON)
+    starts_at = serializers.DateTimeField(required=False, allow_null=True)
+    ends_at = serializers.DateTimeField(required=False, allow_null=True)
+    renews = serializers.IntegerField(
+        required=False, allow_null=True, min_value=1, max_value=2**63 - 1,
+        help_text="The grant that this one is to follow.",
+    )  # fmt: skip
+
+
+class DecisionSerializer(StrictSerializer):
+    """What goes with approve, second, decline and withdraw."""
+
+    reason = serializers.CharField(max_length=services.MOST_REASON, required=False, allow_blank=True)
+    granted = serializers.IntegerField(
+        min_value=1, max_value=MAX_AMOUNT, required=False, help_text="With approve: so much of it."
+    )
+    starts_at = serializers.DateTimeField(required=False, allow_null=True)
+    ends_at = serializers.DateTimeField(required=False, allow_null=True)
+    generation = serializers.IntegerField(required=False, min_value=1, help_text="412 when it is another.")
+
+
+class ImpactSerializer(serializers.Serializer[Impact]):
+    """What a bound would mean, now."""
+
+    resource = serializers.CharField()
+    gpu_model = serializers.CharField()
+    bound_before = serializers.IntegerField(allow_null=True)
+    bound_after = serializers.IntegerField(allow_null=True)
+    used = serializers.IntegerField()
+    running_jobs = serializers.IntegerField(source="demand.running_jobs")
+    pending_jobs = serializers.IntegerField(source="demand.pending_jobs")
+    waiting_for_quota = serializers.IntegerField(source="demand.waiting_for_quota")
+    sum_before = serializers.IntegerField()
+    sum_after = serializers.IntegerField()
+    capacity = serializers.IntegerField(allow_null=True)
+    usable = serializers.IntegerField(allow_null=True)
+    over_headroom = serializers.BooleanField()
+    over_by_cut = serializers.IntegerField()
+    sentences = serializers.ListField(child=serializers.CharField())
+
+
+class GrantsView(APIView):
+    required_scopes = {"GET": "quota:read", "POST": "quota:write"}
+    schema_tags = ["quota"]
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("project", str, description="A project's slug or id."),
+            OpenApiParameter("state", str, enum=GrantState.values),
+        ],
+        responses=GrantSerializer(many=True),
+        summary="Requests for more, newest first",
+    )
+    def get(self, request: Request) -> Response:
+        rows = visible_grants(request.user)
+        if request.query_params.get("project"):
+            rows = rows.filter(project=project_by_ref(request.user, request.query_params["project"]))
+        if request.query_params.get("state"):
+            rows = rows.filter(state=request.query_params["state"][:10])
+        pages = NewestFirst()
+        page = pages.paginate_queryset(rows, request, view=self)
+        return pages.get_paginated_response(GrantSerializer(page, many=True).data)
+
+    @extend_schema(
+        request=NewGrantSerializer,
+        responses={201: GrantSerializer},
+        summary="Ask for more; for leads of the project",
+    )
+    def post(self, request: Request) -> Response:
+        serializer = NewGrantSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        data: dict[str, Any] = dict(serializer.validated_data)
+        project = project_by_ref(request.user, data.pop("project"))
+        renews = data.pop("renews", None)
+        grant = services.ask_for_quota(
+            project=project,
+            by=request.user,
+            renews=None if renews is None else grant_by_id(request.user, renews),
+            **data,
+        )
+        return Response(GrantSerializer(grant).data, status=status.HTTP_201_CREATED)
+
+
+class GrantView(APIView):
+    required_scopes = {"GET": "quota:read"}
+    schema_tags = ["quota"]
+
+    @extend_schema(responses=GrantSerializer, summary="One request")
+    def get(self, request: Request, grant_id: int) -> Response:
+        return Response(GrantSerializer(grant_by_id(request.user, grant_id)).data)
+
+
+class GrantVerbView(APIView):
+    """approve, second and decline are for operators, withdraw for leads of the project."""
+
+    required_scopes = {"POST": "quota:write"}
+    schema_tags = ["quota"]
+
+    @extend_schema(
+        parameters=[OpenApiParameter("verb", str, OpenApiParameter.PATH, enum=VERBS)],
+        request=DecisionSerializer,
+        responses=GrantSerializer,
+        summary="Decide a request, or take it back",
+    )
+    def post(self, request: Request, grant_id: int, verb: str) -> Response:
+        grant = grant_by_id(request.user, grant_id)
+        serializer = DecisionSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        data = dict(serializer.validated_data)
+        seen = data.pop("generation", None)
+        common: dict[str, Any] = {"grant": grant, "by": request.user, "reason": data.pop("reason", "")}
+        if verb == "withdraw":
+            done = services.withdraw_grant(**common)
+        elif verb == "approve":
+            done = services.approve_grant(**common, **data, expected_generation=seen)
+        elif verb == "second":
+            done = services.second_grant(**common, expected_generation=seen)
+        elif verb == "decline":
+            done = services.decline_grant(**common, expected_generation=seen)
+        else:
+            raise NotFound(f"There is no verb {verb[:20]!r}.", way_out=f"There are {', '.join(VERBS)}.")
+        return Response(GrantSerializer(done).data)
+
+
+class ImpactView(APIView):
+    required_scopes = {"GET": "quota:read"}
+    schema_tags = ["quota"]
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("project_id", str, OpenApiParameter.PATH),
+            OpenApiParameter("resource", str, required=True, enum=[r.value for r in QuotaResource.counted()]),
+            OpenApiParameter("gpu_model", str),
+            OpenApiParameter("hard", int, required=True),
+        ],
+        responses=ImpactSerializer,
+        summary="What another bound would mean; for operators",
+    )
+    def get(self, request: Request, project_id: str) -> Response:
+        project = project_by_ref(request.user, project_id)
+        permissions.require(request.user, "edit_quota", project)
+        query = ImpactQuerySerializer(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        data = query.validated_data
+        found = impact_of(
+            project=project,
+            resource=data["resource"],
+            gpu_model=data["gpu_model"],
+            bound_after=data["hard"],
+        )
+        return Response(ImpactSerializer(found).data)
+
+
+class ImpactQuerySerializer(serializers.Serializer[Any]):
+    resource = serializers.ChoiceField(choices=[(r.value, r.label) for r in QuotaResource.counted()])
+    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True, default="")
+    hard = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT)

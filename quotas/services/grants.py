@@ -1,0 +1,437 @@
+"""The life of a grant: a lead asks, an operator decides, the clock begins and ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, FieldProblem, InvalidInput, NotAllowed
+from accounts.hints import QUOTAS_TOPIC, announce, project_topic
+from accounts.models import Project, ProjectRole, SiteRole, User
+from accounts.permissions import current_memberships
+from accounts.services import audit
+from quotas.core.resources import MAX_AMOUNT
+from quotas.models import AlertKind, Grant, GrantState, Quota, QuotaResource
+from quotas.services.alerts import tell
+from quotas.services.impact import Impact, impact_of, quota_facts, shown
+from quotas.services.lines import Subject, set_line
+
+log = structlog.get_logger(__name__)
+
+MOST_REASON: Final = 2000
+#: One open request a line at a time, and no more of a project, so that a decision is about what is so.
+MOST_OPEN: Final = 20
+ENDS_SOON: Final = timedelta(days=7)
+
+
+@transaction.atomic
+def ask_for_quota(
+    *,
+    project: Project,
+    resource: str,
+    amount: int,
+    reason: str,
+    by: User,
+    gpu_model: str = "",
+    starts_at: datetime | None = None,
+    ends_at: datetime | None = None,
+    renews: Grant | None = None,
+) -> Grant:
+    """Ask for so much more than the present bound; what is known of the project's use goes with it."""
+    permissions.require(by, "ask_quota", project)
+    reason, gpu_model = reason.strip(), gpu_model.strip()
+    now = timezone.now()
+    _check(resource, gpu_model, amount, reason, starts_at, ends_at, now)
+    Project.objects.select_for_update(no_key=True, of=("self",)).get(pk=project.pk)
+    line = _line(project, resource, gpu_model)
+    if line is None or line.hard is None:
+        message = f"{project.name} has no limit of {_what(resource, gpu_model)}: there is nothing to raise."
+        raise InvalidInput(
+            message,
+            way_out="If jobs wait all the same, their page says what for.",
+            problems=[FieldProblem("resource", message)],
+        )
+    waiting = Grant.objects.filter(project=project, state__in=[GrantState.ASKED, GrantState.SECONDING])
+    same = waiting.filter(resource=resource, gpu_model=gpu_model).first()
+    if same is not None:
+        raise Conflict(
+            f"{same} already asks for more {_what(resource, gpu_model)}.",
+            code="asked-already",
+            way_out="Wait until it is decided, or withdraw it and ask anew.",
+            extra={"request": same.pk},
+        )
+    if waiting.count() >= MOST_OPEN:
+        raise Conflict(f"{project.name} has {MOST_OPEN} open requests.", way_out="Withdraw one first.")
+    grant = Grant.objects.create(
+        project=project,
+        resource=resource,
+        gpu_model=gpu_model,
+        amount=amount,
+        reason=reason,
+        evidence=_evidence(project, line),
+        starts_at=starts_at,
+        ends_at=ends_at,
+        renews=renews,
+        asked_by=by,
+        asked_at=now,
+    )
+    tell(
+        kind=AlertKind.GRANT,
+        subject=f"grant {grant.pk} asked",
+        text=f"{project.name} asks for {shown(resource, amount)}{_of(gpu_model)} more.",
+        people=_operators(),
+        project_id=project.pk,
+    )
+    _announce(grant)
+    audit.record(by=by, action="grant.ask", thing=grant, after=_facts(grant), reason=reason, project=project)
+    return grant
+
+
+@transaction.atomic
+def approve_grant(
+    *,
+    grant: Grant,
+    by: User,
+    reason: str,
+    granted: int | None = None,
+    starts_at: datetime | None = None,
+    ends_at: datetime | None = None,
+    expected_generation: int | None = None,
+) -> Grant:
+    """Approve all of it, or `granted` of it, until `ends_at` (as asked when left out).
+
+    A raise of more than QUOTA_SECOND_APPROVER_PERCENT of the present bound waits for a second person.
+    """
+    row, reason = _to_decide(grant, by, reason, GrantState.ASKED, expected_generation)
+    granted = row.amount if granted is None else granted
+    if not 0 < granted <= row.amount:
+        message = f"Approve from 1 to {row.amount:,}, which was asked for."
+        raise InvalidInput(message, problems=[FieldProblem("granted", message, "out-of-range")])
+    now = timezone.now()
+    starts_at, ends_at = starts_at or row.starts_at, ends_at or row.ends_at
+    _check_times(starts_at, ends_at, now)
+    second = _needs_second(row, granted)
+    row = _move(
+        row, GrantState.SECONDING if second else GrantState.APPROVED, by=by, action="grant.approve", reason=reason,
+        granted=granted, decided_by=by, decided_at=now, decision=reason, starts_at=starts_at, ends_at=ends_at,
+    )  # fmt: skip
+    if second:
+        _tell_of(row, "needs a second approval", people=[pk for pk in _operators() if pk != by.pk])
+        return row
+    return _approved(row, now)
+
+
+@transaction.atomic
+def second_grant(*, grant: Grant, by: User, reason: str, expected_generation: int | None = None) -> Grant:
+    """The second person's yes; it may not be the one who approved first."""
+    row, reason = _to_decide(grant, by, reason, GrantState.SECONDING, expected_generation)
+    if row.decided_by_id == by.pk:
+        raise NotAllowed(
+            "You approved this request first; a second person has to agree.",
+            way_out="Ask another operator of this site.",
+        )
+    now = timezone.now()
+    row = _move(
+        row, GrantState.APPROVED, by=by, action="grant.second", reason=reason, seconded_by=by, seconded_at=now
+    )
+    return _approved(row, now)
+
+
+@transaction.atomic
+def decline_grant(*, grant: Grant, by: User, reason: str, expected_generation: int | None = None) -> Grant:
+    """Say no, and why; a second approver may do so too."""
+    row, reason = _to_decide(grant, by, reason, None, expected_generation)
+    row = _move(
+        row, GrantState.DECLINED, by=by, action="grant.decline", reason=reason, decision=reason,
+        decided_by=by, decided_at=timezone.now(), seconded_by=None,
+    )  # fmt: skip
+    _tell_of(row, f"was declined: {reason}")
+    return row
+
+
+@transaction.atomic
+def withdraw_grant(*, grant: Grant, by: User, reason: str = "") -> Grant:
+    """Take back a request that nobody has decided, or give back a grant early."""
+    permissions.require(by, "ask_quota", grant.project)
+    row = _locked(grant)
+    if not row.is_open:
+        raise _decided_already(row)
+    if row.state == GrantState.ACTIVE:
+        return _end(row, by=by, reason=reason or "given back")
+    return _move(row, GrantState.WITHDRAWN, by=by, action="grant.withdraw", reason=reason)
+
+
+def begin_and_end(*, now: datetime | None = None) -> tuple[int, int]:
+    """Begin what was approved for a time that has come, end what is over; answers how many of each."""
+    now = now or timezone.now()
+    begun = ended = 0
+    due = Grant.objects.filter(state=GrantState.APPROVED).filter(Q(starts_at=None) | Q(starts_at__lte=now))
+    for pk in due.order_by("pk").values_list("pk", flat=True):
+        with transaction.atomic():
+            row = _locked_pk(pk, GrantState.APPROVED)
+            if row is not None:
+                _begin(row)
+                begun += 1
+    over = Grant.objects.filter(state=GrantState.ACTIVE, ends_at__lte=now)
+    for pk in over.order_by("pk").values_list("pk", flat=True):
+        with transaction.atomic():
+            row = _locked_pk(pk, GrantState.ACTIVE)
+            if row is not None:
+                _end(row, by=None, reason="its time is over")
+                ended += 1
+    soon = Grant.objects.filter(state=GrantState.ACTIVE, ends_at__gt=now, ends_at__lte=now + ENDS_SOON)
+    for row in soon.select_related("project"):
+        with transaction.atomic():
+            _tell_of(row, f"ends on {row.ends_at:%d %b %Y}; ask to renew it in time", occasion="ends soon")
+    return begun, ended
+
+
+def impact_of_grant(grant: Grant, granted: int | None = None) -> Impact:
+    """What approving it (or so much of it) would mean now."""
+    line = _line(grant.project, grant.resource, grant.gpu_model)
+    present = None if line is None else line.hard
+    more = grant.amount if granted is None else granted
+    return impact_of(
+        project=grant.project,
+        resource=grant.resource,
+        gpu_model=grant.gpu_model,
+        bound_after=None if present is None else present + more,
+    )
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _approved(row: Grant, now: datetime) -> Grant:
+    if row.starts_at is not None and row.starts_at > now:
+        _tell_of(row, f"was approved{_part(row)}; it begins on {row.starts_at:%d %b %Y %H:%M} UTC")
+        return row
+    row = _begin(row)
+    _tell_of(row, f"was approved{_part(row)} and is in force")
+    return row
+
+
+def _begin(row: Grant) -> Grant:
+    """Raise the line; a bound that was taken away meanwhile needs no raising."""
+    assert row.granted is not None
+    line = _line(row.project, row.resource, row.gpu_model, lock=True)
+    raised = {
+        name: row.granted
+        for name in ("hard", "nominal")
+        if line is not None and getattr(line, name) is not None
+    }
+    if line is not None and raised:
+        changes = {name: min(getattr(line, name) + more, MAX_AMOUNT) for name, more in raised.items()}
+        raised = {name: changes[name] - getattr(line, name) for name in changes}
+        _change(row, changes, f"{row} begins: {row.decision}")
+    return _move(
+        row, GrantState.ACTIVE, by=None, action="grant.begin", reason="", begun_at=timezone.now(),
+        raised_hard=raised.get("hard", 0), raised_nominal=raised.get("nominal", 0),
+    )  # fmt: skip
+
+
+def _end(row: Grant, *, by: User | None, reason: str) -> Grant:
+    """Lower the line by what it was raised; it may be left with more in use than it allows (I3)."""
+    line = _line(row.project, row.resource, row.gpu_model, lock=True)
+    if line is not None:
+        changes = {
+            name: max(getattr(line, name) - raised, 0)
+            for name, raised in (("hard", row.raised_hard), ("nominal", row.raised_nominal))
+            if raised and getattr(line, name) is not None
+        }
+        if line.soft is not None and "hard" in changes and line.soft > changes["hard"]:
+            changes["soft"] = changes["hard"]
+        if changes:
+            _change(row, changes, f"{row} ends: {reason}")
+    row = _move(row, GrantState.ENDED, by=by, action="grant.end", reason=reason, ended_at=timezone.now())
+    _tell_of(row, f"has ended: {reason}")
+    return row
+
+
+def _change(row: Grant, changes: dict[str, Any], reason: str) -> None:
+    set_line(
+        subject=Subject(project=row.project),
+        resource=row.resource,
+        gpu_model=row.gpu_model,
+        changes=changes,
+        by=None,
+        reason=reason[:MOST_REASON],
+    )
+
+
+def _move(row: Grant, to: GrantState, *, by: User | None, action: str, reason: str, **changes: Any) -> Grant:
+    """One step of a locked request, with its audit row."""
+    before = _facts(row)
+    for name, value in (("state", to), *changes.items()):
+        setattr(row, name, value)
+    row.generation += 1
+    row.save(update_fields=["state", "generation", *changes])
+    _announce(row)
+    was, becomes = audit.changed(before, _facts(row))
+    audit.record(
+        by=by, action=action, thing=row, before=was, after=becomes, reason=reason, project=row.project
+    )
+    return row
+
+
+def _to_decide(
+    grant: Grant, by: User, reason: str, state: GrantState | None, expected_generation: int | None
+) -> tuple[Grant, str]:
+    """The row, locked, when this person may decide it, gives a reason, and saw it as it is."""
+    permissions.require(by, "edit_quota", grant.project)
+    reason = reason.strip()[:MOST_REASON]
+    if not reason:
+        message = "Say why: the reason goes into the audit trail and to who asked."
+        raise InvalidInput(message, problems=[FieldProblem("reason", message, "required")])
+    row = _locked(grant)
+    undecided = {GrantState.ASKED, GrantState.SECONDING} if state is None else {state}
+    if row.state not in undecided:
+        raise _decided_already(row)
+    if expected_generation is not None and row.generation != expected_generation:
+        raise Conflict(
+            f"Somebody changed {row} while you were looking at it.",
+            code="stale",
+            status=412,
+            way_out="Look at it again, then decide.",
+            extra={"generation": row.generation},
+        )
+    if row.asked_by_id == by.pk:
+        raise NotAllowed("You asked for this yourself.", way_out="Let another operator decide it.")
+    return row, reason
+
+
+def _needs_second(row: Grant, granted: int) -> bool:
+    line = _line(row.project, row.resource, row.gpu_model)
+    percent = settings.QUOTA_SECOND_APPROVER_PERCENT
+    return bool(percent) and line is not None and granted * 100 > (line.hard or 0) * percent
+
+
+# ---------------------------------------------------------------- reads and checks
+
+
+def _line(project: Project, resource: str, gpu_model: str, *, lock: bool = False) -> Quota | None:
+    rows = Quota.objects.filter(
+        project=project, user__isnull=True, organization__isnull=True, resource=resource, gpu_model=gpu_model,
+        job_type="",
+    )  # fmt: skip
+    return (rows.select_for_update(of=("self",)) if lock else rows).first()
+
+
+def _locked(grant: Grant) -> Grant:
+    return Grant.objects.select_for_update(of=("self",)).select_related("project").get(pk=grant.pk)
+
+
+def _locked_pk(pk: int, state: GrantState) -> Grant | None:
+    rows = Grant.objects.select_for_update(of=("self",), skip_locked=True).select_related("project")
+    return rows.filter(pk=pk, state=state).first()
+
+
+def _check(
+    resource: str,
+    gpu_model: str,
+    amount: int,
+    reason: str,
+    starts_at: datetime | None,
+    ends_at: datetime | None,
+    now: datetime,
+) -> None:
+    problems = []
+    if resource not in QuotaResource.counted():
+        known = ", ".join(QuotaResource.counted())
+        problems.append(
+            FieldProblem("resource", f"There is no resource {resource[:40]!r}; known are {known}.")
+        )
+    if gpu_model and resource != QuotaResource.GPU_MILLIS:
+        problems.append(FieldProblem("gpu_model", "Only GPUs have a model."))
+    if isinstance(amount, bool) or not isinstance(amount, int) or not 0 < amount <= MAX_AMOUNT:
+        problems.append(FieldProblem("amount", "Ask for a whole number above 0.", "out-of-range"))
+    if not reason:
+        problems.append(FieldProblem("reason", "Say what it is for: who decides reads it.", "required"))
+    if len(reason) > MOST_REASON:
+        problems.append(FieldProblem("reason", f"Say it in {MOST_REASON:,} characters.", "too-long"))
+    if problems:
+        raise InvalidInput(problems[0].message, problems=problems)
+    _check_times(starts_at, ends_at, now)
+
+
+def _check_times(starts_at: datetime | None, ends_at: datetime | None, now: datetime) -> None:
+    if ends_at is not None and ends_at <= (starts_at or now):
+        message = "It would end before it begins."
+        raise InvalidInput(message, problems=[FieldProblem("ends_at", message)])
+    if ends_at is not None and ends_at <= now:
+        message = "It would end in the past."
+        raise InvalidInput(message, problems=[FieldProblem("ends_at", message)])
+
+
+def _decided_already(row: Grant) -> Conflict:
+    return Conflict(
+        f"{row} {row.get_state_display()}: it can no longer be changed so.",
+        code="decided-already",
+        way_out="Look at it again.",
+        extra={"state": row.state},
+    )
+
+
+def _evidence(project: Project, line: Quota) -> dict[str, Any]:
+    facts = quota_facts()
+    return {
+        "bound": line.hard,
+        "used": line.used,
+        "demand": asdict(facts.demand(project.pk, line.resource, line.gpu_model)),
+        "lately": dict(facts.lately(project.pk)),
+    }
+
+
+def _facts(row: Grant) -> dict[str, Any]:
+    names = (
+        "resource", "gpu_model", "amount", "granted", "starts_at", "ends_at", "state", "raised_hard", "raised_nominal",
+    )  # fmt: skip
+    return {name: getattr(row, name) for name in names}
+
+
+# ---------------------------------------------------------------- to whom
+
+
+def _operators() -> list[int]:
+    able = Q(site_role__in=[SiteRole.OPERATOR, SiteRole.ADMIN]) | Q(is_superuser=True)
+    return list(User.objects.filter(able, is_active=True).values_list("pk", flat=True))
+
+
+def _tell_of(row: Grant, what: str, *, people: Iterable[int] | None = None, occasion: str = "") -> None:
+    """Tell who asked and the leads of the project, once a step."""
+    if people is None:
+        leads = current_memberships().filter(project=row.project, role=ProjectRole.LEAD)
+        people = {*leads.values_list("user_id", flat=True), *([row.asked_by_id] if row.asked_by_id else [])}
+    tell(
+        kind=AlertKind.GRANT,
+        subject=f"grant {row.pk} {occasion or row.state}",
+        text=f"{row.project.name}: the request for {shown(row.resource, row.amount)}{_of(row.gpu_model)} more {what}.",
+        people=people,
+        project_id=row.project_id,
+    )
+
+
+def _announce(row: Grant) -> None:
+    announce(QUOTAS_TOPIC, project_topic(row.project_id))
+
+
+def _part(row: Grant) -> str:
+    return "" if row.granted == row.amount else f" in part ({shown(row.resource, row.granted or 0)})"
+
+
+def _what(resource: str, gpu_model: str) -> str:
+    label = "GPUs" if resource == QuotaResource.GPU_MILLIS else QuotaResource(resource).label.split(" (")[0]
+    return f"{gpu_model} {label}".strip()
+
+
+def _of(gpu_model: str) -> str:
+    return f" of {gpu_model}" if gpu_model else ""

@@ -1,0 +1,87 @@
+"""What quotas asks of the scheduler when somebody changes a limit: demand, capacity, and how it went lately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db.models import Avg, Count, F, Q, Sum
+from django.utils import timezone
+
+from quotas.services.impact import Demand
+from scheduler.core.lifecycle import ACTIVE, NodeState
+from scheduler.core.reasons import ReasonCode
+from scheduler.models import Attempt, Device, Job, Node
+
+LATELY: Final = timedelta(days=30)
+QUOTA_REASONS: Final = (
+    ReasonCode.WAITING_FOR_QUOTA, ReasonCode.EXCEEDS_MAX_QUOTA, ReasonCode.QUOTA_ZERO,
+)  # fmt: skip
+#: What one task asks for, by the resource of a line.
+_EACH: Final = {
+    "cpu_millis": F("cpu_millis"),
+    "memory_mib": F("memory_mib"),
+    "storage_mib": F("storage_mib"),
+}
+
+
+class SchedulerFacts:
+    """A `quotas.services.impact.QuotaFacts`."""
+
+    def demand(self, project_id: int, resource: str, gpu_model: str) -> Demand:
+        jobs = Job.objects.filter(project=project_id).order_by()
+        counts = jobs.aggregate(
+            running=Count("pk", filter=Q(state__in=list(ACTIVE))),
+            pending=Count(
+                "pk", filter=Q(pk__in=Job.objects.pending().filter(project=project_id).values("pk"))
+            ),
+            waiting=Count("pk", filter=Q(reason_code__in=list(QUOTA_REASONS))),
+        )
+        return Demand(
+            running_jobs=counts["running"],
+            pending_jobs=counts["pending"],
+            waiting_for_quota=counts["waiting"],
+            asked=self._asked(project_id, resource, gpu_model),
+        )
+
+    def capacity(self, resource: str, gpu_model: str) -> int | None:
+        nodes = Node.objects.filter(state=NodeState.UP)
+        if resource == "gpu_millis":
+            devices = Device.objects.filter(gone=False, node__in=nodes)
+            if gpu_model:
+                devices = devices.filter(model=gpu_model)
+            return devices.count() * 1000
+        column = {
+            "cpu_millis": "cpu_millis_capacity",
+            "memory_mib": "memory_mib_capacity",
+            "storage_mib": "storage_mib",
+        }.get(resource)
+        return None if column is None else nodes.aggregate(total=Sum(column))["total"] or 0
+
+    def lately(self, project_id: int) -> Mapping[str, Any]:
+        since = timezone.now() - LATELY
+        found = Attempt.objects.filter(job__project=project_id, started_at__gte=since).aggregate(
+            starts=Count("pk"), wait=Avg(F("started_at") - F("job__created_at"))
+        )
+        wait = found["wait"]
+        return {
+            "days": LATELY.days,
+            "jobs_submitted": Job.objects.filter(project=project_id, created_at__gte=since).count(),
+            "jobs_started": found["starts"],
+            "mean_wait_seconds": None if wait is None else round(wait.total_seconds()),
+        }
+
+    def _asked(self, project_id: int, resource: str, gpu_model: str) -> int:
+        pending = Job.objects.pending().filter(project=project_id).order_by()
+        if resource in ("running_jobs", "pending_jobs"):
+            return pending.count()
+        if resource == "gpu_millis":
+            if gpu_model:
+                pending = pending.filter(gpu_model=gpu_model)
+            whole = (
+                pending.filter(gpu_millis=0).aggregate(total=Sum(F("gpus") * F("tasks") * 1000))["total"] or 0
+            )
+            shares = pending.exclude(gpu_millis=0).aggregate(total=Sum(F("gpu_millis") * F("tasks")))["total"]
+            return int(whole + (shares or 0))
+        return int(pending.aggregate(total=Sum(_EACH[resource] * F("tasks")))["total"] or 0)

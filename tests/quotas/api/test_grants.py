@@ -1,0 +1,119 @@
+"""Requests for more over HTTP: who may ask, see and decide."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from quotas.models import Grant, Quota
+from quotas.services.grants import ask_for_quota
+from tests.support.factories import Cast, QuotaFactory, bearer, the_cast
+
+pytestmark = pytest.mark.django_db
+
+WHO = ("owner", "colleague", "lead", "viewer", "stranger", "operator", "auditor", "admin")
+NEW = {"project": "vision", "resource": "gpu_millis", "amount": 4000, "reason": "a paper"}
+URL = "/api/v1/quotas/requests"
+
+
+@pytest.fixture
+def cast() -> Cast:
+    cast = the_cast()
+    QuotaFactory(project=cast.project, resource="gpu_millis", hard=8_000, used=6_000)
+    return cast
+
+
+@pytest.fixture
+def grant(cast: Cast) -> Grant:
+    return ask_for_quota(
+        project=cast.project, resource="gpu_millis", amount=4_000, reason="a paper", by=cast.lead
+    )
+
+
+def send(client: Client, method: str, url: str, person: Any, body: object = None) -> Any:
+    return client.generic(
+        method, url, data="" if body is None else json.dumps(body), content_type="application/json",
+        headers=bearer(person, "quota:write"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "statuses"),
+    [
+        ("POST", "", NEW, "403 403 201 403 404 403 403 201"),
+        ("GET", "/{id}", None, "200 200 200 200 404 200 200 200"),
+        ("POST", "/{id}/approve", {"reason": "ok", "granted": 2000}, "403 403 403 403 404 200 403 200"),
+        ("POST", "/{id}/decline", {"reason": "no"}, "403 403 403 403 404 200 403 200"),
+        ("POST", "/{id}/withdraw", {}, "403 403 200 403 404 403 403 200"),
+        ("POST", "/{id}/second", {"reason": "ok"}, "403 403 403 403 404 409 403 409"),
+        ("POST", "/{id}/praise", {"reason": "ok"}, "404 404 404 404 404 404 404 404"),
+    ],
+)
+def test_who_gets_what(client: Client, cast: Cast, method: str, path: str, body: Any, statuses: str) -> None:
+    for who, status in zip(WHO, statuses.split(), strict=True):
+        Grant.objects.all().delete()
+        given = "" if path == "" else path.format(
+            id=ask_for_quota(
+                project=cast.project, resource="gpu_millis", amount=4_000, reason="a paper", by=cast.lead
+            ).pk
+        )  # fmt: skip
+        answer = send(client, method, URL + given, cast.people()[who], body)
+        assert answer.status_code == int(status), (who, answer.content)
+
+
+def test_the_list_holds_what_one_may_see_and_a_decision_shows(
+    client: Client, cast: Cast, grant: Grant
+) -> None:
+    assert send(client, "GET", URL, cast.stranger).json()["results"] == []
+    done = send(
+        client, "POST", f"{URL}/{grant.pk}/approve", cast.operator, {"reason": "half", "granted": 2000}
+    )
+    assert (done.status_code, done.json()["state"], done.json()["granted"]) == (200, "active", 2000)
+
+    (seen,) = send(client, "GET", f"{URL}?project=vision&state=active", cast.viewer).json()["results"]
+    assert (seen["id"], seen["decided_by"], seen["decision"]) == (grant.pk, "operator", "half")
+    assert Quota.objects.get(resource="gpu_millis").hard == 10_000
+
+
+def test_an_impact_is_for_operators(client: Client, cast: Cast) -> None:
+    url = "/api/v1/quotas/impact/vision?resource=gpu_millis&hard=4000"
+
+    assert send(client, "GET", url, cast.lead).status_code == 403
+    assert send(client, "GET", url, cast.stranger).status_code == 404
+    body = send(client, "GET", url, cast.operator).json()
+    assert (body["bound_before"], body["bound_after"], body["over_by_cut"]) == (8_000, 4_000, 2_000)
+    assert "nothing is stopped" in body["sentences"][1]
+    assert send(client, "GET", url.replace("4000", "many"), cast.operator).status_code in (400, 422)
+
+
+def test_pages_ask_show_and_decide(client: Client, cast: Cast) -> None:
+    client.force_login(cast.lead, backend="accounts.backends.PasswordBackend")
+    assert "6 of 8 in use now" in client.get(reverse("grant-ask"), {"project": "vision"}).content.decode()
+    bad = client.post(reverse("grant-ask"), {"project": "vision", "resource": "gpu_millis", "amount": "x"})
+    assert (bad.status_code, "number above 0" in bad.content.decode()) == (422, True)
+    sent = client.post(
+        reverse("grant-ask"),
+        {"project": "vision", "resource": "gpu_millis", "amount": "4", "reason": "<i>now</i>"},
+    )
+    grant = Grant.objects.get()
+    assert (sent.status_code, grant.amount) == (302, 4000)
+    assert "What approving it would mean" not in client.get(sent.headers["Location"]).content.decode()
+
+    client.force_login(cast.operator, backend="accounts.backends.PasswordBackend")
+    page = client.get(reverse("grant", args=[grant.pk])).content.decode()
+    assert "What approving it would mean" in page
+    assert "&lt;i&gt;now&lt;/i&gt;" in page
+    assert f"Request {grant.pk}" in client.get(reverse("grants")).content.decode()
+    refused = client.post(reverse("grant-decide", args=[grant.pk, "approve"]), {"granted": "2", "reason": ""})
+    assert (refused.status_code, "Say why" in refused.content.decode()) == (422, True)
+    client.post(reverse("grant-decide", args=[grant.pk, "approve"]), {"granted": "2", "reason": "half"})
+    grant.refresh_from_db()
+    assert (grant.state, grant.granted) == ("active", 2000)
+
+    client.force_login(cast.stranger, backend="accounts.backends.PasswordBackend")
+    assert client.get(reverse("grant", args=[grant.pk])).status_code == 404
+    assert client.get(reverse("grant-ask"), {"project": "vision"}).status_code == 404
