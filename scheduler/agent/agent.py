@@ -292,6 +292,7 @@ class Agent:
         while not self.stopping.is_set():
             with self.table.changed:
                 self.table.changed.wait_for(self.table.has_pending_reports, timeout=1.0)
+            self.table.look_for_checkpoints()
             if not self._key or not self.table.has_pending_reports():
                 self.stopping.wait(0 if self._key else 0.2)
                 continue

@@ -58,6 +58,7 @@ def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[
         "MUSTER_TASK_COUNT": str(a["tasks"]),
         "MUSTER_TASK_COUNT_LEAST": str(a.get("least_tasks", a["tasks"])),
         "MUSTER_TASK_COUNT_MOST": str(a.get("most_tasks", a["tasks"])),
+        "MUSTER_CHECKPOINT_FILE": f"{folder}/checkpoint",
         "MUSTER_NODE": node_name,
         "MUSTER_NODE_LIST": ",".join(a["node_names"]),
         "MUSTER_CPUS": str(cpus),

@@ -74,6 +74,9 @@ class Report(TypedDict):
     cpu_time_ms: NotRequired[int]
     stdout_bytes: NotRequired[int]
     stderr_bytes: NotRequired[int]
+    #: When it last said that it has saved its work, and where.
+    saved_ago_ms: NotRequired[int]
+    saved_path: NotRequired[str]
 
 
 class SyncRequest(TypedDict):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,6 +38,9 @@ class LocalTask:
     uploaded: dict[str, int | None] = field(default_factory=dict)
     #: The server takes no more of its logs.
     logs_refused: bool = False
+    #: When it last wrote its checkpoint file (ns since 1970), and the first line of that.
+    saved_ns: int = 0
+    saved_path: str = ""
 
     @property
     def ended(self) -> bool:
@@ -47,6 +52,28 @@ class LocalTask:
 
     def stream_path(self, stream: str) -> str:
         return f"{self.folder}/{stream}"
+
+    def has_saved(self) -> bool:
+        """Whether it has written its checkpoint file since we looked: whatever a job left there, we only read."""
+        try:
+            file = os.open(f"{self.folder}/{CHECKPOINT}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_mtime_ns == self.saved_ns:
+                return False
+            line = os.read(file, 4096).split(b"\n", 1)[0].decode(errors="replace")
+            self.saved_ns, self.saved_path = found.st_mtime_ns, line.strip().replace("\0", "")[:1024]
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+
+
+#: The file in its folder that a task writes when it has saved its work; the first line says where.
+CHECKPOINT: Final = "checkpoint"
 
 
 def cap_marker(cap_bytes: int) -> bytes:
@@ -158,6 +185,14 @@ class TaskTable:
                     versions[entry.key] = entry.version
             return reports, versions
 
+    def look_for_checkpoints(self) -> None:
+        """Have those tasks reported that say they have saved their work."""
+        with self.changed:
+            for entry in self._tasks.values():
+                if entry.record is not None and entry.record["state"] == "running" and entry.has_saved():
+                    entry.version += 1
+                    self.changed.notify_all()
+
     def has_pending_reports(self) -> bool:
         return bool(self._unknown) or any(
             entry.version != entry.acknowledged and not entry.stale for entry in self._tasks.values()
@@ -180,6 +215,9 @@ class TaskTable:
             report["pid"] = record["pid"]
             if same_boot:
                 report["started_ago_ms"] = max(0, now - record["started_boot_ms"])
+        if entry.saved_ns:
+            report["saved_ago_ms"] = max(0, (time.time_ns() - entry.saved_ns) // 1_000_000)
+            report["saved_path"] = entry.saved_path
         if record["state"] != "ended":
             return report
         if same_boot and record["ended_boot_ms"]:

@@ -362,17 +362,17 @@ def _read_report(read: _Reader, data: Mapping[str, Any], under: str) -> Report:
     for name, most in (
         ("pid", _INT_MAX), ("started_ago_ms", _BIG_MAX), ("ended_ago_ms", _BIG_MAX), ("exit_code", _INT_MAX),
         ("exit_signal", 128), ("peak_memory_mib", _BIG_MAX), ("cpu_time_ms", _BIG_MAX),
-        ("stdout_bytes", _BIG_MAX), ("stderr_bytes", _BIG_MAX),
+        ("stdout_bytes", _BIG_MAX), ("stderr_bytes", _BIG_MAX), ("saved_ago_ms", _BIG_MAX),
     ):  # fmt: skip
         if name in data:
             report[name] = read.whole(data, name, under, most)  # type: ignore[literal-required]
-    for name in ("stop_reason", "text"):
+    for name in ("stop_reason", "text", "saved_path"):
         if name in data:
             text = data[name]
             if not isinstance(text, str):
                 read.problems.append(FieldProblem(under + name, "has to be text"))
                 text = ""
-            report[name] = text.replace("\0", "�")[:300]  # type: ignore[literal-required]
+            report[name] = text.replace("\0", "�")[: 1024 if name == "saved_path" else 300]  # type: ignore[literal-required]
     return report
 
 

@@ -18,8 +18,9 @@ from scheduler.agent.protocol import Assignment, Report
 from scheduler.backends.base import QuotaRefused
 from scheduler.backends.registry import UnknownBackend, backend_of
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, JobState, StopReason, TaskState
-from scheduler.models import Cluster, Node
+from scheduler.models import Cluster, Job, Node
 from scheduler.services import dispatch
+from scheduler.services.datasets import save_checkpoint
 from scheduler.services.nodes import DOOR_SCOPE
 from scheduler.state import dependencies, members
 from scheduler.state.settle import (
@@ -89,12 +90,14 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
     if not reports:
         return []
     with transaction.atomic():
-        changes, stale, done = _read_changes(node, reports)
+        changes, stale, done, saved = _read_changes(node, reports)
         shrunk: list[int] = []
         if changes:
             _write_tasks(changes)
             _write_started(node, changes)
             shrunk = _stop_rest_of_gangs(changes)
+        for number, (at, path) in sorted(saved.items()):
+            _save_checkpoint(number, at, path, node)
     if shrunk:
         release_members(shrunk)
     ended = sorted({change.row.attempt for change in changes if change.ended_at} | done)
@@ -105,8 +108,11 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
 
 def _read_changes(
     node: Node, reports: Sequence[Report]
-) -> tuple[list[_Change], list[tuple[int, int]], set[int]]:
-    """What moves, what is stale, and attempts that may wait to be settled; jobs are locked from here on."""
+) -> tuple[list[_Change], list[tuple[int, int]], set[int], dict[int, tuple[datetime, str]]]:
+    """What moves, what is stale, attempts that may wait to be settled, and checkpoints by job.
+
+    Jobs are locked from here on.
+    """
     ids = sorted({report["task"] for report in reports})
     _run(
         "SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a"
@@ -128,8 +134,13 @@ def _read_changes(
     changes: dict[int, _Change] = {}
     stale: list[tuple[int, int]] = []
     done: set[int] = set()
+    saved: dict[int, tuple[datetime, str]] = {}
     for report in reports:
         row, state = rows.get(report["task"]), _REPORTED[report["state"]]
+        current = row is not None and row.epoch == report["epoch"] and row.attempt_state in LIVE_ATTEMPT
+        if row is not None and current and "saved_ago_ms" in report:
+            ago = timedelta(milliseconds=min(report["saved_ago_ms"], _HUNDRED_YEARS_MS))
+            saved[row.job] = (max(now - ago, row.scheduled_at), report.get("saved_path", ""))
         if row is None or row.epoch != report["epoch"]:
             stale.append((report["task"], report["epoch"]))
         elif row.attempt_state not in LIVE_ATTEMPT:
@@ -142,7 +153,14 @@ def _read_changes(
             continue
         else:
             changes[row.task] = _change(row, state, report, now)
-    return list(changes.values()), stale, done
+    return list(changes.values()), stale, done, saved
+
+
+def _save_checkpoint(number: int, at: datetime, path: str, node: Node) -> None:
+    """Note a checkpoint that a task wrote; the same one twice, or an older one, changes nothing."""
+    job = Job.objects.get(pk=number)
+    if job.saved_at is None or at > job.saved_at + timedelta(seconds=1):
+        save_checkpoint(job, path=path, because=f"saved its work on {node.name}", at=at)
 
 
 def _change(row: _Row, state: TaskState, report: Report, now: datetime) -> _Change:

@@ -258,3 +258,18 @@ def test_an_elastic_job_loses_its_last_task_and_goes_on(world: World, start_agen
     world.run_until(job, "completed")
     assert world.output(job, "stdout", rank=0).endswith(b"0 done\n")
     world.assert_nothing_is_held()
+
+
+def test_a_checkpoint_that_a_task_writes_lets_others_go(world: World, start_agent: StartAgent) -> None:
+    start_agent("n1")
+    train = world.submit('echo /data/step-1 > "$MUSTER_CHECKPOINT_FILE"; sleep 30')
+    evaluate = world.submit("echo found", depends_on=[{"job": train.number, "type": "checkpoint"}])
+    world.run_until(train, "running")
+
+    wait_for(lambda: Job.objects.get(pk=evaluate.pk).state != "blocked")
+
+    train.refresh_from_db()
+    assert (train.state, train.saved_path) == ("running", "/data/step-1")
+    world.run_until(evaluate, "completed")
+    cancel_job(job=train, by=world.user)
+    wait_for(lambda: Job.objects.get(pk=train.pk).is_terminal)

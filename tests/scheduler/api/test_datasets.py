@@ -60,3 +60,15 @@ def test_only_those_who_may_change_a_job_report_its_checkpoint(api: Api, cast: C
 
     assert (saved.status_code, saved.json()["saved_path"]) == (200, "/c/1")
     assert api(cast.owner).post(path, {"file": "x"}).status_code == 422
+
+
+def test_only_those_who_may_requeue_a_job_resize_it(api: Api, cast: Cast) -> None:
+    job = api(cast.owner).post(JOBS, {"command": "true", "tasks": 4, "min_tasks": 2, "elastic": True}).json()
+    path = f"{JOBS}/{job['number']}/resize"
+
+    assert api(cast.stranger).post(path, {"tasks": 2}).status_code == 404
+    assert api(cast.colleague).post(path, {"tasks": 2}).status_code == 403
+    assert api(cast.owner).post(path, {"tasks": 2}).status_code == 409  # it does not run
+    assert api(cast.owner).post(path, {"tasks": 1}).status_code == 422
+    assert api(cast.owner).post(path, {}).status_code == 422
+    assert api(cast.owner).post(path, {"tasks": 2, "size": 3}).status_code == 422

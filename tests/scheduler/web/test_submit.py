@@ -201,3 +201,23 @@ def test_nul_bytes_and_emoji_are_answered_and_not_a_crash(as_user, world) -> Non
     assert submit(client, what="echo \x00").status_code == 422
     assert submit(client, what="true", name="🚀 launch").status_code == 302
     assert client.get(reverse("jobs"), {"q": "\x00"}).status_code == 200
+
+
+def test_the_form_asks_for_gangs_and_waits_as_the_api_does() -> None:
+    form = {
+        "what": "true", "depends_on": "7, 8", "depends_kind": "checkpoint", "depends_need": "1",
+        "depends_data": "faces/1", "depends_timeout": "2h", "on_depends_timeout": "start", "tasks": "4",
+        "min_tasks": "2", "pack": "rack!", "on_task_failure": "continue", "assembly_timeout": "1h",
+    }  # fmt: skip
+
+    payload = forms.payload_of(form, time_zone="UTC")
+
+    jobs = [{"job": 7, "type": "checkpoint"}, {"job": 8, "type": "checkpoint"}]
+    assert payload["depends_on"] == [{"any": "1", "of": jobs}, {"data": "faces/1"}]
+    assert payload["pack"] == {"level": "rack", "required": True}
+    assert forms.payload_of({**form, "pack": "zone", "depends_need": ""}, time_zone="UTC")["pack"] == {
+        "level": "zone",
+        "required": False,
+    }
+    names = ("depends_timeout", "on_depends_timeout", "min_tasks", "on_task_failure", "assembly_timeout")
+    assert {name: payload[name] for name in names} == {name: form[name] for name in names}
