@@ -152,6 +152,10 @@ def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> t
     return lines, known
 
 
+#: Why an entry of `given_back_early` is there.
+GIVEN_BACK_EARLY: Final = "its task had ended before the others"
+
+
 def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
     """What attempts were charged for tasks that had ended before them: their share of it, given back."""
     whose = {e.attempt_id: (e.project_id, e.user_id, e.job_number, e.attempt_id) for e in endings}
@@ -167,7 +171,7 @@ def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -
                 Kind.REFUND, rates, released_s, until_s,
                 charged_seconds=released_s - until_s, charged_micros=-cost,
             )  # fmt: skip
-            lines.append(Line(*whose[attempt_id], entry, "its task had ended before the others"))
+            lines.append(Line(*whose[attempt_id], entry, GIVEN_BACK_EARLY))
     return lines
 
 
