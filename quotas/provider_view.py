@@ -59,7 +59,7 @@ class ProviderView:
             case ProviderStatus.PENDING:
                 return f"An edit is on its way to {self.label}."
             case ProviderStatus.DRIFT:
-                return f"Somebody changed limits in {self.label}."
+                return "Muster goes by its own; what is there stays until a person decides."
             case ProviderStatus.OFF:
                 return self.text
             case ProviderStatus.REFUSED:

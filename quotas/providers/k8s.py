@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import urllib3
@@ -204,8 +206,14 @@ def _api_from_settings() -> CoreV1Api:
                 configuration.api_key = {"authorization": f"Bearer {settings.K8S_API_TOKEN}"}
             if settings.K8S_CA_FILE:
                 configuration.ssl_ca_cert = settings.K8S_CA_FILE
+        elif os.environ.get("KUBECONFIG") or Path("~/.kube/config").expanduser().exists():
+            config.load_kube_config(
+                config_file=os.environ.get("KUBECONFIG") or "~/.kube/config",
+                context=settings.K8S_CONTEXT or None,
+                client_configuration=configuration,
+            )
         else:
-            config.load_config(client_configuration=configuration, context=settings.K8S_CONTEXT or None)
+            config.load_incluster_config(client_configuration=configuration)
         configuration.retries = False
         _apis[key] = client.CoreV1Api(client.ApiClient(configuration))
     return _apis[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -399,3 +400,32 @@ def test_a_project_that_comes_home_is_forgotten_there(api: K8sApi, project, oper
     exchange(project.pk)
     assert not ProviderState.objects.exists()
     assert due_projects() == []
+
+
+def test_kubernetes_is_found_through_a_kubeconfig(
+    api: K8sApi, project, settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.K8S_API_URL = ""
+    (tmp_path / "config").write_text(
+        "{apiVersion: v1, kind: Config, current-context: it,"
+        f" clusters: [{{name: it, cluster: {{server: '{api.url}'}}}}],"
+        " contexts: [{name: it, context: {cluster: it, user: me}}], users: [{name: me, user: {token: a-token}}]}"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+    exchange(project.pk)
+
+    assert state_of(project).status == "ok"
+
+
+def test_without_any_way_to_it_the_state_says_so(
+    api: K8sApi, project, settings, tmp_path: Path, monkeypatch
+) -> None:
+    settings.K8S_API_URL = ""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    exchange(project.pk)
+
+    assert state_of(project).status == "refused"
+    assert "set K8S_API_URL or KUBECONFIG" in state_of(project).text
