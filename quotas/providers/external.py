@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.utils import timezone
@@ -16,6 +18,8 @@ from quotas.models import ProviderState
 from quotas.providers.base import Drift, QuotaCheck
 from quotas.providers.local import LocalQuotaProvider
 from quotas.providers.waiting import holding_text
+
+T = TypeVar("T")
 
 
 class Unreachable(Exception):
@@ -105,6 +109,30 @@ class ExternalQuotaProvider(LocalQuotaProvider, ABC):
         drifts = super().sync(project_id)
         exchange(project_id)
         return drifts
+
+
+_round: ContextVar[dict[str, Any] | None] = ContextVar("round_of_exchanges", default=None)
+
+
+@contextmanager
+def one_round() -> Iterator[None]:
+    """While many projects are exchanged one after another, what is the same for all of them is read once."""
+    token = _round.set({})
+    try:
+        yield
+    finally:
+        _round.reset(token)
+
+
+def once_a_round(key: str, read: Callable[[], T]) -> T:
+    """What `read` answers; in a round, what it answered the first time under this key."""
+    known = _round.get()
+    if known is None:
+        return read()
+    if key not in known:
+        known[key] = read()
+    found: T = known[key]
+    return found
 
 
 def timeout_seconds() -> float:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from quotas.core.slurm_units import GPU, JOBS, BadTres, parse_tres
-from quotas.providers.external import Refused, Unreachable, timeout_seconds
+from quotas.providers.external import Refused, Unreachable, once_a_round, timeout_seconds
 from quotas.providers.slurm import Record
 
 #: Slurm's error numbers that say that somebody behind slurmrestd is away; others are refusals.
@@ -56,7 +56,8 @@ class RestTransport:
     def _used(self, name: str) -> dict[str, int]:
         """What running jobs hold under the project's QOS, whoever sent them."""
         used: dict[str, int] = {JOBS: 0}
-        for job in self._call("GET", f"/slurm/{self.version}/jobs").get("jobs", []):
+        path = f"/slurm/{self.version}/jobs"  # every job there is: megabytes on a busy cluster
+        for job in once_a_round(self.url + path, lambda: self._call("GET", path).get("jobs", [])):
             if job.get("qos") == name and job.get("job_state") == "RUNNING":
                 used[JOBS] += 1
                 try:

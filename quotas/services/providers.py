@@ -10,6 +10,7 @@ from accounts.models import Project, User
 from accounts.services import audit
 from quotas.models import ProviderState, ProviderStatus
 from quotas.providers.exchange import Outcome, due_projects, exchange
+from quotas.providers.external import one_round
 
 log = structlog.get_logger(__name__)
 
@@ -61,9 +62,10 @@ def repair_provider(*, project: Project, by: User, reason: str) -> Outcome:
 def exchange_due() -> int:
     """A round by the clock: every project that is due, each by itself; one that fails holds up no other."""
     due = due_projects()
-    for project_id in due:
-        try:
-            exchange(project_id)
-        except Exception:  # a fault of ours with one project; its claim runs out and it comes again
-            log.exception("quota_exchange_failed", project_id=project_id)
+    with one_round():
+        for project_id in due:
+            try:
+                exchange(project_id)
+            except Exception:  # a fault of ours with one project; its claim runs out and it comes again
+                log.exception("quota_exchange_failed", project_id=project_id)
     return len(due)

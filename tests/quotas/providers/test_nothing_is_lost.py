@@ -15,6 +15,7 @@ from accounts.models import Project, User
 from quotas.core import k8s_units
 from quotas.models import ProviderCircuit, ProviderState, Quota
 from quotas.providers.exchange import due_projects, exchange
+from quotas.providers.external import once_a_round, one_round
 from quotas.services.limits import set_quota
 from quotas.services.providers import exchange_due
 from tests.support.factories import OperatorFactory, ProjectFactory, QuotaFactory
@@ -126,3 +127,17 @@ def test_a_project_is_looked_at_again_after_a_while(api: K8sApi) -> None:
     ProviderState.objects.update(synced_at=timezone.now() - timedelta(seconds=301))
 
     assert due_projects() == [project.pk]
+
+
+def test_what_is_the_same_for_all_projects_is_read_once_a_round() -> None:
+    asked: list[int] = []
+
+    def read() -> int:
+        asked.append(1)
+        return len(asked)
+
+    with one_round():
+        assert [once_a_round("jobs", read), once_a_round("jobs", read)] == [1, 1]
+    with one_round():
+        assert once_a_round("jobs", read) == 2, "a new round looks again"
+    assert once_a_round("jobs", read) == 3
