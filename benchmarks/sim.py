@@ -55,3 +55,17 @@ def published_schedules() -> Figures:
     yield "easy_mismatches", mismatches
     yield "easy_sjbf_off", off
     yield "easy_jobs_per_cpu_s", jobs / (time.process_time() - began)
+
+
+@benchmark("conservative_avebsld_KTH-SP2", "conservative_jobs_per_cpu_s")
+def conservative() -> Figures:
+    """KTH-SP2 with a promise to everybody who waits. Nobody has published this one: no bar.
+
+    That each job starts where an obvious plan of reservations puts it, a test shows.
+    """
+    workload = read_swf(trace_folder("swf-easy-gold") / "KTH-SP2.easy.swf.gz")
+    began = time.process_time()
+    schedule = replay(workload, Turns(promises=len(workload.jobs)))
+    spent = time.process_time() - began
+    yield "conservative_avebsld_KTH-SP2", mean_slowdown(workload, schedule)
+    yield "conservative_jobs_per_cpu_s", len(workload.jobs) / spent

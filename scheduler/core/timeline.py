@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Pool:
         self._now_ms = 0
         self._left: list[int] = [size]  # at most so much for a job of each level; [0] = free now
         self._promised: list[tuple[int, int, int]] = []  # (from, until, amount), the first due first
+        self._profile: _Steps | None = None
 
     # What runs.
 
@@ -40,6 +41,7 @@ class Pool:
             overdue += amount
         self._left = [self.size - self._held + overdue]
         self._promised = []
+        self._profile = None
         self.started = []
         return self._left[0]
 
@@ -68,6 +70,8 @@ class Pool:
         insort(self._ends, (end_ms, need))
         self._held += need
         self.started.append(row)
+        if self._profile is not None:
+            self._profile.take(self._now_ms, end_ms, need)
         if not self._promised:
             self._left[0] -= need
         else:
@@ -91,26 +95,74 @@ class Pool:
                     if free >= need:
                         return end_ms
             return None
-        length = self._lengths[row]
-        moments = sorted(
-            {end for end, _ in self._ends if end > self._now_ms} | {until for _, until, _ in self._promised}
-        )
-        for at_ms in moments:
-            met = [start for start, _, _ in self._promised if at_ms < start < at_ms + length]
-            if all(self._free_at(moment) >= need for moment in (at_ms, *met)):
-                return at_ms
-        return None
+        return self._steps().earliest_ms(need, self._lengths[row])
 
     def promise(self, row: int, at_ms: int, place: int) -> None:
         need, until = self._needs[row], min(at_ms + self._lengths[row], FOREVER_MS)
-        self._promised.insert(place, (at_ms, until, need))
         # What is left beside all promises at the start of each.
-        self._spare = [self._free_at(start) for start, _, _ in self._promised]
+        if self._promised:
+            steps = self._steps()
+            steps.take(at_ms, until, need)
+            self._promised.insert(place, (at_ms, until, need))
+            self._spare = [steps.free_at(start) for start, _, _ in self._promised]
+        else:
+            self._promised.append((at_ms, until, need))
+            ended = sum([amount for end_ms, amount in self._ends if end_ms <= at_ms])
+            self._spare = [self.size - self._held + ended - need]
         self._left = self._left[:1]
         for spare in self._spare:
             self._left.append(min(self._left[-1], spare))
 
-    def _free_at(self, at_ms: int) -> int:
-        ended = sum(amount for end_ms, amount in self._ends if end_ms <= at_ms)
-        promised = sum(amount for start, until, amount in self._promised if start <= at_ms < until)
-        return self.size - self._held + ended - promised
+    def _steps(self) -> _Steps:
+        """What is free from now on; made for the second promise of a pass."""
+        if self._profile is None:
+            self._profile = _Steps(self._now_ms, self._left[0], self._ends)
+            for from_ms, until_ms, need in self._promised:
+                self._profile.take(from_ms, until_ms, need)
+        return self._profile
+
+
+class _Steps:
+    """What is free over time: from each moment on so much, until the next."""
+
+    def __init__(self, now_ms: int, free: int, ends: list[tuple[int, int]]) -> None:
+        self._moments = [now_ms]
+        self._free = [free]
+        for end_ms, amount in ends:
+            if end_ms > now_ms:
+                free += amount
+                if end_ms == self._moments[-1]:
+                    self._free[-1] = free
+                else:
+                    self._moments.append(end_ms)
+                    self._free.append(free)
+
+    def take(self, from_ms: int, until_ms: int, need: int) -> None:
+        begin, end = self._place(from_ms), self._place(until_ms)
+        for place in range(begin, end):
+            self._free[place] -= need
+
+    def free_at(self, at_ms: int) -> int:
+        return self._free[bisect_right(self._moments, at_ms) - 1]
+
+    def earliest_ms(self, need: int, length_ms: int) -> int | None:
+        """The first moment after now from which so much is free for so long; None = never."""
+        moments, free = self._moments, self._free
+        place = 1
+        while place < len(moments):
+            until = moments[place] + length_ms
+            last = place
+            while last < len(moments) and moments[last] < until and free[last] >= need:
+                last += 1
+            if last == len(moments) or moments[last] >= until:
+                return moments[place]
+            place = last + 1
+        return None
+
+    def _place(self, at_ms: int) -> int:
+        """Where a moment stands; it is there from now on."""
+        place = bisect_left(self._moments, at_ms)
+        if place == len(self._moments) or self._moments[place] != at_ms:
+            self._moments.insert(place, at_ms)
+            self._free.insert(place, self._free[place - 1])
+        return place
