@@ -13,6 +13,7 @@ from scheduler.core.classes import RequestClass
 from scheduler.core.columns import rows_of
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.feasibility import Question
+from scheduler.core.groups import wall_of
 from scheduler.core.placement import Candidates, Shape, fit_on
 from scheduler.core.plan import Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins
@@ -227,6 +228,7 @@ def _fits(answers: Answers, row: int, variant: Variant) -> bool:
         snapshot.queues.partition_ids[variant.queue_row],
         barring,
         group.question.who,
+        wall=int(wall_of(world, np.array([variant.time_limit_seconds or bound]))[0]),
         rules=group.question.rules,
     )
     candidates = Candidates(question, workspace, answers.rules_of(question))

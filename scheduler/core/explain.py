@@ -27,6 +27,7 @@ from scheduler.core.world import World
 #: What a closed gate says of one node, where there is no number to give.
 _ONE_NODE: Final = {
     "partition": "is not in its partitions",
+    "wall": "is in partitions that allow less time than it asks for",
     "affinity": "does not meet its affinity",
     "reserved": "is reserved for others",
     "gpu_model": "has no GPU of the kind it asks for",

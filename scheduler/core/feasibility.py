@@ -27,9 +27,10 @@ class Question:
     queue_partition_ids: tuple[int, ...] = ()  # () = every node
     reservation_rows: tuple[int, ...] = ()
     who: int = 0  # what it has to do with other jobs: a profile of `World.company`; 0 = nothing
-    rules: int = (
-        0  # by whose rules nodes are chosen: 0 = the cluster's, else those of a queue (`Answers.rules_of`)
+    wall: int = (
+        0  # the largest bound of a node's partitions, in seconds, that it asks for more than; 0 = none
     )
+    rules: int = 0  # by whose rules nodes are chosen: 0 = the cluster's (`Answers.rules_of`)
 
 
 class NodeFilter(Protocol):
@@ -127,6 +128,14 @@ def _partition(question: Question, world: World) -> Bools | None:
     for partition_ids in (wanted, allowed):
         if partition_ids:
             mask &= world.in_partitions(partition_ids)
+    return mask
+
+
+def _wall(question: Question, world: World) -> Bools | None:
+    if not question.wall:
+        return None
+    bound = world.snapshot.nodes.max_wall_seconds
+    mask: Bools = (bound == 0) | (bound > question.wall)
     return mask
 
 
@@ -232,6 +241,7 @@ BUILT_IN: Final[Mapping[str, FactGate | RoomGate | JobsGate]] = {
         FactGate("cordoned", _cordoned),
         FactGate("draining", _draining),
         FactGate("partition", _partition, permanent=True),
+        FactGate("wall", _wall, permanent=True),
         FactGate("labels", _labels, permanent=True),
         FactGate("taints", _taints, permanent=True),
         FactGate("affinity", _affinity, permanent=True),

@@ -55,6 +55,8 @@ class Groups:
         pending, queues = world.snapshot.pending, world.snapshot.queues
         self._world = world
         self._barred = _barred_by(world)
+        limit = pending.time_limit_seconds
+        self._wall = wall_of(world, np.where(limit > 0, limit, queues.max_wall_seconds[world.pending_queue]))
         self._rules_number: Ints = np.array(
             [(rules_of_queue or {}).get(queue_id, 0) for queue_id in queues.id.tolist()], dtype=np.int64
         )
@@ -64,7 +66,7 @@ class Groups:
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
         question = number_together(len(pending), pending.class_index, partition_number[world.pending_queue],
                                    *self._barred, world.company.pending,
-                                   self._rules_number[world.pending_queue])  # fmt: skip
+                                   self._rules_number[world.pending_queue], self._wall)  # fmt: skip
         pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack)  # fmt: skip
         #: The group of each pending row.
@@ -126,6 +128,7 @@ class Groups:
                 queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
                 reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
                 who=int(self._world.company.pending[row]),
+                wall=int(self._wall[row]),
                 rules=int(self._rules_number[queue_row]),
             )
         request = self._world.snapshot.classes[class_index]
@@ -146,6 +149,17 @@ class Groups:
             facts.project_row[number],
             facts.payer[number],
         )
+
+
+def wall_of(world: World, limit_seconds: Ints) -> Ints:
+    """Of each time limit (0 = for ever) the largest bound of any node that it is above; 0 = above none."""
+    bounds = np.unique(world.snapshot.nodes.max_wall_seconds)
+    bounds = bounds[bounds > 0]
+    if not len(bounds):
+        return np.zeros(len(limit_seconds), dtype=np.int64)
+    asked = np.where(limit_seconds > 0, limit_seconds, np.iinfo(np.int64).max)
+    floors: Ints = np.concatenate([[0], bounds])[np.searchsorted(bounds, asked)].astype(np.int64)
+    return floors
 
 
 def spread_of(world: World, request: RequestClass, tasks: int) -> Spread | None:

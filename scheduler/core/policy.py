@@ -44,6 +44,7 @@ FILTERS: Final = (
     "cordoned",
     "draining",
     "partition",
+    "wall",
     "labels",
     "taints",
     "affinity",

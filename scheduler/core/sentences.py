@@ -18,6 +18,7 @@ GATE_WORDS: Final[Mapping[str, str]] = {
     "cordoned": "are cordoned",
     "draining": "are draining",
     "partition": "are not in its partitions",
+    "wall": "are in partitions that allow less time than it asks for",
     "labels": "lack a label it asks for",
     "taints": "have a taint it does not tolerate",
     "affinity": "do not meet its affinity",

@@ -61,6 +61,7 @@ class NodeColumns(Columns):
     zone: tuple[str, ...] = objects(default="")
     generation: Ints = ints(default=0)
     region: tuple[str, ...] = objects(default="")
+    max_wall_seconds: Ints = ints(default=0)  # the most that one of its partitions allows; 0 = no bound
 
 
 @dataclass(frozen=True, eq=False)

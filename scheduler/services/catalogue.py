@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 # Read with every submission: building these statements anew each time costs more than running them.
 _QUEUES: Final = (
-    "SELECT {columns} FROM scheduler_queue q ORDER BY cluster_id, is_default DESC, priority DESC, name"
+    "SELECT {columns}, (SELECT CASE WHEN bool_and(p.max_wall_seconds IS NOT NULL) THEN max(p.max_wall_seconds) END"
+    " FROM scheduler_queue_partitions part JOIN scheduler_partition p ON p.id = part.partition_id"
+    " WHERE part.queue_id = q.id)"
+    " FROM scheduler_queue q ORDER BY cluster_id, is_default DESC, priority DESC, name"
 )
 #: The bounds on the way from each of the person's projects to the root, and the person's own.
 _BOUNDS: Final = """
@@ -60,6 +63,13 @@ class Bound(NamedTuple):
     gpu_model: str
     job_type: str
     line_id: int
+
+
+def _bounded(queue: Queue | None, most_of_partitions: int | None) -> Queue | None:
+    """The queue with the longest time that a job of it may take: all its partitions may allow less than it."""
+    if queue is not None and most_of_partitions is not None:
+        queue.max_wall_seconds = min(queue.max_wall_seconds or most_of_partitions, most_of_partitions)
+    return queue
 
 
 class Catalogue:
@@ -216,7 +226,11 @@ class Catalogue:
         usable = {None, *(project.pk for project in mine)}
         return (
             mine,
-            [queue for row in queues if (queue := queue_rows.read(row)) and queue.project_id in usable],
+            [
+                queue
+                for row in queues
+                if (queue := _bounded(queue_rows.read(row[:-1]), row[-1])) and queue.project_id in usable
+            ],
             [Bound(*row) for row in bounds if row[2] is not None],
         )
 

@@ -410,7 +410,7 @@ def _time_limit(inputs: Inputs, queue: Queue | None) -> int | None:
     seconds: int | None = inputs.read("time_limit", read_seconds)
     if queue is None:
         return seconds
-    most = queue.max_wall_seconds
+    most = queue.max_wall_seconds  # and no more than the longest of its partitions allows (`Catalogue`)
     if seconds is None:
         seconds = queue.default_wall_seconds
         return seconds if most is None else min(seconds or most, most)

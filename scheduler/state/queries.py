@@ -152,7 +152,11 @@ SELECT node.id, node.name, node.state, node.cordoned, node.draining, node.cpu_mi
     node.memory_mib_capacity, node.storage_mib, node.used_cpu_millis, node.used_memory_mib,
     node.used_storage_mib, node.generation, node.labels::text, node.taints::text,
     ARRAY(SELECT partition_id FROM scheduler_node_partitions WHERE node_id = node.id ORDER BY 1),
-    node.rack, node.zone, node.region, node.extras::text
+    node.rack, node.zone, node.region,
+    (SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
+        FROM scheduler_node_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
+        WHERE part.node_id = node.id),
+    node.extras::text
 FROM scheduler_node node WHERE {which} ORDER BY node.id {lock}
 """
 
@@ -196,7 +200,11 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
     coalesce(queue.max_concurrent_jobs, 0),
     (SELECT count(*) FROM scheduler_job job WHERE job.queue_id = queue.id AND job.state = ANY(%s)),
     ARRAY(SELECT partition_id FROM scheduler_queue_partitions WHERE queue_id = queue.id ORDER BY 1),
-    coalesce(queue.max_wall_seconds, 0), queue.generation,
+    coalesce(least(queue.max_wall_seconds, (
+        SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
+        FROM scheduler_queue_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
+        WHERE part.queue_id = queue.id
+    )), 0), queue.generation,
     (SELECT count(*) FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
         WHERE attempt.stopped_for IS NOT NULL AND job.queue_id = queue.id
         AND attempt.stop_asked_at > statement_timestamp() - interval '1 hour')

@@ -548,13 +548,16 @@ def _task_term(words: Mapping[str, Any] | None) -> TaskTerm | None:
 def node_columns(rows: Rows) -> NodeColumns:
     return NodeColumns.from_rows(
         (
-            (*row[:12], _labels(row[12]), _taints(row[13]), tuple(row[14]), *_places(*row[15:18], row[12]))
+            (
+                *row[:12], _labels(row[12]), _taints(row[13]), tuple(row[14]),
+                *_places(*row[15:18], row[12]), row[18] or 0,
+            )
             for row in rows
         ),
         (
             "id", "name", "state", "cordoned", "draining", "cpu_millis", "memory_mib", "storage_mib",
             "used_cpu_millis", "used_memory_mib", "used_storage_mib", "generation", "labels", "taints",
-            "partition_ids", "rack", "zone", "region",
+            "partition_ids", "rack", "zone", "region", "max_wall_seconds",
         ),
     )  # fmt: skip
 

@@ -61,6 +61,7 @@ class NodeSpec:
     rack: str = ""
     zone: str = ""
     region: str = ""
+    max_minutes: int = 0  # its partitions allow no more
     cordoned: bool = False
     draining: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -356,6 +357,7 @@ def a_world(
             rack=[spec.rack for spec in nodes],
             zone=[spec.zone for spec in nodes],
             region=[spec.region for spec in nodes],
+            max_wall_seconds=[spec.max_minutes * 60 for spec in nodes],
         ),
         devices=DeviceColumns(
             id=[number for _, _, number in devices],

@@ -102,6 +102,7 @@ class State:
             node["state"] == "up"
             and not node["cordoned"]
             and not node["draining"]
+            and not (node["max_wall_seconds"] and (not limit or limit > node["max_wall_seconds"]))
             and all(
                 not wanted or set(wanted) & set(node["partition_ids"])
                 for wanted in (request.partition_ids, queue["partition_ids"])

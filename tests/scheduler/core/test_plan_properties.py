@@ -213,7 +213,7 @@ def _break_memo(patch: pytest.MonkeyPatch) -> None:
     """Groups that forget the shape: the first that fails takes the others down."""
     real = groups.number_together
     patch.setattr(
-        groups, "number_together", lambda count, *keys: real(count, *keys[: 1 if len(keys) == 4 else None])
+        groups, "number_together", lambda count, *keys: real(count, *keys[: 1 if len(keys) == 6 else None])
     )
 
 

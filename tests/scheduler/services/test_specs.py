@@ -16,7 +16,14 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Queue
 from scheduler.services.specs import FIELDS, JobSpec, parse_job
 from tests.scheduler.portal import Portal, a_portal
-from tests.support.factories import JobFactory, NodeFactory, ProjectFactory, QueueFactory, QuotaFactory
+from tests.support.factories import (
+    JobFactory,
+    NodeFactory,
+    PartitionFactory,
+    ProjectFactory,
+    QueueFactory,
+    QuotaFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -64,6 +71,16 @@ def test_the_queue_gives_the_time_limit_that_a_job_does_not_say(portal: Portal) 
     assert read(portal).time_limit_seconds == 600
     assert read(portal, time_limit="1:00:00").time_limit_seconds == 3600
     assert problems(portal, time_limit=3601) == {"time_limit": "exceeds-wall-time"}
+
+
+def test_a_queue_allows_no_more_than_the_longest_of_its_partitions(portal: Portal) -> None:
+    bounds = [PartitionFactory(cluster=portal.cluster, max_wall_seconds=most) for most in (600, 1800)]
+    portal.queue.partitions.set(bounds)
+
+    assert problems(portal, time_limit=1801) == {"time_limit": "exceeds-wall-time"}
+    assert (read(portal, time_limit=1800).time_limit_seconds, read(portal).time_limit_seconds) == (1800, 1800)
+    portal.queue.partitions.add(PartitionFactory(cluster=portal.cluster))
+    assert read(portal, time_limit=1801).time_limit_seconds == 1801
 
 
 def test_null_and_empty_text_mean_that_a_field_was_left_out(portal: Portal) -> None:

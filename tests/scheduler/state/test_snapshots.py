@@ -19,7 +19,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
-from scheduler.models import SchedulerProfile
+from scheduler.models import Partition, SchedulerProfile
 from scheduler.state.snapshots import load_snapshot, reason_marks
 from tests.scheduler.state.small import SmallWorld, a_queue
 from tests.support.factories import (
@@ -360,3 +360,21 @@ def test_a_queue_with_a_profile_of_its_own_is_planned_by_it() -> None:
     policy = load_snapshot(cluster_id=world.cluster.pk).policy
 
     assert policy.queues == ((own.pk, Policy(name="sjf", placement="spread", backfill_max_priority=66)),)
+
+
+def test_a_node_allows_as_long_as_the_longest_of_its_partitions() -> None:
+    world = SmallWorld()
+    short, long, endless = (
+        Partition.objects.create(cluster=world.cluster, name=name, max_wall_seconds=most)
+        for name, most in (("short", 600), ("long", 1800), ("endless", None))
+    )
+    world.node("n1").partitions.set([short])
+    world.node("n2").partitions.set([short, long])
+    world.node("n3").partitions.set([short, endless])
+    world.node("n4")
+    world.queue.partitions.set([short, long])
+
+    snapshot = load_snapshot(cluster_id=world.cluster.pk).snapshot
+
+    assert snapshot.nodes.max_wall_seconds.tolist() == [600, 1800, 0, 0]
+    assert snapshot.queues.max_wall_seconds.tolist() == [1800]
