@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from quotas.core.share_tree import ShareTree
 from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.virtual import VirtualCluster, moments_of
@@ -35,6 +36,19 @@ class ClusterWorkload:
     capacity: int
     #: Who belongs where and with what weight, for policies of fair share; without it the projects stand alone.
     tree: ShareTree | None = None
+
+    users: Mapping[int, str] = field(default_factory=dict)  # names, where they are known
+
+    def head(self, count: int) -> ClusterWorkload:
+        """Only the first so many jobs to come."""
+        pending = self.snapshot.pending
+        rows = np.sort(np.lexsort((pending.id, pending.submitted_ms))[:count])
+        return replace(
+            self,
+            snapshot=replace(self.snapshot, pending=pending.take(rows)),
+            run_ms=self.run_ms[rows],
+            amounts=self.amounts[rows],
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -61,6 +75,7 @@ def simulate(
     policy: Policy,
     *,
     each_event: bool = False,
+    plugins: Plugins = NO_PLUGINS,
     progress: Progress = lambda ended: None,
 ) -> Outcome:
     """Let every job of a workload arrive, start and end under a policy.

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from scheduler.core.backfill import turns_of
 from scheduler.core.columns import Ints
+from scheduler.core.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import BACKFILL_ORDERS, BACKFILLS, PLACEMENTS, POLICIES, Policy
+from scheduler.core.standing import Preemption
 from scheduler.simulator.cluster import ClusterWorkload, simulate
 from scheduler.simulator.made import as_cluster, gpu_mix, rigid_jobs
+from scheduler.simulator.openb import is_pods, read_openb
 from scheduler.simulator.pool import replay
 from scheduler.simulator.report import Loser, Report, summarise, who_lost
 from scheduler.simulator.workload import Workload, WorkloadError, read_swf
@@ -31,12 +35,19 @@ class Result:
     submitted_ms: Ints
     started_ms: Ints
     user_id: Ints
+    run_ms: Ints
+    amounts: Ints
+    capacity: int
+    users: Mapping[int, str] = field(default_factory=dict)
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def open_workload(name: str) -> Workload | ClusterWorkload:
-    """A log by its path, or one of our own: `rigid[:seed[:jobs]]`, `gpu[:seed[:jobs]]`. Raises WorkloadError."""
+def open_workload(name: str, nodes: Path | None = None) -> Workload | ClusterWorkload:
+    """A log or a table of openb pods by its path, or one of our own: `rigid[:seed[:jobs]]`, `gpu[:seed[:jobs]]`.
+
+    `nodes` is the table of nodes of openb pods, where it does not lie beside them. Raises WorkloadError.
+    """
     kind, *numbers = name.split(":")
     if kind in {"rigid", "gpu"} and len(numbers) <= 2 and all(number.isdigit() for number in numbers):
         seed, jobs = [*map(int, numbers), *([1, 500][len(numbers) :])]
@@ -46,22 +57,29 @@ def open_workload(name: str) -> Workload | ClusterWorkload:
         raise WorkloadError(
             f"there is no file {name}; a workload of our own is rigid:SEED:JOBS or gpu:SEED:JOBS"
         )
-    return read_swf(path)
+    return read_openb(path, nodes) if is_pods(path) else read_swf(path)
+
+
+#: Low, normal and high priorities: each may stop those below.
+PREEMPT: Final = Preemption(enabled=True, classes=((0, ()), (34, (0,)), (67, (0, 34))))
 
 
 def policy_of(words: str) -> Policy:
     """`fifo+easy`, `sjf`, `fifo+easy+shortest`, `priority+conservative+spread`: a policy in words."""
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for word in words.split("+"):
-        for field, known in (
+        if word == "preempt":
+            given["preemption"] = PREEMPT
+            continue
+        for part, known in (
             ("name", POLICIES), ("backfill", BACKFILLS), ("placement", PLACEMENTS),
             ("backfill_order", BACKFILL_ORDERS),
         ):  # fmt: skip
             if word in known:
-                given[field] = word
+                given[part] = word
                 break
         else:
-            every = ", ".join((*POLICIES, *BACKFILLS, *PLACEMENTS, *BACKFILL_ORDERS))
+            every = ", ".join((*POLICIES, *BACKFILLS, *PLACEMENTS, *BACKFILL_ORDERS, "preempt"))
             raise ValueError(f"{word!r} is no part of a policy; there are {every}")
     return Policy(**given)
 
@@ -71,15 +89,18 @@ def run(
     name: str,
     policy: Policy,
     *,
+    plugins: Plugins = NO_PLUGINS,
     progress: Progress = lambda name, ended, jobs: None,
 ) -> Result:
     """Play a workload under a policy. A log in order of arrival with backfill goes through one pool, which is fast."""
-    idle = 0.0
+    more: dict[str, Any] = {}
+    names: Mapping[int, str] = {}
     if (
         isinstance(workload, Workload)
         and policy.name == "fifo"
         and not policy.tie_breakers
         and not policy.strict_order
+        and not policy.preemption.enabled
     ):
         jobs = workload.jobs
         schedule = replay(workload, turns_of(policy), progress=lambda ended: progress(name, ended, len(jobs)))
@@ -88,20 +109,29 @@ def run(
     else:
         cluster = as_cluster(workload) if isinstance(workload, Workload) else workload
         pending = cluster.snapshot.pending
-        outcome = simulate(cluster, policy, progress=lambda ended: progress(name, ended, len(pending)))
+        outcome = simulate(
+            cluster, policy, plugins=plugins, progress=lambda ended: progress(name, ended, len(pending))
+        )
         submitted, started, run_ms = pending.submitted_ms, outcome.started_ms, cluster.run_ms
         amounts, capacity, users = cluster.amounts, cluster.capacity, pending.user_id
-        idle = outcome.idle_while_waiting_percent
+        names = cluster.users
+        more = {
+            "idle_while_waiting_percent": outcome.idle_while_waiting_percent,
+            "fragmentation_percent": outcome.fragmentation_percent,
+            "preemptions": outcome.preemptions,
+            "lost_gpu_hours": outcome.lost_ms / 3_600_000,
+        }
     report = summarise(
         name, submitted_ms=submitted, started_ms=started, run_ms=run_ms, amounts=amounts, capacity=capacity,
-        user_id=users, fragmentation_percent=idle,
+        user_id=users, **more,
     )  # fmt: skip
-    return Result(report, submitted, started, users)
+    return Result(report, submitted, started, users, run_ms, amounts, capacity, names)
 
 
 def losers(first: Result, second: Result) -> tuple[Loser, ...]:
-    """Who waits longer under the second."""
-    return who_lost(first.started_ms, second.started_ms, first.submitted_ms, first.user_id)
+    """Who waits longer under the second, by name where it is known."""
+    found = who_lost(first.started_ms, second.started_ms, first.submitted_ms, first.user_id)
+    return tuple(replace(one, name=first.users.get(one.user_id, f"user {one.user_id}")) for one in found)
 
 
 _COLUMNS = (
@@ -112,9 +142,11 @@ _COLUMNS = (
     ("wait_p95_seconds", "P95 s", "{:,.0f}"),
     ("bounded_slowdown_mean", "slowdown", "{:,.2f}"),
     ("utilisation_percent", "used %", "{:.1f}"),
-    ("fragmentation_percent", "idle while wanted %", "{:.1f}"),
+    ("idle_while_waiting_percent", "idle while wanted %", "{:.1f}"),
+    ("fragmentation_percent", "fragments %", "{:.1f}"),
     ("fairness", "fairness", "{:.3f}"),
     ("preemptions", "preempted", "{:,}"),
+    ("lost_gpu_hours", "lost GPU-h", "{:,.1f}"),
 )
 
 
@@ -139,7 +171,7 @@ def as_text(results: Sequence[Result]) -> str:
                 f"\nWho waits longer under {result.report.policy} than under {results[0].report.policy}:"
             )
             lines += [
-                f"  user {one.user_id}: {one.jobs:,} jobs, {one.wait_before_seconds:,.0f} s -> "
+                f"  {one.name}: {one.jobs:,} jobs, {one.wait_before_seconds:,.0f} s -> "
                 f"{one.wait_after_seconds:,.0f} s"
                 for one in lost
             ]
@@ -174,7 +206,7 @@ def as_html(workload: str, results: Sequence[Result]) -> str:
     lost = "".join(
         f"<h2>Who waits longer under {html.escape(result.report.policy)}</h2><ul>"
         + "".join(
-            f"<li>user {one.user_id}: {one.jobs:,} jobs, {one.wait_before_seconds:,.0f} s → "
+            f"<li>{html.escape(one.name)}: {one.jobs:,} jobs, {one.wait_before_seconds:,.0f} s → "
             f"{one.wait_after_seconds:,.0f} s</li>"
             for one in losers(results[0], result)
         )
@@ -187,7 +219,8 @@ def as_html(workload: str, results: Sequence[Result]) -> str:
         "padding:0 1rem}table{border-collapse:collapse}th,td{padding:.3rem .7rem;text-align:right;"
         "border-bottom:1px solid #ccc}th:first-child,td:first-child{text-align:left}</style>"
         f"<h1>{html.escape(workload)}</h1><table><tr>{head}</tr>{body}</table>"
-        f"<h2>Share of jobs that waited at most so long</h2>{_curves(results)}{lost}</html>"
+        f"<h2>Share of jobs that waited at most so long</h2>{_curves(results)}"
+        f"<h2>Share of the machine in use over time</h2>{_use(results)}{lost}</html>"
     )
 
 
@@ -223,6 +256,50 @@ def _curves(results: Sequence[Result]) -> str:
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts.append(
             f'<text x="{width - 100}" y="{height - 20 - 18 * number}" font-size="13" fill="{colour}">'
+            f"{html.escape(result.report.policy)}</text>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _use(results: Sequence[Result]) -> str:
+    """How much of the machine was in use, in 200 equal spans of the time that all of them took."""
+    width, height, spans = 760, 240, 200
+    first = min((int(result.submitted_ms.min(initial=0)) for result in results), default=0)
+    last = max(
+        (
+            int((result.started_ms + result.run_ms)[result.started_ms >= 0].max(initial=first + 1))
+            for result in results
+        ),
+        default=first + 1,
+    )
+    edges = np.linspace(first, last, spans + 1)
+    parts = [f'<svg viewBox="0 0 {width + 60} {height + 40}" role="img" aria-label="use" width="100%">']
+    for share in (0, 50, 100):
+        y = height - share / 100 * (height - 10)
+        parts.append(f'<line x1="40" y1="{y:.0f}" x2="{width + 40}" y2="{y:.0f}" stroke="#ddd"/>')
+        parts.append(f'<text x="34" y="{y + 4:.0f}" font-size="12" text-anchor="end">{share} %</text>')
+    for days in (0, 0.5, 1):
+        label = f"{days * (last - first) / 3_600_000:,.0f} h"
+        parts.append(
+            f'<text x="{40 + days * width:.0f}" y="{height + 16}" font-size="12" text-anchor="middle">{label}</text>'
+        )
+    for number, result in enumerate(results):
+        ran = result.started_ms >= 0
+        started, ended, held = (
+            column[ran].astype(np.float64)
+            for column in (result.started_ms, result.started_ms + result.run_ms, result.amounts)
+        )
+        # What was held in all until each edge: of each job, what of it lies before.
+        until = np.array([(np.clip(edge - started, 0, ended - started) * held).sum() for edge in edges])
+        shares = np.clip(np.diff(until) / np.diff(edges) / max(result.capacity, 1), 0, 1)
+        points = " ".join(
+            f"{40 + (place + 0.5) / spans * width:.1f},{height - share * (height - 10):.1f}"
+            for place, share in enumerate(shares.tolist())
+        )
+        colour = _COLOURS[number % len(_COLOURS)]
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        parts.append(
+            f'<text x="{width - 100}" y="{24 + 18 * number}" font-size="13" fill="{colour}">'
             f"{html.escape(result.report.policy)}</text>"
         )
     return "".join([*parts, "</svg>"])

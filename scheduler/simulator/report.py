@@ -38,8 +38,11 @@ class Report:
     utilisation_percent: float  # of the machine, from the first arrival to the last end
     makespan_seconds: float
     fairness: float  # Jain's index of the users' mean slowdown: 1 = all alike, 1/n = one has it all
-    fragmentation_percent: float  # of the idle GPUs, those that no waiting job could use; 0 without GPUs
+    #: Of all GPUs while jobs that want GPUs waited: those that stood idle, and those of no use to the usual requests.
+    idle_while_waiting_percent: float
+    fragmentation_percent: float
     preemptions: int
+    lost_gpu_hours: float  # that stopped jobs had run for nothing
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,8 +57,10 @@ def summarise(
     amounts: Ints,
     capacity: int,
     user_id: Ints,
+    idle_while_waiting_percent: float = 0.0,
     fragmentation_percent: float = 0.0,
     preemptions: int = 0,
+    lost_gpu_hours: float = 0.0,
 ) -> Report:
     """The figures of a schedule; a start of -1 is a job that never started, and counts only as such."""
     ran = started_ms >= 0
@@ -78,8 +83,10 @@ def summarise(
         utilisation_percent=100 * busy / (span * max(capacity, 1)),
         makespan_seconds=span / 1000,
         fairness=jain(_mean_by(user_id[ran], slowdown)),
+        idle_while_waiting_percent=idle_while_waiting_percent,
         fragmentation_percent=fragmentation_percent,
         preemptions=preemptions,
+        lost_gpu_hours=lost_gpu_hours,
     )
 
 
@@ -97,6 +104,7 @@ class Loser:
     jobs: int
     wait_before_seconds: float
     wait_after_seconds: float
+    name: str = ""  # what the user is called, where that is known
 
     @property
     def lost_seconds(self) -> float:

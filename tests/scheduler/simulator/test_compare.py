@@ -137,6 +137,7 @@ def test_the_command_compares_profiles(tmp_path: Path) -> None:
     assert "http" not in text
 
 
+@pytest.mark.django_db
 def test_the_command_says_what_it_cannot_read(tmp_path: Path) -> None:
     broken = tmp_path / "broken.swf"
     broken.write_text("; MaxProcs: 4\n1 2 three\n")
