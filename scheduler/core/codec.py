@@ -346,9 +346,11 @@ def _start_from(row: list[Any]) -> Start:
 
 
 def _preempt_row(preempt: Preempt) -> list[Any]:
-    """What most are not, an eviction, is left out."""
-    row = list(astuple(preempt))
-    return [*row[:-1], list(preempt.taint)] if preempt.node_id else row[:-2]
+    """What most are not, an eviction, a reclaim or a convergence, is left out."""
+    *row, node_id, taint, kind, line = astuple(preempt)
+    if kind != "preempt":
+        return [*row, node_id, list(taint), kind, line]
+    return [*row, node_id, list(taint)] if node_id else row
 
 
 def _decision_from(row: list[Any]) -> Decision:

@@ -49,7 +49,11 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """One running job that is told to end so that a pending one can start."""
+    """One running job that is told to end so that a pending one can start, or a limit is kept again.
+
+    `kind`: preempt (for a higher priority), reclaim (for the share that the other lent) or converge (a limit
+    was cut below what was in use; then `for_job_id` is 0).
+    """
 
     job_id: int
     attempt_id: int
@@ -62,6 +66,8 @@ class Preempt:
     #: Or for no job (`for_job_id` 0): the node with a taint (key, value) that it does not tolerate.
     node_id: int = 0
     taint: tuple[str, str] = ("", "")
+    kind: str = "preempt"
+    line: str = ""  # reclaim: the victim's line that has borrowed; converge: the line that was cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from scheduler.core.groups import Group
 from scheduler.core.placement import Candidates, fit_on, near_tasks, take_tasks
 from scheduler.core.plan import Decision, Preempt
 from scheduler.core.reasons import ReasonCode
+from scheduler.core.reclaim import Claim, Lenders, latest_first, lines_to_converge
 from scheduler.core.standing import Preemption
 from scheduler.core.world import World
 
@@ -124,8 +125,10 @@ def choose_victims(
     world, workspace = answers.world, answers.workspace
     pending, running = world.snapshot.pending, world.snapshot.running
     left = min(rules.per_cycle, rules.per_hour - int(world.snapshot.queues.preempted_last_hour.sum()))
-    if not rules.enabled or left <= 0 or not len(waiting) or not len(running):
+    if left <= 0 or not len(running):
         return [], []
+    if not (rules.enabled or rules.reclaim) or not len(waiting):
+        return _to_converge(answers, rules, left, leaving), []
     if strict is not None and strict.any():
         first = np.unique(world.pending_queue[waiting], return_index=True)[1]
         heads = np.isin(np.arange(len(waiting)), first)
@@ -138,9 +141,13 @@ def choose_victims(
         for victim in np.flatnonzero((running.stop_by_ms > 0) | going).tolist():
             jobs.release(victim)
         search = _Search(answers, jobs, rules, going)
-        asked = np.unique(pending.priority[waiting]).tolist()
-        able = [number for number in asked if search.may_stop(number).any()]
-        waiting = waiting[np.isin(pending.priority[waiting], able)]
+        preempts.extend(_to_converge(answers, rules, left, leaving, jobs, search))
+        left -= len(preempts)
+        reclaim = _Reclaim(search) if rules.reclaim else None
+        if reclaim is None:
+            asked = np.unique(pending.priority[waiting]).tolist()
+            able = [number for number in asked if search.may_stop(number).any()]
+            waiting = waiting[np.isin(pending.priority[waiting], able)]
         order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
         hopeless = np.full(len(answers.groups), -1, dtype=np.int64)  # highest priority that found nobody
         for begin in range(0, len(order), _CHUNK):
@@ -152,11 +159,16 @@ def choose_victims(
                     continue
                 wanted = Wanted(row, answers.groups[number])
                 victims: list[int] = []
+                lines: list[str] = []
                 chosen = None
                 if answers.never(wanted.group) is None:
                     chosen = _place(answers, wanted)
                     if chosen is None:
-                        victims = search.victims_of(wanted, priority, left)
+                        # The milder first: what is taken back was never the other's own.
+                        victims = reclaim.victims_of(wanted, priority, left) if reclaim else []
+                        lines = [reclaim.line_of(victim) for victim in victims] if reclaim else []
+                        if not victims and rules.enabled:
+                            lines, victims = [], search.victims_of(wanted, priority, left)
                         for victim in victims:
                             jobs.release(victim)
                         chosen = _place(answers, wanted) if victims else None
@@ -168,16 +180,23 @@ def choose_victims(
                 if victims:
                     search.spend(victims)
                     left -= len(victims)
-                    preempts.extend(_orders(world, jobs, row, victims, rules))
+                    preempts.extend(_orders(world, jobs, row, victims, rules, lines))
                     until = world.snapshot.now_ms + rules.grace_seconds * 1000
                     told.append((row, _told([int(running.id[victim]) for victim in victims], until)))
     return preempts, told
 
 
 def _orders(
-    world: World, jobs: _Running, row: int, victims: Sequence[int], rules: Preemption
+    world: World,
+    jobs: _Running,
+    row: int,
+    victims: Sequence[int],
+    rules: Preemption,
+    lines: Sequence[str] = (),
 ) -> Iterator[Preempt]:
+    """`lines` are those that each victim has borrowed on, for what is reclaimed."""
     running, pending = world.snapshot.running, world.snapshot.pending
+    of = dict(zip(victims, lines, strict=True)) if lines else {}
     for victim in sorted(victims):
         yield Preempt(
             job_id=int(running.id[victim]),
@@ -188,7 +207,62 @@ def _orders(
             for_priority=int(pending.priority[row]),
             lost_seconds=int(jobs.lost_seconds[victim]),
             grace_seconds=rules.grace_seconds,
+            kind="reclaim" if victim in of else "preempt",
+            line=of.get(victim, ""),
         )
+
+
+def _to_converge(
+    answers: Answers,
+    rules: Preemption,
+    most: int,
+    leaving: Sequence[Preempt],
+    jobs: _Running | None = None,
+    search: _Search | None = None,
+) -> list[Preempt]:
+    """Jobs to stop so that limits which were cut are kept again, the last to start first.
+
+    With `jobs` they are thought away, as those that have been told already are.
+    """
+    due = lines_to_converge(answers)
+    if not due:
+        return []
+    world, running = answers.world, answers.world.snapshot.running
+    stopped: list[Preempt] = []
+    going = (running.stop_by_ms > 0) | np.isin(running.id, [preempt.job_id for preempt in leaving])
+    with answers.workspace.trial() as trial:
+        if jobs is None:
+            jobs = _Running(answers)
+            for victim in np.flatnonzero(going).tolist():
+                jobs.release(victim)
+        else:
+            trial.keep()
+        limits = answers.workspace.limits
+        for line in due:
+            for victim in latest_first(answers, running.preemptible & ~going).tolist():
+                if limits.used[line] <= limits.bound[line] or len(stopped) >= most:
+                    break
+                told = any(int(running.id[victim]) == one.job_id for one in stopped)
+                if told or not dict(jobs.charges(victim)).get(line):
+                    continue
+                jobs.release(victim)
+                if search is not None:
+                    search.spend([victim])
+                stopped.append(
+                    Preempt(
+                        job_id=int(running.id[victim]),
+                        attempt_id=int(running.attempt_id[victim]),
+                        for_job_id=0,
+                        for_generation=0,
+                        priority=int(running.priority[victim]),
+                        for_priority=0,
+                        lost_seconds=int(jobs.lost_seconds[victim]),
+                        grace_seconds=rules.grace_seconds,
+                        kind="converge",
+                        line=world.snapshot.quotas.owner[line],
+                    )
+                )
+    return stopped
 
 
 class _Search:
@@ -228,6 +302,14 @@ class _Search:
             self._may_stop[priority] = allowed[self.answers.world.snapshot.running.priority]
         return self._may_stop[priority] & self._open
 
+    def allowed(self, wanted: Wanted, priority: int) -> Bools:
+        """Running jobs that this waiting one may have stopped."""
+        return self.may_stop(priority)
+
+    def spares(self, victim: int) -> bool:
+        """Whether a job that may be stopped is left alone all the same, after those already thought away."""
+        return False
+
     def spend(self, victims: Iterable[int]) -> None:
         for victim in victims:
             self._open[victim] = False
@@ -236,7 +318,7 @@ class _Search:
 
     def victims_of(self, wanted: Wanted, priority: int, most: int) -> list[int]:
         """The cheapest set of victims found that lets this job start, at most so many; [] when there is none."""
-        allowed = self.may_stop(priority)
+        allowed = self.allowed(wanted, priority)
         if not allowed.any():
             return []
         tried: set[tuple[int, ...]] = set()
@@ -270,6 +352,8 @@ class _Search:
             budget = list(self._budget) if self._budget is not None else None
             fits = False
             for victim in sequence:
+                if self.spares(victim):
+                    continue
                 if budget is not None:
                     project = int(self.jobs.project_row[victim])
                     if int(self.loss[victim]) > budget[project]:
@@ -366,6 +450,53 @@ class _Search:
     def _ranked(self, victims: Ints) -> list[int]:
         ordered: list[int] = victims[np.argsort(self.rank[victims])].tolist()
         return ordered
+
+
+class _Reclaim(_Search):
+    """Finds jobs that run on borrowed quota, for one that its own share covers: the last to start first."""
+
+    def __init__(self, search: _Search) -> None:
+        # The same jobs are left and the same may be lost, by whatever right they are stopped.
+        self.answers, self.jobs, self.rules = search.answers, search.jobs, search.rules
+        self.cost, self.loss = search.cost, search.loss
+        self._open, self._budget = search._open, search._budget
+        order = latest_first(self.answers, np.ones(len(self._open), dtype=np.bool_))
+        self.rank = np.empty(len(order), dtype=np.int64)
+        self.rank[order] = np.arange(len(order))
+        self._lenders = Lenders(self.answers)
+        self._claims: list[Claim] = []
+
+    def allowed(self, wanted: Wanted, priority: int) -> Bools:
+        self._claims = self._lenders.claims(wanted.group)
+        payers = self.answers.world.paths.running
+        if not self._claims:
+            return np.zeros(len(payers), dtype=np.bool_)
+        borrow = [
+            payer for payer in np.unique(payers).tolist()
+            if self._lenders.borrowing(self._claims, payer) is not None
+        ]  # fmt: skip
+        held = self.jobs.gpu_millis if wanted.group.question.request.per_task.gpus else self.jobs.cpu_millis
+        found: Bools = np.isin(payers, borrow) & self._open & (held > 0)
+        return found
+
+    def spares(self, victim: int) -> bool:
+        payer = self.answers.world.paths.running.item(victim)
+        return self._lenders.borrowing(self._claims, payer) is None
+
+    def line_of(self, victim: int) -> str:
+        """Whose line has borrowed, of a victim that was just found."""
+        payer = self.answers.world.paths.running.item(victim)
+        line = self._lenders.borrowing(self._claims, payer)
+        return "" if line is None else self.answers.world.snapshot.quotas.owner[line]
+
+    def _worth(self, victims: Sequence[int]) -> tuple[int, ...]:
+        """Less is better: few, then the latest started."""
+        running = self.answers.world.snapshot.running
+        return (
+            len(victims),
+            *sorted((-running.started_ms[victims]).tolist()),
+            *sorted((-running.id[victims]).tolist()),
+        )
 
 
 Need = tuple[Ints, int, Ints]  # free on each node, needed by one task, given back by each allocation

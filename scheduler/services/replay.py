@@ -82,7 +82,10 @@ def describe(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     for start in plan.starts:
         yield f"start job {start.job_id} on {', '.join(names[node] for node in start.node_ids)}"
     for preempt in plan.preempts:
-        yield f"stop job {preempt.job_id} for job {preempt.for_job_id}"
+        if preempt.kind == "converge":
+            yield f"stop job {preempt.job_id}: a limit of {preempt.line} was cut"
+            continue
+        yield f"stop job {preempt.job_id} for job {preempt.for_job_id} ({preempt.kind})"
     for decision, jobs in plan.by_decision():
         if len(jobs):
             some = ", ".join(map(str, jobs[:NAMED].tolist()))

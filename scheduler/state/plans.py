@@ -325,7 +325,8 @@ def _stop(
     if not preempts:
         return [], []
     rows, live = statements.lock_for_preemption(
-        [p.job_id for p in preempts] + [p.for_job_id for p in preempts], [p.attempt_id for p in preempts]
+        [p.job_id for p in preempts] + [p.for_job_id for p in preempts if p.for_job_id],
+        [p.attempt_id for p in preempts],
     )
     refused: dict[int, Refusal] = {}
     taints = statements.taints_of({p.node_id for p in preempts if p.node_id})
@@ -348,7 +349,11 @@ def _stop(
         preempt
         for preempt in preempts
         if (preempt.for_job_id and preempt.for_job_id not in refused)
-        or ((preempt.node_id, *preempt.taint) in taints and _is_stoppable(preempt, rows, live))
+        or (
+            not preempt.for_job_id
+            and (preempt.kind == "converge" or (preempt.node_id, *preempt.taint) in taints)
+            and _is_stoppable(preempt, rows, live)
+        )
     ]
     if stopped:
         statements.stop_jobs(stopped, {number: row.epoch for number, row in rows.items()}, at=at)

@@ -369,10 +369,10 @@ def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any
             raise ValueError(f"{name!r} is not a setting of preemption; there are {', '.join(sorted(known))}")
         if type(value) is not int:
             raise ValueError(f"{name} must be a whole number")
-    if not enabled:
-        return Preemption()
+    if not enabled and not words.get("reclaim"):
+        return Preemption(grace_seconds=words.get("grace_seconds", Preemption().grace_seconds))
     matrix = tuple((int(begin), tuple(int(victim) for victim in victims)) for begin, victims in classes)
-    return Preemption(enabled=True, classes=matrix, **words)
+    return Preemption(enabled=enabled, classes=matrix, **words)
 
 
 def _only(clusters: Rows, cluster_id: int) -> ClusterRow:

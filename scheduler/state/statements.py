@@ -262,14 +262,15 @@ def stop_jobs(preempts: Sequence[Preempt], epochs: Mapping[int, int], *, at: dat
             [JobState.PREEMPTING.value, int_array(p.job_id for p in preempts)],
         ),
         (
-            "UPDATE scheduler_attempt a SET stop_reason = CASE WHEN t.job = 0 THEN %s ELSE %s END,"
-            " stop_asked_at = %s, stopped_for = nullif(t.job, 0),"
+            "UPDATE scheduler_attempt a SET stop_reason = t.reason, stop_asked_at = %s,"
+            " stopped_for = nullif(t.job, 0),"
             " stopped_for_epoch = CASE WHEN t.job <> 0 THEN t.epoch END, grace_seconds = t.grace"
-            " FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[]) AS t(id, job, epoch, grace)"
-            " WHERE a.id = t.id",
+            " FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::int[], %s::int[])"
+            " AS t(id, reason, job, epoch, grace) WHERE a.id = t.id",
             [
-                StopReason.EVICTED.value, StopReason.PREEMPTED.value, at,
-                int_array(p.attempt_id for p in preempts), int_array(p.for_job_id for p in preempts),
+                at, int_array(p.attempt_id for p in preempts),
+                [(StopReason.EVICTED if p.node_id else StopReason.PREEMPTED).value for p in preempts],
+                int_array(p.for_job_id for p in preempts),
                 int_array(epochs.get(p.for_job_id, 0) for p in preempts),
                 int_array(p.grace_seconds for p in preempts),
             ],
@@ -317,14 +318,19 @@ def tell_stopped(
         }
         if p.for_job_id:
             waits = rows[p.for_job_id]
-            because = (
-                f"stopped for job {p.for_job_id} of project {waits.project}: its priority is {p.for_priority}, "
-                f"this job's {p.priority}"
-            )
+            because = f"stopped for job {p.for_job_id} of project {waits.project}"
+            if p.kind == "reclaim":
+                because += f", which takes back what {p.line} had borrowed"
+                details |= {"kind": p.kind, "line": p.line}
+            else:
+                because += f": its priority is {p.for_priority}, this job's {p.priority}"
             details |= {
                 "for_job": p.for_job_id, "for_project": waits.project, "for_priority": p.for_priority,
                 "priority": p.priority,
             }  # fmt: skip
+        elif p.kind == "converge":
+            because = f"stopped because a limit of {p.line} was cut below what is in use"
+            details |= {"kind": p.kind, "line": p.line}
         else:
             taint = taints[p.node_id, *p.taint]
             name = "=".join(filter(None, p.taint))

@@ -66,7 +66,7 @@ def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
     if "factors" in words:
         words["factors"] = tuple(sorted(words["factors"].items()))
     if "preemption" in words:
-        words["preemption"] = Preemption(enabled=True, classes=CLASSES, **words["preemption"])
+        words["preemption"] = Preemption(**{"enabled": True, "classes": CLASSES} | words["preemption"])
     plan = plan_cycle(world.snapshot, a_policy(**words))
     starts: dict[str, Any] = {}
     for start in plan.starts:
@@ -104,7 +104,8 @@ def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
     if plan.preempts:
         ends["stops"] = {}
         for preempt in plan.preempts:
-            because = named.get(preempt.for_job_id, f"taint {preempt.taint[0]}")
+            cut = f"the limit of {preempt.line}" if preempt.line else f"taint {preempt.taint[0]}"
+            because = named.get(preempt.for_job_id, cut)
             ends["stops"].setdefault(because, []).append(named[preempt.job_id])
     return ends
 

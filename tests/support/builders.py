@@ -146,12 +146,23 @@ class ProjectSpec:
 
 @dataclass(frozen=True)
 class QuotaSpec:
+    """`above` names the owner of the line above that limits the same thing."""
+
     resource: str
-    hard: int
+    hard: int = -1
     projects: tuple[str, ...] = ("vision",)  # several = a line above them
     owner: str = "project vision"
     used: int = 0
     enforce: bool = True
+    nominal: int = -1
+    borrowing_limit: int = -1
+    lending_limit: int = -1
+    above: str = ""
+    is_pool: bool = False
+    model: str = ""
+    user: int = 0
+    job_type: int = 0
+    converge: int | None = None  # minutes from now
 
 
 def a_node(name: str, **words: Any) -> NodeSpec:
@@ -219,7 +230,7 @@ def a_project(name: str, **words: Any) -> ProjectSpec:
     return ProjectSpec(name, **words)
 
 
-def a_quota(resource: str, hard: int, **words: Any) -> QuotaSpec:
+def a_quota(resource: str, hard: int = -1, **words: Any) -> QuotaSpec:
     return QuotaSpec(resource, hard, **words)
 
 
@@ -491,6 +502,17 @@ def a_world(
             hard=[quota.hard for quota in quotas],
             used=[quota.used for quota in quotas],
             enforce=[quota.enforce for quota in quotas],
+            parent_id=[_above(quota, quotas) for quota in quotas],
+            nominal=[quota.nominal for quota in quotas],
+            borrowing_limit=[quota.borrowing_limit for quota in quotas],
+            lending_limit=[quota.lending_limit for quota in quotas],
+            is_pool=[quota.is_pool for quota in quotas],
+            gpu_model=[quota.model for quota in quotas],
+            user_id=[quota.user for quota in quotas],
+            job_type=[quota.job_type for quota in quotas],
+            converge_ms=[
+                0 if quota.converge is None else now_ms + quota.converge * MINUTE_MS for quota in quotas
+            ],
         ),
         pools=PoolColumns(
             id=range(1, len(licences or {}) + 1),
@@ -500,6 +522,18 @@ def a_world(
         ),
     )
     return World(snapshot, node_ids, job_ids, device_ids)
+
+
+def _above(quota: QuotaSpec, quotas: Sequence[QuotaSpec]) -> int:
+    """The number of the line above; 0 = none."""
+    return next(
+        (
+            number
+            for number, other in enumerate(quotas, 1)
+            if quota.above == other.owner and (quota.resource, quota.model) == (other.resource, other.model)
+        ),
+        0,
+    )
 
 
 def a_snapshot(**words: Any) -> Snapshot:

@@ -20,6 +20,7 @@ from scheduler.core.codec import (
     encode_snapshot,
 )
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.plan import Plan, Preempt
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import Snapshot
 from tests.support.builders import a_job, a_node, a_policy, a_quota, a_reservation, a_world, running
@@ -121,3 +122,14 @@ def test_another_version_is_refused_by_its_number() -> None:
 
     with pytest.raises(CodecError, match="version 9"):
         decode_policy(later)
+
+
+def test_by_which_right_somebody_was_stopped_comes_back_too() -> None:
+    stops = tuple(
+        Preempt(1, 2, 3, 4, 50, 60, 7, 8, kind=kind, line="project vision")
+        for kind in ("preempt", "reclaim", "converge")
+    )
+    stops = (replace(stops[0], line=""), *stops[1:], replace(stops[0], line="", node_id=9, taint=("k", "v")))
+    plan = Plan(preempts=stops)
+
+    assert decode_plan(encode_plan(plan)) == plan

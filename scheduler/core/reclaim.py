@@ -1,0 +1,99 @@
+"""Reclaim: who runs on quota that others lend, for whom it is taken back, and what a cut limit takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler.core.blockers import Answers
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.groups import Group
+
+
+class Claim(NamedTuple):
+    """A line whose own share covers a job, and the line above it, where others may have borrowed."""
+
+    own: int
+    above: int
+
+
+class Lenders:
+    """Finds the borrowers that hold what is a waiting job's by right.
+
+    A job has a claim on each line of its path whose nominal covers it together with what is in use there.
+    Borrowers are jobs of others below the same line above, where every line of theirs on the way that says a
+    nominal is above it: so nobody loses what is its own, and nothing is taken from within one's own lines.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._limits = answers.workspace.limits
+        self._lines = answers.workspace.payer_lines
+
+    def claims(self, group: Group) -> list[Claim]:
+        """The claims of a group's jobs to what keeps them waiting."""
+        workspace, limits = self._answers.workspace, self._limits
+        charges = [
+            *workspace.charges(group.payer, group.class_index, group.shape.tasks),
+            *((one.line, one.amount)
+              for one in workspace.open_lines(group.payer, group.class_index, group.shape.tasks)),
+        ]  # fmt: skip
+        short = workspace.short_quota(tuple(charges))
+        wanted = self._scarce(group) if short is None else {self._resource(short[0])}
+        found = []
+        for line, need in charges:
+            above = limits.parent[line]
+            if above < 0 or limits.nominal[line] < 0 or self._resource(line) not in wanted:
+                continue
+            if short is not None and short[0] not in limits.path(above):
+                continue  # what is full is its own, or none that it shares here
+            if limits.used[line] + need <= limits.nominal[line]:
+                found.append(Claim(line, above))
+        return found
+
+    def borrowing(self, claims: list[Claim], payer: int) -> int | None:
+        """The line on which a payer has borrowed what one of the claims is on; None when it has not."""
+        for claim in claims:
+            if claim.own in self._lines[payer]:
+                continue  # its own people
+            side = list(self._side(claim.above, payer))
+            if side and all(self._limits.borrowed(line) > 0 for line in side if self._says(line)):
+                top = side[-1]
+                if self._says(top):
+                    return top
+        return None
+
+    def _side(self, above: int, payer: int) -> Iterator[int]:
+        """The payer's lines below that line which limit the same, lowest first."""
+        for line in self._lines[payer]:
+            if line != above and above in self._limits.path(line):
+                yield line
+
+    def _says(self, line: int) -> bool:
+        return self._limits.nominal[line] >= 0
+
+    def _resource(self, line: int) -> str:
+        return self._answers.world.snapshot.quotas.resource[line]
+
+    def _scarce(self, group: Group) -> set[str]:
+        """Nothing but room on nodes is short: of GPUs where it asks for some."""
+        per_task = group.question.request.per_task
+        return {"gpu_millis", "gpus"} if per_task.gpus else {"cpu_millis", "memory_mib", "storage_mib"}
+
+
+def lines_to_converge(answers: Answers) -> list[int]:
+    """Lines that were cut below what is in use, and whose time to be kept again has come."""
+    quotas, limits = answers.world.snapshot.quotas, answers.workspace.limits
+    if not quotas.converge_ms.any():
+        return []
+    due = np.flatnonzero((quotas.converge_ms > 0) & (quotas.converge_ms <= answers.world.snapshot.now_ms))
+    return [line for line in due.tolist() if limits.used[line] > limits.bound[line]]
+
+
+def latest_first(answers: Answers, allowed: Bools) -> Ints:
+    """Running rows, the last to start first."""
+    running = answers.world.snapshot.running
+    rows = np.flatnonzero(allowed)
+    return rows[np.lexsort((-running.id[rows], -running.started_ms[rows]))]
