@@ -68,6 +68,7 @@ class Assembly:
         reservations = world.snapshot.reservations
         kept = dict(zip(reservations.id.tolist(), reservations.node_ids, strict=True))
         started = {start.job_id for start in starts}
+        unsuited: list[tuple[int, tuple[int, ...]]] = []
         for row in np.flatnonzero(pending.assembling_until_ms > 0).tolist():
             number, until_ms = pending.id.item(row), pending.assembling_until_ms.item(row)
             if number in started:
@@ -80,16 +81,23 @@ class Assembly:
                 continue
             nodes = kept.get(gathering_id(number), ())
             at_ms = self._when(row, starts, nodes)
-            if at_ms is not None:
+            if at_ms is None:
+                unsuited.append((row, nodes))
+            else:
                 self._keep(row, nodes, at_ms, until_ms)
+        # Some nodes of these no longer suit: others, that nobody keeps, for the time that is left.
+        for _, nodes in unsuited:
+            self._busy[_rows(world, nodes)] = True
+        for row, nodes in unsuited:
+            self._busy[_rows(world, nodes)] = False  # its own
+            number, until_ms = pending.id.item(row), pending.assembling_until_ms.item(row)
+            found = self._where(row, starts)
+            if found is None:
+                self._keep(row, nodes, FOREVER_MS, until_ms)
                 continue
-            found = self._where(row, starts)  # some of its nodes no longer suit: others, for the time left
-            if found is not None:
-                nodes, at_ms = found
-                self.reserves.append(Reserve(number, pending.generation.item(row), nodes, until_ms))
-            self._keep(row, nodes, FOREVER_MS if at_ms is None else at_ms, until_ms)
-            if found is not None:
-                self._close(nodes)
+            self.reserves.append(Reserve(number, pending.generation.item(row), found[0], until_ms))
+            self._keep(row, *found, until_ms)
+            self._close(found[0])
 
     def offer(self, row: int, starts: Sequence[Start]) -> None:
         """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes."""
