@@ -152,6 +152,7 @@ class GrantVerbView(APIView):
         parameters=[OpenApiParameter("verb", str, OpenApiParameter.PATH, enum=VERBS)],
         request=DecisionSerializer,
         responses=GrantSerializer,
+        operation_id="quotas_request_decide",
         summary="Decide a request, or take it back",
     )
     def post(self, request: Request, grant_id: int, verb: str) -> Response:
