@@ -31,6 +31,7 @@ PROJECT = {
     "view_quota": MEMBERS | {"viewer", "operator", "auditor", "admin"},
     "submit": MEMBERS,
     "manage": {"lead", "admin"},
+    "ask_quota": {"lead", "admin"},
     "edit_quota": {"operator", "admin"},
 }
 SITE = {

@@ -12,6 +12,7 @@ import pytest
 from django.db import connections, transaction
 from django.utils import timezone
 
+from accounts import hints as accounts_hints
 from accounts.errors import Conflict, InvalidInput, MusterError, NotAllowed, NotFound, TooMany
 from accounts.models import AuditEvent, User
 from scheduler import outbox
@@ -35,7 +36,8 @@ def portal(db: None) -> Portal:
 def hints(monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any) -> list[Any]:
     """What would be told to whom after commit."""
     told: list[Any] = []
-    monkeypatch.setattr(outbox, "announce_many", lambda topics: told.extend(topics))
+    for module in (outbox, accounts_hints):
+        monkeypatch.setattr(module, "announce_many", lambda topics: told.extend(topics))
     monkeypatch.setattr(
         outbox, "wake_planner", lambda cluster_id, *, trigger: told.append((cluster_id, trigger))
     )
