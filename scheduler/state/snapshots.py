@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,16 +16,13 @@ from django.db import connection, transaction
 from quotas.core.resources import Resources
 from quotas.providers.waiting import away_sentence
 from scheduler.core.classes import (
-    NO_EXECUTE,
     OWN_ARRAY,
     ClassTable,
     JobsLike,
     JobTerm,
-    Labels,
     Preference,
     RequestClass,
     Requirement,
-    Taint,
     TaskTerm,
     Toleration,
     request_class,
@@ -34,17 +30,12 @@ from scheduler.core.classes import (
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.policy import Policy, options_of
 from scheduler.core.snapshot import (
-    AllocationColumns,
     BudgetColumns,
-    DeviceColumns,
     JobGate,
-    NodeColumns,
     PendingColumns,
-    PoolColumns,
     ProjectColumns,
     QueueColumns,
     QuotaColumns,
-    ReservationColumns,
     RunningColumns,
     Snapshot,
     SpentRule,
@@ -53,6 +44,14 @@ from scheduler.core.standing import Preemption
 from scheduler.state import ledger, queries, sharing
 from scheduler.state.ledger import Books
 from scheduler.state.lines import Lines
+from scheduler.state.machines import (
+    allocation_columns,
+    device_columns,
+    labels_of,
+    node_columns,
+    pool_columns,
+    reservation_columns,
+)
 from scheduler.state.sql import Rows, Statement, int_array, run, select_together
 
 #: Tie-breakers as profiles name them, and the columns they are.
@@ -146,12 +145,12 @@ def load_snapshot(
         classes=table.classes,
         pending=pending,
         running=running,
-        allocations=_allocations(held),
+        allocations=allocation_columns(held),
         reservations=reservation_columns([*gatherings, *reservations]),
         queues=queue_columns(queues, cluster),
         projects=charged,
         quotas=quotas,
-        pools=_pools(nodes, held),
+        pools=pool_columns(nodes, held),
         shares=shares,
         budgets=budget_columns(periods, prices, now_ms=cluster.now_ms),
     )
@@ -242,12 +241,12 @@ def load_for_apply(
         classes=table.classes,
         pending=pending,
         running=running,
-        allocations=_allocations(_held_by(held, running)) if choosy else None,
+        allocations=allocation_columns(_held_by(held, running)) if choosy else None,
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
         projects=project_columns(projects, lines, bounded, _pairs(pending, running), away),
         quotas=bounded,
-        pools=_pools(everywhere, held),
+        pools=pool_columns(everywhere, held),
         budgets=budget_columns(periods, prices, now_ms=cluster.now_ms),
     )
     return Locked(snapshot, lines, ledger.books(budgets, prices, periods))
@@ -421,7 +420,7 @@ def _named(
         projects |= set(jobs.project_id[choosy[jobs.class_index]].tolist() if len(choosy) else ())
     numbers = [*pending.id.tolist(), *running.id.tolist()]
     rows = run(queries.NAMES, [numbers, sorted(projects)])
-    names = {number: (name, _labels(labels)) for number, name, labels in rows}
+    names = {number: (name, labels_of(labels)) for number, name, labels in rows}
     nameless = ("", ())
     return tuple(  # type: ignore[return-value]
         replace(
@@ -542,82 +541,6 @@ def _task_term(words: Mapping[str, Any] | None) -> TaskTerm | None:
     )
 
 
-# ------------------------------------------------------------------ machines
-
-
-def node_columns(rows: Rows) -> NodeColumns:
-    return NodeColumns.from_rows(
-        (
-            (
-                *row[:12], _labels(row[12]), _taints(row[13]), tuple(row[14]),
-                *_places(*row[15:18], row[12]), row[18] or 0,
-            )
-            for row in rows
-        ),
-        (
-            "id", "name", "state", "cordoned", "draining", "cpu_millis", "memory_mib", "storage_mib",
-            "used_cpu_millis", "used_memory_mib", "used_storage_mib", "generation", "labels", "taints",
-            "partition_ids", "rack", "zone", "region", "max_wall_seconds",
-        ),
-    )  # fmt: skip
-
-
-def _places(rack: str, zone: str, region: str, labels: str) -> tuple[str, str, str]:
-    """Where a node stands: its own fields, else the labels that say so."""
-    if rack and zone and region:
-        return rack, zone, region
-    said = dict(_labels(labels))
-    return (
-        rack or said.get("rack", ""),
-        zone or said.get("topology.kubernetes.io/zone", "") or said.get("zone", ""),
-        region or said.get("topology.kubernetes.io/region", "") or said.get("region", ""),
-    )
-
-
-def device_columns(rows: Rows) -> DeviceColumns:
-    return DeviceColumns.from_rows(rows)
-
-
-def _allocations(rows: Rows) -> AllocationColumns:
-    """`gpu_millis` of a row counts all its devices together, the column counts each."""
-    return AllocationColumns.from_rows(
-        (*row[:7], tuple(row[7]), row[8] // len(row[7]) if row[7] else 0) for row in rows
-    )
-
-
-def reservation_columns(rows: Rows) -> ReservationColumns:
-    return ReservationColumns.from_rows(
-        (
-            (
-                *row[:4], tuple(row[4]),
-                () if row[5] is None or row[6] is not None else (row[5],),
-                () if row[6] is None else (row[6],),
-            )
-            for row in rows
-        ),
-        ("id", "name", "starts_ms", "ends_ms", "node_ids", "project_ids", "job_ids"),
-    )  # fmt: skip
-
-
-def _pools(nodes: Rows, held: Rows) -> PoolColumns:
-    """Countable things that nodes bring along: what one node offers, a job anywhere may use."""
-    capacity: dict[str, int] = {}
-    used: dict[str, int] = {}
-    for row in nodes:
-        for name, amount in _amounts(row[-1]):
-            capacity[name] = capacity.get(name, 0) + amount
-    for row in held:
-        for name, amount in _amounts(row[-1]):
-            used[name] = used.get(name, 0) + amount
-    names = sorted(capacity.keys() | used.keys())
-    return PoolColumns(
-        id=range(1, len(names) + 1),
-        name=names,
-        capacity=[capacity.get(name, 0) for name in names],
-        used=[used.get(name, 0) for name in names],
-    )
-
-
 # ------------------------------------------------------------------ queues and quotas
 
 
@@ -721,33 +644,3 @@ def project_columns(
         ((id_, name, of(id_), *rest, texts.get(id_, "")) for id_, name, *rest, _ in rows),
         ("id", "name", "quota_line_ids", "share_weight", "lost_gpu_seconds", "away_text"),
     )
-
-
-# ------------------------------------------------------------------ JSON, read once for each distinct text
-
-
-@lru_cache(maxsize=4096)
-def _labels(text: str) -> Labels:
-    return tuple(sorted((str(key), str(value)) for key, value in json.loads(text).items()))
-
-
-@lru_cache(maxsize=1024)
-def _taints(text: str) -> tuple[Taint, ...]:
-    return tuple(
-        sorted(
-            Taint(
-                t["key"],
-                t.get("value") or "",
-                t.get("effect") or "NoSchedule",
-                since_ms=int(datetime.fromisoformat(t["added_at"]).timestamp() * 1000)
-                if t.get("added_at") and t.get("effect") == NO_EXECUTE
-                else 0,
-            )
-            for t in json.loads(text)
-        )
-    )
-
-
-@lru_cache(maxsize=1024)
-def _amounts(text: str) -> tuple[tuple[str, int], ...]:
-    return tuple((name, int(amount)) for name, amount in json.loads(text).items())
