@@ -62,7 +62,7 @@ _numbers = count(1)
 def broken_invariants() -> list[str]:
     """Every way in which the rows contradict each other: none, whatever happened (I1-I3, I5-I7)."""
     found = []
-    held = list(Allocation.objects.filter(released_at__isnull=True).select_related("attempt__job"))
+    held = list(Allocation.objects.filter(released_at__isnull=True).select_related("attempt__job__project"))
     for node in Node.objects.all():
         here = [a for a in held if a.node_id == node.pk]
         for counter, name, capacity in (
@@ -80,10 +80,18 @@ def broken_invariants() -> list[str]:
         total = sum(a.gpu_millis // len(a.device_ids) for a in held if device.pk in a.device_ids)
         if total != device.used_millis or total > 1000:
             found.append(f"{device} counts {device.used_millis} and holds {total}")
-    for quota in Quota.objects.all():
-        mine = [a for a in held if a.attempt.job.project_id == quota.project_id]
+    models = dict(Device.objects.values_list("pk", "model"))
+    for quota in Quota.objects.exclude(resource="pending_jobs"):
+        mine = [a for a in held if _counts_on(quota, a.attempt.job)]
         if quota.resource == "running_jobs":
             total = len({a.attempt.job_id for a in mine})
+        elif quota.gpu_model:
+            total = sum(
+                a.gpu_millis // len(a.device_ids)
+                for a in mine
+                for device in a.device_ids
+                if quota.gpu_model in models[device]
+            )
         else:
             total = sum(getattr(a, quota.resource) for a in mine)
         if total != quota.used:
@@ -112,6 +120,17 @@ def broken_invariants() -> list[str]:
             if job.on_task_failure != TaskFailure.CONTINUE and not job.elastic and holding != set(ranks):
                 found.append(f"job {job.number} holds in part")
     return found
+
+
+def _counts_on(quota: Quota, job: Job) -> bool:
+    if quota.job_type not in ("", job.job_type) or quota.user_id not in (None, job.user_id):
+        return False
+    if quota.organization_id is not None:
+        one = job.project.organization
+        while one is not None and one.pk != quota.organization_id:
+            one = one.parent
+        return one is not None
+    return quota.project_id in (None, job.project_id)
 
 
 def broken_ledger() -> list[str]:
