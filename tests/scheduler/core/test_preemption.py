@@ -16,10 +16,11 @@ from scheduler.core import cycle, preemption, standing
 from scheduler.core.blockers import Answers
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.explain import explain
+from scheduler.core.one_victim import should_preempt
 from scheduler.core.plan import Plan
 from scheduler.core.plugins import resolve
 from scheduler.core.policy import Policy
-from scheduler.core.preemption import Wanted, should_preempt
+from scheduler.core.preemption import Wanted
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
