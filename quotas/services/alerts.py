@@ -252,7 +252,7 @@ def unread_notices(user: User) -> list[Notice]:
 def read_notice(*, notice_id: int, by: User) -> Notice:
     notice = Notice.objects.filter(pk=notice_id, user=by).first()
     if notice is None:
-        raise NotFound("There is no such notice of yours.")
+        raise NotFound("There is no such notice of yours.", way_out="Your home page shows those you have.")
     Notice.objects.filter(pk=notice.pk, read_at__isnull=True).update(read_at=timezone.now())
     notice.refresh_from_db()
     return notice

@@ -70,7 +70,10 @@ def ask_for_quota(
             extra={"request": same.pk},
         )
     if waiting.count() >= MOST_OPEN:
-        raise Conflict(f"{project.name} has {MOST_OPEN} open requests.", way_out="Withdraw one first.")
+        raise Conflict(
+            f"{project.name} has {MOST_OPEN} open requests.",
+            way_out="Withdraw one, or wait until some are decided.",
+        )
     grant = Grant.objects.create(
         project=project,
         resource=resource,

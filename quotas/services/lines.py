@@ -124,7 +124,7 @@ def remove_line(*, line: Quota, by: User, reason: str) -> None:
     with transaction.atomic():
         row = Quota.objects.select_for_update(of=("self",)).filter(pk=line.pk).first()
         if row is None:
-            raise NotFound("This line is not there any more.")
+            raise NotFound("This line is not there any more.", way_out="Look at the list of quotas again.")
         before = {name: getattr(row, name) for name in EDITABLE}
         outbox.wake_planners()
         audit.record(
