@@ -71,9 +71,15 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def flushing_may_empty_what_is_never_truncated() -> Iterator[None]:
-    """Tests with real transactions empty all tables between them; only they may truncate trail and ledger."""
+    """Tests with real transactions empty all tables between them; only they may truncate trail and ledger.
+
+    A server under test may still be writing in its own threads (the door for agents says every few seconds
+    that it is open); where the two wait for each other, PostgreSQL ends one, and emptying begins again.
+    """
     import pgtrigger
+    from django.db import OperationalError
     from django.db.backends.postgresql.operations import DatabaseOperations
+    from psycopg.errors import DeadlockDetected
 
     flush = DatabaseOperations.execute_sql_flush
 
@@ -81,7 +87,14 @@ def flushing_may_empty_what_is_never_truncated() -> Iterator[None]:
         with pgtrigger.ignore(
             "accounts.AuditEvent:audit_never_truncated", "quotas.LedgerEntry:ledger_never_truncated"
         ):
-            flush(self, sql_list)
+            for tries_left in reversed(range(5)):
+                try:
+                    flush(self, sql_list)
+                except OperationalError as error:
+                    if not (tries_left and isinstance(error.__cause__, DeadlockDetected)):
+                        raise
+                else:
+                    return
 
     DatabaseOperations.execute_sql_flush = flush_all  # type: ignore[method-assign]
     yield
