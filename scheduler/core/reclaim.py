@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,10 @@ import numpy as np
 from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.groups import Group
+from scheduler.core.plan import Preempt
+from scheduler.core.seats import RunningJobs, Wanted
+from scheduler.core.standing import Preemption
+from scheduler.core.victims import Search
 
 
 class Claim(NamedTuple):
@@ -97,3 +101,103 @@ def latest_first(answers: Answers, allowed: Bools) -> Ints:
     running = answers.world.snapshot.running
     rows = np.flatnonzero(allowed)
     return rows[np.lexsort((-running.id[rows], -running.started_ms[rows]))]
+
+
+class Reclaim(Search):
+    """Finds jobs that run on borrowed quota, for one that its own share covers: the last to start first."""
+
+    def __init__(self, search: Search) -> None:
+        # The same jobs are left and the same may be lost, by whatever right they are stopped.
+        self.answers, self.jobs, self.rules = search.answers, search.jobs, search.rules
+        self.cost, self.loss = search.cost, search.loss
+        self._open, self._budget = search._open, search._budget
+        order = latest_first(self.answers, np.ones(len(self._open), dtype=np.bool_))
+        self.rank = np.empty(len(order), dtype=np.int64)
+        self.rank[order] = np.arange(len(order))
+        self._lenders = Lenders(self.answers)
+        self._claims: list[Claim] = []
+
+    def allowed(self, wanted: Wanted, priority: int) -> Bools:
+        self._claims = self._lenders.claims(wanted.group)
+        payers = self.answers.world.paths.running
+        if not self._claims:
+            return np.zeros(len(payers), dtype=np.bool_)
+        borrow = [
+            payer for payer in np.unique(payers).tolist()
+            if self._lenders.borrowing(self._claims, payer) is not None
+        ]  # fmt: skip
+        held = self.jobs.gpu_millis if wanted.group.question.request.per_task.gpus else self.jobs.cpu_millis
+        found: Bools = np.isin(payers, borrow) & self._open & (held > 0)
+        return found
+
+    def spares(self, victim: int) -> bool:
+        payer = self.answers.world.paths.running.item(victim)
+        return self._lenders.borrowing(self._claims, payer) is None
+
+    def line_of(self, victim: int) -> str:
+        """Whose line has borrowed, of a victim that was just found."""
+        payer = self.answers.world.paths.running.item(victim)
+        line = self._lenders.borrowing(self._claims, payer)
+        return "" if line is None else self.answers.world.snapshot.quotas.owner[line]
+
+    def _worth(self, victims: Sequence[int]) -> tuple[int, ...]:
+        """Less is better: few, then the latest started."""
+        running = self.answers.world.snapshot.running
+        return (
+            len(victims),
+            *sorted((-running.started_ms[victims]).tolist()),
+            *sorted((-running.id[victims]).tolist()),
+        )
+
+
+def to_converge(
+    answers: Answers,
+    rules: Preemption,
+    most: int,
+    leaving: Sequence[Preempt],
+    jobs: RunningJobs | None = None,
+    search: Search | None = None,
+) -> list[Preempt]:
+    """Jobs to stop so that limits which were cut are kept again, the last to start first.
+
+    With `jobs` they are thought away, as those that have been told already are.
+    """
+    due = lines_to_converge(answers)
+    if not due:
+        return []
+    world, running = answers.world, answers.world.snapshot.running
+    stopped: list[Preempt] = []
+    going = (running.stop_by_ms > 0) | np.isin(running.id, [preempt.job_id for preempt in leaving])
+    with answers.workspace.trial() as trial:
+        if jobs is None:
+            jobs = RunningJobs(answers)
+            for victim in np.flatnonzero(going).tolist():
+                jobs.release(victim)
+        else:
+            trial.keep()
+        limits = answers.workspace.limits
+        for line in due:
+            for victim in latest_first(answers, running.preemptible & ~going).tolist():
+                if limits.used[line] <= limits.bound[line] or len(stopped) >= most:
+                    break
+                told = any(int(running.id[victim]) == one.job_id for one in stopped)
+                if told or not dict(jobs.charges(victim)).get(line):
+                    continue
+                jobs.release(victim)
+                if search is not None:
+                    search.spend([victim])
+                stopped.append(
+                    Preempt(
+                        job_id=int(running.id[victim]),
+                        attempt_id=int(running.attempt_id[victim]),
+                        for_job_id=0,
+                        for_generation=0,
+                        priority=int(running.priority[victim]),
+                        for_priority=0,
+                        lost_seconds=int(jobs.lost_seconds[victim]),
+                        grace_seconds=rules.grace_seconds,
+                        kind="converge",
+                        line=world.snapshot.quotas.owner[line],
+                    )
+                )
+    return stopped

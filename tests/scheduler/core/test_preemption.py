@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from quotas.core.resources import Resources
-from scheduler.core import cycle, preemption, standing
+from scheduler.core import cycle, preemption, seats, standing, victims
 from scheduler.core.blockers import Answers
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.explain import explain
@@ -20,8 +20,8 @@ from scheduler.core.one_victim import should_preempt
 from scheduler.core.plan import Plan
 from scheduler.core.plugins import resolve
 from scheduler.core.policy import Policy
-from scheduler.core.preemption import Wanted
 from scheduler.core.reasons import ReasonCode
+from scheduler.core.seats import Wanted
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.standing import Preemption
@@ -571,19 +571,19 @@ def test_what_is_found_is_close_to_the_cheapest_of_all_sets() -> None:
         snapshot = replace(full, pending=replace(alone, priority=np.array([100]), tasks=np.array([1])))
         policy = a_policy()
         answers = Answers(Rows(snapshot), resolve(policy, {}))
-        if preemption._place(answers, Wanted(0, answers.groups.of(0))) is not None:
+        if seats.place_of(answers, Wanted(0, answers.groups.of(0))) is not None:
             continue
         plan = plan_cycle(snapshot, policy)
         with answers.workspace.trial():
-            jobs = preemption._Running(answers)
-            search = preemption._Search(answers, jobs, policy.preemption)
+            jobs = seats.RunningJobs(answers)
+            search = victims.Search(answers, jobs, policy.preemption)
             allowed = np.flatnonzero(search.may_stop(100)).tolist()
             worths = []
             for size in range(1, len(allowed) + 1):
                 for some in itertools.combinations(allowed, size):
                     for one in some:
                         jobs.release(one)
-                    if preemption._place(answers, Wanted(0, answers.groups.of(0))) is not None:
+                    if seats.place_of(answers, Wanted(0, answers.groups.of(0))) is not None:
                         worths.append(search._worth(list(some)))
                     for one in some:
                         jobs.release(one, back=True)
@@ -604,22 +604,22 @@ def _no_gap(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_sparing(patch: pytest.MonkeyPatch) -> None:
-    real = preemption._Search._fewest
+    real = victims.Search._fewest
 
     def all_of_them(self: Any, wanted: Any, sequence: Any) -> Any:
         return list(sequence) if real(self, wanted, sequence) else []
 
-    patch.setattr(preemption._Search, "_fewest", all_of_them)
+    patch.setattr(victims.Search, "_fewest", all_of_them)
 
 
 def _no_respect(patch: pytest.MonkeyPatch) -> None:
-    real = preemption._Search.__init__
+    real = victims.Search.__init__
 
     def everybody(self: Any, *arguments: Any) -> None:
         real(self, *arguments)
         self._open = self._open | True
 
-    patch.setattr(preemption._Search, "__init__", everybody)
+    patch.setattr(victims.Search, "__init__", everybody)
 
 
 def _place_not_kept(patch: pytest.MonkeyPatch) -> None:
@@ -627,21 +627,22 @@ def _place_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ending_not_counted(patch: pytest.MonkeyPatch) -> None:
-    real = preemption._Running.release
+    real = seats.RunningJobs.release
 
     def only_victims(self: Any, victim: int, *, back: bool = False) -> None:
         if self._answers.world.snapshot.running.stop_by_ms[victim] == 0:
             real(self, victim, back=back)
 
-    patch.setattr(preemption._Running, "release", only_victims)
+    patch.setattr(seats.RunningJobs, "release", only_victims)
 
 
 def _place_not_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(preemption, "_take_place", lambda answers, wanted, chosen: [])
+    patch.setattr(preemption, "take_place", lambda answers, wanted, chosen: [])
 
 
 def _forgets_limits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(preemption, "_limits_left", lambda answers, wanted: True)
+    for module in (seats, victims):
+        patch.setattr(module, "limits_left", lambda answers, wanted: True)
 
 
 MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -1,0 +1,172 @@
+"""Running jobs as they can be thought away, and places as they are taken for those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from quotas.core.resources import Resources
+from scheduler.core.blockers import Answers
+from scheduler.core.columns import Ints, rows_of
+from scheduler.core.groups import Group
+from scheduler.core.placement import near_tasks, take_tasks
+
+#: A pending row, and (node row, tasks on it) for all of its tasks.
+Chosen = list[tuple[int, int]]
+
+
+class Wanted(NamedTuple):
+    """A pending job that may have others stopped."""
+
+    row: int
+    group: Group
+
+
+class _Seat(NamedTuple):
+    """What one task of a running job holds."""
+
+    row: int
+    held: Resources
+    devices: list[int]
+    gpu_millis: int
+
+
+class RunningJobs:
+    """Running jobs as they can be thought away from a workspace, and what each holds."""
+
+    def __init__(self, answers: Answers) -> None:
+        world = answers.world
+        running, allocations = world.snapshot.running, world.snapshot.allocations
+        self._answers = answers
+        #: The running row of each allocation.
+        self.of_allocation: Ints = rows_of(running.id, allocations.job_id, what="running job")
+        self.project_row: Ints = rows_of(world.snapshot.projects.id, running.project_id, what="project")
+        self.queue_row: Ints = rows_of(world.snapshot.queues.id, running.queue_id, what="queue")
+        self._order = np.argsort(self.of_allocation, kind="stable")
+        self._charges: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._known_seats: dict[int, list[_Seat]] = {}
+        self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
+        since = np.maximum(running.started_ms, running.saved_ms)
+        self.lost_seconds: Ints = np.maximum(world.snapshot.now_ms - since, 0) // 1000
+        devices = np.fromiter(map(len, allocations.device_ids), np.int64, count=len(allocations))
+        self.gpu_millis = self._sum(devices * allocations.gpu_millis)
+        self.cpu_millis = self._sum(allocations.cpu_millis)
+
+    def _sum(self, amounts: Ints) -> Ints:
+        total = np.zeros(len(self._first) - 1, dtype=np.int64)
+        np.add.at(total, self.of_allocation, amounts)
+        return total
+
+    def charges(self, victim: int) -> tuple[tuple[int, int], ...]:
+        """(quota row, amount) of every enforced line that it counts on."""
+        known = self._charges.get(victim)
+        if known is None:
+            world, seats = self._answers.world, self._seats(victim)
+            known = self._charges[victim] = self._answers.workspace.charges_given(
+                world.paths.running.item(victim),
+                world.snapshot.running.class_index.item(victim),
+                len(seats),
+                (device for seat in seats for device in seat.devices),
+                seats[0].gpu_millis if seats else 0,
+            )
+        return known
+
+    def _seats(self, victim: int) -> list[_Seat]:
+        """What it holds where; found once, as many trials think it away."""
+        known = self._known_seats.get(victim)
+        if known is None:
+            world = self._answers.world
+            allocations, device_row = world.snapshot.allocations, world.device_row
+            known = self._known_seats[victim] = [
+                _Seat(
+                    world.allocation_node.item(row),
+                    Resources(
+                        cpu_millis=allocations.cpu_millis.item(row),
+                        memory_mib=allocations.memory_mib.item(row),
+                        storage_mib=allocations.storage_mib.item(row),
+                    ),
+                    [device_row[one] for one in allocations.device_ids[row] if one in device_row],
+                    allocations.gpu_millis.item(row),
+                )
+                for row in self._order[self._first[victim] : self._first[victim + 1]].tolist()
+            ]
+        return known
+
+    def release(self, victim: int, *, back: bool = False) -> None:
+        """Give back all that a running job holds, on every node and of every limit; `back` takes it again."""
+        world, workspace = self._answers.world, self._answers.workspace
+        running = world.snapshot.running
+        move = workspace.take if back else workspace.give_back
+        who, seats = int(world.company.running[victim]), self._seats(victim)
+        for seat in seats:
+            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who)
+        class_index = int(running.class_index[victim])
+        workspace.give_back_limits(
+            queue_row=int(self.queue_row[victim]),
+            array_id=int(running.array_id[victim]),
+            charges=self.charges(victim),
+            request=world.snapshot.classes[class_index],
+            tasks=len(seats),
+            sign=-1 if back else 1,
+        )
+
+
+def limits_left(answers: Answers, wanted: Wanted) -> bool:
+    """Whether quota, queue, array and pools have room for the job."""
+    workspace, group, pending = answers.workspace, wanted.group, answers.world.snapshot.pending
+    request, tasks = group.question.request, group.shape.tasks
+    bound, array = int(pending.array_max_running[wanted.row]), int(pending.array_id[wanted.row])
+    charges = workspace.charges(group.payer, group.class_index, tasks)
+    return (
+        not workspace.queue_is_full(group.queue_row)
+        and workspace.short_quota(charges) is None
+        and (not request.per_task.extras or workspace.short_pool(request, tasks) is None)
+        and not (bound and workspace.array_running.get(array, 0) >= bound)
+        and not workspace.budgets.short(wanted.row)
+    )
+
+
+def place_of(answers: Answers, wanted: Wanted) -> Chosen | None:
+    """Where all tasks of a job would go now; unlike `choose_nodes` it forgets what failed before."""
+    if not limits_left(answers, wanted) or not wanted.group.shape.is_possible:
+        return None
+    candidates, shape = answers.candidates(wanted.group), wanted.group.shape
+    if shape.tasks == 1:
+        row = candidates.best()
+        return [(row, 1)] if row >= 0 else None
+    world, wish = answers.world, shape.pack or candidates.rules.packing
+    chosen = near_tasks(candidates.slots(), candidates.scores, shape, world, wish)
+    return sorted(chosen) if chosen is not None else None
+
+
+def take_place(answers: Answers, wanted: Wanted, chosen: Chosen) -> list[tuple[int, list[int], int]]:
+    """Hand the place out in the workspace; answers (node row, device rows, thousandths) of each task."""
+    world = answers.world
+    return [
+        (
+            world.node_row[placement.node_id],
+            [world.device_row[device] for device in placement.device_ids],
+            placement.gpu_millis,
+        )
+        for placement in take_tasks(answers.candidates(wanted.group), chosen)
+    ]
+
+
+def count_placed(answers: Answers, wanted: Wanted, places: Sequence[tuple[int, list[int], int]]) -> None:
+    workspace, group = answers.workspace, wanted.group
+    workspace.budgets.take(wanted.row)
+    workspace.take_limits(
+        queue_row=group.queue_row,
+        array_id=int(answers.world.snapshot.pending.array_id[wanted.row]),
+        charges=workspace.charges_given(
+            group.payer,
+            group.class_index,
+            group.shape.tasks,
+            (device for _, devices, _ in places for device in devices),
+            places[0][2] if places else 0,
+        ),
+        request=group.question.request,
+        tasks=group.shape.tasks,
+    )
