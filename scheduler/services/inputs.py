@@ -18,6 +18,16 @@ from quotas.core.resources import BadAmount
 #: Far above any job's life and far below what a timestamp can hold.
 MAX_SECONDS: Final = 10 * 366 * 86_400
 
+#: What other systems call a field, where looking alike would lead astray.
+_CALLED_ELSEWHERE: Final = {
+    "gpus": "gpu_count", "gpu": "gpu_count", "num_gpus": "gpu_count", "gres": "gpu_count", "gpu_model": "gpu_type",
+    "cpus": "cpu_cores", "cpu": "cpu_cores", "cores": "cpu_cores", "cpus_per_task": "cpu_cores",
+    "mem": "memory", "ram": "memory", "memory_mib": "memory", "disk": "storage_bytes",
+    "cmd": "command", "args": "command", "partition": "queue", "account": "project", "workdir": "working_dir",
+    "cwd": "working_dir", "ntasks": "tasks", "replicas": "tasks", "walltime": "time_limit", "timeout": "time_limit",
+    "wall_seconds": "time_limit", "dependency": "depends_on", "environment": "env",
+}  # fmt: skip
+
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _WORDS = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?")
 
@@ -53,7 +63,8 @@ class Inputs:
             if name not in known:
                 names = sorted(known)
                 shown = str(name)[:60]
-                near = difflib.get_close_matches(shown, names, n=1, cutoff=0.6)
+                usual = _CALLED_ELSEWHERE.get(shown.lower().replace("-", "_"))
+                near = [usual] if usual in known else difflib.get_close_matches(shown, names, n=1, cutoff=0.6)
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}."
                 self.wrong(shown, f"There is no field {shown!r}; {hint}", code="unknown-field")
 

@@ -169,6 +169,8 @@ def test_every_problem_is_named_at_once(portal: Portal) -> None:
 
 def test_an_unknown_field_is_refused_with_the_nearest_known_one(portal: Portal) -> None:
     assert "did you mean 'gpu_count'" in message(portal, gpu_cuont=1)
+    for elsewhere, here in (("gpus", "gpu_count"), ("mem", "memory"), ("cpus-per-task", "cpu_cores")):
+        assert f"did you mean {here!r}" in message(portal, **{elsewhere: 1})
 
 
 def test_emoji_names_and_words_of_all_scripts_are_fine(portal: Portal) -> None:
