@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -9,16 +11,18 @@ from django.contrib import admin
 from django.http import HttpRequest
 from unfold.decorators import display
 
-from accounts.admin.base import FactsAdmin, FactsInline, ReasonedForm, ServiceAdmin
-from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, PriceRow
+from accounts.admin.base import FactsAdmin, FactsInline
+from accounts.admin.previewed import PreviewedAdmin, PreviewedForm, Row, last_change
+from quotas.admin.limits import FIRST_SHOWN
+from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent, PriceRow
+from quotas.services.budget_impact import impact_of_budget, impact_of_price
 from quotas.services.budgets import EDITABLE, change_budget, make_budget, set_price
 
 #: What is typed in hours or in money is stored in thousandths times seconds, or millionths.
 HOURS, MONEY = 3_600_000, 1_000_000
 
 
-class BudgetForm(ReasonedForm):
-    reason_required = True
+class BudgetForm(PreviewedForm):
     amount = forms.DecimalField(
         min_value=0,
         max_digits=16,
@@ -41,6 +45,36 @@ class BudgetForm(ReasonedForm):
             raise forms.ValidationError("Choose an organization or a project, one of the two.")
         return cleaned
 
+    def value_of(self, row: Budget, name: str) -> Any:
+        return (
+            Decimal(row.amount) / unit_of(row.resource) if name == "amount" else super().value_of(row, name)
+        )
+
+    def shown(self, name: str, value: Any) -> str:
+        words = {
+            "amount": lambda: f"{value:,.3f}".rstrip("0").rstrip("."),
+            "on_spent": lambda: str(OnSpent(value).label),
+            "resource": lambda: str(BudgetResource(value).label),
+        }
+        if isinstance(value, datetime):
+            return f"{value:%d %b %Y}"
+        return words[name]() if name in words and value is not None else super().shown(name, value)
+
+    def effect(self) -> tuple[tuple[str, ...], bool]:
+        data, budget = self.cleaned_data, self.present()
+        resource = budget.resource if budget else data["resource"]
+        found = impact_of_budget(
+            budget,
+            subject=None if budget else data["project"] or data["organization"],
+            resource=resource,
+            amount=int(data["amount"] * unit_of(resource)),
+            on_spent=data["on_spent"],
+        )
+        return found.sentences, found.is_spent
+
+    def who(self) -> str:
+        return last_change(self.instance, "budget.change", "budget.make")
+
 
 def unit_of(resource: str) -> int:
     return MONEY if resource == BudgetResource.MONEY else HOURS
@@ -55,7 +89,7 @@ class PeriodInline(FactsInline):
 
 
 @admin.register(Budget)
-class BudgetAdmin(ServiceAdmin):
+class BudgetAdmin(PreviewedAdmin):
     """For operators. What is below what was used stops nobody who runs: nothing new starts."""
 
     edit_verb = "operate"
@@ -70,7 +104,13 @@ class BudgetAdmin(ServiceAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return [
             (None, {"fields": ("name", ("organization", "project"), ("resource", "period"))}),
-            ("Terms", {"fields": ("amount", "on_spent", ("starts_at", "ends_at"), "reason")}),
+            (
+                "Terms",
+                {
+                    "fields": ("amount", "on_spent", ("starts_at", "ends_at"), "reason", "seen", "previewed"),
+                    "description": FIRST_SHOWN,
+                },
+            ),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
@@ -84,7 +124,10 @@ class BudgetAdmin(ServiceAdmin):
             if "amount" in form.changed_data:
                 wanted["amount"] = amount
             if wanted:
-                change_budget(budget=obj, changes=wanted, by=request.user, reason=data["reason"])
+                change_budget(
+                    budget=obj, changes=wanted, by=request.user, reason=data["reason"],
+                    expected_generation=data.get("seen"),
+                )  # fmt: skip
             return
         subject = obj.project or obj.organization
         assert subject is not None
@@ -104,8 +147,9 @@ class BudgetAdmin(ServiceAdmin):
         return f"{budget.amount / unit_of(budget.resource):,.2f}"
 
 
-class PriceForm(ReasonedForm):
-    reason_required = True
+class PriceForm(PreviewedForm):
+    """`seen` is the newest price there was when the page was opened."""
+
     per_hour = forms.DecimalField(
         min_value=0, max_digits=16, decimal_places=6, help_text="Of one core, GiB or GPU."
     )
@@ -114,14 +158,60 @@ class PriceForm(ReasonedForm):
         model = PriceRow
         fields = ("resource", "gpu_model", "valid_from")
 
+    def version(self) -> int:
+        """The newest price of the same thing; of anything, before it is known of what."""
+        same = PriceRow.objects.order_by("-pk")
+        if self.is_bound and hasattr(self, "cleaned_data"):
+            seen = self.cleaned_data.get("seen") or 0
+            newer = same.filter(**{name: self.cleaned_data[name] for name in ("resource", "gpu_model")})
+            return max(newer.values_list("pk", flat=True).first() or 0, seen)
+        return same.values_list("pk", flat=True).first() or 0
+
+    def differences(self) -> list[Row]:
+        data, before = self.cleaned_data, self._before()
+        was = "" if before is None else shown_price(before.micros_per_hour)
+        what = " ".join(part for part in (data["gpu_model"], data["resource"]) if part)
+        return [
+            Row(f"An hour of {what}", was, shown_price(int(data["per_hour"] * MONEY))),
+            Row("From", "" if before is None else f"{before.valid_from:%d %b %Y %H:%M}",
+                f"{data['valid_from']:%d %b %Y %H:%M}"),
+        ]  # fmt: skip
+
+    def effect(self) -> tuple[tuple[str, ...], bool]:
+        data, before = self.cleaned_data, self._before()
+        return impact_of_price(
+            resource=data["resource"],
+            gpu_model=data["gpu_model"],
+            before=None if before is None else before.micros_per_hour,
+            after=int(data["per_hour"] * MONEY),
+        ), False
+
+    def who(self) -> str:
+        newest = PriceRow.objects.filter(pk=self.version()).first()
+        return "" if newest is None else last_change(newest, "price.set")
+
+    def _before(self) -> PriceRow | None:
+        """The price that is in force when this one would begin."""
+        data = self.cleaned_data
+        return (
+            PriceRow.objects.filter(
+                resource=data["resource"], gpu_model=data["gpu_model"], valid_from__lte=data["valid_from"]
+            )
+            .order_by("-valid_from")
+            .first()
+        )
+
 
 @admin.register(PriceRow)
-class PriceAdmin(ServiceAdmin):
+class PriceAdmin(PreviewedAdmin):
     """A new price ends the one before it; what was charged stays as it was."""
 
     edit_verb = "operate"
     form = PriceForm
-    fields = ("resource", "gpu_model", "per_hour", "valid_from", "reason")
+    fieldsets = (
+        (None, {"fields": ("resource", "gpu_model", "per_hour", "valid_from", "reason", "seen", "previewed"),
+                "description": FIRST_SHOWN}),
+    )  # fmt: skip
     list_display = ("resource", "gpu_model", "shown", "valid_from", "valid_until")
     list_filter = ("resource", "gpu_model")
 
@@ -138,7 +228,11 @@ class PriceAdmin(ServiceAdmin):
 
     @display(description="An hour", ordering="micros_per_hour")
     def shown(self, price: PriceRow) -> str:
-        return f"{price.micros_per_hour / MONEY:,.6f}".rstrip("0").rstrip(".")
+        return shown_price(price.micros_per_hour)
+
+
+def shown_price(micros: int) -> str:
+    return f"{micros / MONEY:,.6f}".rstrip("0").rstrip(".")
 
 
 @admin.register(LedgerEntry)

@@ -4,52 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from unfold.decorators import display
 
-from accounts.admin.base import ReasonedForm, ServiceAdmin
+from accounts.admin.previewed import PreviewedAdmin, PreviewedForm, last_change
 from quotas.core.resources import show_cpus, show_mib
-from quotas.models import Quota, QuotaResource
+from quotas.models import Provider, Quota, QuotaResource
 from quotas.selectors import quota_sheet
+from quotas.services.impact import impact_of_line, shown
 from quotas.services.limits import BOUNDS, set_quota
-from quotas.services.lines import EDITABLE, Subject, set_line
+from quotas.services.lines import AMOUNTS, EDITABLE, Subject, set_line
+from quotas.standing import span
 
+FIRST_SHOWN = "Save first shows what the change would mean; save again to keep it."
 SUBJECT = ("organization", "project", "user")
 WHAT = ("resource", "gpu_model", "job_type")
 
 
-class QuotaForm(ReasonedForm):
+class QuotaForm(PreviewedForm):
     """Amounts in the line's own units; `seen` is the generation of the quota as the page showed it."""
-
-    reason_required = True
-    seen = forms.IntegerField(required=False, widget=forms.HiddenInput())
 
     class Meta:
         model = Quota
         fields = (*SUBJECT, *WHAT, *EDITABLE)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.instance.pk is not None and "seen" in self.fields:
-            self.fields["seen"].initial = _generation(self.instance)
+    def version(self) -> int:
+        """Plain lines of a project are edited together, so they share one."""
+        line = self.present()
+        if line is None:
+            return 0
+        if line.project is not None and line.is_plain and line.resource in QuotaResource.counted():
+            return quota_sheet(line.project).generation
+        return int(line.generation)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
-        seen = cleaned.get("seen")
         if self.instance.pk is None:
             _check_subject(self, cleaned)
-        if self.instance.pk is None or seen is None:
-            return cleaned
-        line = Quota.objects.get(pk=self.instance.pk)
-        if _generation(line) != seen:
-            theirs = ", ".join(f"{name} {_shown(line.resource, getattr(line, name))}" for name in BOUNDS)
-            raise forms.ValidationError(
-                f"Somebody changed this project's quota while you were looking at it. The line has {theirs};"
-                " your values are still in the form. Open the page again to change it from there.",
-                code="stale",
-            )
         soft, hard = cleaned.get("soft"), cleaned.get("hard")
         if soft is not None and hard is not None and soft > hard:
             self.add_error("soft", "The soft limit cannot be above the hard one.")
@@ -57,6 +49,31 @@ class QuotaForm(ReasonedForm):
             if cleaned.get(name) is not None and cleaned.get("nominal") is None:
                 self.add_error(name, "It needs a nominal: it says what is above or below it.")
         return cleaned
+
+    def shown(self, name: str, value: Any) -> str:
+        if value is None:
+            return ""
+        if name in AMOUNTS:
+            return shown(self.cleaned_data.get("resource") or self.instance.resource, value)
+        words = {
+            "enforce": lambda: "blocks" if value else "reports only",
+            "converge_after_seconds": lambda: span(value) if value else "at once",
+            "provider": lambda: str(Provider(value).label),
+            "resource": lambda: str(QuotaResource(value).label),
+        }
+        return words[name]() if name in words else str(value)
+
+    def effect(self) -> tuple[tuple[str, ...], bool]:
+        line = self.present() or Quota(
+            **{name: self.cleaned_data.get(name) or None for name in SUBJECT},
+            **{name: self.cleaned_data.get(name) or "" for name in WHAT},
+        )
+        found = impact_of_line(line, {name: self.cleaned_data.get(name) for name in EDITABLE})
+        return found.sentences, found.over_headroom or bool(found.over_by_cut)
+
+    def who(self) -> str:
+        line = self.present()
+        return last_change(line.project or line, "quota.set")
 
 
 def _check_subject(form: QuotaForm, cleaned: dict[str, Any]) -> None:
@@ -67,15 +84,8 @@ def _check_subject(form: QuotaForm, cleaned: dict[str, Any]) -> None:
         form.add_error("gpu_model", "Only a limit of GPUs may be for one model.")
 
 
-def _generation(line: Quota) -> int:
-    """Plain lines of a project are edited together, so they share one."""
-    if line.project is not None and line.is_plain and line.resource in QuotaResource.counted():
-        return quota_sheet(line.project).generation
-    return line.generation
-
-
 @admin.register(Quota)
-class QuotaAdmin(ServiceAdmin):
+class QuotaAdmin(PreviewedAdmin):
     """For operators. A bound below what is in use stops nothing: it keeps new jobs from starting."""
 
     edit_verb = "operate"
@@ -99,9 +109,9 @@ class QuotaAdmin(ServiceAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         rows: tuple[Any, ...] = (
             BOUNDS, ("borrowing_limit", "lending_limit", "converge_after_seconds"), ("enforce", "provider"),
-            "reason",
+            "reason", "seen", "previewed",
         )  # fmt: skip
-        limits = ("Limits", {"fields": (*rows, "seen") if obj else rows})
+        limits = ("Limits", {"fields": rows, "description": FIRST_SHOWN})
         facts = ("Facts", {"fields": (("in_use", "generation", "synced_at"),)})
         return [(None, {"fields": (SUBJECT, WHAT)}), limits, *([facts] if obj else [])]
 

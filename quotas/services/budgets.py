@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import FieldProblem, InvalidInput
+from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import Organization, Project, User
 from accounts.services import audit
 from quotas import outbox
@@ -72,14 +72,24 @@ def make_budget(
     return budget
 
 
-def change_budget(*, budget: Budget, changes: Mapping[str, Any], by: User, reason: str) -> Budget:
+def change_budget(
+    *,
+    budget: Budget,
+    changes: Mapping[str, Any],
+    by: User,
+    reason: str,
+    expected_generation: int | None = None,
+) -> Budget:
     """Change what a budget is called, allows, or does when spent; the present and later periods follow.
 
-    An amount below what is taken stops nobody who runs: nothing new starts until the next period.
+    An amount below what is taken stops nobody who runs: nothing new starts until the next period. With
+    `expected_generation` raises Conflict (412) when somebody has changed it since.
     """
     _require(by, budget.project or budget.organization)
     with transaction.atomic():
         budget = Budget.objects.select_for_update(of=("self",)).get(pk=budget.pk)
+        if expected_generation is not None and expected_generation != budget.generation:
+            raise _stale(budget)
         unknown = set(changes) - set(EDITABLE)
         if unknown:
             message = f"{sorted(unknown)[0]!r} of a budget cannot be changed; {', '.join(EDITABLE)} can."
@@ -230,6 +240,19 @@ def set_price(
                    "valid_from": valid_from.isoformat()},
         )  # fmt: skip
     return price
+
+
+def _stale(budget: Budget) -> Conflict:
+    return Conflict(
+        "Somebody changed this budget while you were looking at it.",
+        code="stale",
+        status=412,
+        way_out="Look at the present values, then make your change again.",
+        extra={
+            "generation": budget.generation,
+            "current": {name: audit.plain(getattr(budget, name)) for name in EDITABLE},
+        },
+    )
 
 
 def _require(by: User, subject: Organization | Project | None) -> None:

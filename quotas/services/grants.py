@@ -22,7 +22,7 @@ from accounts.services import audit
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import AlertKind, Grant, GrantState, Quota, QuotaResource
 from quotas.services.alerts import tell
-from quotas.services.impact import Impact, impact_of, quota_facts, shown
+from quotas.services.impact import Impact, Whose, impact_of, quota_facts, shown
 from quotas.services.lines import Subject, set_line
 
 log = structlog.get_logger(__name__)
@@ -389,7 +389,7 @@ def _evidence(project: Project, line: Quota) -> dict[str, Any]:
     return {
         "bound": line.hard,
         "used": line.used,
-        "demand": asdict(facts.demand(project.pk, line.resource, line.gpu_model)),
+        "demand": asdict(facts.demand(Whose((project.pk,)), line.resource, line.gpu_model)),
         "lately": dict(facts.lately(project.pk)),
     }
 

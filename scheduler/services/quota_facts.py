@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db.models import Avg, Count, F, Q, Sum
+from django.db.models import Avg, Count, F, Q, QuerySet, Sum
 from django.utils import timezone
 
-from quotas.services.impact import Demand
+from quotas.services.impact import Demand, Whose
 from scheduler.core.lifecycle import ACTIVE, NodeState
 from scheduler.core.reasons import ReasonCode
 from scheduler.models import Attempt, Device, Job, Node
@@ -29,20 +29,18 @@ _EACH: Final = {
 class SchedulerFacts:
     """A `quotas.services.impact.QuotaFacts`."""
 
-    def demand(self, project_id: int, resource: str, gpu_model: str) -> Demand:
-        jobs = Job.objects.filter(project=project_id).order_by()
+    def demand(self, whose: Whose, resource: str, gpu_model: str) -> Demand:
+        jobs = Job.objects.filter(_counted(whose)).order_by()
+        pending = Job.objects.pending().filter(_counted(whose)).order_by()
         counts = jobs.aggregate(
             running=Count("pk", filter=Q(state__in=list(ACTIVE))),
-            pending=Count(
-                "pk", filter=Q(pk__in=Job.objects.pending().filter(project=project_id).values("pk"))
-            ),
             waiting=Count("pk", filter=Q(reason_code__in=list(QUOTA_REASONS))),
         )
         return Demand(
             running_jobs=counts["running"],
-            pending_jobs=counts["pending"],
+            pending_jobs=pending.count(),
             waiting_for_quota=counts["waiting"],
-            asked=self._asked(project_id, resource, gpu_model),
+            asked=self._asked(pending, resource, gpu_model),
         )
 
     def capacity(self, resource: str, gpu_model: str) -> int | None:
@@ -72,8 +70,7 @@ class SchedulerFacts:
             "mean_wait_seconds": None if wait is None else round(wait.total_seconds()),
         }
 
-    def _asked(self, project_id: int, resource: str, gpu_model: str) -> int:
-        pending = Job.objects.pending().filter(project=project_id).order_by()
+    def _asked(self, pending: QuerySet[Job], resource: str, gpu_model: str) -> int:
         if resource in ("running_jobs", "pending_jobs"):
             return pending.count()
         if resource == "gpu_millis":
@@ -85,3 +82,14 @@ class SchedulerFacts:
             shares = pending.exclude(gpu_millis=0).aggregate(total=Sum(F("gpu_millis") * F("tasks")))["total"]
             return int(whole + (shares or 0))
         return int(pending.aggregate(total=Sum(_EACH[resource] * F("tasks")))["total"] or 0)
+
+
+def _counted(whose: Whose) -> Q:
+    wanted = Q()
+    if whose.project_ids is not None:
+        wanted &= Q(project__in=whose.project_ids)
+    if whose.user_id is not None:
+        wanted &= Q(user=whose.user_id)
+    if whose.job_type:
+        wanted &= Q(job_type=whose.job_type)
+    return wanted

@@ -10,7 +10,7 @@ from accounts.models import AuditEvent, User
 from quotas.models import Quota
 from quotas.selectors import quota_sheet
 from quotas.services.limits import set_quota
-from tests.support.factories import Cast, OrganizationFactory, QuotaFactory, the_cast
+from tests.support.factories import Cast, JobFactory, NodeFactory, OrganizationFactory, QuotaFactory, the_cast
 
 pytestmark = pytest.mark.django_db
 
@@ -45,6 +45,15 @@ def form(line: Quota, **changes: object) -> dict[str, object]:
     return {name: value for name, value in (values | changes).items() if value not in (None, "")}
 
 
+def save(client: Client, url: str, body: dict[str, object], **words: object):
+    """Save, look at what it would mean, and save again, as a person does; a page with errors comes back at once."""
+    response = client.post(url, body)
+    if response.status_code != 200 or response.context.get("muster_preview") is None:
+        return client.get(url) if words and response.status_code == 302 else response
+    told = response.context["adminform"].form
+    return client.post(url, body | {"previewed": told["previewed"].value()}, **words)
+
+
 def test_amounts_are_shown_as_people_say_them(cast: Cast, line: Quota) -> None:
     page = enter(cast.operator).get(LIST).content.decode()
 
@@ -53,7 +62,7 @@ def test_amounts_are_shown_as_people_say_them(cast: Cast, line: Quota) -> None:
 
 
 def test_an_operator_edits_with_a_reason_that_lands_in_the_trail(cast: Cast, line: Quota) -> None:
-    response = enter(cast.operator).post(change(line), form(line, hard=1024, soft=512))
+    response = save(enter(cast.operator), change(line), form(line, hard=1024, soft=512))
 
     assert response.status_code == 302, response.content
     line.refresh_from_db()
@@ -80,18 +89,77 @@ def test_the_second_of_two_admins_sees_both_values(cast: Cast, line: Quota) -> N
         project=cast.project, changes={"memory_mib": {"hard": 700 * 1024}}, by=cast.admin, reason="first"
     )
 
-    response = enter(cast.operator).post(change(line), second)
+    client = enter(cast.operator)
+    response = client.post(change(line), second)
 
+    assert response.status_code == 409
+    clash = response.context["muster_clash"]
+    assert [(row.label, row.one, row.other) for row in clash.rows] == [("Hard", "300 GiB", "700 GiB")]
+    assert clash.who.startswith(f"{cast.admin} at ")
+    assert "“first”" in clash.who
     page = response.content.decode()
-    assert response.status_code == 200
-    assert "hard 700 GiB" in page
+    assert "Theirs, in force now" in page
     assert f'value="{300 * 1024}"' in page
     line.refresh_from_db()
     assert line.hard == 700 * 1024
 
+    # Who saves again sees what it would change of theirs, and then may.
+    again = second | {"seen": response.context["adminform"].form["seen"].value()}
+    looked = client.post(change(line), again)
+    assert [(row.one, row.other) for row in looked.context["muster_preview"].rows] == [("700 GiB", "300 GiB")]
+    assert save(client, change(line), again).status_code == 302
+    line.refresh_from_db()
+    assert line.hard == 300 * 1024
+
+
+def test_before_anything_is_saved_the_form_says_what_it_would_mean(cast: Cast, line: Quota) -> None:
+    Quota.objects.filter(pk=line.pk).update(used=400 * 1024)
+    QuotaFactory(resource="memory_mib", hard=200 * 1024, nominal=None)
+    NodeFactory(memory_mib_capacity=1000 * 1024)
+    JobFactory(project=cast.project, state="running")
+    JobFactory(project=cast.project, reason_code="WaitingForQuota")
+    JobFactory()
+    client = enter(cast.operator)
+
+    response = client.post(change(line), form(line, hard=100 * 1024))
+
+    assert response.status_code == 200
+    preview = response.context["muster_preview"]
+    assert [(row.label, row.one, row.other) for row in preview.rows] == [("Hard", "500 GiB", "100 GiB")]
+    assert list(preview.sentences) == [
+        f"1 running job and 1 pending job of project {cast.project.slug} are affected; 1 of them wait for a limit.",
+        "300 GiB more would be in use than allowed: nothing is stopped, and nothing new starts until use has gone"
+        " down.",
+        "All projects' limits add up to 300 GiB of 1000 GiB in the cluster (now 700 GiB).",
+    ]
+    assert preview.warns
+    line.refresh_from_db()
+    assert line.hard == 500 * 1024
+    assert not AuditEvent.objects.exists()
+
+
+def test_what_is_saved_is_what_was_shown(cast: Cast, line: Quota) -> None:
+    client = enter(cast.operator)
+    told = client.post(change(line), form(line, hard=1024)).context["adminform"].form["previewed"].value()
+
+    response = client.post(change(line), form(line, hard=2048, previewed=told))
+
+    assert [row.other for row in response.context["muster_preview"].rows] == ["2 GiB"]
+    line.refresh_from_db()
+    assert line.hard == 500 * 1024
+
+
+def test_a_raise_beyond_the_headroom_is_a_warning(cast: Cast, line: Quota) -> None:
+    NodeFactory(memory_mib_capacity=1000 * 1024)
+
+    response = enter(cast.operator).post(change(line), form(line, hard=950 * 1024))
+
+    assert response.context["muster_preview"].warns
+    assert "leaves 15 % headroom" in response.content.decode()
+
 
 def test_a_bound_is_taken_away_by_emptying_it(cast: Cast, line: Quota) -> None:
-    enter(cast.operator).post(change(line), form(line, hard=""))
+    save(enter(cast.operator), change(line), form(line, hard=""))
 
     line.refresh_from_db()
     assert line.hard is None
@@ -111,7 +179,7 @@ def test_a_provider_that_is_not_there_is_refused(
     cast: Cast, line: Quota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    response = enter(cast.operator).post(change(line), form(line, provider="slurm"), follow=True)
+    response = save(enter(cast.operator), change(line), form(line, provider="slurm"), follow=True)
 
     assert "no way to Slurm" in response.content.decode()
     line.refresh_from_db()
@@ -127,9 +195,9 @@ def test_a_new_line_goes_through_the_service_too(cast: Cast) -> None:
         "provider": "local",
     }
 
-    enter(cast.operator).post(ADD, body)
+    save(enter(cast.operator), ADD, body)
     assert not Quota.objects.exists()
-    response = enter(cast.operator).post(ADD, body | {"reason": "first GPUs"})
+    response = save(enter(cast.operator), ADD, body | {"reason": "first GPUs"})
 
     assert response.status_code == 302, response.content
     assert Quota.objects.get(resource="gpu_millis").hard == 8000
@@ -167,14 +235,14 @@ def test_a_line_of_an_organization_and_a_gpu_model_is_made_and_changed_here(cast
     wanted = {"organization": lab.pk, "resource": "gpu_millis", "gpu_model": "H100", "nominal": 8000,
               "borrowing_limit": 2000, "enforce": "on", "provider": "local", "reason": "agreed"}  # fmt: skip
 
-    client.post(ADD, wanted)
+    save(client, ADD, wanted)
 
     line = Quota.objects.get()
     assert (line.owner, line.gpu_model, line.nominal) == ("organization lab", "H100", 8000)
     cut = {"nominal": 4000, "borrowing_limit": 2000, "enforce": "on", "provider": "local", "reason": "cut",
            "seen": line.generation}  # fmt: skip
-    client.post(change(line), cut)
+    save(client, change(line), cut)
     line.refresh_from_db()
     assert (line.nominal, line.generation) == (4000, 2)
-    assert "Somebody changed this" in client.post(change(line), cut | {"nominal": 1}).content.decode()
+    assert "Somebody else changed this" in client.post(change(line), cut | {"nominal": 1}).content.decode()
     assert "Choose an organization" in client.post(ADD, wanted | {"organization": ""}).content.decode()

@@ -79,7 +79,8 @@ def killed_at(statement: int) -> Iterator[None]:
         with connection.execute_wrapper(execute):
             yield
     except Killed:
-        pass
+        # A statement outside any block was a transaction of its own: nothing but it is undone.
+        transaction.set_rollback(False)
 
 
 class Site:
