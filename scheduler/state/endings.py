@@ -134,6 +134,10 @@ def backoff_seconds(earlier: int) -> int:
     return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2 ** min(earlier, 20))
 
 
+#: What shells mean by a code (bash manual, "Exit Status").
+_MEANINGS: Final = {126: ": a command is there but may not be run", 127: ": a command was not found"}
+
+
 def describe(task: TaskEnd, tasks: Sequence[TaskEnd]) -> str:
     """`Ended with exit code 3.`, naming the task when there are several."""
     who = f"Task {task.rank} on {task.node} ended" if len(tasks) > 1 else "Ended"
@@ -141,7 +145,7 @@ def describe(task: TaskEnd, tasks: Sequence[TaskEnd]) -> str:
         return f"{who}: {task.text}" if len(tasks) > 1 else task.text
     if task.exit_signal is not None:
         return f"{who} by {signal_name(task.exit_signal)}."
-    return f"{who} with exit code {task.exit_code}."
+    return f"{who} with exit code {task.exit_code}{_MEANINGS.get(task.exit_code or 0, '')}."
 
 
 def signal_name(number: int) -> str:

@@ -114,9 +114,11 @@ def sentence(job: Job) -> str:
     if job.state in PENDING:
         return job.reason_text or reason_sentence(ReasonCode.NOT_EVALUATED_YET, ())
     if job.is_terminal:
-        words = list(dict.fromkeys(word for word in (job.end_text, exit_words(job)) if word))
-        text = ", ".join(words)
-        return text[:1].upper() + text[1:] + "." if text else ""
+        told, words = job.end_text, exit_words(job)
+        bare = words.removeprefix("ended by ").removeprefix("ended with ")
+        if not words or bare in told:
+            return told
+        return f"{told} It {words}." if told else f"{words[:1].upper()}{words[1:]}."
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
 
 

@@ -141,7 +141,7 @@ def exit_words(job: Job) -> str:
     """How it ended, in words."""
     if job.exit_signal:
         return f"ended by signal {job.exit_signal}"
-    return "" if job.exit_code is None else f"exit code {job.exit_code}"
+    return "" if job.exit_code is None else f"ended with exit code {job.exit_code}"
 
 
 def my_quota_lines(user: User) -> list[Quota]:

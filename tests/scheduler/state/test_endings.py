@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.core.lifecycle import AttemptState, JobState
@@ -74,6 +76,12 @@ def test_the_words_name_what_happened() -> None:
         judge(RUNNING, "", [GOOD], lost_text="Node n1 stopped answering.").text
         == "Node n1 stopped answering."
     )
+
+
+def test_codes_of_the_shell_are_told_in_words() -> None:
+    lacking = replace(BAD, exit_code=127)
+
+    assert judge(RUNNING, "", [lacking]).text == "Ended with exit code 127: a command was not found."
 
 
 def test_waits_double_up_to_a_bound() -> None:
