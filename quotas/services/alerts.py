@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from smtplib import SMTPRecipientsRefused
 from typing import Final
 
 import structlog
@@ -261,7 +262,9 @@ def read_notice(*, notice_id: int, by: User) -> Notice:
 def mail_notices(*, now: datetime | None = None) -> int:
     """Mail what was not mailed yet, one message a person and turn; nothing where no sender is configured.
 
-    A message that cannot be sent is tried again with the next run.
+    1. A notice is marked as mailed and let go: what comes while the message is on its way goes into the next.
+    2. A message that cannot be sent is marked so again, and tried with the next run; where nobody answers at
+       all, the others wait with it. (The home page shows a notice whatever becomes of its message.)
     """
     if not settings.MUSTER_ALERT_MAIL_FROM:
         return 0
@@ -269,27 +272,34 @@ def mail_notices(*, now: datetime | None = None) -> int:
     sent = 0
     due = Notice.objects.filter(mailed_at__isnull=True, period_starts_at__lte=now, user__is_active=True)
     for pk in due.exclude(user__email="").values_list("pk", flat=True)[:500]:
-        with transaction.atomic():
-            notice = (
-                Notice.objects.select_for_update(of=("self",), skip_locked=True)
-                .select_related("user")
-                .filter(pk=pk, mailed_at__isnull=True)
-                .first()
-            )
-            lines = [] if notice is None else [alert.text for alert in notice.alerts.order_by("id")]
-            if notice is None or not lines:
-                continue
-            count = len(lines)
-            subject = (
-                f"Muster: {lines[0][:120]}"
-                if count == 1
-                else f"Muster: {count} notices about quotas and budgets"
-            )
-            try:
-                send_mail(subject, "\n\n".join(lines), settings.MUSTER_ALERT_MAIL_FROM, [notice.user.email])
-            except OSError as error:  # SMTP errors and broken connections alike
-                log.warning("notice_not_mailed", notice=notice.pk, error=str(error))
-                continue
-            Notice.objects.filter(pk=notice.pk).update(mailed_at=now)
-            sent += 1
+        taken = _take_to_mail(pk, now)
+        if taken is None:
+            continue
+        address, lines = taken
+        subject = lines[0][:120] if len(lines) == 1 else f"{len(lines)} notices about quotas and budgets"
+        try:
+            send_mail(f"Muster: {subject}", "\n\n".join(lines), settings.MUSTER_ALERT_MAIL_FROM, [address])
+        except OSError as error:  # SMTP errors and broken connections alike
+            log.warning("notice_not_mailed", notice=pk, error=str(error))
+            Notice.objects.filter(pk=pk).update(mailed_at=None)
+            if not isinstance(error, SMTPRecipientsRefused):
+                break
+            continue
+        sent += 1
     return sent
+
+
+def _take_to_mail(pk: int, now: datetime) -> tuple[str, list[str]] | None:
+    """The address and the lines of a notice that is ours to mail from now on."""
+    with transaction.atomic():
+        notice = (
+            Notice.objects.select_for_update(of=("self",), skip_locked=True)
+            .select_related("user")
+            .filter(pk=pk, mailed_at__isnull=True)
+            .first()
+        )
+        lines = [] if notice is None else [alert.text for alert in notice.alerts.order_by("id")]
+        if notice is None or not lines:
+            return None
+        Notice.objects.filter(pk=pk).update(mailed_at=now)
+        return notice.user.email, lines

@@ -10,6 +10,7 @@ from django.test import Client, override_settings
 
 from quotas.core.forecast import forecast
 from quotas.models import Alert, AlertKind, Budget, Notice, Quota
+from quotas.services import alerts
 from quotas.services.alerts import look_for_alerts, mail_notices, read_notice, unread_notices
 from quotas.services.budgets import open_periods
 from tests.support.factories import Cast, QuotaFactory, bearer, the_cast
@@ -108,6 +109,28 @@ def test_a_mail_a_turn_and_what_comes_later_waits_for_the_next(cast: Cast) -> No
     assert [message.to for message in mail.outbox] == [[cast.lead.email]] * 2
     assert "limit of GPUs" in mail.outbox[0].subject
     assert "CPU cores" in mail.outbox[1].body
+
+
+@override_settings(MUSTER_ALERT_MAIL_FROM="muster@example.org")
+def test_a_mail_that_cannot_be_sent_is_sent_later_and_what_came_meanwhile_is_in_the_next(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    QuotaFactory(project=cast.project, resource="gpu_millis", hard=1000, used=1000)
+    look_for_alerts(now=NOON)
+
+    def nobody_answers(*_: object) -> None:
+        QuotaFactory(project=cast.project, resource="cpu_millis", hard=1000, used=1000)
+        look_for_alerts(now=NOON)
+        raise TimeoutError("timed out")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(alerts, "send_mail", nobody_answers)
+        assert mail_notices(now=NOON) == 0
+    assert mail.outbox == []
+
+    assert mail_notices(now=NOON + timedelta(minutes=5)) == 1
+    assert mail_notices(now=NOON + timedelta(hours=7)) == 1
+    assert ["GPUs" in message.body for message in mail.outbox] == [True, False]
 
 
 def test_a_notice_is_put_away_by_its_own_person_only(client: Client, cast: Cast) -> None:
