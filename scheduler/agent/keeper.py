@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.agent import processes
+from scheduler.agent import limits, processes
 from scheduler.agent.journal import Journal
 from scheduler.agent.protocol import TaskOrder, TaskRecord
 from scheduler.agent.wire import Wire
@@ -30,6 +30,8 @@ ORPHAN_SECONDS: Final = 15.0
 SHORT_GRACE_SECONDS: Final = 5
 #: How often processes are looked at that are not our children (we were restarted ourselves).
 ADOPTED_POLL_SECONDS: Final = 0.25
+#: How often the memory of tasks with a limit is looked at.
+MEMORY_POLL_SECONDS: Final = 1.0
 #: Names the task in the environment of all its processes, also of those that left its process group.
 KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
 
@@ -45,6 +47,8 @@ class _Task:
         self.record = record
         self.limit_seconds = limit_seconds
         self.grace_seconds = grace_seconds
+        self.memory_limit_mib: int | None = None
+        self.cpus: tuple[int, ...] = ()  # that it is bound to; () = to none
         self.kill_at: float | None = None
         self.adopted = False
 
@@ -59,7 +63,10 @@ class _Task:
         return self.record["started_boot_ms"] + self.limit_seconds * 1000
 
     def journal_entry(self) -> dict[str, Any]:
-        return {**self.record, "limit_seconds": self.limit_seconds, "grace_seconds": self.grace_seconds}
+        own = {"limit_seconds": self.limit_seconds, "grace_seconds": self.grace_seconds}
+        if self.memory_limit_mib is not None:
+            own["memory_limit_mib"] = self.memory_limit_mib
+        return {**self.record, **own}
 
 
 class Keeper:
@@ -77,6 +84,7 @@ class Keeper:
         self.fence_at: float | None = None
         self.watch = watch
         self.sweep_at: float | None = None
+        self.memory_at: float | None = None
         self.ending = False
         self._state_fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -144,6 +152,8 @@ class Keeper:
             due.append(self.fence_at - now)
         if self.sweep_at is not None:
             due.append(self.sweep_at - now)
+        if self.memory_at is not None:
+            due.append(self.memory_at - now)
         for task in self.by_pid.values():
             if task.kill_at is not None:
                 due.append(task.kill_at - now)
@@ -227,6 +237,7 @@ class Keeper:
                 task = self.tasks[order["key"]] = _Task(
                     self._blank(order), order["limit_seconds"], order["grace_seconds"]
                 )
+                task.memory_limit_mib = order.get("memory_limit_mib")
                 fresh.append((task, order))
         self.journal.append(*(task.journal_entry() for task, _ in fresh))
         for task, order in fresh:
@@ -245,7 +256,7 @@ class Keeper:
     def _spawn(self, task: _Task, order: TaskOrder) -> None:
         record = task.record
         try:
-            pid = self._launch(order)
+            pid = self._launch(task, order)
         except (OSError, ValueError) as error:
             record |= {"state": "ended", "ended_boot_ms": processes.boot_ms(), "exit_code": 126}
             record["text"] = _why_not_started(order, error)
@@ -253,8 +264,9 @@ class Keeper:
         record["started_boot_ms"] = processes.boot_ms()
         record |= {"state": "running", "pid": pid, "start_ticks": processes.start_ticks(pid)}
         self.by_pid[pid] = task
+        self._watch_memory()
 
-    def _launch(self, order: TaskOrder) -> int:
+    def _launch(self, task: _Task, order: TaskOrder) -> int:
         folder = order["folder"]
         os.mkdir(folder, 0o700)
         os.mkdir(folder + "/work", 0o700)
@@ -266,19 +278,23 @@ class Keeper:
                 os.fchmod(file.fileno(), 0o700)
         os.chdir(order["cwd"])
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return os.posix_spawn(
-            order["argv"][0],
-            order["argv"],
-            {**order["env"], KEY_VARIABLE: order["key"]},
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, folder + "/stdout", append, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, folder + "/stderr", append, 0o600),
-            ],
-            setsid=True,
-            setsigmask=[],
-            setsigdef=_DEFAULT_SIGNALS,
-        )
+        if "cpu_limit_millis" in order:
+            bound = [other.cpus for other in self.by_pid.values()]
+            task.cpus = limits.choose_cpus(order["cpu_limit_millis"], (), bound)
+        with limits.on_cpus(task.cpus):
+            return os.posix_spawn(
+                order["argv"][0],
+                order["argv"],
+                {**order["env"], KEY_VARIABLE: order["key"]},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, folder + "/stdout", append, 0o600),
+                    (os.POSIX_SPAWN_OPEN, 2, folder + "/stderr", append, 0o600),
+                ],
+                setsid=True,
+                setsigmask=[],
+                setsigdef=_DEFAULT_SIGNALS,
+            )
 
     # ------------------------------------------------------------ stop
 
@@ -310,10 +326,31 @@ class Keeper:
             self.fence_at = None
         if self.sweep_at is not None and now >= self.sweep_at:
             self._sweep()
+        if self.memory_at is not None and now >= self.memory_at:
+            self._keep_memory()
         alone = self.agent is None and now - self.agent_seen_at > ORPHAN_SECONDS
         if alone and self.watch[0] and not processes.is_running(*self.watch):
             self.ending = True
             self._stop_all("shutdown")
+
+    def _watch_memory(self) -> None:
+        watched = any(task.memory_limit_mib is not None for task in self.by_pid.values())
+        self.memory_at = time.monotonic() + MEMORY_POLL_SECONDS if watched else None
+
+    def _keep_memory(self) -> None:
+        """End tasks that hold more than their limit, at once: what they ask for is not there for them."""
+        over = {
+            pid: task.memory_limit_mib
+            for pid, task in self.by_pid.items()
+            if task.memory_limit_mib is not None
+        }
+        for pid, held in limits.held_mib(over, over).items():
+            if held > over[pid]:
+                text = f"It held {held} MiB of memory; its limit is {over[pid]} MiB."
+                self.by_pid[pid].record["text"] = text
+                self.journal.append(self.by_pid[pid].journal_entry())
+                processes.signal_group(pid, signal.SIGKILL)
+        self._watch_memory()
 
     def _stop_all(self, reason: str) -> None:
         for task in list(self.by_pid.values()):
@@ -405,8 +442,10 @@ class Keeper:
                 self.tasks.pop(entry["forget"], None)
                 continue
             limit, grace = entry.pop("limit_seconds"), entry.pop("grace_seconds")
+            memory_limit_mib = entry.pop("memory_limit_mib", None)
             record: TaskRecord = entry  # type: ignore[assignment]  # written by journal_entry
-            self.tasks[record["key"]] = _Task(record, limit, grace)
+            task = self.tasks[record["key"]] = _Task(record, limit, grace)
+            task.memory_limit_mib = memory_limit_mib
         for task in self.tasks.values():
             record = task.record
             if record["state"] == "ended":
@@ -421,6 +460,7 @@ class Keeper:
             why = "the process that watched it was killed" if same_boot else "the machine was restarted"
             record |= {"lost": True, "text": f"Its end was not seen: {why}."}
             self._ended(task)
+        self._watch_memory()
         self.journal.compact(lambda: [task.journal_entry() for task in self.tasks.values()], now=True)
 
 

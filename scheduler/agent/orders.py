@@ -26,7 +26,7 @@ def task_order(assignment: Assignment, state: Path, *, node_name: str) -> TaskOr
         argv = [folder + "/script"]
     else:
         argv = ["/bin/sh", folder + "/script"]
-    return TaskOrder(
+    order = TaskOrder(
         key=key,
         folder=folder,
         cwd=assignment["working_dir"] or folder + "/work",
@@ -37,6 +37,11 @@ def task_order(assignment: Assignment, state: Path, *, node_name: str) -> TaskOr
         grace_seconds=assignment["grace_seconds"],
         meta={"task": assignment["task"], "epoch": assignment["epoch"], "job": assignment["job"]},
     )
+    if "memory_limit_mib" in assignment:
+        order["memory_limit_mib"] = assignment["memory_limit_mib"]
+    if "cpu_limit_millis" in assignment:
+        order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
+    return order
 
 
 def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[str, str]:
@@ -63,6 +68,8 @@ def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[
         "MUSTER_NODE_LIST": ",".join(a["node_names"]),
         "MUSTER_CPUS": str(cpus),
         "MUSTER_MEMORY_MIB": str(a["memory_mib"]),
+        "MUSTER_CPU_LIMIT": str(a["cpu_limit_millis"] / 1000) if "cpu_limit_millis" in a else "",
+        "MUSTER_MEMORY_LIMIT_MIB": str(a.get("memory_limit_mib", "")),
         "MUSTER_PROJECT": a["project"],
         "MUSTER_QUEUE": a["queue"],
         "MUSTER_USER": a["user"],

@@ -51,6 +51,12 @@ def parent_of(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
+def session_of(pid: int) -> int:
+    """The pid of the leader of its session; 0 when there is no such process (any more)."""
+    fields = _stat(pid)
+    return int(fields[3]) if fields and fields[0] not in "ZX" else 0
+
+
 def children_of(pid: int) -> list[int]:
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:

@@ -37,6 +37,9 @@ class Assignment(TypedDict):
     memory_mib: int
     limit_seconds: int | None
     grace_seconds: int
+    #: What it may use at most, where its job says so.
+    cpu_limit_millis: NotRequired[int]
+    memory_limit_mib: NotRequired[int]
     #: A job whose size is chosen when it starts: the least and the most tasks it may have.
     least_tasks: NotRequired[int]
     most_tasks: NotRequired[int]
@@ -141,6 +144,10 @@ class TaskOrder(TypedDict):
     limit_seconds: int | None
     grace_seconds: int
     meta: dict[str, Any]
+    #: Ended when its processes together hold more; left out = no limit.
+    memory_limit_mib: NotRequired[int]
+    #: Runs on no more CPUs than these; left out = on all.
+    cpu_limit_millis: NotRequired[int]
 
 
 class TaskRecord(TypedDict):

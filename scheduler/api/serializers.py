@@ -10,8 +10,10 @@ from rest_framework import serializers
 
 from quotas.core.resources import MIB
 from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
+from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reasons import ReasonCategory
 from scheduler.models import Job, JobEvent, WaitEnd
+from scheduler.services.resource_terms import qos_word
 
 
 def moment(value: datetime | None) -> str | None:
@@ -108,6 +110,9 @@ class JobSerializer(serializers.Serializer):
     memory_bytes = serializers.IntegerField()
     memory_gb = serializers.FloatField()
     storage_bytes = serializers.IntegerField()
+    cpu_limit = serializers.FloatField(allow_null=True, help_text="What a task may use at most.")
+    memory_limit_bytes = serializers.IntegerField(allow_null=True)
+    qos = serializers.ChoiceField(list(QOS_WORDS.values()), help_text="Derived from requests and limits.")
     gpu_count = serializers.IntegerField()
     gpu_type = serializers.CharField()
     gpu_share = serializers.FloatField(allow_null=True)
@@ -198,6 +203,9 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "memory_bytes": job.memory_mib * MIB,
         "memory_gb": round(job.memory_mib * MIB / 10**9, 3),
         "storage_bytes": job.storage_mib * MIB,
+        "cpu_limit": job.cpu_limit_millis / 1000 if job.cpu_limit_millis else None,
+        "memory_limit_bytes": job.memory_limit_mib * MIB if job.memory_limit_mib else None,
+        "qos": qos_word(job),
         "gpu_count": job.gpus,
         "gpu_type": job.gpu_model,
         "gpu_share": job.gpu_millis / 1000 if job.gpu_millis else None,
@@ -358,6 +366,8 @@ class JobRequestSerializer(serializers.Serializer):
     memory_bytes = AmountField(required=False)
     memory_gb = AmountField(required=False)
     storage_bytes = AmountField(required=False)
+    cpu_limit = AmountField(required=False, help_text="As cpu_cores; not below what is requested.")
+    memory_limit = AmountField(required=False, help_text="As memory; not below what is requested.")
     gpu_count = serializers.IntegerField(min_value=0, required=False)
     gpu_type = serializers.CharField(max_length=80, required=False)
     gpu_share = AmountField(required=False, help_text='Part of one GPU: 0.25 or "25%".')

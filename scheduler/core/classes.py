@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quotas.core.resources import Resources
+from scheduler.core.qos import Qos, qos_of
 
 Labels = tuple[tuple[str, str], ...]  # sorted by key
 
@@ -164,6 +165,17 @@ class RequestClass:
     preferred_affinity: tuple[Preference, ...] = ()
     job_terms: tuple[JobTerm, ...] = ()
     task_term: TaskTerm | None = None
+    cpu_limit_millis: int = 0  # what a task may use at most; 0 = whatever is idle
+    memory_limit_mib: int = 0
+
+    @property
+    def qos(self) -> Qos:
+        return qos_of(
+            cpu_millis=self.per_task.cpu_millis,
+            memory_mib=self.per_task.memory_mib,
+            cpu_limit_millis=self.cpu_limit_millis,
+            memory_limit_mib=self.memory_limit_mib,
+        )
 
     @property
     def shares_gpu(self) -> bool:
@@ -188,6 +200,8 @@ def request_class(
     preferred_affinity: Iterable[Preference] = (),
     job_terms: Iterable[JobTerm] = (),
     task_term: TaskTerm | None = None,
+    cpu_limit_millis: int = 0,
+    memory_limit_mib: int = 0,
 ) -> RequestClass:
     """Make a class in its one canonical form, whatever order the parts came in."""
     if per_task.gpu_millis >= 1000 or (per_task.gpu_millis and per_task.gpus != 1):
@@ -214,6 +228,8 @@ def request_class(
         ),
         job_terms=tuple(sorted(set(job_terms))),
         task_term=task_term,
+        cpu_limit_millis=cpu_limit_millis,
+        memory_limit_mib=memory_limit_mib,
     )
 
 

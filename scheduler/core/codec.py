@@ -54,6 +54,9 @@ _LEVEL: Final = 1  # 100,000 jobs in tens of milliseconds; higher levels save li
 _TYPES: Final = ("<i1", "<i2", "<i4", "<i8")
 _LARGEST: Final = 1 << 30  # bytes a recording may unpack to
 
+#: Words of a request class that are written only where a job says them.
+_LATER_WORDS: Final = ("cpu_limit_millis", "memory_limit_mib")
+
 _C = TypeVar("_C", bound=Columns)
 
 
@@ -295,6 +298,8 @@ def _class_row(request: RequestClass) -> dict[str, Any]:
             for t in request.job_terms
         ],
         "task_term": list(astuple(request.task_term)) if request.task_term else None,
+        # Left out where there are none, as in recordings from before there were any.
+        **{name: getattr(request, name) for name in _LATER_WORDS if getattr(request, name)},
     }
 
 
@@ -321,6 +326,7 @@ def _class_from(row: dict[str, Any]) -> RequestClass:
             for topology, (labels, name, array_id), apart, weight in row.get("job_terms", ())
         ),
         task_term=TaskTerm(*row["task_term"]) if row.get("task_term") else None,
+        **{name: row[name] for name in _LATER_WORDS if name in row},
     )
 
 

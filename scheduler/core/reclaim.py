@@ -109,7 +109,7 @@ class Reclaim(Search):
     def __init__(self, search: Search) -> None:
         # The same jobs are left and the same may be lost, by whatever right they are stopped.
         self.answers, self.jobs, self.rules = search.answers, search.jobs, search.rules
-        self.cost, self.loss = search.cost, search.loss
+        self.cost, self.loss, self.standing = search.cost, search.loss, search.standing
         self._open, self._budget = search._open, search._budget
         order = latest_first(self.answers, np.ones(len(self._open), dtype=np.bool_))
         self.rank = np.empty(len(order), dtype=np.int64)

@@ -34,12 +34,14 @@ class Preemption:
     #: 1: a job that the share of its own project covers has jobs stopped that run on what others borrowed of
     #: it, the last to start first, whatever the priorities; apart from `enabled`, and tried before it.
     reclaim: int = 0
+    #: 1: of one priority those whose class is best effort make way first, and guaranteed ones last (R5).
+    qos: int = 0
 
     def __post_init__(self) -> None:
         if self.minimum_gap < 1:
             raise ValueError("the priority gap must be at least 1: an equal is never stopped")
         for name in ("protected_seconds", "most_times", "grace_seconds", "per_cycle", "per_hour",
-                     "loss_budget_gpu_hours", "restart_seconds", "reclaim"):  # fmt: skip
+                     "loss_budget_gpu_hours", "restart_seconds", "reclaim", "qos"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be below 0")
         begins = [begin for begin, _ in self.classes]

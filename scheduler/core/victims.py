@@ -12,8 +12,10 @@ from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.feasibility import RoomGate
 from scheduler.core.placement import Candidates, fit_on
+from scheduler.core.qos import Qos
 from scheduler.core.seats import RunningJobs, Wanted, limits_left, place_of
 from scheduler.core.standing import Preemption
+from scheduler.core.world import World
 
 #: Among jobs of one priority a GPU counts as so many cores, to say whose work is worth more.
 CORES_OF_A_GPU: Final = 16
@@ -21,6 +23,13 @@ CORES_OF_A_GPU: Final = 16
 _NODES_TRIED: Final = 6
 #: Victims of one trial at most, before those that turn out needless are spared again.
 _LONGEST_TRIAL: Final = 512
+
+
+def standing_of(world: World) -> Ints:
+    """The priority of every running job, and within it its class of service."""
+    running = world.snapshot.running
+    classes = np.array([int(request.qos) for request in world.snapshot.classes], dtype=np.int64)
+    return running.priority * len(Qos) + classes[running.class_index]
 
 
 class Search:
@@ -36,8 +45,10 @@ class Search:
         #: What stopping each costs: the work lost and the start again, by what it holds.
         self.cost: Ints = (jobs.lost_seconds + rules.restart_seconds) * np.maximum(weight, 1)
         self.loss: Ints = jobs.lost_seconds * jobs.gpu_millis // GPU_MILLIS
-        #: Cheapest first: by priority, cost, latest start.
-        order = np.lexsort((-running.id, -running.started_ms, self.cost, running.priority))
+        #: By priority; where the profile says so, by class of service within it.
+        self.standing: Ints = standing_of(world) if rules.qos else running.priority
+        #: Cheapest first: by standing, cost, latest start.
+        order = np.lexsort((-running.id, -running.started_ms, self.cost, self.standing))
         self.rank: Ints = np.empty(len(order), dtype=np.int64)
         self.rank[order] = np.arange(len(order))
         ran = (world.snapshot.now_ms - running.started_ms) // 1000
@@ -93,10 +104,10 @@ class Search:
         return best[1] if best else []
 
     def _worth(self, victims: Sequence[int]) -> tuple[int, ...]:
-        """Less is better: the highest priority stopped, the cost of all, how many, the latest started."""
+        """Less is better: the highest standing stopped, the cost of all, how many, the latest started."""
         running = self.answers.world.snapshot.running
         return (
-            int(running.priority[victims].max()),
+            int(self.standing[victims].max()),
             int(self.cost[victims].sum()),
             len(victims),
             *sorted((-running.started_ms[victims]).tolist()),
@@ -170,8 +181,7 @@ class Search:
         cost = cost - np.repeat(cost[first] - self.cost[victim[first]], count)
         rows = np.flatnonzero(enough)
         rows = rows[np.unique(node[rows], return_index=True)[1]]
-        priority = answers.world.snapshot.running.priority[victim[rows]]
-        rows = rows[np.lexsort((node[rows], cost[rows], priority))]
+        rows = rows[np.lexsort((node[rows], cost[rows], self.standing[victim[rows]]))]
         on_node = {int(node[start]): (start, int(length)) for start, length in zip(first, count, strict=True)}
 
         def there(node_row: int) -> list[int]:

@@ -92,6 +92,9 @@ class Job(models.Model):
     gpu_millis = models.PositiveIntegerField(default=0)
     gpu_model = models.CharField(max_length=80, blank=True)
     extras = models.JSONField(default=dict, blank=True)
+    #: What a task may use at most; null = whatever is idle on its node.
+    cpu_limit_millis = models.BigIntegerField(null=True, blank=True)
+    memory_limit_mib = models.BigIntegerField(null=True, blank=True)
     time_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
 
     # Where.
@@ -187,6 +190,11 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="job_amounts_not_negative",
                 condition=Q(cpu_millis__gte=0) & Q(memory_mib__gte=0) & Q(storage_mib__gte=0),
+            ),
+            models.CheckConstraint(
+                name="job_limits_not_below_requests",
+                condition=(Q(cpu_limit_millis=None) | Q(cpu_limit_millis__gte=F("cpu_millis")))
+                & (Q(memory_limit_mib=None) | Q(memory_limit_mib__gte=F("memory_mib"))),
             ),
             models.CheckConstraint(
                 name="job_share_of_one_gpu",

@@ -237,6 +237,10 @@ def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignm
             limit_seconds=job.time_limit_seconds,
             grace_seconds=grace,
         )
+        if job.cpu_limit_millis is not None:
+            assignment["cpu_limit_millis"] = job.cpu_limit_millis
+        if job.memory_limit_mib is not None:
+            assignment["memory_limit_mib"] = job.memory_limit_mib
         if job.min_tasks is not None:
             assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
         if job.array_id is not None and job.array_index is not None:

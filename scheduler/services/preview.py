@@ -301,6 +301,7 @@ def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
             node_selector=spec.node_selector,
             tolerations=spec.tolerations,
             affinity=spec.affinity,
+            **spec.terms.of_class(),
         ),
         queue_id=spec.queue.pk,
         project_id=spec.project.pk,

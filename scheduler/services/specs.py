@@ -16,7 +16,7 @@ from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import RestartPolicy
 from scheduler.models import Queue, WaitEnd
-from scheduler.services import gang_terms
+from scheduler.services import gang_terms, resource_terms
 from scheduler.services.catalogue import Bound, Catalogue
 from scheduler.services.fitting import check_fit
 from scheduler.services.gang_terms import GangTerms, read_gang
@@ -30,6 +30,7 @@ from scheduler.services.inputs import (
     text_trouble,
 )
 from scheduler.services.placing_terms import read_affinity, read_labels, read_tolerations
+from scheduler.services.resource_terms import ResourceTerms, check_limits, read_limits
 from scheduler.services.waits import DATA_NAME, DependsOn, read_array, read_dependencies
 
 MAX_NAME: Final = 200
@@ -52,6 +53,9 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 ENV_OURS: Final = ("MUSTER_", "CUDA_VISIBLE_DEVICES")
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
+#: The same amount in three ways; one of them at most.
+MEMORY_FIELDS: Final = ("memory", "memory_bytes", "memory_gb")
+
 #: Every field that a job may be sent with.
 FIELDS: Final = frozenset(
     {
@@ -60,7 +64,7 @@ FIELDS: Final = frozenset(
         "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
         "node_selector", "tolerations", "affinity", "depends_on", "begin_at", "deadline", "array",
         "restart_policy", "max_restarts", "preemptible", "hold", "ref", "depends_timeout",
-        "on_depends_timeout", *gang_terms.FIELDS,
+        "on_depends_timeout", *gang_terms.FIELDS, *resource_terms.FIELDS,
     }
 )  # fmt: skip
 
@@ -82,6 +86,7 @@ class JobSpec:
     tasks_per_node: int | None
     gang: GangTerms
     per_task: Resources
+    terms: ResourceTerms
     gpu_model: str
     time_limit_seconds: int | None
     node_selector: dict[str, str]
@@ -142,6 +147,7 @@ class JobSpec:
             "gpu_millis": self.per_task.gpu_millis,
             "gpu_model": self.gpu_model,
             "extras": dict(self.per_task.extras),
+            **self.terms.columns(),
             "time_limit_seconds": self.time_limit_seconds,
             "node_selector": self.node_selector,
             "tolerations": self.tolerations,
@@ -180,7 +186,9 @@ def parse_job(
     queue = catalogue.queue(inputs, project)
     tasks, nodes, tasks_per_node = _layout(inputs)
     gang = read_gang(inputs, tasks=tasks, nodes=nodes, per_node=tasks_per_node)
-    per_task, gpu_model = _amounts(inputs)
+    terms = read_limits(inputs)
+    per_task, gpu_model = _amounts(inputs, terms)
+    check_limits(inputs, terms, per_task)
     begin_at, deadline_at = _window(inputs)
     array, array_max_running = inputs.read(
         "array", lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE), default=((), None)
@@ -198,6 +206,7 @@ def parse_job(
         "tasks_per_node": tasks_per_node,
         "gang": gang,
         "per_task": per_task,
+        "terms": terms,
         "gpu_model": gpu_model,
         "time_limit_seconds": time_limit_seconds,
         "node_selector": read_labels(inputs, "node_selector"),
@@ -331,11 +340,19 @@ def _check_spread(
         )
 
 
-def _amounts(inputs: Inputs) -> tuple[Resources, str]:
-    cpu_millis = inputs.read("cpu_cores", cores_to_millis, default=DEFAULT_CPU_MILLIS)
-    if cpu_millis < 1:
+def _amounts(inputs: Inputs, terms: ResourceTerms) -> tuple[Resources, str]:
+    """Who sets a limit and requests nothing requests as much as the limit."""
+    cpu_millis = inputs.read(
+        "cpu_cores", cores_to_millis, default=terms.cpu_limit_millis or DEFAULT_CPU_MILLIS
+    )
+    memory_mib = _memory(inputs, terms)
+    if (cpu_millis < 1) != (memory_mib < 1):
         inputs.wrong(
-            "cpu_cores", "Has to be more than 0; a thousandth of a core is the least.", code="out-of-range"
+            "cpu_cores"
+            if cpu_millis < 1
+            else next(name for name in MEMORY_FIELDS if inputs.given(name) is not None),
+            "Has to be more than 0; only a job that requests neither CPU nor memory may say 0, for both.",
+            code="out-of-range",
         )
     gpus, gpu_millis = _gpus(inputs)
     gpu_model = inputs.text("gpu_type", most=80)
@@ -343,7 +360,7 @@ def _amounts(inputs: Inputs) -> tuple[Resources, str]:
         inputs.wrong("gpu_type", "Says which GPU but not how many; add gpu_count.", code="inconsistent")
     resources = Resources(
         cpu_millis=cpu_millis,
-        memory_mib=_memory(inputs),
+        memory_mib=memory_mib,
         gpus=gpus,
         gpu_millis=gpu_millis,
         storage_mib=inputs.read("storage_bytes", parse_mib, default=0),
@@ -352,18 +369,16 @@ def _amounts(inputs: Inputs) -> tuple[Resources, str]:
     return resources, gpu_model if gpus else ""
 
 
-def _memory(inputs: Inputs) -> int:
-    given = [name for name in ("memory", "memory_bytes", "memory_gb") if inputs.given(name) is not None]
+def _memory(inputs: Inputs, terms: ResourceTerms) -> int:
+    given = [name for name in MEMORY_FIELDS if inputs.given(name) is not None]
     if len(given) > 1:
         inputs.wrong(given[1], f"Says the memory again beside {given[0]}; give one of them.", code="one-of")
     if not given:
-        return DEFAULT_MEMORY_MIB
+        return terms.memory_limit_mib or DEFAULT_MEMORY_MIB
     unit = "g" if given[0] == "memory_gb" else ""
     memory_mib: int = inputs.read(
         given[0], lambda v: parse_mib(v, bare_unit=unit), default=DEFAULT_MEMORY_MIB
     )
-    if memory_mib < 1:
-        inputs.wrong(given[0], "Has to be more than 0; leave it out for the default.", code="out-of-range")
     return memory_mib
 
 

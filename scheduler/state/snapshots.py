@@ -446,6 +446,7 @@ def _class_numbers(columns: Rows, table: ClassTable) -> Ints:
 
 def class_of_row(
     cpu_millis: int, memory_mib: int, storage_mib: int, gpus: int, gpu_millis: int, gpu_model: str,
+    cpu_limit_millis: int, memory_limit_mib: int,
     extras: str, node_selector: str, tolerations: str, affinity: str,
 ) -> RequestClass:  # fmt: skip
     """The request class of a job's columns; the last four are JSON."""
@@ -462,6 +463,8 @@ def class_of_row(
         node_selector=json.loads(node_selector),
         tolerations=json.loads(tolerations),
         affinity=json.loads(affinity),
+        cpu_limit_millis=cpu_limit_millis,
+        memory_limit_mib=memory_limit_mib,
     )
 
 
@@ -472,6 +475,8 @@ def class_of_request(
     node_selector: Mapping[str, str],
     tolerations: Iterable[Mapping[str, str]],
     affinity: Mapping[str, Any],
+    cpu_limit_millis: int = 0,
+    memory_limit_mib: int = 0,
 ) -> RequestClass:
     """The class of what a job's columns hold."""
     return request_class(
@@ -521,6 +526,8 @@ def class_of_request(
             for term in affinity.get("jobs") or ()
         ],
         task_term=_task_term(affinity.get("tasks")),
+        cpu_limit_millis=cpu_limit_millis,
+        memory_limit_mib=memory_limit_mib,
     )
 
 

@@ -17,8 +17,15 @@ from scheduler.core.lifecycle import AttemptState
 from scheduler.core.reasons import ReasonCategory
 from scheduler.labels import Label
 from scheduler.models import Cluster, Job, Node
+from scheduler.services.resource_terms import qos_word
 
 register = template.Library()
+
+_QOS_HELP = {
+    "guaranteed": "it has what it asks for, and never more",
+    "burstable": "it may use more while that is idle",
+    "best-effort": "it runs in what others leave",
+}
 
 #: How long a page may show a pause that has just been lifted, in seconds.
 PAUSE_MEMORY_SECONDS = 2
@@ -80,6 +87,16 @@ def category_word(category: str) -> str:
         return labels.CATEGORIES[ReasonCategory(category)].word
     except ValueError:
         return category
+
+
+@register.filter
+def qos(job: Job) -> str:
+    return qos_word(job)
+
+
+@register.filter
+def qos_help(job: Job) -> str:
+    return _QOS_HELP[qos_word(job)]
 
 
 @register.filter

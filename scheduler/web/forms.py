@@ -20,6 +20,7 @@ PLAIN: Final = (
     "name", "project", "queue", "cpu_cores", "memory", "gpu_count", "gpu_type", "gpu_share", "tasks", "nodes",
     "tasks_per_node", "time_limit", "priority", "working_dir", "array", "restart_policy",
     "depends_timeout", "on_depends_timeout", "min_tasks", "on_task_failure", "assembly_timeout",
+    "cpu_limit", "memory_limit",
 )  # fmt: skip
 #: Fields of the request that the form shows under another name.
 SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "memory_bytes": "memory"}
@@ -27,7 +28,7 @@ SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "
 ADVANCED: Final = (
     "tasks", "nodes", "tasks_per_node", "gpu_share", "env", "working_dir", "array", "depends_on", "begin_at",
     "depends_data", "depends_timeout", "min_tasks", "pack", "on_task_failure", "assembly_timeout",
-    "restart_policy", "node_selector", "hold",
+    "restart_policy", "node_selector", "hold", "cpu_limit", "memory_limit",
 )  # fmt: skip
 
 #: What the form offers for `pack`; ! is a must.
@@ -151,7 +152,8 @@ _NAMES: Final = {
     "depends_on": "Starts after jobs", "depends_data": "Starts when data are ready",
     "min_tasks": "Tasks at least", "pack": "Near to each other", "on_task_failure": "If a task fails",
     "assembly_timeout": "Gathers nodes for", "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
-    "begin_at": "Not before", "restart_policy": "Restart",
+    "begin_at": "Not before", "restart_policy": "Restart", "cpu_limit": "CPU cores at most",
+    "memory_limit": "Memory at most",
 }  # fmt: skip
 
 
@@ -171,9 +173,9 @@ def form_of(job: Job) -> dict[str, str]:
         "project": job.project.slug,
         "queue": job.queue.slug,
         "cpu_cores": show_cpus(job.cpu_millis),
-        "memory": show_mib(job.memory_mib).replace(" ", "")
-        if job.memory_mib % 1024 == 0
-        else f"{job.memory_mib}Mi",
+        "memory": _typed_mib(job.memory_mib),
+        "cpu_limit": show_cpus(job.cpu_limit_millis) if job.cpu_limit_millis else "",
+        "memory_limit": _typed_mib(job.memory_limit_mib) if job.memory_limit_mib else "",
         "gpu_count": str(job.gpus) if job.gpus else "",
         "gpu_type": job.gpu_model,
         "gpu_share": show_cpus(job.gpu_millis) if job.gpu_millis else "",
@@ -192,6 +194,11 @@ def form_of(job: Job) -> dict[str, str]:
         "restart_policy": job.restart_policy if job.restart_policy != RestartPolicy.NEVER else "",
     }
     return {name: value for name, value in form.items() if value}
+
+
+def _typed_mib(amount: int) -> str:
+    """As a person would type it."""
+    return show_mib(amount).replace(" ", "") if amount % 1024 == 0 else f"{amount}Mi"
 
 
 def as_sbatch(form: Mapping[str, str]) -> str:

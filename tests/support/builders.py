@@ -188,6 +188,8 @@ def a_job(
     prefers: Iterable[Preference] = (),
     terms: Iterable[JobTerm] = (),
     spread: TaskTerm | None = None,
+    cpu_limit: float = 0,
+    memory_limit_gib: float = 0,
     **words: Any,
 ) -> JobSpec:
     """`a_job("train", tasks=2, gpus=4)`: amounts are per task; 1 core and 1 GiB unless said."""
@@ -210,6 +212,8 @@ def a_job(
         preferred_affinity=prefers,
         job_terms=terms,
         task_term=spread,
+        cpu_limit_millis=round(cpu_limit * 1000),
+        memory_limit_mib=round(memory_limit_gib * GIB),
     )
     return JobSpec(name, request, **words)
 

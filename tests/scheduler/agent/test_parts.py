@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.agent import keeper, processes
+from scheduler.agent import keeper, limits, processes
 from scheduler.agent.client import InsecureServer, Refused, ServerClient
 from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus, short_model, take_inventory
 from scheduler.agent.journal import Journal
@@ -339,6 +339,40 @@ def test_a_stopped_process_is_woken_to_end(kept: Kept) -> None:
     kept.link.stop_task("1-1", reason="cancelled", grace_seconds=5)
 
     assert kept.wait("1-1")["exit_signal"] == signal.SIGTERM
+
+
+def test_a_task_that_holds_more_memory_than_its_limit_is_ended_and_told_why(kept: Kept) -> None:
+    hog = f"{sys.executable} -c 'import time; held = bytes([1]) * 90_000_000; time.sleep(60)'"
+    kept.start("1-1", f"({hog}) & wait", memory_limit_mib=64)
+    kept.start("2-1", "sleep 2.5", memory_limit_mib=64)
+
+    record = kept.wait("1-1")
+
+    assert (record["exit_signal"], record["stop_reason"]) == (signal.SIGKILL, "")
+    assert record["text"].endswith("MiB of memory; its limit is 64 MiB.")
+    assert kept.wait("2-1")["exit_code"] == 0
+
+
+def test_a_task_runs_on_no_more_cpus_than_its_limit(kept: Kept) -> None:
+    show = f"{sys.executable} -c 'import os; print(len(os.sched_getaffinity(0)))'"
+    kept.start("1-1", show, cpu_limit_millis=500)
+    kept.start("2-1", show)
+
+    kept.wait("1-1"), kept.wait("2-1")
+
+    assert (kept.state / "tasks/1-1/stdout").read_text() == "1\n"
+    assert (kept.state / "tasks/2-1/stdout").read_text() == f"{len(limits.usable())}\n"
+
+
+def test_bound_tasks_go_where_the_fewest_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "usable", lambda: [0, 1, 2, 3])
+
+    assert limits.choose_cpus(1500, (), []) == (0, 1)
+    assert limits.choose_cpus(2000, (), [(0, 1), (2,)]) == (0, 3)
+    assert limits.choose_cpus(1000, (), [(0, 1), (2,), (3,), (3,)]) == (0,)
+    assert limits.choose_cpus(4000, (), []) == ()  # all there are: nothing to bind
+    assert limits.choose_cpus(None, (2, 3), []) == (2, 3)
+    assert limits.choose_cpus(None, (7,), []) == ()  # CPUs it has not: bound to none of them
 
 
 def test_a_task_that_is_forgotten_leaves_nothing(kept: Kept) -> None:

@@ -1,0 +1,100 @@
+"""Requests and limits, and the classes of service that are derived from them (R4, R5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quotas.core.resources import Resources
+from scheduler.core import victims
+from scheduler.core.codec import decode_snapshot, encode_snapshot
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.policy import Policy
+from scheduler.core.qos import Qos
+from scheduler.core.standing import Preemption
+from tests.support.builders import a_job, a_node, a_snapshot, a_world, running
+
+RULES = Preemption(enabled=True, classes=((0, ()), (50, (0,))), protected_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "qos"),
+    [
+        ({}, Qos.BURSTABLE),
+        ({"cpu_limit": 1, "memory_limit_gib": 1}, Qos.GUARANTEED),
+        ({"cpu_limit": 1}, Qos.BURSTABLE),
+        ({"cpu_limit": 2, "memory_limit_gib": 1}, Qos.BURSTABLE),
+        ({"cpus": 0, "memory_gib": 0}, Qos.BEST_EFFORT),
+        ({"cpus": 0, "memory_gib": 0, "memory_limit_gib": 4}, Qos.BURSTABLE),
+        ({"cpus": 0, "memory_gib": 0, "gpus": 1}, Qos.BEST_EFFORT),
+    ],
+)
+def test_the_class_follows_from_requests_and_limits(words: dict[str, Any], qos: Qos) -> None:
+    assert a_job("a", **words).request.qos is qos
+
+
+def test_limits_are_kept_in_recordings_and_absent_where_there_are_none() -> None:
+    plain = a_snapshot(nodes=[a_node("n")], pending=[a_job("a")])
+    bound = a_snapshot(nodes=[a_node("n")], pending=[a_job("a", cpu_limit=2, memory_limit_gib=3)])
+
+    again = decode_snapshot(encode_snapshot(bound))
+
+    assert (again.classes[0].cpu_limit_millis, again.classes[0].memory_limit_mib) == (2000, 3072)
+    assert b"cpu_limit" not in encode_snapshot(plain)
+    assert decode_snapshot(encode_snapshot(plain)) == plain
+
+
+def test_a_job_that_requests_nothing_takes_nothing_from_others() -> None:
+    world = a_world(
+        nodes=[a_node("n", cpus=1, memory_gib=1)],
+        pending=[a_job("free", cpus=0, memory_gib=0), a_job("one")],
+    )
+
+    plan = plan_cycle(world.snapshot, Policy())
+
+    assert set(world.starts(plan)) == {"free", "one"}
+    assert plan.starts[0].per_task == Resources()
+
+
+def victim(**rules: Any) -> str:
+    """Who is stopped of three that differ in their class of service, the surest being the cheapest to stop."""
+    world = a_world(
+        nodes=[a_node("n", gpus=3)],
+        running=[
+            running(a_job("sure", gpus=1, priority=10, cpu_limit=1, memory_limit_gib=1), ("n", [0]), started=-1),
+            running(a_job("more", gpus=1, priority=10), ("n", [1]), started=-9),
+            running(a_job("least", gpus=1, priority=10, cpus=0, memory_gib=0), ("n", [2]), started=-99),
+        ],
+        pending=[a_job("urgent", gpus=1, priority=75)],
+    )  # fmt: skip
+    plan = plan_cycle(world.snapshot, Policy(preemption=replace(RULES, **rules)))
+    return {number: name for name, number in world.jobs.items()}[plan.preempts[0].job_id]
+
+
+def test_best_effort_makes_way_first_only_where_the_profile_says_so() -> None:
+    assert victim() == "sure"
+    assert victim(qos=1) == "least"
+
+
+def test_a_lower_priority_still_goes_before_a_lower_class_of_service() -> None:
+    world = a_world(
+        nodes=[a_node("n", gpus=2)],
+        running=[
+            running(a_job("low", gpus=1, priority=5, cpu_limit=1, memory_limit_gib=1), ("n", [0]), started=-9),
+            running(a_job("least", gpus=1, priority=10, cpus=0, memory_gib=0), ("n", [1]), started=-9),
+        ],
+        pending=[a_job("urgent", gpus=1, priority=75)],
+    )  # fmt: skip
+
+    plan = plan_cycle(world.snapshot, Policy(preemption=replace(RULES, qos=1)))
+
+    assert [one.job_id for one in plan.preempts] == [world.job("low")]
+
+
+def test_an_order_that_forgets_the_class_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(victims, "standing_of", lambda world: world.snapshot.running.priority)
+
+    with pytest.raises(AssertionError):
+        test_best_effort_makes_way_first_only_where_the_profile_says_so()
