@@ -250,8 +250,11 @@ class State:
 
         return splits(tasks, 0, 0)
 
-    def hold(self, start: Start) -> None:
-        """Give a start what it says, one task at a time, asserting that every piece is there and allowed."""
+    def hold(self, start: Start, *, largest: bool = True) -> None:
+        """Give a start what it says, one task at a time, asserting that every piece is there and allowed.
+
+        One that may be of several sizes must be the largest that fits, unless it has to leave room for others.
+        """
         job = self.jobs.pop(start.job_id)
         request = self.request(job)
         assert self.is_open(job)
@@ -260,7 +263,7 @@ class State:
         tasks = len(start.placements)
         assert [placement.rank for placement in start.placements] == list(range(tasks))
         assert int(job["tasks"]) <= tasks <= max(int(job["tasks"]), int(job["most_tasks"])), "not whole"
-        for more in range(tasks + 1, int(job["most_tasks"]) + 1):
+        for more in range(tasks + 1, int(job["most_tasks"]) + 1) if largest else ():
             assert not (self.has_limits_left(job, more) and self.can_place(job, more)), "more would fit"
         share = request.per_task.gpu_millis if request.shares_gpu else 1000
         counts: dict[int, int] = {}

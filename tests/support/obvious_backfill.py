@@ -49,9 +49,9 @@ def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
     kept = _at(snapshot, jobs, list(plan.starts), moment, without=promised)
     assert kept.can_place(promised), "a promise is broken"
 
-    # 3. Whoever waits and would fit now would still be there.
-    for number in later:
-        state.hold(starts[number])
+    # 3. Whoever waits, or is smaller than it might be, and would fit now would still be there.
+    for start in (one for one in plan.starts if one.job_id in later):
+        state.hold(start, largest=_end(snapshot, jobs[start.job_id]) <= moment)
     for number in order[at + 1 :]:
         job = jobs[number]
         if number in starts or not state.is_open(job) or not state.has_limits_left(job):

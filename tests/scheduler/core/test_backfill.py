@@ -250,6 +250,18 @@ def test_easy_keeps_its_promise_and_fills_the_gaps(world: World, name: str, orde
     )
 
 
+@pytest.mark.parametrize("order", ["queue", "shortest"])
+def test_a_job_of_many_sizes_takes_only_what_the_promise_leaves(order: str) -> None:
+    """The first waits for a booking's end with a share of a GPU; one behind it would still be there by then."""
+    world = strangers(a_random_world(153, 4, 15))
+    policy = Policy(backfill="easy", backfill_order=order)
+    plan = plan_cycle(world.snapshot, policy)
+
+    assert expected(world, plan) == {"j0": 80}
+    assert len(world.starts(plan)["j3"]) == 1  # four would fit now
+    obvious_backfill.check(world.snapshot, policy, plan)
+
+
 @given(worlds())
 @settings(FEW, max_examples=60)
 def test_with_one_promise_conservative_is_easy(world: World) -> None:
