@@ -17,12 +17,14 @@ settings.register_profile(
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+IN_A_BROWSER = "tests/e2e/"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a browser or a whole portal; a whole portal first, a browser last.
+    """Mark what needs a browser or a whole portal, and let that come first.
 
-    Starting and killing portals is mostly waiting, in which another worker can compute. The browser's driver
-    keeps an event loop of its own in this thread, in which no other one can run.
+    Starting and killing portals is mostly waiting, in which another worker can compute; and what takes a minute
+    in one piece must not begin when the other worker has nothing left to do.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
@@ -34,16 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _when(item: pytest.Item) -> int:
-    if item.get_closest_marker("browser") is not None:
-        return 2
-    return 0 if item.get_closest_marker("stack") is not None else 1
+    if item.nodeid.startswith(IN_A_BROWSER):
+        return 0
+    return 1 if item.get_closest_marker("stack") is not None else 2
 
 
 class OneFileOneWorker(LoadFileScheduling):
     """Each file stays whole on one worker, and those that share a running portal stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/e2e" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+        return IN_A_BROWSER if nodeid.startswith(IN_A_BROWSER) else super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneFileOneWorker:

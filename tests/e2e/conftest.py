@@ -1,4 +1,8 @@
-"""One whole portal and one browser for all end-to-end tests."""
+"""One whole portal and one browser for all end-to-end tests.
+
+Both end with the last test of this folder: the browser's driver keeps an event loop in this thread for as long
+as it lives, and tests that come after must find none.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ WINDOW = {"width": 1280, "height": 900}
 PATIENCE_MS = 30_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def live_stack() -> Iterator[Stack]:
     """A real `manage.py up` with demo data and its four nodes, on a scratch state folder and a free port."""
     state = scratch_state("e2e")
@@ -28,7 +32,7 @@ def live_stack() -> Iterator[Stack]:
         shutil.rmtree(state, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium, driven for real."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
