@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from quotas.core.decay import Decay
 from scheduler.core.classes import JobsLike, JobTerm, Preference, Requirement, Taint, TaskTerm, Toleration
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.sentences import sentence
-from scheduler.core.snapshot import JobGate
+from scheduler.core.snapshot import BudgetColumns, JobGate, SpentRule
 from scheduler.core.standing import Preemption
 from tests.support.builders import (
     MINUTE_MS,
@@ -46,7 +48,7 @@ def test_the_story_ends_as_told(path: Path) -> None:
     text = path.read_text()
     story = yaml.safe_load(text)
 
-    ends = tell(world_of(story), story.get("policy", {}))
+    ends = tell(world_of(story), story.get("policy", {}), receipts="receipts" in story.get("show", ()))
 
     if os.environ.get("UPDATE_SCENARIOS"):
         kept = text.split("\nthen:")[0].rstrip()
@@ -60,7 +62,7 @@ def test_there_are_stories() -> None:
     assert len(FILES) >= 8
 
 
-def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
+def tell(world: World, policy: dict[str, Any], *, receipts: bool = False) -> dict[str, Any]:
     """Who starts where, and what everybody else is told."""
     words = {name: tuple(value) if isinstance(value, list) else value for name, value in policy.items()}
     if "factors" in words:
@@ -107,12 +109,20 @@ def tell(world: World, policy: dict[str, Any]) -> dict[str, Any]:
             cut = f"the limit of {preempt.line}" if preempt.line else f"taint {preempt.taint[0]}"
             because = named.get(preempt.for_job_id, cut)
             ends["stops"].setdefault(because, []).append(named[preempt.job_id])
+    if receipts:
+        ends["receipts"] = {
+            named[
+                one.job_id
+            ]: f"stopped for {named[one.for_job_id]}: its priority is {one.for_priority}, this job's "
+            f"{one.priority}; {one.lost_seconds // 60} min of work are lost, {one.grace_seconds} s are given"
+            for one in plan.preempts
+        }
     return ends
 
 
 def world_of(story: dict[str, Any]) -> World:
     given = story["given"]
-    return a_world(
+    world = a_world(
         nodes=[
             a_node(name, **_tuples(words) | {"taints": tuple(Taint(*taint) for taint in words.get("taints", ()))})
             for name, words in given.get("nodes", {}).items()
@@ -124,7 +134,7 @@ def world_of(story: dict[str, Any]) -> World:
         ],
         pending=[_job(name, words or {}) for name, words in given.get("jobs", {}).items()],
         queues=[a_queue(name, **_tuples(words)) for name, words in given.get("queues", {}).items()],
-        projects=[a_project(name, **words) for name, words in given.get("projects", {}).items()],
+        projects=[a_project(name, **_used(words)) for name, words in given.get("projects", {}).items()],
         quotas=[a_quota(**_tuples(words)) for words in given.get("quotas", ())],
         reservations=[
             a_reservation(name, *words.pop("nodes"), **_tuples(words))
@@ -132,6 +142,35 @@ def world_of(story: dict[str, Any]) -> World:
         ],
         licences={name: tuple(counts) for name, counts in given.get("licences", {}).items()},
     )  # fmt: skip
+    if "budgets" not in given:
+        return world
+    budgets = [
+        _budget(number, name, words, world)
+        for number, (name, words) in enumerate(given["budgets"].items(), 1)
+    ]
+    return replace(world, snapshot=replace(world.snapshot, budgets=BudgetColumns.from_rows(
+        budgets, columns=("id", "owner", "amount", "used", "starts_ms", "ends_ms", "on_spent", "project_ids")
+    )))  # fmt: skip
+
+
+def _budget(number: int, name: str, words: dict[str, Any], world: World) -> tuple[Any, ...]:
+    """GPU-hours that all projects here share, of a period that began yesterday and ends in so many days."""
+    now_ms, hour = world.snapshot.now_ms, 3_600_000
+    return (
+        number, name, words["gpu_hours"] * hour, words.get("used", 0) * hour, now_ms - 24 * hour,
+        now_ms + words["days_left"] * 24 * hour, SpentRule[words.get("on_spent", "REFUSE")],
+        tuple(world.snapshot.projects.id.tolist()),
+    )  # fmt: skip
+
+
+def _used(words: dict[str, Any]) -> dict[str, Any]:
+    """`held` says what a project held when; fair share counts it as it would by default (C2)."""
+    words, at, decay = dict(words), 1_000_000_000.0, Decay()
+    for held in words.pop("held", ()):
+        begin = at - held["hours_ago"] * 3600
+        used = decay.used(held["gpus"], begin, begin + held["for_hours"] * 3600, at) / 3600
+        words["used_gpu_hours"] = words.get("used_gpu_hours", 0) + used
+    return words
 
 
 def _job(name: str, words: dict[str, Any]) -> JobSpec:
