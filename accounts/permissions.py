@@ -41,6 +41,7 @@ PROJECT_RULES: Final[Mapping[str, Rule]] = {
     "manage": Rule(role=LEAD),
     "view_quota": Rule(role=VIEWER, site=(OPERATOR, AUDITOR)),
     "ask_quota": Rule(role=LEAD, open_only=True),
+    "split_quota": Rule(role=LEAD, site=(OPERATOR,)),
     "edit_quota": Rule(site=(OPERATOR,)),
 }
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
 
-from django.db.models import QuerySet
+from django.db import connection
+from django.db.models import Q, QuerySet
 
+from accounts import permissions
 from accounts.errors import NotFound
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
@@ -31,6 +35,46 @@ def quota_sheets(user: User) -> list[tuple[Project, QuotaSheet]]:
         [project.pk for project in projects if len(rows[project.pk]) < len(QuotaResource.counted())]
     )
     return [(p, sheet_of(p.pk, rows[p.pk], held.get(p.pk, {}))) for p in projects]
+
+
+#: The organizations of some projects, and all above them.
+_ABOVE: Final = """
+WITH RECURSIVE up(id, parent_id) AS (
+    SELECT organization.id, organization.parent_id FROM accounts_organization organization
+    WHERE organization.id IN (SELECT organization_id FROM accounts_project WHERE id = ANY(%s))
+    UNION SELECT organization.id, organization.parent_id
+    FROM up JOIN accounts_organization organization ON organization.id = up.parent_id
+) SELECT id FROM up
+"""
+
+
+def organizations_above(project_ids: Iterable[int]) -> list[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(_ABOVE, [list(project_ids)])
+        return [row[0] for row in cursor.fetchall()]
+
+
+def visible_lines(user: User) -> QuerySet[Quota]:
+    """The lines of every project that the person may see, of what is above those, and the person's own."""
+    rows = Quota.objects.select_related("project", "organization", "user")
+    if permissions.sees_everything(user):
+        return rows
+    projects = list(visible_projects(user).order_by().values_list("pk", flat=True))
+    return rows.filter(
+        Q(project__in=projects)
+        | Q(organization__in=organizations_above(projects))
+        | Q(project__isnull=True, user=user)
+    )
+
+
+def line_by_id(user: User, line_id: int) -> Quota:
+    found = visible_lines(user).filter(pk=line_id).first()
+    if found is None:
+        raise NotFound(
+            f"There is no limit {line_id}, or it binds nothing of yours.",
+            way_out="GET /api/v1/quotas/lines lists those that you can see.",
+        )
+    return found
 
 
 def visible_grants(user: User) -> QuerySet[Grant]:

@@ -59,6 +59,7 @@ SPECTACULAR_SETTINGS = {
         ],
         "NodeStateEnum": ["up", "unknown", "down"],
         "GpuStateEnum": ["free", "shared", "allocated", "unhealthy", "unavailable"],
+        "LineResourceEnum": "quotas.models.QuotaResource",
         "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
     },
     "SWAGGER_UI_DIST": "SIDECAR",

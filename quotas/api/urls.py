@@ -7,6 +7,7 @@ from django.urls import path
 from quotas.api.budgets import BudgetsView, BudgetView
 from quotas.api.grants import GrantsView, GrantVerbView, GrantView, ImpactView
 from quotas.api.ledger import LedgerView, UsageView
+from quotas.api.lines import LinesView, LineView
 from quotas.api.notices import DriftView, NoticeReadView, NoticesView
 from quotas.api.shares import SharesView, ShareView
 from quotas.api.views import QuotaRepairView, QuotaSyncView, QuotaView
@@ -16,6 +17,8 @@ urlpatterns = [
     path("quotas/requests/<int:grant_id>", GrantView.as_view(), name="api-grant"),
     path("quotas/requests/<int:grant_id>/<str:verb>", GrantVerbView.as_view(), name="api-grant-verb"),
     path("quotas/impact/<str:project_id>", ImpactView.as_view(), name="api-impact"),
+    path("quotas/lines", LinesView.as_view(), name="api-lines"),
+    path("quotas/lines/<int:line_id>", LineView.as_view(), name="api-line"),
     path("quotas/ledger", LedgerView.as_view(), name="api-ledger"),
     path("quotas/usage", UsageView.as_view(), name="api-usage"),
     path("quotas/notices", NoticesView.as_view(), name="api-notices"),

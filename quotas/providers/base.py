@@ -138,3 +138,7 @@ class UsageSource(Protocol):
     def line_usage(self, line_ids: Iterable[int]) -> Mapping[int, int]:
         """What jobs hold of each of these lines, whoever they are of."""
         ...
+
+    def pending_jobs(self, line_ids: Iterable[int]) -> Mapping[int, int]:
+        """How many jobs wait that count on each of these lines of pending jobs."""
+        ...

@@ -13,13 +13,14 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
+from accounts.errors import Conflict, FieldProblem, InvalidInput, NotAllowed, NotFound
 from accounts.models import Organization, Project, User
 from accounts.services import audit
 from quotas import outbox
 from quotas.core.limits import NONE, bound_of
 from quotas.core.resources import MAX_AMOUNT
-from quotas.models import DriftKind, Quota, QuotaResource
+from quotas.models import DriftKind, Provider, Quota, QuotaResource
+from quotas.providers.exchange import mark_pending
 from quotas.providers.registry import provider, require_usable, usage_source
 from quotas.services.reconcile import Mismatch, record_drift
 
@@ -27,7 +28,7 @@ AMOUNTS: Final = ("nominal", "borrowing_limit", "lending_limit", "soft", "hard")
 #: What may be changed of a line.
 EDITABLE: Final = (*AMOUNTS, "enforce", "converge_after_seconds", "provider")
 #: Longer than any cluster is kept waiting for a cut to be kept.
-_MOST_SECONDS: Final = 366 * 24 * 3600
+MOST_SECONDS: Final = 366 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ def set_line(
 ) -> Quota:
     """Change one line, or make it.
 
-    With `expected_generation` (0 = as nobody has made it yet) raises Conflict (412) with the present values
-    when somebody has changed it since. A bound may be cut below what is in use: nothing is stopped before
-    `converge_after_seconds`, and nothing new starts until usage has gone down. `by` is None when the clock
-    begins or ends what somebody approved before.
+    With `expected_generation` raises Conflict with the present values and those that were sent when somebody
+    has changed it since (412), or made it already (0 = it is to be new; 409). Leads may split what their
+    project has among its people; all else is for operators. A bound may be cut below what is in use:
+    nothing is stopped before `converge_after_seconds`, and nothing new starts until usage has gone down.
+    `by` is None when the clock begins or ends what somebody approved before.
     """
     if by is not None:
-        permissions.require(by, "edit_quota" if subject.project else "operate", subject.project)
+        _require(by, subject, changes)
     reason, gpu_model, job_type = reason.strip(), gpu_model.strip(), job_type.strip()
     _check(subject, resource, gpu_model, job_type, changes, reason)
     with transaction.atomic():
@@ -79,10 +81,10 @@ def set_line(
         }  # fmt: skip
         row = Quota.objects.select_for_update(of=("self",)).filter(**_exactly(key)).first()
         made = row is None
-        row = row or Quota(**key, generation=0, provider=provider().name)
+        row = row or Quota(**key, generation=0, provider=_provider_of(subject))
         # 2. Compare with what the person saw.
         if expected_generation is not None and expected_generation != row.generation:
-            raise _stale(row)
+            raise _there_already(row, changes) if expected_generation == 0 else _stale(row, changes)
         # 3. Write what differs.
         old = {name: getattr(row, name) for name in EDITABLE}
         new = old | dict(changes)
@@ -95,6 +97,7 @@ def set_line(
             setattr(row, name, value)
         row.generation += 1
         row.save()
+        _keep_outside(row)
         if made:  # those who were starting jobs meanwhile have not counted on it
             outbox.recount_lines_soon([row.pk])
         outbox.wake_planners()
@@ -111,11 +114,9 @@ def set_line(
     return row
 
 
-def remove_line(*, line: Quota, by: User, reason: str) -> None:
+def remove_line(*, line: Quota, by: User, reason: str, expected_generation: int | None = None) -> None:
     """Take a line away: what it bounded is bounded by the lines around it only."""
-    permissions.require(by, "edit_quota", line.project) if line.project else permissions.require(
-        by, "operate", None
-    )
+    _require(by, Subject(line.organization, line.project, line.user), {})
     if not reason.strip():
         raise InvalidInput(
             "Say why: the reason goes into the audit trail.",
@@ -125,6 +126,10 @@ def remove_line(*, line: Quota, by: User, reason: str) -> None:
         row = Quota.objects.select_for_update(of=("self",)).filter(pk=line.pk).first()
         if row is None:
             raise NotFound("This line is not there any more.", way_out="Look at the list of quotas again.")
+        if expected_generation is not None and expected_generation != row.generation:
+            raise _stale(row, {})
+        if row.nominal is not None and not permissions.may(by, *_whole(row)):
+            _only_operators("nominal")
         before = {name: getattr(row, name) for name in EDITABLE}
         outbox.wake_planners()
         audit.record(
@@ -136,6 +141,7 @@ def remove_line(*, line: Quota, by: User, reason: str) -> None:
             reason=reason.strip(),
             project=row.project,
         )
+        _keep_outside(row)
         row.delete()
 
 
@@ -213,17 +219,82 @@ def _is_over(row: Quota, becomes: Mapping[str, Any]) -> bool:
     return row.used > bound_of(**amounts, enforce=enforce, has_parent=not top, is_pool=top)
 
 
-def _stale(row: Quota) -> Conflict:
+def _stale(row: Quota, changes: Mapping[str, Any]) -> Conflict:
+    both = {
+        "line": row.pk,
+        "generation": row.generation,
+        "current": {name: getattr(row, name) for name in (*EDITABLE, "used")},
+        "yours": dict(changes),
+    }
+    if not row.generation:
+        return Conflict(
+            "Nobody has made this line yet, or somebody took it away.", code="stale", status=412,
+            way_out="Make it anew.", extra=both,
+        )  # fmt: skip
     return Conflict(
         "Somebody changed this line while you were looking at it.",
         code="stale",
         status=412,
         way_out="Look at the present values, then send your change again with the new generation.",
+        extra=both,
+    )
+
+
+def _there_already(row: Quota, changes: Mapping[str, Any]) -> Conflict:
+    return Conflict(
+        f"There is already a limit of {_what(row)} of {row.owner}.",
+        code="there-already",
+        status=409,
+        way_out="Change that one.",
         extra={
+            "line": row.pk,
             "generation": row.generation,
             "current": {name: getattr(row, name) for name in (*EDITABLE, "used")},
+            "yours": dict(changes),
         },
     )
+
+
+#: What a lead may say of somebody in the project; what is kept back for one is taken from all around it.
+OF_LEADS: Final = ("soft", "hard", "enforce", "converge_after_seconds")
+
+
+def _require(by: User, subject: Subject, changes: Mapping[str, Any]) -> None:
+    """Raise NotAllowed or NotFound unless the person may change these things of this subject's lines."""
+    if subject.project is None:
+        permissions.require(by, "operate")
+    elif subject.user is None or permissions.may(by, "edit_quota", subject.project):
+        permissions.require(by, "edit_quota", subject.project)
+    else:
+        permissions.require(by, "split_quota", subject.project)
+        for name in changes:
+            if name in EDITABLE and name not in OF_LEADS:
+                _only_operators(name)
+
+
+def _whole(row: Quota) -> tuple[str, Project | None]:
+    """The verb of those who may change all of a line, and of what."""
+    return ("operate", None) if row.project is None else ("edit_quota", row.project)
+
+
+def _only_operators(name: str) -> None:
+    raise NotAllowed(
+        f"Only an operator may set the {name.replace('_', ' ')} of a line: others have less by it.",
+        way_out=f"Set {', '.join(OF_LEADS)}, or ask an operator of this site.",
+    )
+
+
+def _provider_of(subject: Subject) -> str:
+    """Who keeps a new line: the one that keeps the other lines of the project."""
+    own = Quota.objects.plain().filter(project=subject.project).values_list("provider", flat=True)
+    return (own.first() if subject.project is not None else None) or provider().name
+
+
+def _keep_outside(row: Quota) -> None:
+    """Tell the provider that keeps the project's own limits, where it is not Muster."""
+    if row.project_id is not None and row.is_plain and row.provider != Provider.LOCAL:
+        mark_pending(row.project_id)
+        outbox.exchange_soon(row.project_id)
 
 
 def _what(row: Quota) -> str:
@@ -267,7 +338,7 @@ def _check(
 
 def value_problem(name: str, value: Any) -> str | None:
     if name in AMOUNTS or name == "converge_after_seconds":
-        most = MAX_AMOUNT if name in AMOUNTS else _MOST_SECONDS
+        most = MAX_AMOUNT if name in AMOUNTS else MOST_SECONDS
         whole = isinstance(value, int) and not isinstance(value, bool)
         if value is None or (whole and 0 <= value <= most):
             return None

@@ -32,6 +32,7 @@ PROJECT = {
     "submit": MEMBERS,
     "manage": {"lead", "admin"},
     "ask_quota": {"lead", "admin"},
+    "split_quota": {"lead", "operator", "admin"},
     "edit_quota": {"operator", "admin"},
 }
 SITE = {
