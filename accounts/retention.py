@@ -89,7 +89,7 @@ def delete_from(table: str, key: str = "id") -> str:
     )
 
 
-#: The audit trail is not among them: its chain proves itself only as a whole.
+#: The rule of the audit trail is with the verb that does it: `accounts.services.audit_prune`.
 RULES: Final = (
     Rule(
         "sessions",

@@ -33,7 +33,7 @@ MOST_DAYS: Final = 400
 
 def visible_entries(user: User) -> QuerySet[LedgerEntry]:
     """The lines of every project that the person may see."""
-    entries = LedgerEntry.objects.select_related("project", "user")
+    entries = LedgerEntry.objects.select_related("project", "user", "roll_up")
     if permissions.sees_everything(user):
         return entries
     return entries.filter(project__in=list(visible_projects(user).order_by().values_list("pk", flat=True)))

@@ -1,6 +1,6 @@
 """The rows of people, projects, tokens and the audit trail."""
 
-from accounts.models.audit import AuditChain, AuditCheck, AuditEvent, AuditOutcome
+from accounts.models.audit import AuditChain, AuditCheck, AuditCheckpoint, AuditEvent, AuditOutcome
 from accounts.models.project import Membership, Organization, Project, ProjectRole
 from accounts.models.token import ApiToken
 from accounts.models.user import SiteRole, User
@@ -9,6 +9,7 @@ __all__ = [
     "ApiToken",
     "AuditChain",
     "AuditCheck",
+    "AuditCheckpoint",
     "AuditEvent",
     "AuditOutcome",
     "Membership",

@@ -85,7 +85,32 @@ class AuditEvent(models.Model):
             models.Index(fields=["action", "-id"], name="audit_by_action"),
         ]
         triggers = [
-            pgtrigger.Protect(name="audit_rows_never_change", operation=pgtrigger.Update | pgtrigger.Delete),
+            pgtrigger.Protect(name="audit_rows_never_change", operation=pgtrigger.Update),
+            # Rows go only from the beginning of a chain, and only where a checkpoint stands for exactly them.
+            pgtrigger.Trigger(
+                name="audit_rows_go_by_checkpoint",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Delete,
+                referencing=pgtrigger.Referencing(old="gone"),
+                func="""
+                IF EXISTS (
+                    SELECT FROM (
+                        SELECT shard, min(number) AS first, max(number) AS last, count(*) AS rows
+                        FROM gone GROUP BY shard
+                    ) piece WHERE NOT EXISTS (
+                        SELECT FROM accounts_auditcheckpoint checkpoint
+                            JOIN gone ON gone.shard = checkpoint.shard AND gone.number = checkpoint.number
+                        WHERE checkpoint.shard = piece.shard AND checkpoint.number = piece.last
+                            AND checkpoint.rows = piece.rows AND checkpoint.hash = gone.hash
+                            AND piece.first = piece.last - piece.rows + 1
+                    )
+                ) THEN
+                    RAISE EXCEPTION 'rows of the audit trail go only where a checkpoint stands for them';
+                END IF;
+                RETURN NULL;
+                """,
+            ),
             pgtrigger.Trigger(
                 name="audit_never_truncated",
                 level=pgtrigger.Statement,
@@ -97,6 +122,34 @@ class AuditEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor_name} {self.action} {self.object_type} {self.object_label or self.object_id}"
+
+
+class AuditCheckpoint(models.Model):
+    """What stands for the rows of one chain up to a number, when they have grown old: signed as they were checked.
+
+    Each names the one before it by its signature, so that none can be taken out or put in.
+    """
+
+    shard = models.PositiveSmallIntegerField()
+    #: The last row that it stands for, its hash, and how many rows went with this checkpoint.
+    number = models.BigIntegerField()
+    hash = models.CharField(max_length=64)
+    rows = models.BigIntegerField()
+    at = models.DateTimeField()
+    previous = models.CharField(max_length=64, blank=True)
+    signature = models.CharField(max_length=64)
+
+    class Meta:
+        ordering = ["shard", "number"]
+        constraints = [models.UniqueConstraint(name="audit_checkpoint_once", fields=["shard", "number"])]
+        triggers = [
+            pgtrigger.Protect(
+                name="audit_checkpoints_never_change", operation=pgtrigger.Update | pgtrigger.Delete
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"chain {self.shard} up to {self.number}"
 
 
 class AuditCheck(models.Model):

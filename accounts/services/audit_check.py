@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.db.models import Max
 from django.utils import timezone
 
-from accounts.models import AuditChain, AuditCheck, AuditEvent
+from accounts.models import AuditChain, AuditCheck, AuditCheckpoint, AuditEvent
 from accounts.services.audit import NO_HASH, row_hash, signing_keys
 
 #: Rows held in memory at once, whatever the length of the trail.
@@ -52,8 +52,9 @@ class Verification:
 def verify(*, checkpoint: str | None = None) -> Verification:
     """Walk every chain from its first row to its head, streaming; stops at the first bad row.
 
-    Finds rows that were edited, swapped, removed or inserted, and a tail that was cut, for then the head
-    matches no row. Rows written meanwhile do not disturb it. With a checkpoint of earlier, also finds that
+    Where old rows went, the walk begins at the checkpoint that stands for them, if it is one of ours. Finds
+    rows that were edited, swapped, removed or inserted, and a tail that was cut, for then the head matches no
+    row. Rows written meanwhile do not disturb it. With a checkpoint of earlier, also finds that
     the trail as a whole was replaced by an older one.
     """
     rows = 0
@@ -61,15 +62,15 @@ def verify(*, checkpoint: str | None = None) -> Verification:
     for shard in _shards():
         head = AuditChain.objects.filter(pk=shard).first()
         length, last = (head.length, head.head) if head else (0, NO_HASH)
-        bad = None
-        previous, number = NO_HASH, 0
-        for event in _events(shard, length):
+        number, previous, _, bad = first_row_wanted(shard)
+        started = number
+        for event in _events(shard, length) if bad is None else ():
             number += 1
-            bad = _problem(event, number, previous)
+            bad = problem_of(event, number, previous)
             if bad:
                 break
             previous = event.hash
-        rows += number
+        rows += number - started
         bad = bad or _tail_problem(shard, number, previous, length, last) or _extra_rows(shard, length)
         if bad:
             return Verification(rows, len(heads) + 1, bad, heads)
@@ -108,7 +109,37 @@ def _events(shard: int, length: int) -> Iterator[AuditEvent]:
     return chain.iterator(chunk_size=ROWS_AT_ONCE)
 
 
-def _problem(event: AuditEvent, number: int, previous: str) -> BadRow | None:
+def first_row_wanted(shard: int) -> tuple[int, str, str, BadRow | None]:
+    """After which row the rows of a chain begin: its number, its hash, and the checkpoint's signature.
+
+    That of the last checkpoint, once all of them are ours and in line.
+    """
+    number, hash_, previous = 0, NO_HASH, ""
+    for one in AuditCheckpoint.objects.filter(shard=shard).order_by("number"):
+        signed = any(
+            hmac.compare_digest(one.signature, checkpoint_signature(one, key)) for key in signing_keys()
+        )
+        if not signed or one.previous != previous or one.number != number + one.rows:
+            bad = BadRow(shard, one.number, None, "the checkpoint here is not one that Muster made")
+            return number, hash_, previous, bad
+        number, hash_, previous = one.number, one.hash, one.signature
+    return number, hash_, previous, None
+
+
+def checkpoint_signature(one: AuditCheckpoint, key: bytes) -> str:
+    contents = {
+        "shard": one.shard,
+        "number": one.number,
+        "hash": one.hash,
+        "rows": one.rows,
+        "at": one.at.astimezone(UTC).isoformat(timespec="microseconds"),
+        "previous": one.previous,
+    }
+    return _sign(contents, key)
+
+
+def problem_of(event: AuditEvent, number: int, previous: str) -> BadRow | None:
+    """What is wrong with a row that should have this number and follow the row of this hash."""
     if event.number != number:
         return BadRow(
             event.shard, number, None, f"the row is missing; the next one there is number {event.number}"
@@ -162,6 +193,10 @@ def _replaced(checkpoint: str, heads: Mapping[int, tuple[int, str]]) -> BadRow |
         if heads.get(shard, (0, NO_HASH))[0] < length:
             problem = f"the row was there on {at:%Y-%m-%d %H:%M} UTC; the trail was put back to an older one"
             return BadRow(shard, heads.get(shard, (0, NO_HASH))[0] + 1, None, problem)
+        if (
+            length <= first_row_wanted(shard)[0]
+        ):  # a checkpoint of ours, made of rows that were right, stands for it
+            continue
         row = AuditEvent.objects.filter(shard=shard, number=length).first()
         if length and (row is None or row.hash != head):
             problem = f"the row is not the one that was there on {at:%Y-%m-%d %H:%M} UTC"

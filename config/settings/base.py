@@ -385,11 +385,14 @@ MUSTER_LOG_CAP_BYTES = env.int("MUSTER_LOG_CAP_BYTES", default=64 * 1024 * 1024)
 # What is kept, in days.
 MUSTER_KEEP_CYCLES_DAYS = env.int("MUSTER_KEEP_CYCLES_DAYS", default=2)
 MUSTER_KEEP_LOGS_DAYS = env.int("MUSTER_KEEP_LOGS_DAYS", default=30)
-# Of these 0 days are for ever. The audit trail and the ledger are never pruned.
+# Of these 0 days are for ever.
 MUSTER_KEEP_JOBS_DAYS = env.int("MUSTER_KEEP_JOBS_DAYS", default=0)
 MUSTER_KEEP_EVENTS_DAYS = env.int("MUSTER_KEEP_EVENTS_DAYS", default=0)
 MUSTER_KEEP_FORECASTS_DAYS = env.int("MUSTER_KEEP_FORECASTS_DAYS", default=400)
 MUSTER_KEEP_SHARES_DAYS = env.int("MUSTER_KEEP_SHARES_DAYS", default=35)
+#: Lines of the ledger, before they are added up by the day; and the audit trail, before a checkpoint stands for it.
+MUSTER_KEEP_LEDGER_DAYS = env.int("MUSTER_KEEP_LEDGER_DAYS", default=0)
+MUSTER_KEEP_AUDIT_DAYS = env.int("MUSTER_KEEP_AUDIT_DAYS", default=0)
 MUSTER_KEEP_ALERTS_DAYS = env.int("MUSTER_KEEP_ALERTS_DAYS", default=400)
 MUSTER_KEEP_DRIFT_DAYS = env.int("MUSTER_KEEP_DRIFT_DAYS", default=400)
 # Joins agents to this server; `manage.py up` makes one for its own nodes.

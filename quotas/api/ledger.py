@@ -50,6 +50,10 @@ class EntrySerializer(serializers.Serializer[LedgerEntry]):
     ends_at = serializers.DateTimeField()
     at = serializers.DateTimeField()
     reason = serializers.CharField()
+    rolled_up_at = serializers.DateTimeField(
+        source="roll_up.at", allow_null=True, default=None,
+        help_text="When old lines of a day were added up into this one; null for a line as it was written.",
+    )  # fmt: skip
 
 
 class UsageSerializer(serializers.Serializer[Any]):

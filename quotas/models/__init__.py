@@ -4,7 +4,7 @@ from quotas.models.alert import Alert, AlertKind, Notice
 from quotas.models.budget import Budget, BudgetPeriod, BudgetResource, OnSpent
 from quotas.models.drift import DriftFinding, DriftKind
 from quotas.models.grant import CLOSED, OPEN, Grant, GrantState
-from quotas.models.ledger import LedgerEntry, PriceRow
+from quotas.models.ledger import LedgerEntry, LedgerRollUp, PriceRow
 from quotas.models.provider_state import ProviderCircuit, ProviderState, ProviderStatus
 from quotas.models.quota import Provider, Quota, QuotaResource
 from quotas.models.share import ShareUsage
@@ -22,6 +22,7 @@ __all__ = [
     "Grant",
     "GrantState",
     "LedgerEntry",
+    "LedgerRollUp",
     "Notice",
     "OnSpent",
     "PriceRow",

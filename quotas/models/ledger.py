@@ -11,6 +11,40 @@ from django.db.models import F, Q
 from quotas.core.ledger import Kind
 from quotas.core.pricing import UNITS
 
+#: What stands for a line in the digest of a roll-up, and what its sums are compared by.
+DIGEST = "encode(sha256(convert_to(string_agg(line::text, E'\\n' ORDER BY line.id), 'UTF8')), 'hex')"
+SUMS = """SELECT date_trunc('day', starts_at, 'UTC') AS day, kind, project_id, user_id, gpu_model,
+    sum(cpu_millis * held_seconds) AS cpu_held, sum(cpu_millis * charged_seconds) AS cpu_charged,
+    sum(memory_mib * held_seconds) AS memory_held, sum(memory_mib * charged_seconds) AS memory_charged,
+    sum(gpu_millis * held_seconds) AS gpu_held, sum(gpu_millis * charged_seconds) AS gpu_charged,
+    sum(storage_mib * held_seconds) AS storage_held, sum(storage_mib * charged_seconds) AS storage_charged,
+    sum(held_micros) AS held_micros, sum(charged_micros) AS charged_micros"""
+_GROUPS = f"""WITH gone_sums AS ({SUMS} FROM gone GROUP BY 1, 2, 3, 4, 5), kept_sums AS (
+    {SUMS} FROM quotas_ledgerentry WHERE roll_up_id = made GROUP BY 1, 2, 3, 4, 5)"""
+_SOMETHING = """ WHERE cpu_held <> 0 OR cpu_charged <> 0 OR memory_held <> 0 OR memory_charged <> 0
+    OR gpu_held <> 0 OR gpu_charged <> 0 OR storage_held <> 0 OR storage_charged <> 0
+    OR held_micros <> 0 OR charged_micros <> 0"""
+
+
+class LedgerRollUp(models.Model):
+    """Old lines that were added up by the day: how many, and the digest of exactly those, for who kept a copy.
+
+    The digest is that of their rows as PostgreSQL writes them, by id, a line each.
+    """
+
+    at = models.DateTimeField()
+    lines = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+
+    class Meta:
+        ordering = ["-id"]
+        triggers = [
+            pgtrigger.Protect(name="roll_ups_never_change", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.lines:,} lines, rolled up on {self.at:%d %b %Y}"
+
 
 class LedgerEntry(models.Model):
     """One line of `quotas.core.ledger`: amounts held, times the seconds by which the two sums move.
@@ -45,6 +79,11 @@ class LedgerEntry(models.Model):
     #: When the line was written.
     at = models.DateTimeField()
     reason = models.CharField(max_length=200, blank=True)
+    #: Of a line that stands for the old lines of a day: one resource, whose amount is 1 and whose seconds are
+    #: the sums of amounts times seconds.
+    roll_up = models.ForeignKey(
+        LedgerRollUp, null=True, on_delete=models.PROTECT, related_name="entries", db_index=False
+    )
 
     class Meta:
         ordering = ["id"]
@@ -54,6 +93,7 @@ class LedgerEntry(models.Model):
             models.Index(fields=["user", "starts_at"], name="ledger_by_user"),
             BrinIndex(fields=["starts_at"], name="ledger_by_time", pages_per_range=16),
             models.Index(fields=["job_number"], name="ledger_by_job"),
+            models.Index(fields=["roll_up"], name="ledger_by_roll_up", condition=Q(roll_up__isnull=False)),
         ]
         constraints = [
             models.CheckConstraint(name="ledger_kind_known", condition=Q(kind__in=[k.value for k in Kind])),
@@ -89,7 +129,34 @@ class LedgerEntry(models.Model):
             ),
         ]
         triggers = [
-            pgtrigger.Protect(name="ledger_rows_never_change", operation=pgtrigger.Update | pgtrigger.Delete),
+            pgtrigger.Protect(name="ledger_rows_never_change", operation=pgtrigger.Update),
+            # Only a roll-up takes lines away: exactly those it named, and no sum may differ afterwards.
+            pgtrigger.Trigger(
+                name="ledger_only_rolled_up",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Delete,
+                referencing=pgtrigger.Referencing(old="gone"),
+                declare=[("made", "bigint")],
+                func=f"""
+                made := nullif(current_setting('muster.ledger_roll_up', true), '')::bigint;
+                IF NOT EXISTS (SELECT FROM gone) THEN RETURN NULL; END IF;
+                IF made IS NULL OR NOT EXISTS (
+                    SELECT FROM quotas_ledgerrollup roll_up WHERE roll_up.id = made
+                    AND roll_up.lines = (SELECT count(*) FROM gone)
+                    AND roll_up.digest = (SELECT {DIGEST} FROM gone AS line)
+                ) THEN
+                    RAISE EXCEPTION 'lines of the ledger go only by a roll-up of exactly these lines';
+                END IF;
+                IF EXISTS ({_GROUPS}
+                    (SELECT * FROM gone_sums{_SOMETHING} EXCEPT SELECT * FROM kept_sums{_SOMETHING}) UNION ALL
+                    (SELECT * FROM kept_sums{_SOMETHING} EXCEPT SELECT * FROM gone_sums{_SOMETHING})
+                ) THEN
+                    RAISE EXCEPTION 'a roll-up leaves every sum of the ledger as it was';
+                END IF;
+                RETURN NULL;
+                """,  # noqa: S608  names of columns of ours
+            ),
             pgtrigger.Trigger(
                 name="ledger_never_truncated",
                 level=pgtrigger.Statement,

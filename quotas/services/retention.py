@@ -1,4 +1,4 @@
-"""What of quotas grows old: slices of use are added up, notices and findings go. The ledger stays whole."""
+"""What of quotas grows old: slices of use and lines of the ledger are added up, notices and findings go."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from accounts.retention import Rule, delete_from
 from quotas.core.decay import SLICE_SECONDS
+from quotas.services import rollup
 
 #: Old slices become one, of the time before: only the mode "none" still asks for them, and not for how old they are.
 _ROLL_UP: Final = """
@@ -28,9 +29,13 @@ SELECT count(*) FROM old
 """
 
 
-def rules(*, window_seconds: int) -> tuple[Rule, ...]:
-    """`window_seconds` is how far fair share looks back: no slice of it is added up."""
-    return (replace(_SLICES, more={"window": window_seconds + SLICE_SECONDS}), *_RULES)
+def rules(*, window_seconds: int, running: str) -> tuple[Rule, ...]:
+    """`window_seconds` is how far fair share looks back: no slice of it is added up.
+
+    `running` is a query of the attempts that run: none of their lines in the ledger is.
+    """
+    slices = replace(_SLICES, more={"window": window_seconds + SLICE_SECONDS})
+    return (slices, rollup.rule(running=running), *_RULES)
 
 
 _SLICES: Final = Rule(

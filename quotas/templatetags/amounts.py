@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from django import template
 
+from quotas.core.pricing import UNITS
 from quotas.core.resources import show_cpus, show_mib
 
 register = template.Library()
@@ -58,3 +59,14 @@ def at_least(value: int, other: int) -> int:
 def resource_word(resource: str) -> str:
     """A quota line's resource as people say it."""
     return RESOURCE_WORDS.get(resource, resource)
+
+
+@register.filter
+def rolled(line: Any, sums: int) -> str:
+    """A sum of a line that stands for old lines of one resource: `40 GPU-hours`, `12.5 GiB-hours`."""
+    resource = next((name for name in UNITS if getattr(line, name)), None)
+    if resource is None or not sums:
+        return "–"
+    unit = {"gpu_millis": "GPU", "cpu_millis": "core", "memory_mib": "GiB", "storage_mib": "GiB of storage"}
+    hours = f"{sums / UNITS[resource] / 3600:,.2f}".rstrip("0").rstrip(".")
+    return f"{hours} {unit[resource]}-hours"

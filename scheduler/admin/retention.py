@@ -60,6 +60,4 @@ class RetentionRunAdmin(FactsAdmin):
     def now(self, _: RetentionRun) -> SafeString:
         rows = [(rule.words, kept_for(rule), f"but {rule.at_least_days} days at least: {rule.why}" if rule.why else "")
                 for rule in rules()]  # fmt: skip
-        rows.append(("Audit trail", "for ever", "its chain of hashes proves itself only as a whole"))
-        rows.append(("Ledger", "for ever", "every figure of use opens to its rows"))
         return table(("What", "Kept for", ""), rows, "")

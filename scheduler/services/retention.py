@@ -1,7 +1,7 @@
 """What is thrown away when it has grown old: one list of rules over all tables, carried out once an hour.
 
-Two things are never pruned: the audit trail, whose chain of hashes proves nothing with a piece cut out, and
-the ledger, which every figure of use opens to.
+Of two things nothing is lost by it: old lines of the ledger are added up by the day, so that every figure stays
+what it was, and where old rows of the audit trail go, a signed checkpoint proves the chain from there on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from django.utils import timezone
 import accounts.retention
 import quotas.services.retention
 from accounts.retention import Rule, delete_from
+from accounts.services import audit_prune
 from quotas.sharing import share_rules
 from scheduler.core.lifecycle import LIVE_ATTEMPT, TERMINAL
 from scheduler.models import Job, JobDependency, RetentionRun
@@ -36,6 +37,9 @@ JOBS_AT_ONCE: Final = 200
 _RUN_LOCK: Final = 0x72657465
 
 _LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
+_RUNNING_ATTEMPTS: Final = (
+    "SELECT id FROM scheduler_attempt WHERE state IN (" + ", ".join(f"'{state}'" for state in _LIVE) + ")"  # noqa: S608
+)
 _TERMINAL: Final = sorted(state.value for state in TERMINAL)
 
 CYCLES: Final = Rule(
@@ -161,8 +165,11 @@ def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BY
 def rules() -> Iterator[Rule]:
     """Every rule, in the order they are carried out: what hangs on jobs before the jobs."""
     yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS, FORECASTS)
-    yield from quotas.services.retention.rules(window_seconds=share_rules()[0].window_seconds)
+    yield from quotas.services.retention.rules(
+        window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
+    )
     yield from accounts.retention.RULES
+    yield audit_prune.RULE
     yield RUNS
 
 

@@ -25,4 +25,3 @@ class Command(BaseCommand):
         for rule in retention.rules():
             self.stdout.write(f"{counts[rule.name]:>12,}  {rule.words}: {retention.kept_for(rule)}")
         self.stdout.write(f"{sum(counts.values()):>12,}  in all")
-        self.stdout.write(f"{0:>12}  audit trail and ledger: never pruned")

@@ -254,7 +254,7 @@ def test_an_attempt_without_a_hold_gets_one_and_a_stale_hold_ends(world: SmallWo
     budget = a_budget(world, 10**12)
     job, attempt = started(world, tasks=2)
     gone, other = started(world)
-    with pgtrigger.ignore("quotas.LedgerEntry:ledger_rows_never_change"):
+    with pgtrigger.ignore("quotas.LedgerEntry:ledger_only_rolled_up"):
         LedgerEntry.objects.filter(job_number=job.number).delete()
     BudgetPeriod.objects.update(held=F("held") + 5, charged=7)
     Attempt.objects.filter(pk=other.pk).update(

@@ -13,6 +13,7 @@ from quotas.models import Budget, LedgerEntry
 from quotas.services.alerts import look_for_alerts
 from quotas.services.budgets import open_periods
 from quotas.services.reconcile import Mismatch, record_drift
+from quotas.services.rollup import roll_up
 from tests.support.ledgers import a_life
 
 YESTERDAY = timezone.now().replace(hour=1, minute=0, second=0, microsecond=0) - timedelta(days=1)
@@ -63,6 +64,22 @@ def test_every_row_opens_to_lines_whose_sum_it_is(as_user, used) -> None:
     for url, name, hours in rows:
         lines = client.get(url.replace("&amp;", "&")).content.decode()
         assert f"{hours} GPU-hours charged" in lines, name
+
+
+def test_figures_of_old_days_open_to_lines_that_say_that_they_were_rolled_up(as_user, used) -> None:
+    client = as_user(used.cast.owner)
+    before = client.get(reverse("usage")).content.decode()
+    roll_up(list(LedgerEntry.objects.values_list("pk", flat=True)))
+
+    after = client.get(reverse("usage")).content.decode()
+    lines = client.get(reverse("ledger"), {"user": "owner", "kind": "charge"}).content.decode()
+    rows = client.get("/api/v1/quotas/ledger", {"user": "owner", "kind": "charge"}).json()["results"]
+
+    figures = re.compile(r'data-label="[^"]+">[^<]+<|<b>[^<]+</b><span>[^<]+')
+    assert figures.findall(after) == figures.findall(before)
+    assert "1 line of this day, rolled up on" in lines
+    assert "2 GPU-hours" in lines
+    assert {row["rolled_up_at"] is not None for row in rows} == {True}
 
 
 def test_charts_have_a_table_twin_and_no_script(as_user, used) -> None:
