@@ -284,6 +284,9 @@ class NodeShape:
     storage_mib: int
     gpus: tuple[tuple[str, int], ...]  # model, how many
     count: int
+    #: No single task gets more than the machine has, whatever may be given away of it in all.
+    most_cpu_millis: int
+    most_memory_mib: int
 
 
 _shapes: dict[int, tuple[float, tuple[NodeShape, ...]]] = {}
@@ -306,10 +309,15 @@ def cluster_shapes(cluster_id: int, *, fresh: bool = False) -> tuple[NodeShape, 
     ):
         gpus[node_id].append((model, count))
     nodes = Node.objects.filter(cluster_id=cluster_id).values_list(
-        "pk", "cpu_millis_capacity", "memory_mib_capacity", "storage_mib"
+        "pk", "cpu_millis_capacity", "memory_mib_capacity", "storage_mib", "cpu_millis", "memory_mib"
     )
-    counts = Counter((cpu, memory, storage, tuple(gpus[pk])) for pk, cpu, memory, storage in nodes)
-    shapes = tuple(sorted(NodeShape(*shape, count=count) for shape, count in counts.items()))
+    counts = Counter((*amounts, tuple(gpus[pk])) for pk, *amounts in nodes)
+    shapes = tuple(
+        sorted(
+            NodeShape(cpu, memory, storage, devices, count, min(cpu, has_cpu), min(memory, has_memory))
+            for (cpu, memory, storage, has_cpu, has_memory, devices), count in counts.items()
+        )
+    )
     _shapes[cluster_id] = (now + settings.MUSTER_SHAPES_SECONDS, shapes)
     return shapes
 

@@ -82,7 +82,15 @@ class PartitionAdmin(SettingsAdmin):
     search_fields = ("name",)
     autocomplete_fields = ("cluster",)
     readonly_fields = ("created_at",)
-    fields = ("cluster", "name", "max_wall_seconds", "created_at", "reason", "seen")
+    fields = (
+        "cluster",
+        "name",
+        "max_wall_seconds",
+        ("cpu_overcommit_percent", "memory_overcommit_percent"),
+        "created_at",
+        "reason",
+        "seen",
+    )
     removable = True
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Partition]:
@@ -113,7 +121,15 @@ NODE_LABELS = {
 class NodeForm(SettingsForm):
     class Meta:
         model = Node
-        fields = ("partitions", "rack", "zone", "region", "taints")
+        fields = (
+            "partitions",
+            "rack",
+            "zone",
+            "region",
+            "taints",
+            "cpu_overcommit_percent",
+            "memory_overcommit_percent",
+        )
 
     def clean_taints(self) -> list[dict[str, str]]:
         taints = self.cleaned_data["taints"] or []
@@ -140,7 +156,19 @@ class NodeAdmin(SettingsAdmin):
     autocomplete_fields = ("partitions",)
     fieldsets = (
         (None, {"fields": ("name", "cluster", "state_words", "trouble", *DRAINED)}),
-        ("Settings", {"fields": ("partitions", ("rack", "zone", "region"), "taints", "reason", "seen")}),
+        (
+            "Settings",
+            {
+                "fields": (
+                    "partitions",
+                    ("rack", "zone", "region"),
+                    "taints",
+                    ("cpu_overcommit_percent", "memory_overcommit_percent"),
+                    "reason",
+                    "seen",
+                )
+            },
+        ),
         ("What it has", {"fields": HARDWARE}),
         ("Held now", {"fields": ("held",)}),
         ("Its agent", {"fields": AGENT}),

@@ -259,6 +259,10 @@ def _node_sentence(candidates: Candidates, group: Group, node: int, gate: str | 
             if not any(toleration.tolerates(taint) for toleration in question.request.tolerations)
         ]
         return f"has the taint {', '.join(keys)}"
+    if gate == "size":
+        cores, memory = nodes.size_cpu_millis.item(node), nodes.size_memory_mib.item(node)
+        has = f"{amount('cpu_millis', cores)} and {amount('memory_mib', memory)}"
+        return f"is itself smaller than one task of it: it has {has}"
     if gate == "jobs":
         return _company_words(candidates, node)
     room = _room(candidates, gate, node)

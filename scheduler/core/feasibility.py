@@ -184,6 +184,16 @@ def _gpu_health(question: Question, world: World) -> Bools | None:
     return (work >= request.per_task.gpus) | (have < request.per_task.gpus)
 
 
+def _size(question: Question, world: World) -> Bools | None:
+    """However much is promised of a machine, no single task gets more than it has."""
+    if world.sizes is None:
+        return None
+    cpu, memory = world.sizes
+    per_task = question.request.per_task
+    mask: Bools = (cpu >= per_task.cpu_millis) & (memory >= per_task.memory_mib)
+    return mask
+
+
 # Amounts.
 
 
@@ -249,6 +259,7 @@ BUILT_IN: Final[Mapping[str, FactGate | RoomGate | JobsGate]] = {
         JobsGate(),
         FactGate("gpu_model", _gpu_model, permanent=True),
         FactGate("gpu_health", _gpu_health),
+        FactGate("size", _size, permanent=True),
         RoomGate("gpus", _free_gpus, _all_gpus),
         RoomGate("cpu_millis", _free_cpu, _all_cpu),
         RoomGate("memory_mib", _free_memory, _all_memory),

@@ -52,6 +52,7 @@ FILTERS: Final = (
     "jobs",
     "gpu_model",
     "gpu_health",
+    "size",
     "gpus",
     "cpu_millis",
     "memory_mib",

@@ -26,6 +26,7 @@ GATE_WORDS: Final[Mapping[str, str]] = {
     "jobs": "are not where its rules about other jobs let it be",
     "gpu_model": "have no GPU of the kind it asks for",
     "gpu_health": "have too few healthy GPUs",
+    "size": "have fewer cores or less memory than one task of it asks for",
     "gpus": "have too few free GPUs",
     "cpu_millis": "have too few free CPUs",
     "memory_mib": "have too little free memory",

@@ -62,6 +62,8 @@ class NodeColumns(Columns):
     generation: Ints = ints(default=0)
     region: tuple[str, ...] = objects(default="")
     max_wall_seconds: Ints = ints(default=0)  # the most that one of its partitions allows; 0 = no bound
+    size_cpu_millis: Ints = ints(default=0)  # what the machine itself has; 0 = as much as may be given away
+    size_memory_mib: Ints = ints(default=0)
 
 
 @dataclass(frozen=True, eq=False)

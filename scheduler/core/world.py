@@ -180,6 +180,16 @@ class World:
                 table.setdefault(key, {}).setdefault(value, []).append(row)
         return table
 
+    @cached_property
+    def sizes(self) -> tuple[Ints, Ints] | None:
+        """CPU and memory that each machine really has; None where no more is given away than that."""
+        nodes, most = self.snapshot.nodes, np.iinfo(np.int64).max
+        cpu = np.where(nodes.size_cpu_millis > 0, nodes.size_cpu_millis, most)
+        memory = np.where(nodes.size_memory_mib > 0, nodes.size_memory_mib, most)
+        if (cpu >= nodes.cpu_millis).all() and (memory >= nodes.memory_mib).all():
+            return None
+        return cpu, memory
+
     def labelled(self, key: str, value: str) -> Bools:
         """Nodes that carry this label."""
         known = self._labelled.get((key, value))

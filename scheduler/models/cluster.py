@@ -19,6 +19,15 @@ class BackendKind(models.TextChoices):
     PBS = "pbs", "PBS"
 
 
+def sane_overcommit(of: str) -> models.CheckConstraint:
+    """A ratio from a tenth to ten times; below 100 something of each machine is kept back."""
+    rows = [
+        models.Q(**{name: None}) | models.Q(**{f"{name}__range": (10, 1000)})
+        for name in ("cpu_overcommit_percent", "memory_overcommit_percent")
+    ]
+    return models.CheckConstraint(name=f"{of}_overcommit_sane", condition=rows[0] & rows[1])
+
+
 @pghistory.track(exclude=["wakeups"])
 class Cluster(models.Model):
     """Nodes behind one backend; one planner at a time plans it."""
@@ -34,7 +43,8 @@ class Cluster(models.Model):
     profile = models.ForeignKey(
         "scheduler.SchedulerProfile", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    #: Capacity counts for so many percent when jobs are admitted (R8); GPUs are never overcommitted.
+    #: Capacity counts for so many percent when jobs are admitted (R8), where neither the node nor one of its
+    #: partitions says another ratio; GPUs are never overcommitted.
     cpu_overcommit_percent = models.PositiveSmallIntegerField(default=100)
     memory_overcommit_percent = models.PositiveSmallIntegerField(default=100)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -42,6 +52,7 @@ class Cluster(models.Model):
 
     class Meta:
         ordering = ["id"]
+        constraints = [sane_overcommit("cluster")]
 
     def __str__(self) -> str:
         return self.name
@@ -54,12 +65,16 @@ class Partition(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="partitions")
     name = models.CharField(max_length=80)
     max_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: For its nodes instead of the cluster's; of a node's partitions the lowest counts.
+    cpu_overcommit_percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    memory_overcommit_percent = models.PositiveSmallIntegerField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["cluster_id", "name"]
         constraints = [
             models.UniqueConstraint(name="partition_name_once", fields=["cluster", "name"]),
+            sane_overcommit("partition"),
         ]
 
     def __str__(self) -> str:

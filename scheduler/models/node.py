@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from scheduler.core.lifecycle import NodeState
+from scheduler.models.cluster import sane_overcommit
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
@@ -51,7 +52,10 @@ class Node(models.Model):
     numa_domains = models.PositiveSmallIntegerField(default=1)
     #: Named countable extras: {"licence/matlab": 5}.
     extras = models.JSONField(default=dict, blank=True)
-    # What may be given away: the above times the cluster's overcommit.
+    #: Its own overcommit instead of its partitions' or the cluster's.
+    cpu_overcommit_percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    memory_overcommit_percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    # What may be given away: the above times its overcommit.
     cpu_millis_capacity = models.BigIntegerField(default=0)
     memory_mib_capacity = models.BigIntegerField(default=0)
     # What is given away.
@@ -85,6 +89,7 @@ class Node(models.Model):
         ordering = ["cluster_id", "name"]
         constraints = [
             models.UniqueConstraint(name="node_name_once", fields=["cluster", "name"]),
+            sane_overcommit("node"),
             models.CheckConstraint(
                 name="node_cpu_not_overcommitted",
                 condition=Q(used_cpu_millis__gte=0) & Q(used_cpu_millis__lte=F("cpu_millis_capacity")),

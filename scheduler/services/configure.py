@@ -23,6 +23,7 @@ from scheduler.models import (
     Reservation,
     SchedulerProfile,
 )
+from scheduler.services import overcommit
 from scheduler.services.taints import signed
 
 #: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
@@ -87,6 +88,7 @@ def save_settings(
             own.append("updated_at")
         thing.save(update_fields=own)
     save_relations()
+    overcommit.recount(thing)
     old, new = audit.changed(before, settings_of(kind._default_manager.get(pk=thing.pk)))
     if old or new:
         _announce(thing)

@@ -94,6 +94,8 @@ def _holds(
 def _tasks_that_fit(shape: NodeShape, per_task: Resources, gpu_model: str) -> int:
     """How many tasks an empty node of this shape holds."""
     gpus = _matching(shape, gpu_model)
+    if per_task.cpu_millis > shape.most_cpu_millis or per_task.memory_mib > shape.most_memory_mib:
+        return 0
     bounds = [
         shape.cpu_millis // max(1, per_task.cpu_millis),
         shape.memory_mib // max(1, per_task.memory_mib),
@@ -112,6 +114,8 @@ def tasks_that_fit_now(node: Node, job: Job) -> int:
     if not _may_run_on(node, job):
         return 0
     devices = [d for d in node.devices.all() if d.healthy and not d.gone]
+    if job.cpu_millis > node.cpu_millis or job.memory_mib > node.memory_mib:
+        return 0
     fitting = [d for d in devices if not job.gpu_model or model_matches(job.gpu_model, d.model)]
     bounds = [
         (node.cpu_millis_capacity - node.used_cpu_millis) // max(1, job.cpu_millis),
@@ -168,8 +172,8 @@ def _explain(
     all_gpus = sum(_matching(shape, gpu_model) * shape.count for shape in shapes)
     largest = [
         ("gpu_count", per_task.gpus, largest_gpus, str, gpu_name),
-        ("cpu_cores", per_task.cpu_millis, max(s.cpu_millis for s in shapes), show_cpus, "CPU cores"),
-        ("memory", per_task.memory_mib, max(s.memory_mib for s in shapes), show_mib, "of memory"),
+        ("cpu_cores", per_task.cpu_millis, max(s.most_cpu_millis for s in shapes), show_cpus, "CPU cores"),
+        ("memory", per_task.memory_mib, max(s.most_memory_mib for s in shapes), show_mib, "of memory"),
         ("storage_bytes", per_task.storage_mib, max(s.storage_mib for s in shapes), show_mib, "of storage"),
     ]
     said = False

@@ -9,6 +9,7 @@ from typing import Any, Final
 from accounts.errors import FieldProblem, InvalidInput
 from scheduler import outbox
 from scheduler.models import Device, Node
+from scheduler.services.overcommit import may_give_away
 
 MAX_DEVICES: Final = 256
 #: 2**40 MiB or thousandths: more than any machine has, and far from the end of a bigint.
@@ -144,21 +145,15 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
             shortfalls.append(f"{what}: has {has}, {used} in use")
         return max(has, used)
 
-    cluster = node.cluster
+    given = may_give_away(node, cpu_millis=machine.cpu_millis, memory_mib=machine.memory_mib)
     changed_devices = _apply_devices(node, machine.devices)
     gpu_millis = 1000 * sum(device.healthy for device in machine.devices)
     fresh: dict[str, Any] = {
         "cpu_millis": machine.cpu_millis,
         "memory_mib": machine.memory_mib,
         "storage_mib": at_least_used("storage MiB", machine.storage_mib, node.used_storage_mib),
-        "cpu_millis_capacity": at_least_used(
-            "CPU thousandths",
-            machine.cpu_millis * cluster.cpu_overcommit_percent // 100,
-            node.used_cpu_millis,
-        ),
-        "memory_mib_capacity": at_least_used(
-            "memory MiB", machine.memory_mib * cluster.memory_overcommit_percent // 100, node.used_memory_mib
-        ),
+        "cpu_millis_capacity": at_least_used("CPU thousandths", given["cpu_millis"], node.used_cpu_millis),
+        "memory_mib_capacity": at_least_used("memory MiB", given["memory_mib"], node.used_memory_mib),
         "gpu_millis": at_least_used("GPU thousandths", gpu_millis, node.used_gpu_millis),
         "numa_domains": machine.numa_domains,
         "labels": {**node.labels, **dict(machine.labels)},

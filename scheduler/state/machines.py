@@ -22,14 +22,14 @@ def node_columns(rows: Rows) -> NodeColumns:
         (
             (
                 *row[:12], labels_of(row[12]), _taints(row[13]), tuple(row[14]),
-                *_places(*row[15:18], row[12]), row[18] or 0,
+                *_places(*row[15:18], row[12]), row[18] or 0, row[19], row[20],
             )
             for row in rows
         ),
         (
             "id", "name", "state", "cordoned", "draining", "cpu_millis", "memory_mib", "storage_mib",
             "used_cpu_millis", "used_memory_mib", "used_storage_mib", "generation", "labels", "taints",
-            "partition_ids", "rack", "zone", "region", "max_wall_seconds",
+            "partition_ids", "rack", "zone", "region", "max_wall_seconds", "size_cpu_millis", "size_memory_mib",
         ),
     )  # fmt: skip
 

@@ -58,6 +58,7 @@ _SINCE: Final = {
     "jobs": "is near to or apart from other jobs against its rules",
     "device": "has that GPU in use or sick",
     "gpu_health": "has too few healthy GPUs",
+    "size": "has itself fewer cores or less memory than one task",
     "gpus": "has too few free GPUs",
     "cpu_millis": "has too few free CPUs",
     "memory_mib": "has too little free memory",

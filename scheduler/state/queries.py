@@ -157,7 +157,7 @@ SELECT node.id, node.name, node.state, node.cordoned, node.draining, node.cpu_mi
     (SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
         FROM scheduler_node_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
         WHERE part.node_id = node.id),
-    node.extras::text
+    node.cpu_millis, node.memory_mib, node.extras::text
 FROM scheduler_node node WHERE {which} ORDER BY node.id {lock}
 """
 

@@ -61,6 +61,7 @@ class NodeSpec:
     rack: str = ""
     zone: str = ""
     region: str = ""
+    overcommit: float = 1  # so many times its cores and memory may be given away
     max_minutes: int = 0  # its partitions allow no more
     cordoned: bool = False
     draining: bool = False
@@ -360,8 +361,8 @@ def a_world(
             state=[spec.state for spec in nodes],
             cordoned=[spec.cordoned for spec in nodes],
             draining=[spec.draining for spec in nodes],
-            cpu_millis=[round(spec.cpus * 1000) for spec in nodes],
-            memory_mib=[round(spec.memory_gib * GIB) for spec in nodes],
+            cpu_millis=[round(spec.cpus * 1000 * spec.overcommit) for spec in nodes],
+            memory_mib=[round(spec.memory_gib * GIB * spec.overcommit) for spec in nodes],
             storage_mib=[round(spec.storage_gib * GIB) for spec in nodes],
             used_cpu_millis=[used_cpu[spec.name] for spec in nodes],
             used_memory_mib=[used_memory[spec.name] for spec in nodes],
@@ -373,6 +374,8 @@ def a_world(
             zone=[spec.zone for spec in nodes],
             region=[spec.region for spec in nodes],
             max_wall_seconds=[spec.max_minutes * 60 for spec in nodes],
+            size_cpu_millis=[round(spec.cpus * 1000) for spec in nodes],
+            size_memory_mib=[round(spec.memory_gib * GIB) for spec in nodes],
         ),
         devices=DeviceColumns(
             id=[number for _, _, number in devices],

@@ -98,6 +98,11 @@ class State:
             if node["id"] in booked["node_ids"] and overlaps and not mine:
                 return False
         labels = dict(node["labels"])
+        if any(
+            0 < node[f"size_{name}"] < getattr(request.per_task, name)
+            for name in ("cpu_millis", "memory_mib")
+        ):
+            return False
         return (
             node["state"] == "up"
             and not node["cordoned"]

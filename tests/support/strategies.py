@@ -57,6 +57,7 @@ def a_random_node(dice: random.Random, name: str) -> NodeSpec:
         rack=random.Random(f"{name} rack").choice(["", "r1", "r2"]),
         zone=random.Random(f"{name} zone").choice(["", "z1", "z2"]),
         region=random.Random(f"{name} region").choice(["", "e", "w"]),
+        overcommit=2 if name == "n1" else 1,
         max_minutes=random.Random(f"{name} wall").choice([0, 0, 0, 0, 30, 60]),
         taints=dice.choice([(), (), (), (), (), (), (TEAM,), (Taint("slow", "", "PreferNoSchedule"),)]),
         partitions=dice.choice([(1,), (1, 2), (1, 2), (2,)]),

@@ -1,4 +1,4 @@
-"""Requests and limits, and the classes of service that are derived from them (R4, R5)."""
+"""Requests, limits, classes of service and overcommit (R4, R5, R8)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from quotas.core.resources import Resources
-from scheduler.core import victims
+from scheduler.core import feasibility, victims
 from scheduler.core.codec import decode_snapshot, encode_snapshot
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.explain import node_table
 from scheduler.core.policy import Policy
 from scheduler.core.qos import Qos
 from scheduler.core.standing import Preemption
+from tests.support import obvious
 from tests.support.builders import a_job, a_node, a_snapshot, a_world, running
+from tests.support.strategies import a_random_world
 
 RULES = Preemption(enabled=True, classes=((0, ()), (50, (0,))), protected_seconds=0)
 
@@ -98,3 +101,52 @@ def test_an_order_that_forgets_the_class_is_noticed(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(AssertionError):
         test_best_effort_makes_way_first_only_where_the_profile_says_so()
+
+
+# ------------------------------------------------------------------ overcommit
+
+
+def plan_many_worlds() -> None:
+    """Against a planner that is easy to believe."""
+    for seed in range(200):
+        world = a_random_world(seed, node_count=4, job_count=10)
+        obvious.check(world.snapshot, Policy(), plan_cycle(world.snapshot, Policy()))
+
+
+def test_more_may_be_given_away_than_there_is_but_never_more_than_that_to_one_task() -> None:
+    world = a_world(
+        nodes=[a_node("n", cpus=4, memory_gib=8, overcommit=2)],
+        pending=[
+            a_job("big", cpus=6),
+            a_job("wide", memory_gib=9),
+            *(a_job(f"j{n}", cpus=4) for n in range(3)),
+        ],
+    )
+
+    plan = plan_cycle(world.snapshot, Policy())
+
+    assert set(world.starts(plan)) == {"j0", "j1"}
+    assert world.reasons(plan) == {
+        "big": "NoMatchingNode", "wide": "NoMatchingNode", "j2": "WaitingForResources",
+    }  # fmt: skip
+    (said,) = node_table(world.snapshot, Policy(), world.job("big"))
+    assert (said.gate, said.sentence) == (
+        "size", "is itself smaller than one task of it: it has 4 CPUs and 8 GiB of memory",
+    )  # fmt: skip
+
+
+def test_a_ratio_below_one_keeps_something_back() -> None:
+    world = a_world(
+        nodes=[a_node("n", cpus=4, overcommit=0.75)], pending=[a_job("all", cpus=4), a_job("most", cpus=3)]
+    )
+
+    assert set(world.starts(plan_cycle(world.snapshot, Policy()))) == {"most"}
+
+
+def test_a_gate_that_forgets_the_size_of_the_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        feasibility.BUILT_IN, "size", feasibility.FactGate("size", lambda question, world: None)
+    )
+
+    with pytest.raises(AssertionError):
+        plan_many_worlds()

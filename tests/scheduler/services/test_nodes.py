@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import IntegrityError, transaction
 
 from accounts.errors import InvalidInput, NotAllowed, NotFound
 from accounts.models import AuditEvent
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Node, Partition
+from scheduler.services.configure import save_settings
 from scheduler.services.inventory import apply_inventory, read_inventory
 from scheduler.services.nodes import (
     cordon_node,
@@ -82,6 +84,38 @@ def test_overcommit_widens_what_may_be_given_away(world: World) -> None:
     node = joined(world)
 
     assert (node.cpu_millis, node.cpu_millis_capacity, node.memory_mib_capacity) == (8000, 12000, 16384)
+
+
+def test_the_nodes_own_ratio_goes_before_that_of_its_partitions_and_of_the_cluster(world: World) -> None:
+    admin, node = AdminFactory(), joined(world)
+    partition = node.partitions.get()
+    other = Partition.objects.create(cluster=world.cluster, name="dense", cpu_overcommit_percent=300)
+    node.partitions.add(other)
+
+    def given(thing: Any, **ratios: int | None) -> tuple[int, int]:
+        row = type(thing).objects.get(pk=thing.pk)
+        for name, value in ratios.items():
+            setattr(row, name, value)
+        save_settings(thing=row, changed_fields=list(ratios), by=admin, reason="denser")
+        node.refresh_from_db()
+        return node.cpu_millis_capacity, node.memory_mib_capacity
+
+    assert given(world.cluster, cpu_overcommit_percent=150, memory_overcommit_percent=200) == (24000, 32768)
+    assert given(partition, cpu_overcommit_percent=200) == (16000, 32768)  # the lowest of its partitions
+    assert given(node, cpu_overcommit_percent=90, memory_overcommit_percent=100) == (7200, 16384)
+    Node.objects.filter(pk=node.pk).update(used_cpu_millis=7000)
+    assert given(node, cpu_overcommit_percent=50) == (7000, 16384)  # never less than is in use
+    Node.objects.filter(pk=node.pk).update(used_cpu_millis=0)
+    assert change(node) is True
+    node.refresh_from_db()
+    assert node.cpu_millis_capacity == 4000
+
+
+def test_a_ratio_that_is_no_ratio_is_refused_by_the_database(world: World) -> None:
+    node = joined(world)
+
+    with pytest.raises(IntegrityError, match="node_overcommit_sane"), transaction.atomic():
+        Node.objects.filter(pk=node.pk).update(cpu_overcommit_percent=5)
 
 
 def test_the_same_inventory_again_is_no_news(world: World) -> None:
