@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduler.services import charging, cycles, forecasts, retention
+from scheduler.services import charging, cycles, forecasts, retention, usage_check
 from scheduler.services.reconcile import reconcile_all
 
 
@@ -39,3 +39,9 @@ def keep_ledger() -> None:
     charging.heal_ledger()
     charging.extend_holds()
     charging.charge_running()
+
+
+@shared_task
+def check_usage(thorough: bool = False) -> None:
+    """What ended was charged what it held; thorough: also what ended weeks ago."""
+    usage_check.check_usage(back=usage_check.THOROUGH if thorough else usage_check.LOOK_BACK)

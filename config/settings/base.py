@@ -195,6 +195,17 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "check usage": {
+        "task": "scheduler.tasks.check_usage",
+        "schedule": every(900),
+        "options": {"queue": "default", "expire_seconds": 900},
+    },
+    "check usage of weeks": {
+        "task": "scheduler.tasks.check_usage",
+        "schedule": every(86_400),
+        "kwargs": {"thorough": True},
+        "options": {"queue": "default", "expire_seconds": 86_400},
+    },
     "keep budgets": {
         "task": "quotas.tasks.keep_budgets",
         "schedule": every(300),

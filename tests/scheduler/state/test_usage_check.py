@@ -1,0 +1,156 @@
+"""What each attempt was charged is compared with what it held; each kind of error is found and corrected (I8)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pgtrigger
+import pytest
+from django.test import override_settings
+
+from accounts.models import AuditEvent
+from quotas.core.ledger import Kind
+from quotas.models import BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, PriceRow
+from quotas.services.reconcile import check_budgets
+from scheduler.metrics import _drift
+from scheduler.models import Job
+from scheduler.services.usage_check import REASON, check_usage
+from scheduler.state.settle import end_attempt
+from tests.scheduler.state.small import SmallWorld
+from tests.scheduler.state.test_ledger import a_budget, ended, started, sums
+
+pytestmark = pytest.mark.django_db
+
+LATER = timedelta(hours=3)
+
+
+@pytest.fixture
+def world() -> SmallWorld:
+    world = SmallWorld()
+    world.node("n1", cpu_millis=16_000, gpus=2, gpus__model="H100")
+    world.node("n2", cpu_millis=16_000, gpus=2, gpus__model="A100")
+    PriceRow.objects.create(
+        resource="gpu_millis", micros_per_hour=3_600_000, valid_from=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    return world
+
+
+def lose(**which: object) -> None:
+    with pgtrigger.ignore("quotas.LedgerEntry:ledger_only_rolled_up"):
+        LedgerEntry.objects.filter(**which).delete()
+
+
+def again(job: Job, **changes: object) -> None:
+    """The charge of a job a second time, or another in its place."""
+    entry = LedgerEntry.objects.get(job_number=job.number, kind=Kind.CHARGE)
+    entry.pk, entry.held_seconds, entry.held_micros = None, 0, 0
+    for name, value in changes.items():
+        setattr(entry, name, value)
+    entry.save(force_insert=True)
+
+
+def money(job: Job) -> int:
+    return sum(LedgerEntry.objects.filter(job_number=job.number).values_list("charged_micros", flat=True))
+
+
+def test_what_is_right_is_left_alone(world: SmallWorld) -> None:
+    _, attempt = started(world, tasks=2)
+    ended(attempt, after=600)
+    started(world)
+    _, other = started(world)
+    end_attempt(
+        attempt_id=other.pk, epoch=other.epoch, lost_text="gone", at=other.scheduled_at + timedelta(seconds=9)
+    )
+    lines = LedgerEntry.objects.count()
+
+    assert check_usage(now=attempt.scheduled_at + LATER) == 0
+
+    assert LedgerEntry.objects.count() == lines
+    assert not DriftFinding.objects.exists()
+
+
+@pytest.mark.parametrize("planted", ["missing", "nothing at all", "doubled", "too long", "too short"])
+def test_a_wrong_charge_is_corrected_by_a_line_with_its_reason(world: SmallWorld, planted: str) -> None:
+    budget = a_budget(world, 10**12)
+    job, attempt = started(world)
+    at = ended(attempt, after=600)
+    if planted == "missing":
+        lose(job_number=job.number, kind=Kind.CHARGE)
+    elif planted == "nothing at all":
+        lose(job_number=job.number)
+    elif planted == "doubled":
+        again(job)
+    else:
+        seconds = 660 if planted == "too long" else 500
+        again(job, charged_seconds=seconds, charged_micros=seconds * 1000)
+        lose(job_number=job.number, kind=Kind.CHARGE, charged_seconds=600)
+
+    assert check_usage(now=at + LATER) == 1
+    assert check_usage(now=at + LATER) == 0
+    check_budgets()
+
+    assert sums(job)[1] == 600_000
+    assert money(job) == 600_000
+    wrong = {"missing": 600, "nothing at all": 600, "doubled": -600, "too long": -60, "too short": 100}[
+        planted
+    ]
+    line = LedgerEntry.objects.get(kind=Kind.ADJUST)
+    assert (line.charged_seconds, line.gpu_millis, line.gpu_model, line.reason) == (
+        wrong,
+        1000,
+        "H100",
+        REASON,
+    )
+    assert (line.job_number, line.attempt_id, line.user) == (job.number, attempt.pk, world.person)
+    found = DriftFinding.objects.filter(
+        kind=DriftKind.USAGE, subject=f"job {job.number}: gpu_millis seconds charged"
+    )
+    assert [(one.was, one.found, one.repaired_at is not None) for one in found] == [
+        (600_000 - 1000 * wrong, 600_000, True)
+    ]
+    assert ("usage", 3) in [
+        (s.labels["kind"], s.value) for s in _drift().samples
+    ]  # cores, memory and the GPU
+    assert AuditEvent.objects.get(action="ledger.repair").object_id == str(job.number)
+    row = BudgetPeriod.objects.get(budget=budget, starts_at__lte=at, ends_at__gt=at)
+    assert row.charged == 600_000
+
+
+def test_a_charge_of_one_resource_only_and_of_two_gpu_models_is_put_right_by_its_parts(
+    world: SmallWorld,
+) -> None:
+    job, attempt = started(world, tasks=4)
+    at = ended(attempt, after=100)
+    lose(job_number=job.number, gpu_model="A100", kind=Kind.CHARGE)
+
+    assert check_usage(now=at + LATER) == 1
+
+    by_model = {
+        model: sum(e.gpu_millis * e.charged_seconds for e in LedgerEntry.objects.filter(gpu_model=model))
+        for model in ("H100", "A100")
+    }
+    assert by_model == {"H100": 200_000, "A100": 200_000}
+    cores = [e.cpu_millis * e.charged_seconds for e in LedgerEntry.objects.filter(job_number=job.number)]
+    assert sum(cores) == sum(a.cpu_millis for a in attempt.allocations.all()) * 100
+
+
+@override_settings(LEDGER_FORGIVES=["lost"])
+def test_what_was_forgiven_comes_to_nothing(world: SmallWorld) -> None:
+    job, attempt = started(world)
+    at = attempt.scheduled_at + timedelta(seconds=500)
+    end_attempt(attempt_id=attempt.pk, epoch=attempt.epoch, lost_text="n1 went silent", at=at)
+    assert check_usage(now=at + LATER) == 0
+    again(job)
+
+    assert check_usage(now=at + LATER) == 1
+
+    assert (sums(job), money(job)) == ((0, 0), 0)
+
+
+def test_only_the_thorough_check_looks_back_for_weeks(world: SmallWorld) -> None:
+    job, attempt = started(world)
+    at = ended(attempt, after=60)
+    again(job)
+
+    assert check_usage(now=at + timedelta(days=10)) == 0
+    assert check_usage(now=at + timedelta(days=10), back=timedelta(days=35)) == 1
