@@ -81,21 +81,29 @@ class LineState:
         return line.over_since + timedelta(seconds=line.converge_after_seconds)
 
 
-def line_states(lines: Iterable[Quota], *, lock: bool = False) -> dict[int, LineState]:
+def line_states(lines: Iterable[Quota]) -> dict[int, LineState]:
     """How these lines stand among those above and beside them; as many queries for many as for one."""
-    return Standings(lines, lock=lock).states()
+    return Standings(lines).states()
 
 
 class Standings:
     """Some lines, those above them, and those of others that keep something back of the same."""
 
-    def __init__(self, lines: Iterable[Quota], *, lock: bool = False) -> None:
+    def __init__(
+        self,
+        lines: Iterable[Quota],
+        *,
+        above: Mapping[int, int | None] | None = None,
+        lock: bool = False,
+    ) -> None:
+        """`above` is the organization above each of those that the lines are of, where that is known."""
         wanted = {line.pk: line for line in lines}
         self.wanted = list(wanted)
         projects = {line.project_id for line in wanted.values() if line.project_id is not None}
         organizations = {line.organization_id for line in wanted.values() if line.organization_id is not None}
-        self._places: dict[str, Any] = {"organizations": list(organizations), "projects": list(projects)}
-        above: dict[int, int | None] = dict(_rows(_UP, self._places))
+        if above is None:
+            places = {"organizations": list(organizations), "projects": list(projects)}
+            above = dict(_rows(_UP, places))
         around = Q(organization__in=list(above)) | Q(lending_limit__isnull=False, enforce=True)
         around |= Q(project__in=projects, user__isnull=True)
         rows = Quota.objects.filter(around).exclude(pk__in=self.wanted).select_related("project")
@@ -115,6 +123,25 @@ class Standings:
     def states(self) -> dict[int, LineState]:
         lent = self._lent()
         return {pk: self._state(self.paths.rows[pk], lent.get(pk, 0)) for pk in self.wanted}
+
+    def short(self, charges: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """The lines (ids) that have no room for these amounts on top, with how much is missing on each.
+
+        The amounts are of one job, each line before the one above it. What is kept back for others counts
+        as in use; the line that this stops first is among those answered.
+        """
+        rows = self.paths.rows
+        numbered = [(self.number[line], amount) for line, amount in charges]
+        found = {
+            line: missing
+            for line, amount in charges
+            if (missing := self.tree.used[self.number[line]] + amount - self.tree.bound[self.number[line]])
+            > 0
+        }
+        if not found and (first := self.tree.short(numbered)) is not None:
+            number, amount = first
+            found[list(rows)[number]] = max(amount - self.tree.free(number), 1)
+        return found
 
     def _state(self, line: Quota, lent: int) -> LineState:
         number = self.number[line.pk]
@@ -164,20 +191,37 @@ class Standings:
         return found
 
 
-def lines_on_path(project: Project, user_id: int | None = None) -> list[Quota]:
-    """Every line that jobs of the project count on, the person's own too: each before the one above it.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The lines that jobs of some projects count on, each before the one above it, and those of one person."""
 
-    Without `user_id`: those of all its people.
-    """
-    above = dict(_rows(_UP, {"organizations": [], "projects": [project.pk]}))
-    wanted = Q(project=project) | Q(organization__in=list(above))
-    if user_id is not None:
+    of_project: Mapping[int, Sequence[Quota]]
+    of_person: Sequence[Quota]
+    #: The organization above each, as far as the projects reach.
+    above: Mapping[int, int | None]
+
+    def standings(self) -> Standings:
+        lines = [line for each in self.of_project.values() for line in each]
+        return Standings((*lines, *self.of_person), above=self.above)
+
+
+def find_lines(projects: Sequence[Project], *, user_id: int | None = None, everybody: bool = False) -> Found:
+    """The lines of these projects and all above, with those of the person; `everybody`: of all its people."""
+    ids = [project.pk for project in projects]
+    above = dict(_rows(_UP, {"organizations": [], "projects": ids}))
+    wanted = Q(project__in=ids) | Q(organization__in=list(above))
+    if not everybody:
         wanted &= Q(user__isnull=True) | Q(user=user_id)
-        wanted |= Q(project__isnull=True, user=user_id)
+    wanted |= Q(project__isnull=True, organization__isnull=True, user=user_id)
     rows = Quota.objects.filter(wanted).select_related("project", "organization", "user").order_by("id")
-    paths = LinePaths(rows, above=above, organization_of={project.pk: project.organization_id})
+    paths = LinePaths(rows, above=above, organization_of={p.pk: p.organization_id for p in projects})
     own = [] if user_id is None else paths.of_person(user_id)
-    return [*paths.of_project(project.pk), *own]
+    return Found({pk: paths.of_project(pk) for pk in ids}, own, above)
+
+
+def lines_on_path(project: Project) -> list[Quota]:
+    """Every line that some job of the project counts on, but for what limits a person everywhere."""
+    return list(find_lines([project], everybody=True).of_project[project.pk])
 
 
 def _idle(line: Quota, used: int) -> int:

@@ -23,6 +23,12 @@ WITH RECURSIVE below(id) AS (
     UNION SELECT project.id FROM accounts_project project JOIN below ON project.organization_id = below.id
 )"""
 _COUNTED: Final = " SELECT id FROM counted ORDER BY 1"
+_BELOW: Final = """
+WITH RECURSIVE below(id) AS (
+    SELECT id FROM accounts_organization WHERE slug = %s
+    UNION SELECT child.id FROM accounts_organization child JOIN below ON child.parent_id = below.id
+) SELECT project.id FROM accounts_project project JOIN below ON project.organization_id = below.id ORDER BY 1
+"""
 _PATHS: Final = """
 SELECT project_id, budget_id FROM (WITH RECURSIVE path(project_id, organization_id) AS (
     SELECT id, organization_id FROM accounts_project WHERE id = ANY(%(projects)s)
@@ -65,6 +71,13 @@ def sum_of_period(period: BudgetPeriod) -> Amount:
 def projects_of(budget: Budget) -> list[int]:
     with connection.cursor() as cursor:
         cursor.execute(_PROJECTS_OF + _COUNTED, {"budget": budget.pk})
+        return [row[0] for row in cursor.fetchall()]
+
+
+def projects_below(slug: str) -> list[int]:
+    """The projects of an organization and of all below it; none where there is no such organization."""
+    with connection.cursor() as cursor:
+        cursor.execute(_BELOW, [slug])
         return [row[0] for row in cursor.fetchall()]
 
 

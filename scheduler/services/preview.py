@@ -15,7 +15,6 @@ from accounts.errors import MusterError
 from accounts.models import User
 from accounts.permissions import require
 from quotas.core.resources import show_cpus
-from quotas.models import Quota, QuotaResource
 from scheduler.core.blockers import Answers
 from scheduler.core.changes import smallest_change, words_of
 from scheduler.core.cycle import plan_cycle
@@ -41,6 +40,7 @@ from scheduler.services.budget_uses import BudgetUse, budget_uses
 from scheduler.services.cycles import installed_plugins
 from scheduler.services.forecasts import Record, StartRange, kept_range, live_cycles, range_now, record
 from scheduler.services.others import waits_now
+from scheduler.services.quota_uses import QuotaUse, quota_uses
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
 
@@ -79,20 +79,6 @@ class Blocker:
     code: str
     category: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaLine:
-    """One limit of the project before and after; `passed` is "soft" or "hard" when after is above it."""
-
-    resource: str
-    label: str
-    used: int
-    after: int
-    soft: int | None
-    hard: int | None
-    enforce: bool
-    passed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +126,7 @@ class Preview:
     nodes: tuple[PreviewNode, ...] = ()
     gates: tuple[Gate, ...] = ()
     blockers: tuple[Blocker, ...] = ()
-    quota: tuple[QuotaLine, ...] = ()
+    quota: tuple[QuotaUse, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()
     ahead_jobs: int = 0
     ahead_gpus: int = 0
@@ -256,7 +242,7 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         nodes=_nodes_of(found.start, asked) if found.start and own is None else (),
         gates=_funnel(_verdicts(asked, loaded.policy, job_id, plan), loaded.policy),
         blockers=_blockers(found),
-        quota=_quota_lines(spec),
+        quota=quota_uses(spec, by, found.start, asked),
         budgets=budget_uses(spec),
         ahead_jobs=found.ahead_jobs if line else 0,
         ahead_gpus=found.ahead_gpus if line else 0,
@@ -342,38 +328,6 @@ def _nodes_of(start: Start, snapshot: Snapshot) -> tuple[PreviewNode, ...]:
         )
         for node_id in start.node_ids
     )
-
-
-def _quota_lines(spec: JobSpec) -> tuple[QuotaLine, ...]:
-    """The project's limits that this job counts on, as they are and as they would be."""
-    total = spec.total
-    adds = {
-        QuotaResource.CPU_MILLIS: total.cpu_millis,
-        QuotaResource.MEMORY_MIB: total.memory_mib,
-        QuotaResource.STORAGE_MIB: total.storage_mib,
-        QuotaResource.GPU_MILLIS: spec.per_task.gpu_millis_charged * spec.tasks,
-        QuotaResource.RUNNING_JOBS: 1,
-    }
-    lines = []
-    for quota in Quota.objects.plain().filter(project=spec.project).order_by("id"):
-        after = quota.used + adds[QuotaResource(quota.resource)]
-        if after == quota.used:
-            continue
-        over_hard = quota.hard is not None and after > quota.hard
-        over_soft = quota.soft is not None and after > quota.soft
-        lines.append(
-            QuotaLine(
-                resource=quota.resource,
-                label=str(quota.get_resource_display()),
-                used=quota.used,
-                after=after,
-                soft=quota.soft,
-                hard=quota.hard,
-                enforce=quota.enforce,
-                passed="hard" if over_hard else "soft" if over_soft else "",
-            )
-        )
-    return tuple(lines)
 
 
 # ------------------------------------------------------------------ a job that is there

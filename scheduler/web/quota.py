@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlencode
 
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
@@ -13,30 +14,39 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from accounts import permissions
-from accounts.models import Project
+from accounts.models import Project, User
 from accounts.selectors import visible_projects
 from accounts.web.pages import page, reader
+from quotas.line_states import LineState, find_lines
 from quotas.models import Provider, Quota
-from quotas.provider_view import provider_views
+from quotas.provider_view import ProviderView, provider_views
 from quotas.templatetags.amounts import RESOURCE_WORDS, amount
 from scheduler.models import Job
 
 #: Operators see every project; this many are shown, the others through the project's own page.
 MOST_PROJECTS: Final = 100
+#: Of a project's other people, those whose limits are fullest.
+MOST_PEOPLE: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One quota line as a bullet bar."""
 
-    quota: Quota
+    state: LineState
     word: str
     pending: int
+    #: Where the rows behind what is in use are listed.
+    rows_url: str
+
+    @property
+    def quota(self) -> Quota:
+        return self.state.line
 
     @property
     def bound(self) -> int | None:
-        """What ends the bar: the hard limit, else the soft one, else the nominal share."""
-        for value in (self.quota.hard, self.quota.soft, self.quota.nominal):
+        """What ends the bar: what may be in use, else the soft limit, else the nominal share."""
+        for value in (self.state.bound, self.quota.hard, self.quota.soft, self.quota.nominal):
             if value is not None:
                 return value
         return None
@@ -49,8 +59,10 @@ class Line:
     @property
     def tone(self) -> str:
         quota = self.quota
+        if self.state.bound is not None and quota.used >= self.state.bound > 0:
+            return "failed"
         if quota.hard is not None and quota.used >= quota.hard > 0:
-            return "failed" if quota.enforce else "pending"
+            return "pending"
         if quota.soft is not None and quota.used >= quota.soft:
             return "pending"
         return "running"
@@ -59,18 +71,49 @@ class Line:
     def sentence(self) -> str:
         """What it means for the next job."""
         quota, resource = self.quota, self.quota.resource
-        if self.bound is None:
+        state = self.state
+        if state.over:
+            stops = (
+                " They run to their end."
+                if state.stops_at is None
+                else f" From {state.stops_at:%d %b %H:%M} UTC the latest jobs are stopped."
+            )
+            return (
+                f"Over, grandfathered: more is in use than the limit allows now. Nothing new starts.{stops}"
+            )
+        if self.bound is None and state.free is None:
             return "No bound is set."
-        if quota.hard is None:
-            return "Passing this only warns; nothing is held back."
         if not quota.enforce:
             return "Counted, not enforced: passing it holds nothing back."
-        left = quota.hard - quota.used
+        if state.free is None:
+            return "Passing this only warns; nothing is held back."
+        left = state.free
         if left <= 0:
-            return "All of it is in use: new jobs wait until some end."
+            if state.bound is not None and state.used >= state.bound:
+                return "All of it is in use: new jobs wait until some end."
+            return "Nothing is free on the way up: a limit above is full, or keeps the rest for others."
+        where = "" if state.bound is not None and left == state.bound - state.used else " on the way up"
         if self.pending > left:
-            return f"{amount(left, resource)} left; waiting jobs ask for {amount(self.pending, resource)}."
-        return f"{amount(left, resource)} left."
+            return f"{amount(left, resource)} left{where}; waiting jobs ask for {amount(self.pending, resource)}."
+        return f"{amount(left, resource)} left{where}."
+
+    @property
+    def what(self) -> str:
+        """`H100 GPUs`, `Running jobs of interactive jobs`."""
+        kind = f"{self.quota.job_type} jobs only" if self.quota.job_type else ""
+        return ", ".join(part for part in (f"{self.quota.gpu_model} {self.word}".strip(), kind) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A project: its own limits, and all others that bind its jobs."""
+
+    project: Project
+    lines: list[Line]
+    others: list[Line]
+    left_out: int
+    role: str
+    outside: ProviderView | None
 
 
 @require_GET
@@ -80,13 +123,10 @@ def index(request: HttpRequest) -> HttpResponse:
     projects = list(visible_projects(user).order_by("name", "id")[:MOST_PROJECTS])
     roles = permissions.roles_of(user)
     projects.sort(key=lambda project: project.pk not in roles)
-    found = _lines(projects)
-    kept_outside = [
-        p.pk for p, lines in found if any(line.quota.provider != Provider.LOCAL for line in lines)
-    ]
-    outside = provider_views(kept_outside) if kept_outside else {}
+    sections, personal = _sections(projects, user, roles)
     context = {
-        "sections": [(p, lines, roles.get(p.pk, ""), outside.get(p.pk)) for p, lines in found],
+        "sections": sections,
+        "personal": personal,
         "may_edit": user.is_staff and user.is_operator,
         "live_url": f"{reverse('quota')}?partial=1",
     }
@@ -94,9 +134,63 @@ def index(request: HttpRequest) -> HttpResponse:
     return render(request, template, context)
 
 
-def _lines(projects: list[Project]) -> list[tuple[Project, list[Line]]]:
-    """Every project's lines with what its pending jobs ask for, in two queries for all projects."""
-    ids = [project.pk for project in projects]
+def _sections(projects: list[Project], user: User, roles: dict[int, str]) -> tuple[list[Section], list[Line]]:
+    """Every project's limits and those around them; and what limits the reader wherever a job runs."""
+    asked = _asked([project.pk for project in projects])
+    found = find_lines(projects, user_id=user.pk, everybody=True)
+    states = found.standings().states()
+
+    def line(quota: Quota, project: Project | None) -> Line:
+        plain = project is not None and quota.project_id is not None and quota.is_plain
+        waits = asked[project.pk][quota.resource] if plain and project is not None else 0
+        return Line(states[quota.pk], RESOURCE_WORDS[quota.resource], waits, _rows_url(quota))
+
+    kept_outside = [
+        pk for pk, lines in found.of_project.items() if any(one.provider != Provider.LOCAL for one in lines)
+    ]
+    outside = provider_views(kept_outside) if kept_outside else {}
+    order = list(RESOURCE_WORDS)
+    sections = []
+    for project in projects:
+        rows = found.of_project[project.pk]
+        plain = [one for one in rows if one.project_id is not None and one.is_plain]
+        others = [one for one in rows if one not in plain and one.user_id in (None, user.pk)]
+        people = [one for one in rows if one.user_id not in (None, user.pk)]
+        people.sort(key=lambda one: (-_fullness(states[one.pk]), one.pk))
+        plain.sort(key=lambda one: order.index(one.resource))
+        sections.append(
+            Section(
+                project=project,
+                lines=[line(one, project) for one in plain],
+                others=[line(one, project) for one in (*others, *people[:MOST_PEOPLE])],
+                left_out=len(people) - len(people[:MOST_PEOPLE]),
+                role=roles.get(project.pk, ""),
+                outside=outside.get(project.pk),
+            )
+        )
+    return sections, [line(one, None) for one in found.of_person]
+
+
+def _fullness(state: LineState) -> float:
+    if state.bound is None:
+        return 0.0
+    return state.used / state.bound if state.bound else float(state.used)
+
+
+def _rows_url(quota: Quota) -> str:
+    """The ledger's lines of what is held on a limit now and was lately."""
+    words = {
+        "organization": quota.organization.slug if quota.organization is not None else "",
+        "project": quota.project.slug if quota.project is not None else "",
+        "user": quota.user.username if quota.user is not None else "",
+        "of_model": quota.gpu_model,
+        "kind": "hold",
+    }
+    return f"{reverse('ledger')}?{urlencode({name: word for name, word in words.items() if word})}"
+
+
+def _asked(ids: list[int]) -> dict[int, Counter[str]]:
+    """What the pending jobs of each project ask for."""
     asked: dict[int, Counter[str]] = {pk: Counter() for pk in ids}
     rows = Job.objects.pending().filter(project__in=ids).order_by()
     for project_id, cpu, memory, storage, gpus, share, tasks, count in rows.values_list(
@@ -108,11 +202,4 @@ def _lines(projects: list[Project]) -> list[tuple[Project, list[Line]]]:
         sums["storage_mib"] += storage * times
         sums["gpu_millis"] += (share or gpus * 1000) * times
         sums["running_jobs"] += count
-    lines: dict[int, list[Line]] = {pk: [] for pk in ids}
-    for quota in Quota.objects.plain().filter(project__in=ids):
-        word = RESOURCE_WORDS[quota.resource]
-        lines[quota.project_id].append(Line(quota, word, asked[quota.project_id][quota.resource]))
-    order = list(RESOURCE_WORDS)
-    for each in lines.values():
-        each.sort(key=lambda line: order.index(line.quota.resource))
-    return [(project, lines[project.pk]) for project in projects]
+    return asked

@@ -21,12 +21,15 @@ from accounts.errors import InvalidInput
 from accounts.models import Project, User
 from accounts.selectors import project_by_ref, visible_projects, visible_users
 from accounts.web.pages import page, reader
+from quotas.core.gpu_models import model_matches
 from quotas.core.ledger import Kind
 from quotas.exports import EXPORTS, streamed
 from quotas.models import BudgetPeriod, BudgetResource, DriftFinding, LedgerEntry, Quota
+from quotas.rows import projects_below
 from quotas.services.alerts import read_notice
 from quotas.templatetags.charts import PARTS, Bars, Burn
 from quotas.usage import BudgetState, Usage, budget_states, total, usage, visible_entries, within
+from scheduler.models import Device
 from scheduler.selectors import measured_use
 
 SPANS: Final = (7, 30, 90, 365)
@@ -47,8 +50,11 @@ class Question:
         self.project: Project | None = (
             project_by_ref(user, asked["project"]) if asked.get("project") else None
         )
+        self.organization = asked.get("organization", "")[:80]
         self.person = asked.get("user", "")
         self.model = asked.get("gpu_model")
+        #: As limits name models: whatever device matches.
+        self.of_model = asked.get("of_model", "")[:64]
         self.kind = asked.get("kind", "") if asked.get("kind") in list(Kind) else ""
         job = asked.get("job", "")
         self.job = int(job) if job.isascii() and job.isdecimal() and len(job) < 19 else None
@@ -58,22 +64,34 @@ class Question:
         if self.person:
             found = visible_users(self.user).filter(username=self.person).values_list("pk", flat=True).first()
             person = -1 if found is None else found
+        entries = visible_entries(self.user)
+        if self.of_model:
+            models = Device.objects.order_by().values_list("model", flat=True).distinct()
+            entries = entries.filter(gpu_model__in=[m for m in models if model_matches(self.of_model, m)])
         return within(
-            visible_entries(self.user),
+            entries,
             begin=_midnight(self.first) if self.job is None else None,
             end=_midnight(self.until) if self.job is None else None,
-            project_ids=None if self.project is None else [self.project.pk],
+            project_ids=self._projects(),
             user_id=person,
             job_number=self.job,
             kinds=(self.kind,) if self.kind else (),
             gpu_model=self.model,
         )
 
+    def _projects(self) -> list[int] | None:
+        """The one that was asked about, or all below an organization; None: every one there is to see."""
+        if self.project is not None:
+            return [self.project.pk]
+        return projects_below(self.organization) if self.organization else None
+
     def link(self, name: str, **changes: Any) -> str:
         """An address with the same question, and these changes."""
         words: dict[str, Any] = {
             "project": self.project.slug if self.project else "",
+            "organization": self.organization,
             "user": self.person,
+            "of_model": self.of_model,
             "since": self.first.isoformat(),
             "until": self.until.isoformat(),
             "kind": self.kind,

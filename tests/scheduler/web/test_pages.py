@@ -25,7 +25,7 @@ QUERIES = {
     "jobs": 7,
     "cluster": 8,
     "queues": 7,
-    "quota": 6,
+    "quota": 8,
 }
 
 
