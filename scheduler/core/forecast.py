@@ -201,7 +201,8 @@ def play(
     plan = EMPTY_PLAN
     for cycle in range(most_cycles):
         plan = plan_cycle(cluster.picture(now_ms, np.array(waiting, dtype=np.int64)), policy, plugins)
-        cluster.follow(plan, now_ms)
+        for at_ms in cluster.follow(plan, now_ms):
+            heapq.heappush(events, (at_ms, 0))
         for start in plan.starts:
             number, row = start.job_id, cluster.row_of[start.job_id]
             if number in left:

@@ -11,6 +11,7 @@ import numpy as np
 from quotas.core.limits import charge
 from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
+from scheduler.core.gatherings import Gatherings
 from scheduler.core.plan import Plan, Preempt, Start
 from scheduler.core.snapshot import AllocationColumns, JobGate, PendingColumns, RunningColumns, Snapshot
 
@@ -42,6 +43,7 @@ class VirtualCluster:
     running: dict[int, list[Any]] = field(default_factory=dict)  # job id -> its row of RunningColumns
     promised: dict[int, int] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
+    gatherings: Gatherings = field(default_factory=Gatherings)
     _held: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)  # job id -> rows of its allocations
     _charged: dict[int, _Charge] = field(default_factory=dict)
     _used: dict[str, Ints] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class VirtualCluster:
                 if at
             },
             awaited=set(snapshot.pending.id[snapshot.pending.awaited].tolist()),
+            gatherings=Gatherings.of(snapshot),
             _used={
                 name: getattr(snapshot.nodes, f"used_{name}").copy()
                 for name in ("cpu_millis", "memory_mib", "storage_mib")
@@ -116,12 +119,16 @@ class VirtualCluster:
             moved["promised_ms"] = [self.promised.get(number, 0) for number in pending.id.tolist()]
         if self.awaited or base.pending.awaited.any():
             moved["awaited"] = [number in self.awaited for number in pending.id.tolist()]
+        if moved:
+            pending = replace(pending, **moved)
+        pending, set_aside = self.gatherings.onto(pending, self.promised, now_ms)
         groups = {f.name: getattr(base, f.name) for f in fields(base)}
         changed = {
             "now_ms": now_ms,
             "nodes": replace(base.nodes, **used),
             "devices": replace(base.devices, used_millis=self._device_used),
-            "pending": replace(pending, **moved) if moved else pending,
+            "pending": pending,
+            "reservations": base.reservations if set_aside is None else set_aside,
             "running": RunningColumns.from_rows(self.running.values()),
             "allocations": AllocationColumns.from_rows([row for rows in self._held.values() for row in rows]),
             "queues": replace(base.queues, running_jobs=self._queue_running),
@@ -130,13 +137,17 @@ class VirtualCluster:
         }
         return Snapshot.build(**(groups | changed))
 
-    def follow(self, plan: Plan, now_ms: int) -> None:
-        """Let what a plan of this moment decided happen: its starts run, its victims are told."""
+    def follow(self, plan: Plan, now_ms: int) -> list[int]:
+        """Let what a plan of this moment decided happen: its starts run, its victims are told, its gangs gather.
+
+        Answers the moments at which something is over by that alone.
+        """
         for start in plan.starts:
             self._start(start, now_ms)
         for preempt in plan.preempts:
             self._stop(preempt, now_ms)
         self.promised = {one.job_id: one.at_ms for one in plan.expected}
+        return self.gatherings.follow(plan, self.jobs, self.row_of)
 
     def end(self, job_id: int) -> int | None:
         """Give back what a job holds. Answers its row if it was stopped for another, so that it waits again."""

@@ -161,7 +161,8 @@ def simulate(
             continue
         plan = plan_cycle(memory.onto(world.picture(now_ms, np.array(waiting, dtype=np.int64))), policy)
         cycles += 1
-        world.follow(plan, now_ms)
+        for at_ms in world.follow(plan, now_ms):
+            heapq.heappush(ends, (at_ms, -1, 0))
         for start in plan.starts:
             place = world.row_of[start.job_id]
             started[place] = now_ms

@@ -1,0 +1,97 @@
+"""Under a virtual clock what is kept for somebody is kept, and what is closed is closed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduler.core.forecast import Course, RunTimes, play
+from scheduler.core.gatherings import Gatherings
+from scheduler.core.policy import Policy
+from scheduler.simulator.cluster import ClusterWorkload, simulate
+from tests.support.builders import MINUTE_MS, NOW_MS, World, a_job, a_node, a_reservation, a_world, running
+
+
+def a_gang_and_small_jobs(**words: object) -> World:
+    """Two nodes that come free at 10 and 20 minutes, a gang that wants both, and an hour's work behind it."""
+    return a_world(
+        nodes=[a_node("n1", gpus=4), a_node("n2", gpus=4)],
+        running=[
+            running(a_job("first", gpus=4), ("n1", range(4)), ends_in=10),
+            running(a_job("second", gpus=4), ("n2", range(4)), ends_in=20),
+        ],
+        pending=[
+            a_job("gang", gpus=4, tasks=2, minutes=30, **{"gathers": 60} | words),  # type: ignore[arg-type]
+            a_job("long", gpus=4, minutes=60),
+            a_job("short", gpus=4, minutes=5),
+        ],
+    )
+
+
+def foretold(world: World, policy: Policy) -> dict[str, int]:
+    """When each starts if everybody runs to the limit, as the forecast sees it."""
+    snapshot = world.snapshot
+    future = play(snapshot, policy, RunTimes(), Course.LIMITS, snapshot.pending.id.tolist())
+    names = {number: name for name, number in world.jobs.items()}
+    return {names[number]: (at - NOW_MS) // MINUTE_MS for number, at in future.started_ms.items()}
+
+
+def simulated(world: World, policy: Policy) -> dict[str, int]:
+    snapshot = world.snapshot
+    pending = snapshot.pending
+    run_ms = np.where(pending.time_limit_seconds > 0, pending.time_limit_seconds * 1000, MINUTE_MS)
+    workload = ClusterWorkload("story", snapshot, run_ms, np.full(len(pending), 4000), 8000)
+    started = simulate(workload, policy).started_ms
+    names = {number: name for name, number in world.jobs.items()}
+    return {
+        names[number]: (at - NOW_MS) // MINUTE_MS
+        for number, at in zip(pending.id.tolist(), started.tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("when", [foretold, simulated])
+def test_what_a_gang_gathers_is_kept_for_it_in_every_future(when) -> None:  # type: ignore[no-untyped-def]
+    world = a_gang_and_small_jobs()
+
+    assert when(world, Policy()) == {"gang": 20, "short": 10, "long": 50}
+    # Without gathering the long one takes the first node, and the gang waits for it.
+    assert when(world, Policy(assemblies=0))["gang"] > 20
+
+
+@pytest.mark.parametrize("when", [foretold, simulated])
+def test_a_gang_that_gathers_in_vain_gives_all_back_and_tries_again(when) -> None:  # type: ignore[no-untyped-def]
+    world = a_gang_and_small_jobs(gathers=30, gathering=("n1", "n2"), gathers_until=15)
+
+    found = when(world, Policy(assemblies=0))
+
+    assert found["short"] == 10  # gone before the gang would have begun
+    assert found["long"] == 15
+    assert found["gang"] > 15
+
+
+@pytest.mark.parametrize("when", [foretold, simulated])
+def test_nobody_runs_into_maintenance_and_everybody_starts_after_it(when) -> None:  # type: ignore[no-untyped-def]
+    world = a_world(
+        nodes=[a_node("n1")],
+        pending=[a_job("day", minutes=120), a_job("hour", minutes=60, submitted=0)],
+        reservations=[a_reservation("upgrade", "n1", starts_in=90, minutes=45)],
+    )
+
+    assert when(world, Policy()) == {"hour": 0, "day": 135}
+
+
+@pytest.mark.parametrize("when", [foretold, simulated])
+def test_a_future_that_forgets_what_is_kept_is_noticed(when, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(Gatherings, "onto", lambda self, pending, promised, now_ms: (pending, None))
+
+    with pytest.raises(AssertionError):
+        test_what_a_gang_gathers_is_kept_for_it_in_every_future(when)
+
+
+def test_a_future_in_which_nobody_gathers_is_as_it_was() -> None:
+    world = a_gang_and_small_jobs(gathers=0)
+
+    future = play(world.snapshot, Policy(), RunTimes(), Course.LIMITS, world.jobs.values())
+
+    assert Gatherings.of(world.snapshot).onto(world.snapshot.pending, {}, NOW_MS)[1] is None
+    assert future.started_ms[world.job("long")] == NOW_MS + 10 * MINUTE_MS
