@@ -38,6 +38,8 @@ class ClusterWorkload:
     tree: ShareTree | None = None
 
     users: Mapping[int, str] = field(default_factory=dict)  # names, where they are known
+    #: When each really started (-1 = it has not), where that is known.
+    started_ms: Ints | None = None
 
     def head(self, count: int) -> ClusterWorkload:
         """Only the first so many jobs to come."""
@@ -48,6 +50,7 @@ class ClusterWorkload:
             snapshot=replace(self.snapshot, pending=pending.take(rows)),
             run_ms=self.run_ms[rows],
             amounts=self.amounts[rows],
+            started_ms=None if self.started_ms is None else self.started_ms[rows],
         )
 
     __hash__ = None  # type: ignore[assignment]

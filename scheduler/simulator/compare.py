@@ -128,6 +128,21 @@ def run(
     return Result(report, submitted, started, users, run_ms, amounts, capacity, names)
 
 
+def as_it_was(workload: ClusterWorkload) -> Result:
+    """What really happened, to compare with. Raises ValueError where that is not known."""
+    if workload.started_ms is None:
+        raise ValueError(f"it is not known how {workload.name} went")
+    pending = workload.snapshot.pending
+    report = summarise(
+        "as it was", submitted_ms=pending.submitted_ms, started_ms=workload.started_ms, run_ms=workload.run_ms,
+        amounts=workload.amounts, capacity=workload.capacity, user_id=pending.user_id,
+    )  # fmt: skip
+    return Result(
+        report, pending.submitted_ms, workload.started_ms, pending.user_id, workload.run_ms, workload.amounts,
+        workload.capacity, workload.users,
+    )  # fmt: skip
+
+
 def losers(first: Result, second: Result) -> tuple[Loser, ...]:
     """Who waits longer under the second, by name where it is known."""
     found = who_lost(first.started_ms, second.started_ms, first.submitted_ms, first.user_id)
@@ -264,7 +279,7 @@ def _curves(results: Sequence[Result]) -> str:
 def _use(results: Sequence[Result]) -> str:
     """How much of the machine was in use, in 200 equal spans of the time that all of them took."""
     width, height, spans = 760, 240, 200
-    first = min((int(result.submitted_ms.min(initial=0)) for result in results), default=0)
+    first = min((int(result.submitted_ms.min()) for result in results if len(result.submitted_ms)), default=0)
     last = max(
         (
             int((result.started_ms + result.run_ms)[result.started_ms >= 0].max(initial=first + 1))

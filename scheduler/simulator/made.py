@@ -9,6 +9,7 @@ import numpy as np
 
 from quotas.core.resources import Resources
 from scheduler.core.classes import ClassTable, request_class
+from scheduler.core.columns import Ints
 from scheduler.core.snapshot import (
     DeviceColumns,
     NodeColumns,
@@ -149,10 +150,20 @@ def from_snapshot(snapshot: Snapshot, name: str) -> ClusterWorkload:
     """What waits and runs in a recorded cycle, played to its end; every job is taken to run for its whole limit."""
     pending = snapshot.pending
     run_ms = np.where(pending.time_limit_seconds > 0, pending.time_limit_seconds * 1000, DEFAULT_RUN_MS)
-    per_task = [request.per_task for request in snapshot.classes]
+    return ClusterWorkload(name, snapshot, run_ms, amounts_of(snapshot), capacity_of(snapshot))
+
+
+def amounts_of(snapshot: Snapshot) -> Ints:
+    """What each pending job would hold, in thousandths of GPUs; of processors where there are no GPUs."""
     has_gpus = bool(len(snapshot.devices))
     each = np.array(
-        [one.gpu_millis_charged if has_gpus else one.cpu_millis for one in per_task] or [0], dtype=np.int64
+        [one.per_task.gpu_millis_charged if has_gpus else one.per_task.cpu_millis for one in snapshot.classes]
+        or [0],
+        dtype=np.int64,
     )
-    capacity = 1000 * len(snapshot.devices) if has_gpus else int(snapshot.nodes.cpu_millis.sum())
-    return ClusterWorkload(name, snapshot, run_ms, each[pending.class_index] * pending.tasks, capacity)
+    return each[snapshot.pending.class_index] * snapshot.pending.tasks
+
+
+def capacity_of(snapshot: Snapshot) -> int:
+    """All there is to hold, counted as `amounts_of` does."""
+    return 1000 * len(snapshot.devices) if len(snapshot.devices) else int(snapshot.nodes.cpu_millis.sum())

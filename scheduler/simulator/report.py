@@ -66,7 +66,7 @@ def summarise(
     ran = started_ms >= 0
     wait, run = (started_ms - submitted_ms)[ran], run_ms[ran]
     slowdown = bounded_slowdown(wait, run)
-    first = int(submitted_ms.min(initial=0)) if len(submitted_ms) else 0
+    first = int(submitted_ms.min()) if len(submitted_ms) else 0
     last = int((started_ms[ran] + run).max(initial=first))
     span = max(last - first, 1)
     busy = float((amounts[ran].astype(np.float64) * run).sum())

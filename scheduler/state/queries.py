@@ -75,7 +75,7 @@ THESE_DEVICES: Final = "device.id = ANY(%s::bigint[])"
 THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
     AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])"""
 OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
-PENDING: Final = f"""
+_JOBS: Final = f"""
 SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms("job.created_at")},
     coalesce({_ms("job.eligible_at")}, 0), coalesce(job.min_tasks, job.tasks),
     coalesce(job.nodes, 0), coalesce(job.tasks_per_node, 0), coalesce(job.time_limit_seconds, 0),
@@ -97,8 +97,34 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
 FROM scheduler_job job
     JOIN accounts_project project ON project.id = job.project_id
     JOIN accounts_user person ON person.id = job.user_id
-WHERE {{which}} AND job.state IN ('queued', 'reserved')
-ORDER BY job.number LIMIT %s {{lock}}
+WHERE {{which}}
+"""
+PENDING: Final = _JOBS + "AND job.state IN ('queued', 'reserved') ORDER BY job.number LIMIT %s {lock}"
+#: Every job that waited or ran in a span of time, in the columns of a pending one; `job.created_at` decides
+#: which came before. Those that were given up before they ever started are left out.
+PAST: Final = (
+    _JOBS.format(which=OF_CLUSTER)
+    + """AND job.created_at < %s AND (job.completed_at IS NULL OR job.completed_at > %s)
+    AND (job.started_at IS NOT NULL OR job.state IN ('queued', 'reserved')) ORDER BY job.number"""
+)
+#: How each of these jobs went: when it could start at the earliest and did, how long its last attempt ran (to
+#: now, where it runs on), and whether that is all.
+PAST_RUNS: Final = f"""
+SELECT job.number,
+    {
+    _ms(
+        "CASE WHEN EXISTS (SELECT 1 FROM scheduler_jobdependency edge WHERE edge.job_id = job.number)"
+        " THEN coalesce(job.eligible_at, job.created_at) ELSE job.created_at END"
+    )
+},
+    coalesce({_ms("last.started_at")}, -1),
+    coalesce({_ms("coalesce(last.ended_at, statement_timestamp())")} - {_ms("last.started_at")}, 0),
+    last.ended_at IS NOT NULL
+FROM scheduler_job job LEFT JOIN LATERAL (
+    SELECT attempt.started_at, attempt.ended_at FROM scheduler_attempt attempt
+    WHERE attempt.job_id = job.number AND attempt.started_at IS NOT NULL ORDER BY attempt.epoch DESC LIMIT 1
+) last ON true
+WHERE job.number = ANY(%s::bigint[]) ORDER BY job.number
 """
 
 RUNNING_COLUMNS: Final = (

@@ -115,7 +115,7 @@ def load_snapshot(
         table = ClassTable()
         pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
         running = _running(live, table)
-        pending, running = _named(pending, running, table, named_projects)
+        pending, running = named(pending, running, table, named_projects)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
         people = {*np.unique(pending.user_id).tolist(), *np.unique(running.user_id).tolist()}
         projects, away, *rows, shape = select_together(
@@ -131,7 +131,7 @@ def load_snapshot(
         policy = policy_of(cluster)
         quotas = lines.columns()
         charged, shares = sharing.with_shares(
-            project_columns(projects, lines, quotas, _pairs(pending, running), away),
+            project_columns(projects, lines, quotas, pairs(pending, running), away),
             pending,
             policy,
             at_ms=cluster.now_ms,
@@ -233,7 +233,7 @@ def load_for_apply(
         nodes, queues = _joined(nodes, everywhere), _joined(queues, everyone)
         ours = set(project_ids)
         running = _running([row for row in others if row[3] in ours], table)
-        pending, running = _named(pending, running, table, ())
+        pending, running = named(pending, running, table, ())
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_columns(nodes),
@@ -244,7 +244,7 @@ def load_for_apply(
         allocations=allocation_columns(_held_by(held, running)) if choosy else None,
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
-        projects=project_columns(projects, lines, bounded, _pairs(pending, running), away),
+        projects=project_columns(projects, lines, bounded, pairs(pending, running), away),
         quotas=bounded,
         pools=pool_columns(everywhere, held),
         budgets=budget_columns(periods, prices, now_ms=cluster.now_ms),
@@ -408,7 +408,7 @@ def _running(rows: Rows, table: ClassTable) -> RunningColumns:
     return RunningColumns(**plain, class_index=_class_numbers(columns[-queries.CLASS_WIDTH :], table))
 
 
-def _named(
+def named(
     pending: PendingColumns, running: RunningColumns, table: ClassTable, project_ids: Sequence[int]
 ) -> tuple[PendingColumns, RunningColumns]:
     """The jobs with their names and labels, where some job of their project has terms about others."""
@@ -618,7 +618,7 @@ def lines_of(rows: Sequence[Rows], projects: Rows = ()) -> Lines:  # type: ignor
     )
 
 
-def _pairs(*jobs: PendingColumns | RunningColumns) -> list[tuple[int, int]]:
+def pairs(*jobs: PendingColumns | RunningColumns) -> list[tuple[int, int]]:
     """Who has jobs in which project: (project, user)."""
     both = np.stack(
         [

@@ -1,29 +1,34 @@
 """Play a workload under one or more policies and compare them: waits, slowdown, use, fairness, and who lost.
 
 TRACE is a log in the Standard Workload Format, a table of openb pods (CSV, with its table of nodes beside it),
-`cycle:NUMBER` (a recorded cycle, played to its end), or one of our own making: `rigid:SEED:JOBS`, `gpu:SEED:JOBS`. A
-profile is the name of a stored one, or said in words, such as `fifo+easy`, `sjf`, `priority+conservative+preempt`.
+`past:7d` (what waited and ran here in the last seven days; hours as `past:36h`), `cycle:NUMBER` (a recorded cycle,
+played to its end), or one of our own making: `rigid:SEED:JOBS`, `gpu:SEED:JOBS`. A profile is the name of a stored one,
+or said in words, such as `fifo+easy`, `sjf`, `priority+conservative+preempt`.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
 
 from accounts.models import User
 from scheduler.core.codec import CodecError, decode_snapshot
 from scheduler.core.policy import Policy
+from scheduler.models import Cluster
 from scheduler.services.cycles import installed_plugins
 from scheduler.services.profiles import policy_of_profile
 from scheduler.simulator.cluster import ClusterWorkload
-from scheduler.simulator.compare import as_html, as_json, as_text, open_workload, policy_of, run
+from scheduler.simulator.compare import as_html, as_it_was, as_json, as_text, open_workload, policy_of, run
 from scheduler.simulator.made import from_snapshot
 from scheduler.simulator.workload import Workload, WorkloadError
 from scheduler.state import recordings
+from scheduler.state.history import load_past
 
 
 class Command(BaseCommand):
@@ -36,19 +41,22 @@ class Command(BaseCommand):
         )
         parser.add_argument("--jobs", type=int, help="only the first so many jobs to come")
         parser.add_argument("--nodes", type=Path, metavar="FILE", help="the nodes of a table of openb pods")
+        parser.add_argument("--cluster", metavar="NAME", help="whose past; not needed where there is one")
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
         parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots as well")
 
     def handle(self, *args: Any, trace: str, profiles: list[str] | None, **options: Any) -> None:
         try:
-            workload = _open(trace, options["nodes"])
+            workload = self._open(trace, options)
             if options["jobs"]:
                 workload = workload.head(options["jobs"])
             policies = [(name, _policy(name)) for name in profiles or ["fifo", "fifo+easy"]]
-        except (WorkloadError, CodecError, recordings.NotRecorded, ValueError) as problem:
+        except (WorkloadError, CodecError, recordings.NotRecorded, LookupError, ValueError) as problem:
             raise CommandError(str(problem)) from problem
         plugins = installed_plugins()
-        results = [
+        known = isinstance(workload, ClusterWorkload) and workload.started_ms is not None
+        results = [as_it_was(workload)] if known else []  # type: ignore[arg-type]
+        results += [
             run(workload, name, policy, plugins=plugins, progress=self._progress) for name, policy in policies
         ]
         if sys.stderr.isatty():
@@ -58,19 +66,48 @@ class Command(BaseCommand):
             options["html"].write_text(as_html(trace, results), encoding="utf-8")
             self.stderr.write(f"written to {options['html']}")
 
+    def _open(self, trace: str, options: dict[str, Any]) -> Workload | ClusterWorkload:
+        kind, _, rest = trace.partition(":")
+        if kind == "past" and (span := _span(rest)):
+            now = timezone.now()
+            past = load_past(cluster_id=_cluster(options["cluster"]).pk, since=now - span, until=now)
+            if past.unfinished:
+                self.stderr.write(
+                    f"{past.unfinished:,} jobs run on or wait still; they are taken to run for their whole limit."
+                )
+            return replace(past.workload, users=_names(past.workload))
+        if kind == "cycle" and rest.isdigit():
+            workload = from_snapshot(decode_snapshot(recordings.load(int(rest)).snapshot), trace)
+            return replace(workload, users=_names(workload))
+        return open_workload(trace, options["nodes"])
+
     def _progress(self, name: str, ended: int, jobs: int) -> None:
         if sys.stderr.isatty():
             done = 30 * ended // max(jobs, 1)
             self.stderr.write(f"\r{name:<24} [{'#' * done}{'.' * (30 - done)}] {ended:,}/{jobs:,}", ending="")
 
 
-def _open(trace: str, nodes: Path | None) -> Workload | ClusterWorkload:
-    kind, _, number = trace.partition(":")
-    if kind != "cycle" or not number.isdigit():
-        return open_workload(trace, nodes)
-    workload = from_snapshot(decode_snapshot(recordings.load(int(number)).snapshot), trace)
+def _span(words: str) -> timedelta | None:
+    """`7d` and `36h`; None for anything else."""
+    number, unit = words[:-1], words[-1:]
+    if not number.isdigit() or unit not in ("d", "h") or not 0 < int(number) <= 10_000:
+        return None
+    return timedelta(days=int(number)) if unit == "d" else timedelta(hours=int(number))
+
+
+def _cluster(name: str | None) -> Cluster:
+    found = list(Cluster.objects.filter(**{"name": name} if name else {}).order_by("pk")[:20])
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True)[:20])
+    if name:
+        raise ValueError(f"there is no cluster {name!r}; there are {names}")
+    raise ValueError(f"name one with --cluster: {names}" if found else "there is no cluster yet")
+
+
+def _names(workload: ClusterWorkload) -> dict[int, str]:
     people = set(workload.snapshot.pending.user_id.tolist())
-    return replace(workload, users=dict(User.objects.filter(pk__in=people).values_list("pk", "username")))
+    return dict(User.objects.filter(pk__in=people).values_list("pk", "username"))
 
 
 def _policy(name: str) -> Policy:
