@@ -12,6 +12,21 @@ from redis.exceptions import RedisError
 
 log = logging.getLogger(__name__)
 
+# A bucket that refills by itself, by the clock of the server, which all who ask share.
+TAKE_ONE = """
+local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
+local kept = redis.call('HMGET', KEYS[1], 'left', 'at')
+local left = tonumber(kept[1]) or burst
+left = math.min(burst, left + math.max(0, now - (tonumber(kept[2]) or now)) * rate)
+local wait = 0
+if left < 1 then wait = (1 - left) / rate else left = left - 1 end
+redis.call('HSET', KEYS[1], 'left', left, 'at', string.format('%.6f', now))
+redis.call('PEXPIRE', KEYS[1], math.ceil(burst / rate * 1000) + 1000)
+return string.format('%.6f', wait)
+"""
+
 # A server that is down or slow costs one time-out, then nothing until this has passed.
 PAUSE_SECONDS = 5.0
 
@@ -67,3 +82,14 @@ class QuietRedisCache(RedisCache):
 
     def clear(self) -> bool:
         return bool(self._try(lambda: RedisCache.clear(self), False))
+
+    def take(self, key: str, *, rate: float, burst: int) -> float | None:
+        """Take one from a bucket that refills: 0, or for how many seconds there is none; None while it is away."""
+        name = self.make_and_validate_key(key)
+
+        def ask() -> float:
+            client = self._cache.get_client(name, write=True)
+            return float(client.register_script(TAKE_ONE)(keys=[name], args=[rate, burst]))
+
+        wait: float | None = self._try(ask, None)
+        return wait

@@ -20,11 +20,14 @@ from rest_framework.response import Response
 
 from accounts.errors import FieldProblem, MusterError
 from accounts.services import audit
+from config.error_codes import CODE_OF_STATUS, MEANINGS
 
 log = logging.getLogger(__name__)
 
 PROBLEM_TYPE: Final = "application/problem+json"
 API_PREFIX: Final = "/api/"
+#: Where a person reads what a code means; see `config.error_pages`.
+ERROR_PAGES: Final = "/docs/errors/"
 SEND_JSON: Final = "Send one JSON object in UTF-8, without NUL characters."
 
 
@@ -51,7 +54,7 @@ def problem(
 ) -> dict[str, Any]:
     """The body of a problem: what happened, where, and what to do about it."""
     body: dict[str, Any] = {
-        "type": f"/docs/errors/{code}",
+        "type": f"{ERROR_PAGES}{code if code in MEANINGS else 'error'}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
@@ -280,7 +283,7 @@ class ProblemMiddleware:
         status = response.status_code
         phrase = HTTPStatus(status).phrase
         answer = json_problem(
-            request, status=status, code=phrase.lower().replace(" ", "-"), detail=f"{phrase}.",
+            request, status=status, code=CODE_OF_STATUS.get(status, "error"), detail=f"{phrase}.",
             way_out="Look at /api/v1/docs for what there is." if status < 500 else "Try again in a moment.",
         )  # fmt: skip
         for name in ("Allow", "Retry-After", "WWW-Authenticate"):

@@ -1,9 +1,8 @@
-"""How the API reads and pages: clean input, fair rates, stable pages."""
+"""How the API reads and pages: clean input, stable pages."""
 
 from __future__ import annotations
 
 import json
-import time
 from base64 import b64decode
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -16,10 +15,8 @@ from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import BaseThrottle
 
 from accounts.errors import FieldProblem, MusterError
-from accounts.models import ApiToken
 from config.problems import SEND_JSON, BadInput, too_big
 
 # ---------------------------------------------------------------- input
@@ -181,43 +178,3 @@ class NewestFirst(CursorPagination):
             "required": ["results", "next", "previous"],
             "properties": {"results": schema, "next": link, "previous": link},
         }
-
-
-# ---------------------------------------------------------------- rates
-
-
-class Throttle(BaseThrottle):
-    """A bucket of MUSTER_API_BURST requests that refills with MUSTER_API_RATE a second, per token or person.
-
-    Counted in each web process by itself: it keeps one caller from starving the others, and needs no
-    answer from Redis to say yes.
-    """
-
-    _buckets: dict[str, tuple[float, float]] = {}
-    MOST_KEPT = 10_000
-
-    def allow_request(self, request: Request, view: Any) -> bool:
-        rate, burst = settings.MUSTER_API_RATE, settings.MUSTER_API_BURST
-        if not rate:
-            return True
-        key, now = self._caller(request), time.monotonic()
-        left, at = self._buckets.get(key, (float(burst), now))
-        left = min(float(burst), left + (now - at) * rate)
-        if len(self._buckets) > self.MOST_KEPT:
-            self._buckets.clear()
-        if left < 1:
-            self._buckets[key] = (left, now)
-            self._wait_seconds = (1 - left) / rate
-            return False
-        self._buckets[key] = (left - 1, now)
-        return True
-
-    def wait(self) -> float:
-        return self._wait_seconds
-
-    def _caller(self, request: Request) -> str:
-        if isinstance(request.auth, ApiToken):
-            return f"token:{request.auth.pk}"
-        if request.user and request.user.is_authenticated:
-            return f"user:{request.user.pk}"
-        return f"address:{request.META.get('REMOTE_ADDR', '')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
-from config import health, metrics
+from config import error_pages, health, metrics
 
 urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
@@ -16,6 +16,7 @@ urlpatterns = [
     path("metrics", metrics.metrics, name="metrics"),
     path("admin/", admin.site.urls),
     path("api/v1/", include("scheduler.api.urls")),
+    path("", include(error_pages)),
     path("", include("accounts.web.urls")),
     path("", include("quotas.web.urls")),
     path("", include("scheduler.web.urls")),

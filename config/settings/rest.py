@@ -25,7 +25,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PAGINATION_CLASS": "config.rest.NewestFirst",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
-    "DEFAULT_THROTTLE_CLASSES": ["config.rest.Throttle"],
+    "DEFAULT_THROTTLE_CLASSES": ["config.rates.Throttle"],
     "DEFAULT_SCHEMA_CLASS": "config.schema.Schema",
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "config.rest.Negotiation",
     "EXCEPTION_HANDLER": "config.problems.handle_exception",
