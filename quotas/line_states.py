@@ -124,6 +124,10 @@ class Standings:
         lent = self._lent()
         return {pk: self._state(self.paths.rows[pk], lent.get(pk, 0)) for pk in self.wanted}
 
+    def bound_of(self, line: int) -> int:
+        """The most that may be in use on it by itself; UNBOUNDED: any."""
+        return self.tree.bound[self.number[line]]
+
     def short(self, charges: Sequence[tuple[int, int]]) -> dict[int, int]:
         """The lines (ids) that have no room for these amounts on top, with how much is missing on each.
 

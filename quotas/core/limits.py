@@ -8,8 +8,7 @@ writes it down, and the lines below divide it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from quotas.core.gpu_models import model_matches
@@ -25,22 +24,6 @@ NONE: Final = -1
 
 #: (line, amount), each line before the one above it.
 Charges = Sequence[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One bound on what may be in use at once: a project's own, or one of those above it."""
-
-    resource: str
-    hard: int | None
-    used: int = 0
-    enforce: bool = True
-    gpu_model: str = ""
-
-    @property
-    def left(self) -> int | None:
-        """What may still be taken; 0 when a later cut of the bound left more in use than it allows (I3)."""
-        return None if self.hard is None else max(self.hard - self.used, 0)
 
 
 def charge(
@@ -221,28 +204,3 @@ class LimitTree:
             for number, one in enumerate(reversed(walked), 1):
                 depth[one] = base + number
         return sorted(range(len(depth)), key=lambda line: -depth[line])
-
-
-def short_lines(
-    lines: Iterable[Line],
-    per_task: Resources,
-    tasks: int,
-    devices: Mapping[str, int] | None = None,
-) -> list[tuple[Line, int]]:
-    """The enforced lines that have no room for this job now, with what it needs there, in the given order."""
-    needs = (
-        (line, charge(line.resource, per_task, tasks, gpu_model=line.gpu_model, devices=devices))
-        for line in lines
-        if line.enforce
-    )
-    return [(line, need) for line, need in needs if line.left is not None and need > line.left]
-
-
-def room_on_path(lines: Iterable[Line], resource: str) -> int | None:
-    """The most of a resource that every enforced line on a path still allows; None = no line bounds it."""
-    left = [
-        line.left
-        for line in lines
-        if line.enforce and line.resource == resource and not line.gpu_model and line.left is not None
-    ]
-    return min(left) if left else None

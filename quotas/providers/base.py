@@ -73,12 +73,13 @@ class QuotaSheet:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A line that does not let a request through."""
+    """A line that does not let a request through; `hard` is the most that may be in use there."""
 
     resource: str
     needed: int
     hard: int
     used: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class Drift:
 class QuotaProvider(Protocol):
     """Enforces quotas in one place: in Muster's own rows, in Kubernetes, in Slurm.
 
-    `resources` are those of one task. `job_type` is for providers whose limits differ by it.
+    `resources` are those of one task. A start is checked and counted on every line of its way up that counts
+    its `job_type`; with `user_id` on those of the person too, with `devices` (thousandths of GPUs by model)
+    on those of single models.
     """
 
     name: str
@@ -113,15 +116,36 @@ class QuotaProvider(Protocol):
     def get_quota(self, project_id: int) -> QuotaSheet: ...
 
     def check_quota(
-        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+        self,
+        project_id: int,
+        resources: Resources,
+        job_type: str = "batch",
+        *,
+        tasks: int = 1,
+        user_id: int | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> QuotaCheck: ...
 
     def allocate_quota(
-        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+        self,
+        project_id: int,
+        resources: Resources,
+        job_type: str = "batch",
+        *,
+        tasks: int = 1,
+        user_id: int | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> None: ...
 
     def release_quota(
-        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+        self,
+        project_id: int,
+        resources: Resources,
+        job_type: str = "batch",
+        *,
+        tasks: int = 1,
+        user_id: int | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> None: ...
 
     def sync(self, project_id: int) -> tuple[Drift, ...]: ...

@@ -86,10 +86,19 @@ class ExternalQuotaProvider(LocalQuotaProvider, ABC):
         return ""
 
     def check_quota(
-        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+        self,
+        project_id: int,
+        resources: Resources,
+        job_type: str = "batch",
+        *,
+        tasks: int = 1,
+        user_id: int | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> QuotaCheck:
         """As Muster's own lines say, and not now while the provider is away and the installation waits for it."""
-        check = super().check_quota(project_id, resources, job_type, tasks=tasks)
+        check = super().check_quota(
+            project_id, resources, job_type, tasks=tasks, user_id=user_id, devices=devices
+        )
         state = ProviderState.objects.filter(project_id=project_id).first()
         text = holding_text(state, now=timezone.now()) if state is not None else ""
         if not text:

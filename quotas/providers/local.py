@@ -10,8 +10,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.errors import Conflict
-from quotas.core.limits import Line, charge, short_lines
+from accounts.models import Project
+from quotas.core.limits import charge
 from quotas.core.resources import Resources
+from quotas.line_states import Standings, find_lines
 from quotas.models import Provider, Quota, QuotaResource
 from quotas.providers.base import Drift, LineView, QuotaCheck, QuotaSheet, Shortfall
 from quotas.providers.registry import usage_source
@@ -26,44 +28,70 @@ class LocalQuotaProvider:
         return sheet_of(project_id, Quota.objects.plain().filter(project_id=project_id))
 
     def check_quota(
-        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+        self,
+        project_id: int,
+        resources: Resources,
+        job_type: str = "batch",
+        *,
+        tasks: int = 1,
+        user_id: int | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> QuotaCheck:
-        """Whether a job may start now, or ever could; a local line is the same for every job type."""
-        rows = list(Quota.objects.plain().filter(project_id=project_id).order_by("id"))
-        short = _short(rows, resources, tasks)
+        """Whether a job may start now, or ever could, by every line from the project's up to the root.
+
+        With `user_id` the person's own lines count too, in the project and everywhere; with `devices`
+        (thousandths by model) those of single GPU models.
+        """
+        charges = _charges(project_id, resources, job_type, tasks, user_id, devices)
+        short = _short(Standings([line for line, _ in charges]), charges)
         return QuotaCheck(
             allowed=not short,
             possible=all(shortfall.needed <= shortfall.hard for shortfall in short),
             shortfalls=short,
             soft_passed=tuple(
-                row.resource
-                for row in rows
-                if row.soft is not None and row.used + charge(row.resource, resources, tasks) > row.soft
+                line.resource
+                for line, amount in charges
+                if line.soft is not None and line.used + amount > line.soft
             ),
         )
 
     @transaction.atomic
     def allocate_quota(
-        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+        self,
+        project_id: int,
+        resources: Resources,
+        job_type: str = "batch",
+        *,
+        tasks: int = 1,
+        user_id: int | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> None:
-        """Count a start on every line, or raise Conflict and count nothing."""
-        rows = _locked(project_id)
-        short = _short(rows, resources, tasks)
+        """Count a start on every line of its way up, or raise Conflict and count nothing."""
+        charges = _locked_charges(_charges(project_id, resources, job_type, tasks, user_id, devices))
+        short = _short(Standings([line for line, _ in charges]), charges)
         if short:
             first = short[0]
             raise Conflict(
-                f"The quota of {first.resource} has no room: {first.used} of {first.hard} in use,"
-                f" {first.needed} needed.",
+                f"The quota of {first.resource} of {first.owner} has no room: {first.used} of {first.hard} in"
+                f" use, {first.needed} needed.",
                 code="quota-exceeded",
-                way_out="Wait until jobs of the project end, or ask an operator for more.",
+                way_out="Wait until jobs end that count on it, or ask an operator for more.",
             )
-        self._move(rows, resources, tasks, sign=1)
+        _move(charges, sign=1)
 
     @transaction.atomic
     def release_quota(
-        self, project_id: int, resources: Resources, job_type: str = "batch", *, tasks: int = 1
+        self,
+        project_id: int,
+        resources: Resources,
+        job_type: str = "batch",
+        *,
+        tasks: int = 1,
+        user_id: int | None = None,
+        devices: Mapping[str, int] | None = None,
     ) -> None:
-        self._move(_locked(project_id), resources, tasks, sign=-1)
+        """Give back what `allocate_quota` counted when it was asked the same."""
+        _move(_locked_charges(_charges(project_id, resources, job_type, tasks, user_id, devices)), sign=-1)
 
     @transaction.atomic
     def sync(self, project_id: int) -> tuple[Drift, ...]:
@@ -85,12 +113,6 @@ class LocalQuotaProvider:
                     drifts.append(Drift(row.resource, row.used, found))
                 Quota.objects.filter(pk=row.pk).update(used=found, synced_at=now)
         return tuple(drifts)
-
-    def _move(self, rows: Iterable[Quota], resources: Resources, tasks: int, *, sign: int) -> None:
-        for row in rows:
-            amount = charge(row.resource, resources, tasks)
-            if amount:
-                Quota.objects.filter(pk=row.pk).update(used=F("used") + sign * amount)
 
 
 def sheet_of(project_id: int, rows: Iterable[Quota], held: Mapping[str, int] | None = None) -> QuotaSheet:
@@ -134,9 +156,49 @@ def _locked(project_id: int) -> list[Quota]:
     )
 
 
-def _short(rows: Iterable[Quota], resources: Resources, tasks: int) -> tuple[Shortfall, ...]:
-    bounded = [Line(row.resource, row.hard, row.used, row.enforce) for row in rows if row.hard is not None]
-    return tuple(
-        Shortfall(line.resource, need, line.hard, line.used)
-        for line, need in short_lines(bounded, resources, tasks)
+#: What a start counts for on each line of its way up, the lowest first.
+Charges = list[tuple[Quota, int]]
+
+
+def _charges(
+    project_id: int,
+    resources: Resources,
+    job_type: str,
+    tasks: int,
+    user_id: int | None,
+    devices: Mapping[str, int] | None,
+) -> Charges:
+    project = Project.objects.filter(pk=project_id).first()
+    if project is None:
+        return []
+    found = find_lines([project], user_id=user_id)
+    counted = (
+        (line, charge(line.resource, resources, tasks, gpu_model=line.gpu_model, devices=devices))
+        for line in (*found.of_project[project_id], *found.of_person)
+        if line.job_type in ("", job_type)
     )
+    return [(line, amount) for line, amount in counted if amount]
+
+
+def _locked_charges(charges: Charges) -> Charges:
+    """The same on rows as they are now, locked by rising id as every other writer takes them."""
+    rows = Quota.objects.select_for_update(of=("self",)).select_related("project", "organization", "user")
+    locked = {row.pk: row for row in rows.filter(pk__in=[line.pk for line, _ in charges]).order_by("id")}
+    return [(locked[line.pk], amount) for line, amount in charges if line.pk in locked]
+
+
+def _short(standings: Standings, charges: Charges) -> tuple[Shortfall, ...]:
+    missing = standings.short([(line.pk, amount) for line, amount in charges])
+    found = []
+    for line, amount in charges:
+        if line.pk in missing:
+            # Where the rest is kept back for others, that is the most that could be in use at this moment.
+            bound = min(standings.bound_of(line.pk), line.used + amount)
+            most = bound if line.used + amount > bound else line.used + amount - missing[line.pk]
+            found.append(Shortfall(line.resource, amount, most, line.used, line.owner))
+    return tuple(found)
+
+
+def _move(charges: Charges, *, sign: int) -> None:
+    for line, amount in charges:
+        Quota.objects.filter(pk=line.pk).update(used=F("used") + sign * amount)

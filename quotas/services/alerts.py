@@ -18,9 +18,11 @@ from django.utils import timezone
 from accounts.errors import NotFound
 from accounts.models import ProjectRole, User
 from accounts.permissions import current_memberships
+from quotas.core.limits import UNBOUNDED
 from quotas.core.resources import show_cpus, show_mib
 from quotas.models import Alert, AlertKind, BudgetResource, Notice, Quota
 from quotas.rows import projects_of
+from quotas.services.lines import bound_of_line
 from quotas.usage import BudgetState, budget_states
 
 log = structlog.get_logger(__name__)
@@ -100,14 +102,25 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
             "organization_id": line.organization_id,
             "user_ids": (line.user_id,) if line.user_id else (),
         }
+        if line.job_type:
+            what += f" of {line.job_type} jobs"
         used = _amount(line, line.used)
-        if line.hard and line.used >= line.hard:
-            text = f"{whose}: all of the limit of {what} is in use ({used} of {_amount(line, line.hard)})."
-            yield Found(AlertKind.FULL, subject, text, **concerns)
-        elif line.hard and 100 * line.used >= NEARLY * line.hard:
+        # What it may borrow belongs to the limit; one that only reports still has its hard bound to tell of.
+        most = bound_of_line(line)
+        most = line.hard or 0 if most >= UNBOUNDED else most
+        if most and line.used > most and line.enforce:
             text = (
-                f"{whose}: {100 * line.used // line.hard} % of the limit of {what} is in use"
-                f" ({used} of {_amount(line, line.hard)})."
+                f"{whose}: over the limit of {what}, grandfathered ({used} of {_amount(line, most)} in use);"
+                " nothing new starts."
+            )
+            yield Found(AlertKind.FULL, subject, text, **concerns)
+        elif most and line.used >= most:
+            text = f"{whose}: all of the limit of {what} is in use ({used} of {_amount(line, most)})."
+            yield Found(AlertKind.FULL, subject, text, **concerns)
+        elif most and 100 * line.used >= NEARLY * most:
+            text = (
+                f"{whose}: {100 * line.used // most} % of the limit of {what} is in use"
+                f" ({used} of {_amount(line, most)})."
             )
             yield Found(AlertKind.NEARLY_FULL, subject, text, **concerns)
         if line.soft is not None and line.used > line.soft:

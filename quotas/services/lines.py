@@ -212,11 +212,17 @@ def over_since(row: Quota, becomes: Mapping[str, Any]) -> datetime | None:
 
 
 def _is_over(row: Quota, becomes: Mapping[str, Any]) -> bool:
+    return row.used > bound_of_line(row, becomes)
+
+
+def bound_of_line(row: Quota, becomes: Mapping[str, Any] | None = None) -> int:
+    """The most that may be in use on it by itself; UNBOUNDED: any. `becomes` is what it is changed to."""
+    becomes = becomes or {}
     said = {name: becomes.get(name, getattr(row, name)) for name in ("hard", "nominal", "borrowing_limit")}
     amounts = {name: NONE if amount is None else int(amount) for name, amount in said.items()}
     top = row.organization is not None and row.organization.parent_id is None
     enforce = bool(becomes.get("enforce", row.enforce))
-    return row.used > bound_of(**amounts, enforce=enforce, has_parent=not top, is_pool=top)
+    return bound_of(**amounts, enforce=enforce, has_parent=not top, is_pool=top)
 
 
 def _stale(row: Quota, changes: Mapping[str, Any]) -> Conflict:

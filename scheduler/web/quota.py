@@ -98,6 +98,15 @@ class Line:
         return f"{amount(left, resource)} left{where}."
 
     @property
+    def facts(self) -> list[str]:
+        """`share 8`, `lent 6`, `warns at 6`: those that there are."""
+        said = (
+            ("share", self.quota.nominal), ("borrowed", self.state.borrowed or None), ("lent", self.state.lent or None),
+            ("warns at", self.quota.soft),
+        )  # fmt: skip
+        return [f"{word} {amount(value, self.quota.resource)}" for word, value in said if value is not None]
+
+    @property
     def what(self) -> str:
         """`H100 GPUs`, `Running jobs of interactive jobs`."""
         kind = f"{self.quota.job_type} jobs only" if self.quota.job_type else ""

@@ -51,6 +51,21 @@ def test_a_limit_tells_at_80_and_100_percent_and_past_its_soft_bound(cast: Cast)
     assert "all of the limit of GPUs is in use (10 of 10)" in Alert.objects.get(kind=AlertKind.FULL).text
 
 
+def test_a_cut_limit_and_one_that_may_borrow_tell_too(cast: Cast) -> None:
+    words = {"project": cast.project, "hard": None, "nominal": 4000}
+    QuotaFactory(resource="gpu_millis", borrowing_limit=4000, used=8000, job_type="interactive", **words)
+    QuotaFactory(resource="cpu_millis", borrowing_limit=0, used=5000, **words)
+    QuotaFactory(resource="storage_mib", used=5000, **words)  # borrows as much as there is
+
+    assert kinds() == [AlertKind.FULL, AlertKind.FULL]
+
+    texts = list(Alert.objects.order_by("id").values_list("text", flat=True))
+    assert texts[0].endswith("all of the limit of GPUs of interactive jobs is in use (8 of 8).")
+    assert texts[1].endswith(
+        "over the limit of CPU cores, grandfathered (5 of 4 in use); nothing new starts."
+    )
+
+
 def test_what_is_no_longer_so_says_so_and_is_told_again_only_the_next_day(cast: Cast) -> None:
     line = QuotaFactory(project=cast.project, resource="gpu_millis", hard=1000, used=1000)
     assert kinds() == [AlertKind.FULL]

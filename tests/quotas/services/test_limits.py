@@ -26,8 +26,10 @@ from tests.support.factories import (
     JobFactory,
     NodeFactory,
     OperatorFactory,
+    OrganizationFactory,
     ProjectFactory,
     QuotaFactory,
+    UserFactory,
     the_cast,
 )
 
@@ -288,11 +290,63 @@ def test_allocating_counts_every_line_or_none_and_releasing_gives_back() -> None
 
     local.allocate_quota(project.pk, request, tasks=2)
     assert used() == {"cpu_millis": 2000, "gpu_millis": 1000, "running_jobs": 1}
-    with pytest.raises(Conflict, match="gpu_millis has no room: 1000 of 1000 in use, 500 needed"):
+    with pytest.raises(
+        Conflict, match=r"gpu_millis of project .* has no room: 1000 of 1000 in use, 500 needed"
+    ):
         local.allocate_quota(project.pk, request)
     assert used() == {"cpu_millis": 2000, "gpu_millis": 1000, "running_jobs": 1}
     local.release_quota(project.pk, request, tasks=2)
     assert used() == {"cpu_millis": 0, "gpu_millis": 0, "running_jobs": 0}
+
+
+def test_a_start_is_checked_and_counted_on_every_line_up_to_the_root() -> None:
+    root = OrganizationFactory(slug="university")
+    project = ProjectFactory(slug="vision", organization=OrganizationFactory(parent=root))
+    person = UserFactory(username="mia")
+    words = {"project": None, "resource": "gpu_millis", "nominal": None}
+    of_root = QuotaFactory(organization=root, hard=4000, used=2000, **words)
+    own = QuotaFactory(**words | {"project": project, "hard": 9000})
+    of_model = QuotaFactory(**words | {"project": project, "gpu_model": "H100", "hard": 1000})
+    of_type = QuotaFactory(**words | {"project": project, "job_type": "interactive", "hard": 0})
+    of_mia = QuotaFactory(user=person, hard=1000, **words)
+    local = provider("local")
+
+    def short(gpus: int, kind: str = "batch", **more) -> list[tuple[str, int]]:
+        check = local.check_quota(project.pk, Resources(gpus=gpus), kind, **more)
+        assert check.allowed == (not check.shortfalls)
+        return [(found.owner, found.hard) for found in check.shortfalls]
+
+    assert short(2) == []
+    assert short(3) == [("organization university", 4000)]
+    assert short(2, user_id=person.pk) == [("user mia", 1000)]
+    assert short(2, devices={"NVIDIA H100": 2000}) == [("project vision", 1000)]
+    assert short(1, "interactive") == [("project vision", 0)]
+    words = {"user_id": person.pk, "devices": {"NVIDIA H100": 1000}}
+    local.allocate_quota(project.pk, Resources(gpus=1), **words)
+    lines = (of_root, own, of_model, of_type, of_mia)
+    assert [Quota.objects.get(pk=line.pk).used for line in lines] == [3000, 1000, 1000, 0, 1000]
+    with pytest.raises(Conflict, match="of user mia has no room"):
+        local.allocate_quota(project.pk, Resources(gpus=1), user_id=person.pk)
+    local.release_quota(project.pk, Resources(gpus=1), **words)
+    assert [Quota.objects.get(pk=line.pk).used for line in lines] == [2000, 0, 0, 0, 0]
+
+
+def test_what_is_kept_back_for_others_is_not_given_away() -> None:
+    lab = OrganizationFactory(slug="lab")
+    words = {"resource": "gpu_millis", "hard": None}
+    QuotaFactory(project=None, organization=lab, nominal=4000, **words)
+    project = ProjectFactory(organization=lab)
+    QuotaFactory(project=project, nominal=1000, **words)
+    QuotaFactory(project=ProjectFactory(organization=lab), nominal=3000, lending_limit=0, **words)
+
+    assert provider("local").check_quota(project.pk, Resources(gpus=1)).allowed
+    check = provider("local").check_quota(project.pk, Resources(gpus=2))
+
+    assert (check.allowed, check.shortfalls[0].owner, check.shortfalls[0].hard) == (
+        False,
+        "organization lab",
+        1000,
+    )
 
 
 @pytest.mark.django_db(transaction=True)
