@@ -1,10 +1,10 @@
-"""The ledger as a file: every line, streamed, however many there are."""
+"""Tables as files: every line, streamed, however many there are."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -33,9 +33,9 @@ class _Echo:
         return text
 
 
-def _csv(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+def _csv(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
     writer = csv.writer(_Echo())
-    yield writer.writerow(_COLUMNS)
+    yield writer.writerow(columns)
     for row in rows:
         yield writer.writerow([_cell(value) for value in row])
 
@@ -49,7 +49,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _json(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+def _json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
     """One array, a line an entry."""
     yield "["
     first = True
@@ -58,7 +58,7 @@ def _json(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
             name: value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             if isinstance(value, datetime)
             else value
-            for name, value in zip(_COLUMNS, row, strict=True)
+            for name, value in zip(columns, row, strict=True)
         }
         yield ("\n" if first else ",\n") + json.dumps(entry)
         first = False
@@ -69,9 +69,15 @@ EXPORTS: Final = {"csv": (_csv, "text/csv; charset=utf-8"), "json": (_json, "app
 
 
 def streamed(entries: QuerySet[LedgerEntry], export: str) -> StreamingHttpResponse:
-    """All lines, however many, without holding them in memory."""
+    """All lines of the ledger, however many, without holding them in memory."""
+    return as_file("ledger", _COLUMNS, entries.values_list(*_VALUES).iterator(chunk_size=CHUNK), export)
+
+
+def as_file(
+    name: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]], export: str
+) -> StreamingHttpResponse:
+    """Any rows as a file that is written as they are read."""
     write, content_type = EXPORTS[export]
-    rows = entries.values_list(*_VALUES).iterator(chunk_size=CHUNK)
-    response = StreamingHttpResponse(write(rows), content_type=content_type)
-    response["Content-Disposition"] = f'attachment; filename="ledger.{export}"'
+    response = StreamingHttpResponse(write(columns, rows), content_type=content_type)
+    response["Content-Disposition"] = f'attachment; filename="{name}.{export}"'
     return response

@@ -8,7 +8,17 @@ from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from config.problems import api_not_found
-from scheduler.api import datasets, job_reads, jobs, machines, planning, queues, reservations, slurm
+from scheduler.api import (
+    datasets,
+    efficiency,
+    job_reads,
+    jobs,
+    machines,
+    planning,
+    queues,
+    reservations,
+    slurm,
+)
 
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
@@ -19,6 +29,7 @@ urlpatterns = [
     path("jobs", jobs.Jobs.as_view(), name="api-jobs"),
     path("jobs:bulk", jobs.BulkJobs.as_view(), name="api-jobs-bulk"),
     path("jobs/preview", job_reads.JobPreview.as_view(), name="api-job-preview"),
+    path("jobs/efficiency", efficiency.JobUses.as_view(), name="api-job-efficiency"),
     path("jobs/state", job_reads.JobStates.as_view(), name="api-job-states"),
     path("jobs/scheduler/info", planning.SchedulerInfo.as_view(), name="api-scheduler-info"),
     path("jobs/scheduler/trigger", planning.SchedulerTrigger.as_view(), name="api-scheduler-trigger"),

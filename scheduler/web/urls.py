@@ -24,6 +24,7 @@ urlpatterns = [
     path("quota/", quota.index, name="quota"),
     path("usage/", usage.index, name="usage"),
     path("usage/ledger/", usage.lines, name="ledger"),
+    path("usage/jobs/", usage.efficiency, name="efficiency"),
     path("usage/drift/", usage.drift, name="drift"),
     path("usage/notices/<int:notice_id>/read/", usage.put_away, name="notice-read"),
 ]

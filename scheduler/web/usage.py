@@ -23,12 +23,13 @@ from accounts.selectors import project_by_ref, visible_projects, visible_users
 from accounts.web.pages import page, reader
 from quotas.core.gpu_models import model_matches
 from quotas.core.ledger import Kind
-from quotas.exports import EXPORTS, streamed
+from quotas.exports import EXPORTS, as_file, streamed
 from quotas.models import BudgetPeriod, BudgetResource, DriftFinding, LedgerEntry, Quota
 from quotas.rows import projects_below
 from quotas.services.alerts import read_notice
 from quotas.templatetags.charts import PARTS, Bars, Burn
 from quotas.usage import BudgetState, Usage, budget_states, total, usage, visible_entries, within
+from scheduler.efficiency import COLUMNS, SORTS, Asked, all_job_uses, job_uses
 from scheduler.models import Device
 from scheduler.selectors import measured_use
 
@@ -151,6 +152,38 @@ def lines(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         "usage_url": asked.link("usage", kind=""),
     }
     return render(request, "scheduler/ledger.html", context)
+
+
+@require_GET
+@page
+def efficiency(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Job by job, what was asked and what was used: those that wasted most first; or all of them as a file."""
+    user = reader(request)
+    question = Question(request, user)
+    sort = request.GET.get("sort", "gpu")
+    asked = Asked(
+        user, question.first, question.until, question.project, question.person, question.job,
+        sort if sort in SORTS else "gpu",
+    )  # fmt: skip
+    export = request.GET.get("export", "")
+    if export in EXPORTS:
+        return as_file("jobs", COLUMNS, all_job_uses(asked), export)
+    if export:
+        raise InvalidInput("Exports are csv or json.")
+    rows = job_uses(asked, limit=LINES + 1)
+    context = {
+        "asked": question,
+        "sort": asked.sort,
+        "spans": SPANS,
+        "projects": list(visible_projects(user).order_by("name", "id")[:200]),
+        "rows": [
+            {"use": use, "lines": question.link("ledger", job=use.number, project="")} for use in rows[:LINES]
+        ],
+        "more": len(rows) > LINES,
+        "here": question.link("efficiency", sort=asked.sort, days=question.days),
+        "usage_url": question.link("usage", kind=""),
+    }
+    return render(request, "scheduler/efficiency.html", context)
 
 
 @require_GET
