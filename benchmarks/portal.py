@@ -78,11 +78,17 @@ class Client:
         self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def post(self, path: str, payload: Payload) -> Any:
-        self.connection.request("POST", f"/api/v1/{path}", json.dumps(payload), self.headers)
+        return self._ask("POST", path, json.dumps(payload))
+
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> Any:
+        self.connection.request(method, f"/api/v1/{path}", body, self.headers)
         answer = self.connection.getresponse()
         text = answer.read()
         if answer.status >= 300:
-            raise RuntimeError(f"POST {path} answered {answer.status}: {text[:500]!r}")
+            raise RuntimeError(f"{method} {path} answered {answer.status}: {text[:500]!r}")
         return json.loads(text)
 
 

@@ -19,6 +19,10 @@ class Benchmark:
     measure: Callable[[], Figures]
 
 
+class NotMeasuredError(Exception):
+    """A benchmark lacks something that this machine does not have; the message says what, and the way out."""
+
+
 BENCHMARKS: dict[str, Benchmark] = {}
 
 

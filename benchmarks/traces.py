@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from typing import Final
 
+from benchmarks.registry import NotMeasuredError
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 
-class NoTracesError(LookupError):
+class NoTracesError(NotMeasuredError, LookupError):
     """The traces are not on this machine; the message says where they were looked for."""
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
-from scheduler.core.columns import rows_of
-from scheduler.core.feasibility import JobsGate, NodeFilter
+from scheduler.core.columns import Ints
+from scheduler.core.feasibility import JobsGate, NodeFilter, RoomGate
 from scheduler.core.groups import Group
 from scheduler.core.placement import Candidates
 from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
-from scheduler.core.plugins import NO_PLUGINS, Plugins, Rules, resolve
+from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
 from scheduler.core.snapshot import Snapshot
@@ -49,7 +50,7 @@ def find_conflicts(
             if known is None or PRECEDENCE[decision.reason] < PRECEDENCE[known.reason]:
                 blocked[row] = decision
     conflicts: list[Conflict] = []
-    facts = _Facts(rules, world)
+    facts = _Facts(answers)
     for start in plan.starts:
         conflict = _conflict_of(start, answers, blocked, facts)
         if conflict is not None:
@@ -57,32 +58,56 @@ def find_conflicts(
     return tuple(conflicts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Gates:
+    """The gates as one question meets them; a plan changes amounts, never facts."""
+
+    closed: list[str]  # of each node the first gate on facts that is closed; "" where all are open
+    room: list[tuple[str, Ints, int]]  # name, live column and need of each gate on amounts
+    others: list[NodeFilter]  # what has to be asked anew every time
+    usable: Sequence[bool]  # of each device
+
+
 class _Facts:
-    """The gates on facts, asked once a question for all nodes: a plan changes amounts, never facts."""
+    """What all starts are checked against, each looked up once."""
 
-    def __init__(self, rules: Rules, world: World) -> None:
-        self.company = tuple(gate for gate in rules.gates if isinstance(gate, JobsGate))
-        self.has_arrays = bool(world.snapshot.pending.array_max_running.any())
-        self._closed: dict[int, list[str]] = {}
+    def __init__(self, answers: Answers) -> None:
+        pending = answers.world.snapshot.pending
+        self._answers = answers
+        self.company = tuple(gate for gate in answers.rules.gates if isinstance(gate, JobsGate))
+        self.has_arrays = bool(pending.array_max_running.any())
+        self.row_of = {number: row for row, number in enumerate(pending.id.tolist())}
+        self.generation: list[int] = pending.generation.tolist()
+        self.array_id: list[int] = pending.array_id.tolist()
+        self.device_node: list[int] = answers.world.device_node.tolist()
+        self._gates: dict[int, _Gates] = {}
 
-    def changing(self, candidates: Candidates) -> Iterator[NodeFilter]:
-        """The other gates. Where other jobs are was asked before the first task: its own do not count."""
+    def gates(self, candidates: Candidates) -> _Gates:
+        key = id(candidates)  # which live as long as the answers
+        if key not in self._gates:
+            self._gates[key] = self._meet(candidates)
+        return self._gates[key]
+
+    def _meet(self, candidates: Candidates) -> _Gates:
+        workspace, question = candidates.workspace, candidates.question
+        everywhere = NodeView(workspace)
+        closed = [""] * len(everywhere)
+        room: list[tuple[str, Ints, int]] = []
+        others: list[NodeFilter] = []
         for gate in candidates.rules.gates:
-            if gate.dynamic and not isinstance(gate, JobsGate):
-                yield gate
-
-    def closed(self, question_number: int, candidates: Candidates) -> list[str]:
-        """For each node the first such gate that is closed for this question; "" where all are open."""
-        if question_number not in self._closed:
-            everywhere = NodeView(candidates.workspace)
-            first = [""] * len(everywhere)
-            for gate in candidates.rules.gates:
-                if gate.dynamic:
-                    continue
-                for row in np.flatnonzero(~gate.filter(candidates.question, everywhere)).tolist():
-                    first[row] = first[row] or gate.name
-            self._closed[question_number] = first
-        return self._closed[question_number]
+            if not gate.dynamic:
+                for row in np.flatnonzero(~gate.filter(question, everywhere)).tolist():
+                    closed[row] = closed[row] or gate.name
+            elif isinstance(gate, RoomGate):
+                headroom = gate.free(question, workspace)
+                if headroom is not None:
+                    room.append((gate.name, *headroom))
+            elif not isinstance(gate, JobsGate):
+                # Where other jobs are was asked before the first task: its own do not count.
+                others.append(gate)
+        request = question.request
+        usable = workspace.gpu_features(request).usable if request.per_task.gpus else []
+        return _Gates(closed, room, others, usable)
 
 
 def _conflict_of(
@@ -90,12 +115,10 @@ def _conflict_of(
 ) -> Conflict | None:
     """Take this start's share, or say why it cannot have it and take nothing."""
     world, workspace = answers.world, answers.workspace
-    pending = world.snapshot.pending
-    try:
-        row = int(rows_of(pending.id, np.array([start.job_id], dtype=np.int64), what="pending job")[0])
-    except KeyError:
+    row = facts.row_of.get(start.job_id)
+    if row is None:
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "not pending any more"),))
-    if int(pending.generation[row]) != start.generation:
+    if facts.generation[row] != start.generation:
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
     if row in blocked:
         return Conflict(start.job_id, blocked[row].reason, blocked[row].facts)
@@ -119,30 +142,57 @@ def _conflict_of(
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
 
     candidates = answers.candidates(group)
-    closed = facts.closed(group.question_number, candidates)
-    moved = _moved(start, group, candidates, facts)
-    if moved is not None:
-        return moved
+    if workspace.neighbours is not None or shape.spread is not None:
+        moved = _moved(start, group, candidates, facts)
+        if moved is not None:
+            return moved
+    if tasks == 1:
+        # Looked at whole before anything is taken: nothing to undo.
+        found = _place(start.placements[0], candidates, facts)
+        if isinstance(found, _Closed):
+            return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
+        charges = answers.charges_placed(group, start.placements)
+        conflict = _short(start, group, charges, answers)
+        if conflict is None:
+            _hold(found, candidates)
+            _count(row, group, charges, answers, facts)
+        return conflict
     with workspace.trial() as trial:
         for placement in start.placements:
-            why = _take(placement, candidates, closed, facts)
-            if why is not None:
-                return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, why)
+            found = _place(placement, candidates, facts)
+            if isinstance(found, _Closed):
+                return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
+            _hold(found, candidates)
         charges = answers.charges_placed(group, start.placements)
-        short = workspace.short_quota(charges)
-        no_room = answers.quota_line(*short, group.payer) if short is not None else None
-        if no_room is not None:
-            return Conflict(start.job_id, no_room.reason, no_room.facts)
-        workspace.take_limits(
-            queue_row=group.queue_row,
-            array_id=int(pending.array_id[row]),
-            charges=charges,
-            request=group.question.request,
-            tasks=group.shape.tasks,
-        )
-        workspace.budgets.take(row)
+        conflict = _short(start, group, charges, answers)
+        if conflict is not None:
+            return conflict
+        _count(row, group, charges, answers, facts)
         trial.keep()
     return None
+
+
+Charges = tuple[tuple[int, int], ...]
+
+
+def _short(start: Start, group: Group, charges: Charges, answers: Answers) -> Conflict | None:
+    """Whether a quota line has too little left for the devices that it is given."""
+    short = answers.workspace.short_quota(charges)
+    no_room = answers.quota_line(*short, group.payer) if short is not None else None
+    return None if no_room is None else Conflict(start.job_id, no_room.reason, no_room.facts)
+
+
+def _count(row: int, group: Group, charges: Charges, answers: Answers, facts: _Facts) -> None:
+    """Count the job that starts on its queue, array, quota lines, pools and budgets."""
+    workspace = answers.workspace
+    workspace.take_limits(
+        queue_row=group.queue_row,
+        array_id=facts.array_id[row],
+        charges=charges,
+        request=group.question.request,
+        tasks=group.shape.tasks,
+    )
+    workspace.budgets.take(row)
 
 
 def _is_near(start: Start, level: str, world: World) -> bool:
@@ -173,22 +223,37 @@ def _moved(start: Start, group: Group, candidates: Candidates, facts: _Facts) ->
     return None
 
 
-def _take(
-    placement: Placement, candidates: Candidates, closed: list[str], facts: _Facts
-) -> tuple[Fact, ...] | None:
-    """Put one task where the plan says, or name the node and the first gate that is closed now."""
+class _Closed(NamedTuple):
+    """The node, and the first gate that is closed now."""
+
+    facts: tuple[Fact, ...]
+
+
+class _Place(NamedTuple):
+    """Where one task goes: rows of its node and devices."""
+
+    row: int
+    devices: list[int]
+    gpu_millis: int
+
+
+def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Place | _Closed:
+    """The place that the plan names for one task, if it can be had now."""
     workspace, request = candidates.workspace, candidates.question.request
     world = workspace.world
     row = world.node_row.get(placement.node_id)
     if row is None:
-        return (("gate", "gone"), ("node_id", placement.node_id))
-    nodes = NodeView(workspace, np.array([row], dtype=np.int64))
-    if closed[row]:
-        return (("gate", closed[row]), ("node", nodes.names[0]))
-    for gate in facts.changing(candidates):
-        if not gate.filter(candidates.question, nodes)[0]:
-            return (("gate", gate.name), ("node", nodes.names[0]))
-    usable = workspace.gpu_features(request).usable if request.per_task.gpus else []
+        return _Closed((("gate", "gone"), ("node_id", placement.node_id)))
+    gates = facts.gates(candidates)
+    name = world.snapshot.nodes.name[row]
+    if gates.closed[row]:
+        return _Closed((("gate", gates.closed[row]), ("node", name)))
+    for gate, column, need in gates.room:
+        if column.item(row) < need:
+            return _Closed((("gate", gate), ("node", name)))
+    for other in gates.others:
+        if not other.filter(candidates.question, NodeView(workspace, np.array([row], dtype=np.int64)))[0]:
+            return _Closed((("gate", other.name), ("node", name)))
     wanted = (
         (request.per_task.gpu_millis if request.shares_gpu else GPU_MILLIS) if request.per_task.gpus else 0
     )
@@ -197,14 +262,20 @@ def _take(
         device = world.device_row.get(device_id)
         if (
             device is None
-            or int(world.device_node[device]) != row
-            or not usable[device]
+            or facts.device_node[device] != row
+            or not gates.usable[device]
             or not workspace.device_is_free(device, wanted)
             or device in devices
         ):
-            return (("device_id", device_id), ("gate", "device"), ("node", nodes.names[0]))
+            return _Closed((("device_id", device_id), ("gate", "device"), ("node", name)))
         devices.append(device)
     if len(devices) != request.per_task.gpus or placement.gpu_millis != wanted:
-        return (("gate", "device"), ("node", nodes.names[0]))
-    workspace.take(row, request.per_task, devices, wanted, candidates.question.who)
-    return None
+        return _Closed((("gate", "device"), ("node", name)))
+    return _Place(row, devices, wanted)
+
+
+def _hold(place: _Place, candidates: Candidates) -> None:
+    question = candidates.question
+    candidates.workspace.take(
+        place.row, question.request.per_task, place.devices, place.gpu_millis, question.who
+    )

@@ -18,7 +18,7 @@ from quotas.core.periods import Period
 from quotas.core.pricing import Price, Rates, cost_micros
 from scheduler.core.plan import Start
 from scheduler.state import queries
-from scheduler.state.sql import Rows, Statement, int_array, run, select_together
+from scheduler.state.sql import Rows, Statement, int_array, run, select_together, text_array
 
 
 class Line(NamedTuple):
@@ -87,18 +87,19 @@ def holds(
     """What these starts set aside. `moved` has number, epoch, user, project and attempt of each."""
     at_s = int(at.timestamp())
     of = {start.job_id: start for start in starts}
+    # Jobs that ask the same in one project set the same aside.
+    known_entries: dict[tuple[Any, ...], list[Entry]] = {}
     lines = []
     for number, _, user_id, project_id, attempt_id, *_ in moved:
-        end_s = at_s + seconds[number]
-        cuts = {edge for budget in known.of(project_id) for edge in budget.cuts(at_s, end_s)}
-        for entry in ledger.hold(
-            rates_of(of[number], model_of),
-            at_s=at_s,
-            seconds=seconds[number],
-            cuts=cuts,
-            prices=known.prices,
-        ):
-            lines.append(Line(project_id, user_id, number, attempt_id, entry))
+        rates, until_s = rates_of(of[number], model_of), at_s + seconds[number]
+        key = (project_id, until_s, *rates)
+        entries = known_entries.get(key)
+        if entries is None:
+            cuts = {edge for budget in known.of(project_id) for edge in budget.cuts(at_s, until_s)}
+            entries = known_entries[key] = ledger.hold(
+                rates, at_s=at_s, seconds=until_s - at_s, cuts=cuts, prices=known.prices
+            )
+        lines += [Line(project_id, user_id, number, attempt_id, entry) for entry in entries]
     return lines
 
 
@@ -260,7 +261,7 @@ def write(lines: Sequence[Line], known: Books, *, at: datetime) -> list[Statemen
         for column, value in zip(columns, row, strict=True):
             column.append(value)
     values = [
-        column if kind == "text" else int_array(column)
+        text_array(column) if kind == "text" else int_array(column)
         for column, (_, kind) in zip(columns, _COLUMNS, strict=True)
     ]
     statements: list[Statement] = [(_INSERT, [at, *values])]

@@ -28,7 +28,7 @@ from scheduler.state.leases import HeldLease
 from scheduler.state.ledger import Books
 from scheduler.state.lines import Lines
 from scheduler.state.snapshots import Locked
-from scheduler.state.sql import run_together
+from scheduler.state.sql import Rows, run_together
 
 log = structlog.get_logger(__name__)
 
@@ -125,11 +125,12 @@ def apply_starts(
     """
     if not plan.starts and not plan.preempts:
         return Applied()
-    leases.fence(lease)
     if not plan.starts:
+        leases.fence(lease)
         stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
         return Applied((), tuple(unstopped), tuple(stopped))
-    locked = _lock(plan, cluster_id)
+    (applied_to,) = leases.fence_and_read(lease, snapshots.applied_to(cluster_id))
+    locked = _lock(plan, cluster_id, applied_to)
     fresh = locked.snapshot
     conflicts = {
         conflict.job_id: Refusal(conflict.job_id, conflict.reason.value, _why(conflict))
@@ -204,10 +205,11 @@ def _hold_seconds(fresh: Snapshot) -> dict[int, int]:
     }
 
 
-def _lock(plan: Plan, cluster_id: int) -> Locked:
+def _lock(plan: Plan, cluster_id: int, applied_to: Rows) -> Locked:
     placements = [placement for start in plan.starts for placement in start.placements]
     return snapshots.load_for_apply(
         cluster_id=cluster_id,
+        applied_to=applied_to,
         queue_ids=sorted({start.queue_id for start in plan.starts}),
         node_ids=sorted({placement.node_id for placement in placements}),
         device_ids=sorted({device for placement in placements for device in placement.device_ids}),

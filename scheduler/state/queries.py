@@ -30,12 +30,22 @@ SELECT {_mark("code", "words")}
 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS reason(code, words, place) ORDER BY place
 """
 
-CLUSTER: Final = f"""
-SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
-    CASE WHEN cluster.paused THEN concat('with the whole cluster ', cluster.name,
+_PAUSED: Final = """CASE WHEN cluster.paused THEN concat('with the whole cluster ', cluster.name,
         nullif(' by ' || cluster.paused_by, ' by '),
         to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
-        nullif(': ' || cluster.paused_reason, ': ')) END,
+        nullif(': ' || cluster.paused_reason, ': ')) END"""
+
+#: What applying a plan needs of its cluster; whether anybody keeps quota back; whether there is any budget.
+APPLIED_TO: Final = f"""
+SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend, {_PAUSED},
+    EXISTS (SELECT FROM quotas_quota WHERE lending_limit IS NOT NULL AND enforce),
+    EXISTS (SELECT FROM quotas_budget)
+FROM scheduler_cluster cluster WHERE cluster.id = %s
+"""
+
+CLUSTER: Final = f"""
+SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
+    {_PAUSED},
     profile.policy, profile.tie_breakers::text, profile.strict_order, profile.placement,
     profile.score_weights::text, profile.plugins::text,
     profile.preemption_enabled, profile.preemption::text,
@@ -70,8 +80,11 @@ PENDING_COLUMNS: Final = (
     "assembling_until_ms", "assemblies_failed", "job_type",
 )  # fmt: skip
 THESE_QUEUES: Final = "queue.id = ANY(%s::bigint[])"
+#: For the applier: counting what runs may read all that the queue ever had.
+IF_BOUND: Final = "queue.max_concurrent_jobs > 0"
 THESE_NODES: Final = "node.id = ANY(%s::bigint[])"
 THESE_DEVICES: Final = "device.id = ANY(%s::bigint[])"
+DEVICES_OF_CLUSTER: Final = "device.node_id IN (SELECT id FROM scheduler_node WHERE cluster_id = %s)"
 THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
     AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])"""
 OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
@@ -149,10 +162,10 @@ WHERE attempt.state = ANY(%s)
 RUNNING: Final = _RUNNING_JOBS + f" AND {OF_CLUSTER} ORDER BY job.number"
 RUNNING_IN_ARRAYS_OF: Final = (
     _RUNNING_JOBS
-    + """AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])
-    AND job.array_id IN (
-        SELECT array_id FROM scheduler_job WHERE number = ANY(%s::bigint[]) AND array_max_running IS NOT NULL
-    )
+    + """AND job.array_id = ANY(ARRAY(
+        SELECT DISTINCT array_id FROM scheduler_job
+        WHERE number = ANY(%s::bigint[]) AND array_max_running IS NOT NULL
+    )) AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])
 ORDER BY job.number"""
 )
 
@@ -191,7 +204,7 @@ FROM scheduler_node node WHERE {which} ORDER BY node.id {lock}
 DEVICES: Final = """
 SELECT device.id, device.node_id, device.index, device.numa_domain, device.model, device.memory_mib,
     device.healthy AND NOT device.gone, device.used_millis
-FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
+FROM scheduler_device device
 WHERE {which} AND device.kind = 'gpu' AND (NOT device.gone OR device.used_millis > 0)
 ORDER BY device.id {lock}
 """
@@ -225,7 +238,8 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
         to_char(queue.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
         nullif(': ' || queue.paused_reason, ': ')),
     coalesce(queue.max_concurrent_jobs, 0),
-    (SELECT count(*) FROM scheduler_job job WHERE job.queue_id = queue.id AND job.state = ANY(%s)),
+    CASE WHEN {counted} THEN
+        (SELECT count(*) FROM scheduler_job job WHERE job.queue_id = queue.id AND job.state = ANY(%s)) ELSE 0 END,
     ARRAY(SELECT partition_id FROM scheduler_queue_partitions WHERE queue_id = queue.id ORDER BY 1),
     coalesce(least(queue.max_wall_seconds, (
         SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
@@ -238,19 +252,23 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
 FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
 """
 
-PROJECTS: Final = """
-SELECT project.id, project.slug, project.share_weight,
-    coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
+_LOST: Final = """coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
             - greatest(coalesce(attempt.started_at, attempt.scheduled_at),
                 CASE WHEN job.saved_at < attempt.stop_asked_at THEN job.saved_at END))
             * (SELECT count(*) FROM scheduler_task task WHERE task.attempt_id = attempt.id)
             * CASE WHEN job.gpu_millis > 0 THEN job.gpu_millis ELSE job.gpus * 1000 END / 1000)
         FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
         WHERE attempt.stopped_for IS NOT NULL AND job.project_id = project.id
-        AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint,
+        AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint"""
+_PROJECTS: Final = """
+SELECT project.id, project.slug, project.share_weight,
+    {lost},
     project.organization_id
 FROM accounts_project project WHERE project.id = ANY(%s::bigint[]) ORDER BY project.id
 """
+PROJECTS: Final = _PROJECTS.format(lost=_LOST)
+#: Without what each lost to others, which decides who goes first and no more.
+PROJECTS_APPLIED: Final = _PROJECTS.format(lost="0")
 
 #: Projects whose quota is kept by somebody who is away; none where jobs run meanwhile.
 AWAY: Final = """

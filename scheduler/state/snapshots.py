@@ -106,8 +106,11 @@ def load_snapshot(
             (queries.RUNNING, [queries.LIVE, cluster_id]),
             (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
-            (queries.DEVICES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
-            (queries.QUEUES.format(which="queue.cluster_id = %s", lock=""), [queries.ACTIVE, cluster_id]),
+            (queries.DEVICES.format(which=queries.DEVICES_OF_CLUSTER, lock=""), [cluster_id]),
+            (
+                queries.QUEUES.format(which="queue.cluster_id = %s", lock="", counted="true"),
+                [queries.ACTIVE, cluster_id],
+            ),
             (queries.RESERVATIONS, [cluster_id]),
             (queries.GATHERINGS, [cluster_id]),
         )
@@ -157,36 +160,38 @@ def load_snapshot(
     return Loaded(cluster_id, cluster.backend, snapshot, policy, told)
 
 
+def applied_to(cluster_id: int) -> Statement:
+    """What `load_for_apply` has to know first."""
+    return queries.APPLIED_TO, [cluster_id]
+
+
 def load_for_apply(
-    *, cluster_id: int, node_ids: list[int], device_ids: list[int], queue_ids: list[int],
+    *, cluster_id: int, applied_to: Rows, node_ids: list[int], device_ids: list[int], queue_ids: list[int],
     project_ids: list[int], job_ids: list[int],
 ) -> Locked:  # fmt: skip
     """The rows a plan is about to change, locked against others until the transaction ends.
 
     Every writer takes its locks in this order and by rising id (queues, nodes, devices, quotas, budget
-    periods, jobs), so that none can wait for another in a circle.
+    periods, jobs), so that none can wait for another in a circle. `applied_to` are the rows of that statement.
     """
+    if not applied_to:
+        raise LookupError(f"there is no cluster with id {cluster_id}")
+    *about, keeps_back, has_budgets = applied_to[0]
+    cluster = ClusterRow.of_applied(about)
     lock = "FOR NO KEY UPDATE OF {}".format
     jobs_wanted, projects_wanted, queues_wanted = map(int_array, (job_ids, project_ids, queue_ids))
     people = "ANY(ARRAY(SELECT user_id FROM scheduler_job WHERE number = ANY(%s::bigint[])))"
-    (
-        clusters,
-        queues,
-        nodes,
-        devices,
-        projects,
-        away,
-        *rows,
-        budgets,
-        periods,
-        prices,
-        jobs,
-        live,
-        reservations,
-    ) = select_together(
-        (queries.CLUSTER, [cluster_id]),
+    lines = lines_statements(project_ids, job_ids, users=people, lock=lock("quota"))
+    books = [
+        (queries.BUDGETS, [projects_wanted, datetime.now(UTC)]),
+        (queries.PERIODS.format(lock=lock("period")), [projects_wanted]),
+    ]
+    # Planning a statement that finds nothing takes the database as long as one that does.
+    lines, keepers = (lines, []) if keeps_back else (lines[:2], [[], []])
+    books, empty = (books, []) if has_budgets else ([], [[], []])
+    queues, nodes, devices, projects, away, prices, *rows, jobs, reservations = select_together(
         (
-            queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue")),
+            queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue"), counted=queries.IF_BOUND),
             [queries.ACTIVE, queues_wanted],
         ),
         (queries.NODES.format(which=queries.THESE_NODES, lock=lock("node")), [int_array(node_ids)]),
@@ -194,24 +199,25 @@ def load_for_apply(
             queries.DEVICES.format(which=queries.THESE_DEVICES, lock=lock("device")),
             [int_array(device_ids)],
         ),
-        (queries.PROJECTS, [projects_wanted]),
+        (queries.PROJECTS_APPLIED, [projects_wanted]),
         away_statement(project_ids),
-        *lines_statements(project_ids, job_ids, users=people, lock=lock("quota")),
-        (queries.BUDGETS, [projects_wanted, datetime.now(UTC)]),
-        (queries.PERIODS.format(lock=lock("period")), [projects_wanted]),
         (queries.PRICES, []),
+        *lines,
+        *books,
         # A job that has moved to another queue or project meanwhile is not the one that was planned.
         (
             queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
             [jobs_wanted, queues_wanted, projects_wanted, None],
         ),
-        (queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, queues_wanted, projects_wanted, jobs_wanted]),
         (queries.RESERVATIONS, [cluster_id]),
     )
-    cluster = _only(clusters, cluster_id)
+    *line_rows, budgets, periods = [*rows[: len(lines)], *keepers, *rows[len(lines) :], *empty]
     table = ClassTable()
     pending, _ = pending_columns(jobs, table, now_ms=cluster.now_ms)
     choosy = any(request.job_terms for request in table.classes)
+    live: Rows = []
+    if pending.array_max_running.any():
+        live = run(queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, jobs_wanted, queues_wanted, projects_wanted])
     running = _running(live, table)
     everywhere: Rows = []
     held: Rows = []
@@ -221,14 +227,17 @@ def load_for_apply(
             (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
         )
-    lines = lines_of(rows, projects)
-    bounded = lines.columns()
+    found = lines_of(line_rows, projects)
+    bounded = found.columns()
     if choosy:
         # What other jobs' places mean for a job is decided by all of them in its project, wherever they run.
         # That a start keeps away from nobody new needs no look: nobody starts jobs but who holds the lease.
         others, everyone = select_together(
             (queries.RUNNING, [queries.LIVE, cluster_id]),
-            (queries.QUEUES.format(which="queue.cluster_id = %s", lock=""), [queries.ACTIVE, cluster_id]),
+            (
+                queries.QUEUES.format(which="queue.cluster_id = %s", lock="", counted="true"),
+                [queries.ACTIVE, cluster_id],
+            ),
         )
         nodes, queues = _joined(nodes, everywhere), _joined(queues, everyone)
         ours = set(project_ids)
@@ -244,12 +253,12 @@ def load_for_apply(
         allocations=allocation_columns(_held_by(held, running)) if choosy else None,
         reservations=reservation_columns(reservations),
         queues=queue_columns(queues, cluster),
-        projects=project_columns(projects, lines, bounded, pairs(pending, running), away),
+        projects=project_columns(projects, found, bounded, pairs(pending, running), away),
         quotas=bounded,
         pools=pool_columns(everywhere, held),
         budgets=budget_columns(periods, prices, now_ms=cluster.now_ms),
     )
-    return Locked(snapshot, lines, ledger.books(budgets, prices, periods))
+    return Locked(snapshot, found, ledger.books(budgets, prices, periods))
 
 
 def _joined(locked: Rows, others: Rows) -> Rows:
@@ -314,6 +323,11 @@ class ClusterRow(NamedTuple):
     queue_profiles: str = (
         "[]"  # [[queue id, policy, tie-breakers, strict order, ...], ...] of those with their own
     )
+
+    @classmethod
+    def of_applied(cls, row: Sequence[Any]) -> ClusterRow:
+        """Without the profile: how to choose was decided before."""
+        return cls(*row, *[None] * 8, priority_classes="[]", backfill=None, options=None)
 
 
 def policy_of(cluster: ClusterRow) -> Policy:

@@ -40,6 +40,11 @@ def int_array(values: Iterable[int]) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
+def text_array(values: Iterable[str]) -> str:
+    """The same for `%s::text[]`."""
+    return "{" + ",".join(['"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]) + "}"
+
+
 def _joined(statements: Sequence[Statement]) -> tuple[str, list[Any]]:
     return (
         ";\n".join(sql.strip() for sql, _ in statements),

@@ -50,8 +50,8 @@ def schedule_jobs(
             SELECT number, epoch, %s, %s, '', '', %s, %s, '' FROM moved
             RETURNING job_id, id
         )
-        SELECT moved.number, moved.epoch, moved.user_id, moved.project_id, attempt.id, moved.job_type
-        FROM moved JOIN attempt ON attempt.job_id = moved.number
+        SELECT number, epoch, user_id, project_id, job_type, NULL::bigint FROM moved
+        UNION ALL SELECT job_id, 0, 0, 0, '', id FROM attempt
         """,
         [
             JobState.SCHEDULED.value, at, int_array(s.job_id for s in starts),
@@ -59,7 +59,13 @@ def schedule_jobs(
             backend, AttemptState.ASSIGNED.value, cycle_id, at,
         ],
     )  # fmt: skip
-    return [Moved(*row) for row in rows]
+    # Put together here: the database would compare each row with every other.
+    attempts = {row[0]: row[5] for row in rows if row[5] is not None}
+    return [
+        Moved(number, epoch, user_id, project_id, attempts[number], job_type)
+        for number, epoch, user_id, project_id, job_type, attempt_id in rows
+        if attempt_id is None
+    ]
 
 
 def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int]) -> Statement:

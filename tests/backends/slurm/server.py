@@ -74,13 +74,16 @@ def install() -> None:
 
 
 class SlurmServer:
-    """munged, MariaDB, slurmdbd, slurmctld, two slurmds and slurmrestd, each a child of this process."""
+    """munged, MariaDB, slurmdbd, slurmctld, its slurmds and slurmrestd, each a child of this process."""
 
-    def __init__(self, folder: Path, *, patience_seconds: float = 180) -> None:
+    def __init__(
+        self, folder: Path, *, patience_seconds: float = 180, nodes: int = NODES, cpus: int = CPUS
+    ) -> None:
         self.folder = folder
         self.patience_seconds = patience_seconds
+        self.nodes, self.cpus = nodes, cpus
         self.host = socket.gethostname().split(".")[0]
-        names = ("controller", "accounting", "rest", "sql", *(f"node{n + 1}" for n in range(NODES)))
+        names = ("controller", "accounting", "rest", "sql", *(f"node{n + 1}" for n in range(nodes)))
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.key = secrets.token_bytes(32)
         self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -194,7 +197,7 @@ class SlurmServer:
         self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "show", "cluster"))
         self.run("sacctmgr", "-i", "add", "cluster", CLUSTER)
         self._start_again("slurmctld")
-        for number in range(NODES):
+        for number in range(self.nodes):
             self._launch(f"node{number + 1}", "slurmd", "-D", "-N", f"node{number + 1}")
         self._start_again("slurmrestd")
         self._wait("slurmctld", self._nodes_are_up)
@@ -219,7 +222,7 @@ class SlurmServer:
 
     def _nodes_are_up(self) -> bool:
         idle = self.run("sinfo", "-h", "-t", "idle,alloc,mix", "-o", "%D", check=False).split()
-        return sum(int(count) for count in idle) >= NODES
+        return sum(int(count) for count in idle) >= self.nodes
 
     # ------------------------------------------------------------ processes
 
@@ -316,7 +319,7 @@ class SlurmServer:
             path = self.folder / f"dev/gpu{number}"
             if not path.exists():
                 os.mknod(path, 0o20666, os.makedev(1, 3))
-        for number in range(NODES):
+        for number in range(self.nodes):
             (self.folder / f"spool/node{number + 1}").mkdir(exist_ok=True)
         for name in ("etc/jwt_hs256.key", "etc/slurmdbd.conf", "own", "log", "state", "sql", "sql/data"):
             shutil.chown(self.folder / name, "slurm", "slurm")
@@ -354,8 +357,8 @@ StorageLoc=slurm_acct_db
     def _slurm_conf(self) -> str:
         nodes = "\n".join(
             f"NodeName=node{n + 1} NodeHostname={self.host} NodeAddr=127.0.0.1 Port={self.ports[f'node{n + 1}']}"
-            f" CPUs={CPUS} RealMemory={MEMORY_MIB} {'Gres=gpu:a100:4 ' if n == 0 else ''}State=UNKNOWN"
-            for n in range(NODES)
+            f" CPUs={self.cpus} RealMemory={MEMORY_MIB} {'Gres=gpu:a100:4 ' if n == 0 else ''}State=UNKNOWN"
+            for n in range(self.nodes)
         )
         return f"""\
 ClusterName={CLUSTER}
@@ -404,7 +407,7 @@ AccountingStorageTRES=gres/gpu,gres/gpu:a100
 AccountingStorageEnforce=associations,limits,qos,safe
 JobCompType=jobcomp/none
 {nodes}
-PartitionName=main Nodes=node[1-{NODES}] Default=YES MaxTime=1:00:00 DefaultTime=00:10:00 State=UP
+PartitionName=main Nodes=node[1-{self.nodes}] Default=YES MaxTime=1:00:00 DefaultTime=00:10:00 State=UP
 """
 
 

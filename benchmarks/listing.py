@@ -1,0 +1,89 @@
+"""Pages of jobs with a million of them in the table."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from benchmarks.portal import Client, portal
+from benchmarks.registry import Figures, benchmark
+
+JOBS: Final = 1_000_000
+PROJECTS, PEOPLE = 40, 100
+REPEATS = 20
+
+#: What people ask for: a page of their own, of a state, of a project, by a word, the next page.
+FILTERS: Final = (
+    "", "state=running", "state=failed", "state=pending", "project=list-7", "project=list-7&state=completed",
+    "user=list-11", "user=list-11&state=failed", "queue=listed", "ordering=created_at",
+)  # fmt: skip
+
+#: Copies of one job that the API took, as if they had come one every three seconds and most had gone well.
+_FILL: Final = """
+INSERT INTO scheduler_job ({columns}, uuid, name, user_id, project_id, state, created_at, eligible_at, completed_at)
+SELECT {columns}, gen_random_uuid(), 'train-' || n %% 5000, (%s::bigint[])[1 + n %% {people}],
+    (%s::bigint[])[1 + n %% {projects}],
+    (ARRAY['completed','completed','completed','completed','completed','completed','completed','failed',
+        'cancelled','failed'])[1 + n %% 10],
+    now() - make_interval(secs => ({jobs} - n) * 3), now() - make_interval(secs => ({jobs} - n) * 3),
+    now() - make_interval(secs => ({jobs} - n) * 3 - 60)
+FROM scheduler_job job, generate_series(1, {jobs}) n WHERE job.number = %s
+"""
+_OWN: Final = frozenset(
+    {"number", "uuid", "name", "user_id", "project_id", "state", "created_at", "eligible_at", "completed_at"}
+)
+
+
+@benchmark("list_jobs_ms_p95_1m", "list_jobs_ms_p50_1m")
+def listing() -> Figures:
+    """From the request to the whole answer of 50 jobs, by an administrator and a member, over all filters."""
+    running = portal()
+    administrator, member = _fill(running.client())
+    waits = []
+    for token in (administrator, member):
+        client = Client(running.stack.base_url, token)
+        for words in FILTERS:
+            client.get(f"jobs?{words}")
+            for _ in range(REPEATS):
+                began = time.perf_counter()
+                client.get(f"jobs?{words}")
+                waits.append((time.perf_counter() - began) * 1000)
+    waits.sort()
+    yield "list_jobs_ms_p50_1m", waits[len(waits) // 2]
+    yield "list_jobs_ms_p95_1m", waits[len(waits) * 95 // 100]
+
+
+def _fill(client: Client) -> tuple[str, str]:
+    """A million jobs of a hundred people in forty projects; the tokens of an administrator and of one of them."""
+    from django.db import connection
+
+    from accounts.models import Membership, Organization, Project, User
+    from accounts.services.tokens import issue_token
+    from scheduler.models import Cluster, Job, Queue
+
+    cluster = Cluster.objects.order_by("id").first()
+    assert cluster is not None
+    queue = Queue.objects.create(cluster=cluster, name="listed", slug="listed", paused=True)
+    number = client.post("jobs", {"command": "true", "queue": queue.slug})["number"]
+    organization = Organization.objects.create(name="List", slug="list")
+    projects = Project.objects.bulk_create(
+        Project(organization=organization, name=f"List {n}", slug=f"list-{n}") for n in range(PROJECTS)
+    )
+    people = User.objects.bulk_create(User(username=f"list-{n}") for n in range(PEOPLE))
+    Membership.objects.bulk_create(
+        Membership(user=person, project=projects[(n + more) % PROJECTS], role="member")
+        for n, person in enumerate(people)
+        for more in range(3)
+    )
+    columns = ", ".join(
+        f'"{field.column}"' for field in Job._meta.concrete_fields if field.column not in _OWN
+    )
+    sql = _FILL.format(columns=columns, people=PEOPLE, projects=PROJECTS, jobs=JOBS)
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [[person.pk for person in people], [project.pk for project in projects], number])
+        cursor.execute("VACUUM ANALYZE scheduler_job")
+    root = User.objects.create(username="list-root", is_superuser=True, is_staff=True)
+    return tuple(  # type: ignore[return-value]
+        issue_token(user=person, by=person, name="bench", scopes=["jobs:read"], days=1)[1]
+        for person in (root, people[11])
+    )
