@@ -17,9 +17,11 @@ from accounts.models import Membership
 from accounts.models.project import SHARE_RANGE
 from accounts.web.pages import page, reader
 from quotas.core.decay import MODES, Decay
+from quotas.fading import fading
 from quotas.services.shares import EDITABLE, Subject, set_share, share_subject
 from quotas.sharing import share_rules
 from quotas.standing import ShareLine, standing
+from quotas.templatetags.share_charts import boxes_of
 
 #: The dumbbells are drawn on 400 by 14, with room for half a dot at either end.
 _EDGE: Final = 6.0
@@ -85,6 +87,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "standing": found,
         "rows": drawn,
         "mine": _mine(drawn),
+        "boxes": boxes_of(found.lines, [row.tone for row in drawn]),
+        "fading": fading(user, at=found.at.timestamp(), decay=found.decay) if found.lines else (),
         "form": form,
         "modes": MODES,
         "half_life": f"{found.decay.half_life_seconds / 3600:g}",
