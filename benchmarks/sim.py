@@ -64,7 +64,7 @@ def published_schedules() -> Figures:
 
 
 #: Logs that the replay with kept reservations goes through in seconds.
-KEPT_LOGS: Final = ("KTH-SP2", "CTC-SP2")
+KEPT_LOGS: Final = ("KTH-SP2", "SDSC-SP2")
 
 
 @benchmark("conservative_avebsld_KTH-SP2", "conservative_jobs_per_cpu_s", "conservative_kept_off")

@@ -37,6 +37,7 @@ from scheduler.core.plan import (
     Plan,
     Preempt,
     Reserve,
+    Resize,
     Start,
     WaitingColumns,
 )
@@ -125,6 +126,7 @@ def decode_plan(data: bytes) -> Plan:
                 for job, generation, nodes, until_ms in header.get("reserves", ())
             ),
             given_back=tuple(GiveBack(*row) for row in header.get("given_back", ())),
+            resizes=tuple(Resize(*map(_tuples, row)) for row in header.get("resizes", ())),
         )
     except (KeyError, TypeError, ValueError, IndexError) as broken:
         raise CodecError(f"not a whole plan: {broken}") from broken
@@ -167,6 +169,8 @@ def _plan_bytes(plan: Plan) -> bytes:
         header["reserves"] = [[r.job_id, r.generation, list(r.node_ids), r.until_ms] for r in plan.reserves]
     if plan.given_back:
         header["given_back"] = [list(astuple(one)) for one in plan.given_back]
+    if plan.resizes:
+        header["resizes"] = [_plain(astuple(one)) for one in plan.resizes]
     return _frame(header, blobs)
 
 

@@ -11,6 +11,7 @@ from scheduler.core.backfill import FOREVER_MS, take_turns, turns_of
 from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
 from scheduler.core.budgets import demoted
 from scheduler.core.columns import Bools, Ints, rows_of
+from scheduler.core.elastic import grow
 from scheduler.core.eviction import evictions
 from scheduler.core.groups import Group
 from scheduler.core.ordering import line_up
@@ -96,9 +97,27 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     # Nobody is stopped for those who go last, or who have just begun to gather.
     resting = np.isin(considered, [*held, *begun.tolist()]) | demoted(snapshot)[considered]
     blocked = considered[waiting[considered] & ~resting]
-    preempts, told = choose_victims(answers, blocked, policy.preemption, strict=strict, leaving=evicted)
-    for row, decision in [*awaiting_decisions(world, held), *told]:
+    disturbed = choose_victims(
+        answers,
+        blocked,
+        policy.preemption,
+        strict=strict,
+        leaving=evicted,
+        resize_seconds=policy.resize_seconds,
+    )
+    grace_seconds = policy.preemption.grace_seconds
+    for row, decision in [*awaiting_decisions(world, held, grace_seconds), *disturbed.told]:
         notes.add(np.array([row], dtype=np.int64), decision)
+    resizes = disturbed.resizes
+
+    # 6b. Where nothing else happens and nobody waits for room, an elastic job may have more of it.
+    moves = starts or evicted or disturbed.preempts or resizes or assembly.reserves or assembly.given_back
+    if (
+        policy.resize_seconds
+        and not moves
+        and not (waiting[considered] & ~notes.wait_for_people(considered)).any()
+    ):
+        resizes = grow(answers, policy, lambda world, plain: plan_cycle(world, plain, plugins))
 
     # 7. The plan, with who is ahead of whom.
     columns = _waiting_columns(world, order, waiting, considered, notes)
@@ -108,7 +127,8 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         waiting=replace(columns, decision=numbers),
         decisions=decisions,
         expected=_together(expected, tuple(assembly.expected)),
-        preempts=(*evicted, *preempts),
+        preempts=(*evicted, *disturbed.preempts),
+        resizes=tuple(resizes),
         reserves=tuple(assembly.reserves),
         given_back=tuple(assembly.given_back),
     )
@@ -353,6 +373,12 @@ class _Notes:
         rank = np.array([*self._rank, len(ReasonCode)], dtype=np.int64)  # -1 reads the last: weaker than all
         stronger = rank[numbers] < rank[self.of_row[rows]]
         self.of_row[rows[stronger]] = numbers[stronger]
+
+    def wait_for_people(self, rows: Ints) -> Bools:
+        """Of these rows, those that wait for somebody to change something, and not for room or a turn."""
+        persons = {ReasonCategory.FIX, ReasonCategory.ASK}
+        flags = [CATEGORY[decision.reason] in persons for decision in self._decisions]
+        return np.array([*flags, False], dtype=np.bool_)[self.of_row[rows]]
 
     def waits_in_turn(self) -> Bools:
         """Of each decision, and of -1: whether its jobs wait for nothing but their turn."""

@@ -71,6 +71,27 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """A running elastic job that gives up its last tasks for a pending one, or starts again to have more.
+
+    `kind`: preempt and reclaim as of `Preempt`; grow (`ranks` is then empty, and it is for no job).
+    """
+
+    job_id: int
+    attempt_id: int
+    before: int  # tasks that it has now
+    tasks: int  # and is to have
+    ranks: tuple[int, ...] = ()  # that are told to end
+    for_job_id: int = 0
+    for_generation: int = 0  # of that job when it was seen
+    priority: int = 0
+    for_priority: int = 0
+    grace_seconds: int = 60
+    kind: str = "preempt"
+    line: str = ""  # reclaim: its line that has borrowed
+
+
+@dataclass(frozen=True, slots=True)
 class Reserve:
     """A gang that gathers nodes: nobody else gets these until its time is up, unless gone before they are needed."""
 
@@ -151,6 +172,8 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     #: Running jobs to stop, grouped by the job they are stopped for: all of a group, or none of it.
     preempts: tuple[Preempt, ...] = ()
+    #: Running jobs that are made smaller, grouped in the same way, or the one that starts again larger.
+    resizes: tuple[Resize, ...] = ()
     #: Waiting jobs that were promised a start, in the cycle's order.
     expected: tuple[ExpectedStart, ...] = ()
     #: Gangs that begin to gather nodes, or that gather others than before.

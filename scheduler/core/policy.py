@@ -82,6 +82,9 @@ class Policy:
 
     `assemblies`: so many gangs at most gather nodes at once, of those that want to; 0 = none.
 
+    `resize_seconds`: elastic jobs give up tasks instead of being stopped whole, and start again from their
+    checkpoint with more when room is idle, each no sooner than so long after its last change; 0 = never.
+
     `packing` "rack": a job over several nodes goes into one rack if one holds it, else into one zone, else
     anywhere; "zone" begins with the zone. It keeps nobody waiting.
 
@@ -108,6 +111,7 @@ class Policy:
     backfill_scan: int = 0
     backfill_max_priority: int = 100
     assemblies: int = 1
+    resize_seconds: int = 0
     preemption: Preemption = Preemption()
     #: (queue id, its own policy) of queues that have one: it says how their jobs take turns among each other, where
     #: they go, and whether they may pass others. What concerns all, backfill and preemption, is the cluster's.
@@ -141,6 +145,10 @@ class Policy:
             raise ValueError("age must be capped at 1 second or more")
         if self.backfill != "none" and self.strict_order:
             raise ValueError("a strict order lets nobody pass: it has no backfill")
+        if self.resize_seconds < 0:
+            raise ValueError(
+                "elastic jobs change their size no sooner than 0 or more seconds after the last time"
+            )
         if self.assemblies < 0:
             raise ValueError("0 or more gangs gather nodes at once")
         if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
@@ -160,6 +168,7 @@ OPTIONS: Final = (
     "backfill_scan",
     "backfill_max_priority",
     "assemblies",
+    "resize_seconds",
 )
 
 

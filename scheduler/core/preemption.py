@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from scheduler.core.blockers import Answers, decide
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.elastic import Shrinking, leaving_rows
 from scheduler.core.groups import Group
-from scheduler.core.plan import Decision, Preempt
+from scheduler.core.plan import Decision, Preempt, Resize
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.reclaim import Reclaim, to_converge
 from scheduler.core.seats import RunningJobs, Wanted, count_placed, place_of, take_place
@@ -34,9 +35,11 @@ def awaited_rows(world: World, considered: Ints) -> Ints:
     its victims, which arrived earlier, would take it back at once.
     """
     running, pending = world.snapshot.running, world.snapshot.pending
-    if not running.stopped_for.any() and not pending.awaited.any():
+    smaller = leaving_rows(world)
+    if not running.stopped_for.any() and not pending.awaited.any() and not len(smaller):
         return np.zeros(0, dtype=np.int64)
     ids = np.unique(running.stopped_for[(running.stopped_for > 0) & (running.stop_by_ms > 0)])
+    ids = np.union1d(ids, running.resized_for[smaller])
     rows = considered[np.isin(pending.id[considered], ids) | pending.awaited[considered]]
     return rows[np.argsort(-pending.priority[rows], kind="stable")]
 
@@ -54,8 +57,13 @@ def hold_places(answers: Answers, rows: Ints) -> list[int]:
         running = world.snapshot.running
         for victim in np.flatnonzero((running.stop_by_ms > 0) & (running.stopped_for == 0)).tolist():
             jobs.release(victim)
+        smaller = leaving_rows(world)
+        for victim in smaller[running.resized_for[smaller] == 0].tolist():
+            jobs.release_leaving(victim)
         for row in rows.tolist():
             group = answers.groups.of(row)
+            for victim in smaller[running.resized_for[smaller] == world.snapshot.pending.id[row]].tolist():
+                jobs.release_leaving(victim)
             for victim in np.flatnonzero(
                 (running.stop_by_ms > 0) & (running.stopped_for == world.snapshot.pending.id[row])
             ).tolist():
@@ -70,21 +78,36 @@ def hold_places(answers: Answers, rows: Ints) -> list[int]:
     return [row for row, _, _ in found]
 
 
-def awaiting_decisions(world: World, rows: Iterable[int]) -> Iterator[tuple[int, Decision]]:
+def awaiting_decisions(
+    world: World, rows: Iterable[int], grace_seconds: int
+) -> Iterator[tuple[int, Decision]]:
     """What jobs are told for which others have been told to end, as long as those have not ended."""
-    running = world.snapshot.running
+    running, smaller = world.snapshot.running, leaving_rows(world)
     for row in rows:
         mine = (running.stopped_for == world.snapshot.pending.id[row]) & (running.stop_by_ms > 0)
+        giving = smaller[running.resized_for[smaller] == world.snapshot.pending.id[row]]
         if mine.any():
             yield row, _told(running.id[mine].tolist(), int(running.stop_by_ms[mine].max()))
+        elif len(giving):
+            until = int(running.resized_ms[giving].max()) + grace_seconds * 1000
+            yield row, _told(running.id[giving].tolist(), until, smaller=True)
 
 
-def _told(victims: list[int], stop_by_ms: int) -> Decision:
+def _told(victims: list[int], stop_by_ms: int, *, smaller: bool = False) -> Decision:
     names = ", ".join(map(str, sorted(victims)[:_NAMED]))
-    return decide(ReasonCode.WAITING_FOR_PREEMPTION, jobs=len(victims), numbers=names, stop_by_ms=stop_by_ms)
+    facts: dict[str, int | str] = {"jobs": len(victims), "numbers": names, "stop_by_ms": stop_by_ms}
+    return decide(ReasonCode.WAITING_FOR_PREEMPTION, **facts, **({"smaller": 1} if smaller else {}))
 
 
 # ------------------------------------------------------------------ whom to stop
+
+
+class Disturbance(NamedTuple):
+    """Who is stopped, who gives up tasks, and what those are told for whom it is done (pending rows)."""
+
+    preempts: list[Preempt]
+    resizes: list[Resize]
+    told: list[tuple[int, Decision]]
 
 
 def choose_victims(
@@ -94,7 +117,8 @@ def choose_victims(
     *,
     strict: Bools | None = None,
     leaving: Sequence[Preempt] = (),
-) -> tuple[list[Preempt], list[tuple[int, Decision]]]:
+    resize_seconds: int = 0,
+) -> Disturbance:
     """Jobs to stop so that waiting ones can start, in order of standing, and what those are told.
 
     Idea: for each waiting job, highest priority first, think jobs it may stop away, cheapest first, until it
@@ -104,22 +128,27 @@ def choose_victims(
 
     `waiting` are rows that nothing but room keeps from starting, in the order of the cycle. `strict`: only
     the first of each queue, those behind it wait their turn. `leaving` end anyway: their room counts as free.
+    With `resize_seconds` an elastic job gives up tasks where that is enough, before anybody is stopped.
     """
     world, workspace = answers.world, answers.workspace
     pending, running = world.snapshot.pending, world.snapshot.running
     left = min(rules.per_cycle, rules.per_hour - int(world.snapshot.queues.preempted_last_hour.sum()))
     if left <= 0 or not len(running):
-        return [], []
+        return Disturbance([], [], [])
     if not (rules.enabled or rules.reclaim) or not len(waiting):
-        return to_converge(answers, rules, left, leaving), []
+        return Disturbance(to_converge(answers, rules, left, leaving), [], [])
     if strict is not None and strict.any():
         first = np.unique(world.pending_queue[waiting], return_index=True)[1]
         heads = np.isin(np.arange(len(waiting)), first)
         waiting = waiting[heads | ~strict[world.pending_queue[waiting]]]
     preempts: list[Preempt] = []
+    resizes: list[Resize] = []
     told: list[tuple[int, Decision]] = []
+    until_ms = world.snapshot.now_ms + rules.grace_seconds * 1000
     with workspace.trial():
         jobs = RunningJobs(answers)
+        for giving in leaving_rows(world).tolist():
+            jobs.release_leaving(giving)
         going = np.isin(running.id, [preempt.job_id for preempt in leaving])
         for victim in np.flatnonzero((running.stop_by_ms > 0) | going).tolist():
             jobs.release(victim)
@@ -127,6 +156,7 @@ def choose_victims(
         preempts.extend(to_converge(answers, rules, left, leaving, jobs, search))
         left -= len(preempts)
         reclaim = Reclaim(search) if rules.reclaim else None
+        shrinking = Shrinking(answers, jobs, resize_seconds) if resize_seconds else None
         if reclaim is None:
             asked = np.unique(pending.priority[waiting]).tolist()
             able = [number for number in asked if search.may_stop(number).any()]
@@ -143,9 +173,13 @@ def choose_victims(
                 wanted = Wanted(row, answers.groups[number])
                 victims: list[int] = []
                 lines: list[str] = []
+                fewer: list[Resize] = []
                 chosen = None
                 if answers.never(wanted.group) is None:
                     chosen = place_of(answers, wanted)
+                    if chosen is None and shrinking is not None:
+                        fewer = shrinking.orders(wanted, priority, left, rules, search, reclaim)
+                        chosen = place_of(answers, wanted) if fewer else None
                     if chosen is None:
                         # The milder first: what is taken back was never the other's own.
                         victims = reclaim.victims_of(wanted, priority, left) if reclaim else []
@@ -160,13 +194,16 @@ def choose_victims(
                     continue
                 # With or without victims of its own it will take this: nobody after it may count on it.
                 count_placed(answers, wanted, take_place(answers, wanted, chosen))
+                if fewer:
+                    left -= len(fewer)
+                    resizes.extend(fewer)
+                    told.append((row, _told([one.job_id for one in fewer], until_ms, smaller=True)))
                 if victims:
                     search.spend(victims)
                     left -= len(victims)
                     preempts.extend(_orders(world, jobs, row, victims, rules, lines))
-                    until = world.snapshot.now_ms + rules.grace_seconds * 1000
-                    told.append((row, _told([int(running.id[victim]) for victim in victims], until)))
-    return preempts, told
+                    told.append((row, _told([int(running.id[victim]) for victim in victims], until_ms)))
+    return Disturbance(preempts, resizes, told)
 
 
 def _orders(

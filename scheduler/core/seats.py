@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class _Seat(NamedTuple):
     """What one task of a running job holds."""
 
     row: int
+    rank: int
     held: Resources
     devices: list[int]
     gpu_millis: int
@@ -44,9 +46,11 @@ class RunningJobs:
         self.of_allocation: Ints = rows_of(running.id, allocations.job_id, what="running job")
         self.project_row: Ints = rows_of(world.snapshot.projects.id, running.project_id, what="project")
         self.queue_row: Ints = rows_of(world.snapshot.queues.id, running.queue_id, what="queue")
-        self._order = np.argsort(self.of_allocation, kind="stable")
+        self._order = np.lexsort((allocations.rank, self.of_allocation))
+        #: Tasks of each job that stay.
+        self.tasks: Ints = np.bincount(self.of_allocation[~allocations.leaving], minlength=len(running))
         self._charges: dict[int, tuple[tuple[int, int], ...]] = {}
-        self._known_seats: dict[int, list[_Seat]] = {}
+        self._known_seats: dict[tuple[int, bool], list[_Seat]] = {}
         self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
         since = np.maximum(running.started_ms, running.saved_ms)
         self.lost_seconds: Ints = np.maximum(world.snapshot.now_ms - since, 0) // 1000
@@ -73,15 +77,16 @@ class RunningJobs:
             )
         return known
 
-    def _seats(self, victim: int) -> list[_Seat]:
-        """What it holds where; found once, as many trials think it away."""
-        known = self._known_seats.get(victim)
+    def _seats(self, victim: int, *, leaving: bool = False) -> list[_Seat]:
+        """What its tasks that stay, or those that leave, hold where; found once, as many trials think it away."""
+        known = self._known_seats.get((victim, leaving))
         if known is None:
             world = self._answers.world
             allocations, device_row = world.snapshot.allocations, world.device_row
-            known = self._known_seats[victim] = [
+            known = self._known_seats[victim, leaving] = [
                 _Seat(
                     world.allocation_node.item(row),
+                    allocations.rank.item(row),
                     Resources(
                         cpu_millis=allocations.cpu_millis.item(row),
                         memory_mib=allocations.memory_mib.item(row),
@@ -91,8 +96,38 @@ class RunningJobs:
                     allocations.gpu_millis.item(row),
                 )
                 for row in self._order[self._first[victim] : self._first[victim + 1]].tolist()
+                if allocations.leaving.item(row) == leaving
             ]
         return known
+
+    def ranks(self, victim: int) -> list[int]:
+        """The ranks of its tasks that stay, in ascending order."""
+        return [seat.rank for seat in self._seats(victim)]
+
+    def give_up(self, victim: int, number: int, *, back: bool = False) -> None:
+        """Give back what one of its tasks holds, the so-manieth from the end; `back` takes it again."""
+        self._move_some(
+            victim, self._seats(victim)[-number : len(self._seats(victim)) - number + 1], back=back
+        )
+
+    def release_leaving(self, victim: int) -> None:
+        """Give back what its tasks hold that were told to end by themselves."""
+        self._move_some(victim, self._seats(victim, leaving=True))
+
+    def _move_some(self, victim: int, seats: Sequence[_Seat], *, back: bool = False) -> None:
+        world, workspace = self._answers.world, self._answers.workspace
+        class_index = world.snapshot.running.class_index.item(victim)
+        payer, who = world.paths.running.item(victim), int(world.company.running[victim])
+        move = workspace.take if back else workspace.give_back
+        for seat in seats:
+            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who)
+            # The lines that count jobs and not what they hold are left alone: it goes on.
+            one = Counter(
+                dict(workspace.charges_given(payer, class_index, 2, seat.devices * 2, seat.gpu_millis))
+            )
+            one.subtract(dict(workspace.charges_given(payer, class_index, 1, seat.devices, seat.gpu_millis)))
+            workspace.limits.take(tuple((line, n) for line, n in one.items() if n), sign=1 if back else -1)
+        workspace.move_extras(world.snapshot.classes[class_index], len(seats), sign=1 if back else -1)
 
     def release(self, victim: int, *, back: bool = False) -> None:
         """Give back all that a running job holds, on every node and of every limit; `back` takes it again."""

@@ -328,6 +328,11 @@ def _waiting_for_preemption(facts: Facts) -> str:
     more = count - len(numbers.split(", "))
     who = f"{numbers} and {more:,} more" if more > 0 else numbers
     one = count == 1
+    if _number(facts, "smaller"):
+        return (
+            f"{'Job' if one else f'{count:,} jobs:'} {who} {'gives' if one else 'give'} up tasks for it and "
+            f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end them."
+        )
     return (
         f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being stopped for it and "
         f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end."

@@ -146,6 +146,11 @@ class RunningColumns(Columns):
     job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
     name: tuple[str, ...] = objects(default="")  # this and the next: only where some job's terms ask for them
     labels: tuple[Labels, ...] = objects(default=())
+    least_tasks: Ints = ints(default=0)  # it may be made as small while it runs; 0 = it has one size
+    most_tasks: Ints = ints(default=0)  # and as large
+    resized_ms: Ints = ints(default=0)  # when its size was changed last; 0 = not since it started
+    resized_for: Ints = ints(default=0)  # the pending job that its leaving tasks make room for; 0 = for none
+    pack: Ints = ints(default=0)  # as of pending jobs
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +166,9 @@ class AllocationColumns(Columns):
     storage_mib: Ints = ints(default=0)
     device_ids: tuple[tuple[int, ...], ...] = objects(default=())
     gpu_millis: Ints = ints(default=0)  # held of each of its devices
+    leaving: Bools = bools(
+        default=False
+    )  # this task of an elastic job was told to end, or has; the others go on
 
 
 @dataclass(frozen=True, eq=False)

@@ -79,9 +79,14 @@ class Search:
         """Whether a job that may be stopped is left alone all the same, after those already thought away."""
         return False
 
-    def spend(self, victims: Iterable[int]) -> None:
+    def close(self, victims: Iterable[int]) -> None:
+        """Leave these jobs alone for the rest of the cycle."""
         for victim in victims:
             self._open[victim] = False
+
+    def spend(self, victims: Sequence[int]) -> None:
+        self.close(victims)
+        for victim in victims:
             if self._budget is not None:
                 self._budget[int(self.jobs.project_row[victim])] -= int(self.loss[victim])
 

@@ -12,7 +12,7 @@ from quotas.core.limits import charge
 from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
 from scheduler.core.gatherings import Gatherings
-from scheduler.core.plan import Plan, Preempt, Start
+from scheduler.core.plan import Plan, Preempt, Resize, Start
 from scheduler.core.snapshot import AllocationColumns, JobGate, PendingColumns, RunningColumns, Snapshot
 
 _RUNNING: Final = tuple(f.name for f in fields(RunningColumns))
@@ -146,6 +146,9 @@ class VirtualCluster:
             self._start(start, now_ms)
         for preempt in plan.preempts:
             self._stop(preempt, now_ms)
+        for resize in plan.resizes:
+            if resize.ranks:  # nobody knows when jobs save their work, so none starts again larger
+                self._give_up(resize, now_ms)
         self.promised = {one.job_id: one.at_ms for one in plan.expected}
         return self.gatherings.follow(plan, self.jobs, self.row_of)
 
@@ -172,7 +175,7 @@ class VirtualCluster:
         for placement in start.placements:
             rows.append(
                 (self._next_allocation, number, placement.rank, placement.node_id, per_task.cpu_millis,
-                 per_task.memory_mib, per_task.storage_mib, placement.device_ids, placement.gpu_millis)
+                 per_task.memory_mib, per_task.storage_mib, placement.device_ids, placement.gpu_millis, False)
             )  # fmt: skip
             self._next_allocation += 1
         place = self.row_of[number]
@@ -208,9 +211,21 @@ class VirtualCluster:
         self._stopped[preempt.job_id] = self._stopped.get(preempt.job_id, 0) + 1
         self.awaited.add(preempt.for_job_id)
 
+    def _give_up(self, resize: Resize, now_ms: int) -> None:
+        """Its last tasks end at once: it is a matter of seconds."""
+        held, charged = self._held[resize.job_id], self._charged[resize.job_id]
+        leaving = [row for row in held if row[2] in resize.ranks]
+        self._hold(leaving, -1)
+        self._held[resize.job_id] = [row for row in held if row[2] not in resize.ranks]
+        self._count(charged, -1)
+        self._charged[resize.job_id] = replace(charged, tasks=charged.tasks - len(leaving))
+        self._count(self._charged[resize.job_id], 1)
+        self.running[resize.job_id][_AT["resized_ms"]] = now_ms
+        self.awaited.add(resize.for_job_id)
+
     def _hold(self, rows: list[tuple[Any, ...]], sign: int) -> None:
         snapshot = self.base
-        for _, _, _, node_id, cpu, memory, storage, devices, millis in rows:
+        for _, _, _, node_id, cpu, memory, storage, devices, millis, _ in rows:
             node = int(np.searchsorted(snapshot.nodes.id, node_id))
             for name, amount in (("cpu_millis", cpu), ("memory_mib", memory), ("storage_mib", storage)):
                 self._used[name][node] += sign * amount

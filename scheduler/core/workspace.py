@@ -402,9 +402,13 @@ class Workspace:
         self.queue_running[queue_row] -= sign
         if array_id:
             self.array_running[array_id] = self.array_running.get(array_id, 0) - sign
+        self.move_extras(request, tasks, sign=-sign)
+
+    def move_extras(self, request: RequestClass, tasks: int, *, sign: int) -> None:
+        """Take what so many tasks count on pools, or give it back (-1)."""
         for name, amount in request.per_task.extras:
             if name in self._pool_row:
-                self.pool_used[self._pool_row[name]] -= sign * amount * tasks
+                self.pool_used[self._pool_row[name]] += sign * amount * tasks
 
     def take_limits(
         self,

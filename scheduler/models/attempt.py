@@ -32,6 +32,11 @@ class Attempt(models.Model):
     #: The pending job (and its epoch then) that it is stopped for, when the planner stops it.
     stopped_for = models.PositiveBigIntegerField(null=True, blank=True)
     stopped_for_epoch = models.PositiveIntegerField(null=True, blank=True)
+    #: When its size was changed last, and the pending job (and its epoch then) that this made room for: the job
+    #: itself where it is stopped to start again larger.
+    resized_at = models.DateTimeField(null=True, blank=True)
+    resized_for = models.PositiveBigIntegerField(null=True, blank=True)
+    resized_for_epoch = models.PositiveIntegerField(null=True, blank=True)
     #: Between the notice and the end; null takes the site's.
     grace_seconds = models.PositiveIntegerField(null=True, blank=True)
     #: What the backend calls it, for those that have names of their own.
@@ -53,6 +58,9 @@ class Attempt(models.Model):
         indexes = [
             models.Index(
                 fields=["stopped_for"], name="attempt_stopped_for", condition=Q(stopped_for__isnull=False)
+            ),
+            models.Index(
+                fields=["resized_for"], name="attempt_resized_for", condition=Q(resized_for__isnull=False)
             ),
             models.Index(
                 fields=["stop_asked_at"],

@@ -84,7 +84,7 @@ def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Or
                     task=row.task,
                     epoch=row.epoch,
                     reason=StopReason.PREEMPTED.value,
-                    grace_seconds=grace,
+                    grace_seconds=grace if row.grace_seconds is None else row.grace_seconds,
                     stale=False,
                 )
             )

@@ -63,6 +63,8 @@ def first_difference(recorded: Plan, again: Plan) -> str:
         return f"recorded {len(recorded.starts)} starts, now {len(again.starts)}"
     if recorded.preempts != again.preempts:
         return f"recorded {len(recorded.preempts)} stops, now {len(again.preempts)}, or others"
+    if recorded.resizes != again.resizes:
+        return f"recorded {len(recorded.resizes)} changes of size, now {len(again.resizes)}, or others"
     before, after = recorded.reasons, again.reasons
     for job in sorted(before.keys() | after.keys()):
         old_words, new_words = _waits(recorded, job), _waits(again, job)
@@ -86,6 +88,9 @@ def describe(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
             yield f"stop job {preempt.job_id}: a limit of {preempt.line} was cut"
             continue
         yield f"stop job {preempt.job_id} for job {preempt.for_job_id} ({preempt.kind})"
+    for resize in plan.resizes:
+        because = f"for job {resize.for_job_id} ({resize.kind})" if resize.ranks else "because room is idle"
+        yield f"give job {resize.job_id} {resize.tasks} tasks instead of {resize.before} {because}"
     for decision, jobs in plan.by_decision():
         if len(jobs):
             some = ", ".join(map(str, jobs[:NAMED].tolist()))

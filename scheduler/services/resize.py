@@ -59,6 +59,9 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
     if not leaving:
         return
     ids = [task.pk for task in leaving]
+    Attempt.objects.filter(pk=attempt.pk).update(
+        resized_at=timezone.now(), resized_for=None, resized_for_epoch=None
+    )
     # No agent was given these: they need nobody's word to be over.
     Task.objects.filter(pk__in=ids, state=TaskState.ASSIGNED).update(
         state=TaskState.STOPPED, ended_at=timezone.now(), end_text="Never started."

@@ -53,7 +53,7 @@ def device_columns(rows: Rows) -> DeviceColumns:
 def allocation_columns(rows: Rows) -> AllocationColumns:
     """`gpu_millis` of a row counts all its devices together, the column counts each."""
     return AllocationColumns.from_rows(
-        (*row[:7], tuple(row[7]), row[8] // len(row[7]) if row[7] else 0) for row in rows
+        (*row[:7], tuple(row[7]), row[8] // len(row[7]) if row[7] else 0, row[9]) for row in rows
     )
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import structlog
@@ -17,16 +17,17 @@ from scheduler import outbox
 from scheduler.core.columns import Ints
 from scheduler.core.conflicts import Conflict, find_conflicts
 from scheduler.core.lifecycle import JobState
-from scheduler.core.plan import Decision, Plan, Preempt, Start
+from scheduler.core.plan import Decision, Plan, Preempt, Resize, Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
-from scheduler.state import leases, ledger, snapshots, statements
+from scheduler.state import leases, ledger, resizes, snapshots, statements
 from scheduler.state.leases import HeldLease
 from scheduler.state.ledger import Books
 from scheduler.state.lines import Lines
+from scheduler.state.refusals import VICTIM_CHANGED, Refusal
 from scheduler.state.snapshots import Locked
 from scheduler.state.sql import Rows, run_together
 
@@ -67,24 +68,13 @@ _SINCE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One start that no longer held when it was to be written."""
-
-    job: int
-    code: str
-    message: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"job": self.job, "code": self.code, "message": self.message}
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """What became of a plan's starts: each is in one of the two."""
 
     started: tuple[Start, ...] = ()
     refused: tuple[Refusal, ...] = ()
     stopped: tuple[Preempt, ...] = ()
+    resized: tuple[Resize, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +109,18 @@ def apply_starts(
     3. Every start is decided again on the fresh rows by the planner's own predicates.
     4. What holds is written, one statement a table; a job is whole or not at all.
     5. Should a constraint still refuse, only the start that broke it stays out.
-    6. Victims are told, all of those of one job or none; none where that job or one of them has changed.
+    6. Victims, and those that give up tasks, are told, all of those of one job or none; none where that job or
+       one of them has changed.
 
     Raises LeaseLost, and has written nothing, when another planner may have taken over.
     """
-    if not plan.starts and not plan.preempts:
+    if not plan.starts and not plan.preempts and not plan.resizes:
         return Applied()
     if not plan.starts:
         leases.fence(lease)
         stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
-        return Applied((), tuple(unstopped), tuple(stopped))
+        resized, unresized = resizes.apply(plan.resizes, cycle_id=cycle_id, at=at)
+        return Applied((), (*unstopped, *unresized), tuple(stopped), tuple(resized))
     (applied_to,) = leases.fence_and_read(lease, snapshots.applied_to(cluster_id))
     locked = _lock(plan, cluster_id, applied_to)
     fresh = locked.snapshot
@@ -147,7 +139,9 @@ def apply_starts(
     )  # fmt: skip
     started, broken = _write(wanted, writer)
     stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
-    return Applied(tuple(started), (*conflicts.values(), *broken, *unstopped), tuple(stopped))
+    resized, unresized = resizes.apply(plan.resizes, cycle_id=cycle_id, at=at)
+    refused = (*conflicts.values(), *broken, *unstopped, *unresized)
+    return Applied(tuple(started), refused, tuple(stopped), tuple(resized))
 
 
 def tell_waiting(plan: Plan, *, snapshot: Snapshot, told: Ints, lease: HeldLease, at: datetime) -> int:
@@ -315,8 +309,6 @@ def apply_gatherings(
 
 # ------------------------------------------------------------------ preemption
 
-#: One of the victims, or the job they were to be stopped for, is no longer as it was planned.
-VICTIM_CHANGED: Final = "VictimChanged"
 _STOPPABLE: Final = frozenset(
     {JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING}
 )

@@ -88,6 +88,9 @@ DEVICES_OF_CLUSTER: Final = "device.node_id IN (SELECT id FROM scheduler_node WH
 THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
     AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])"""
 OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
+#: How near its tasks are to be, as the snapshot numbers it.
+_PACK: Final = """array_position(ARRAY['', 'node', 'rack', 'zone'], job.pack::text) - 1
+        + CASE WHEN job.pack_required THEN 8 ELSE 0 END"""
 _JOBS: Final = f"""
 SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms("job.created_at")},
     coalesce({_ms("job.eligible_at")}, 0), coalesce(job.min_tasks, job.tasks),
@@ -95,11 +98,13 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     job.generation, {_ARRAY}, coalesce(job.array_max_running, 0),
     (job.number, job.epoch) IN (SELECT stopped_for, stopped_for_epoch FROM scheduler_attempt
         WHERE stopped_for IS NOT NULL AND stopped_for_epoch IS NOT NULL
-        AND stop_asked_at > statement_timestamp() - interval '15 minutes'),
+        AND stop_asked_at > statement_timestamp() - interval '15 minutes')
+        OR (job.number, job.epoch) IN (SELECT resized_for, resized_for_epoch FROM scheduler_attempt
+        WHERE resized_for IS NOT NULL AND resized_for_epoch IS NOT NULL
+        AND resized_at > statement_timestamp() - interval '15 minutes'),
     coalesce({_ms("job.deadline_at")}, 0), coalesce({_ms("job.expected_start_at")}, 0),
     CASE WHEN job.min_tasks IS NULL THEN 0 ELSE job.tasks END,
-    array_position(ARRAY['', 'node', 'rack', 'zone'], job.pack::text) - 1
-        + CASE WHEN job.pack_required THEN 8 ELSE 0 END,
+    {_PACK},
     coalesce(job.assembly_timeout_seconds, 0),
     CASE WHEN job.state = 'reserved' THEN coalesce({_ms("job.assembly_until_at")}, 1) ELSE 0 END,
     job.assemblies_failed,
@@ -143,6 +148,7 @@ WHERE job.number = ANY(%s::bigint[]) ORDER BY job.number
 RUNNING_COLUMNS: Final = (
     "id", "attempt_id", "queue_id", "project_id", "user_id", "priority", "started_ms", "expected_end_ms",
     "array_id", "preemptible", "times_preempted", "stop_by_ms", "stopped_for", "saved_ms", "job_type",
+    "least_tasks", "most_tasks", "resized_ms", "resized_for", "pack",
 )  # fmt: skip
 _RUNNING_JOBS: Final = f"""
 SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.priority,
@@ -155,7 +161,11 @@ SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.pr
     coalesce(attempt.stopped_for, 0),
     CASE WHEN job.saved_at >= coalesce(attempt.started_at, attempt.scheduled_at)
         THEN {_ms("job.saved_at")} ELSE 0 END,
-    {_number_of_type("job.job_type")}, {_CLASS}
+    {_number_of_type("job.job_type")},
+    CASE WHEN job.elastic THEN coalesce(job.min_tasks, job.tasks) ELSE 0 END,
+    CASE WHEN job.elastic THEN job.tasks ELSE 0 END,
+    coalesce({_ms("attempt.resized_at")}, 0), coalesce(attempt.resized_for, 0), {_PACK},
+    {_CLASS}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
 WHERE attempt.state = ANY(%s)
 """
@@ -178,6 +188,10 @@ WHERE number = ANY(%s::bigint[]) AND project_id = ANY(%s::bigint[])
 ALLOCATIONS: Final = f"""
 SELECT allocation.id, attempt.job_id, allocation.rank, allocation.node_id, allocation.cpu_millis,
     allocation.memory_mib, allocation.storage_mib, allocation.device_ids, allocation.gpu_millis,
+    CASE WHEN job.elastic AND attempt.stop_asked_at IS NULL THEN EXISTS (SELECT 1 FROM scheduler_task task
+        WHERE task.attempt_id = attempt.id AND task.rank = allocation.rank
+            AND task.state NOT IN ('assigned', 'starting', 'running'))
+        ELSE false END,
     allocation.extras::text
 FROM scheduler_allocation allocation
     JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id

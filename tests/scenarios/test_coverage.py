@@ -25,11 +25,13 @@ ASKED_FOR = {
     "20 GPUs in pieces": ("field20_*", "04_four_gpus_free_in_pieces"),
     "21 what cannot be placed holds nothing": ("field21_*",),
 }  # fmt: skip
+#: Gangs: what a running one may become (G4); how one starts is C11.
+GANGS = {"G4": ("g4_*",)}
 DECISIONS = {f"C{number}": (f"c{number:02}_*",) for number in range(1, 23)}
 WAITS = {f"D{number}": (f"dependencies/d{number}_*",) for number in range(1, 9)}
 
 
-@pytest.mark.parametrize(("row", "patterns"), (ASKED_FOR | DECISIONS | WAITS).items())
+@pytest.mark.parametrize(("row", "patterns"), (ASKED_FOR | DECISIONS | WAITS | GANGS).items())
 def test_every_row_has_a_story(row: str, patterns: tuple[str, ...]) -> None:
     for pattern in patterns:
         found = list(HERE.glob(f"{pattern}.yaml"))

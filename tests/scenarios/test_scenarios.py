@@ -109,6 +109,14 @@ def tell(world: World, policy: dict[str, Any], *, receipts: bool = False) -> dic
             cut = f"the limit of {preempt.line}" if preempt.line else f"taint {preempt.taint[0]}"
             because = named.get(preempt.for_job_id, cut)
             ends["stops"].setdefault(because, []).append(named[preempt.job_id])
+    if plan.resizes:
+        ends["resizes"] = {
+            named[one.job_id]: f"gives up {', '.join(f'rank {rank}' for rank in one.ranks)} for "
+            f"{named[one.for_job_id]}, has {one.tasks} left"
+            if one.ranks
+            else f"starts again with {one.tasks} tasks instead of {one.before}"
+            for one in plan.resizes
+        }
     if receipts:
         ends["receipts"] = {
             named[

@@ -114,6 +114,10 @@ class RunningSpec:
     times_preempted: int = 0
     stop_by: int = 0  # minutes from now; 0 = it was not told to end
     stopped_for: str = ""  # the pending job it is stopped for
+    least: int = 0  # it may be made as small; `most` of the job is how large
+    resized: int | None = None  # minutes from now, its last change of size
+    leaving: tuple[int, ...] = ()  # ranks that were told to end
+    resized_for: str = ""  # the pending job they make room for
 
 
 @dataclass(frozen=True)
@@ -347,6 +351,7 @@ def a_world(
                     request.per_task.storage_mib,
                     held,
                     millis,
+                    rank in spec.leaving,
                 )
             )
 
@@ -442,6 +447,11 @@ def a_world(
                     0,
                     spec.job.name,
                     tuple(sorted(spec.job.labels.items())),
+                    spec.least,
+                    (spec.job.most or len(spec.on)) if spec.least else 0,
+                    0 if spec.resized is None else now_ms + spec.resized * MINUTE_MS,
+                    job_ids[spec.resized_for] if spec.resized_for else 0,
+                    PACKS.index(spec.job.pack.rstrip("!")) + MUST * spec.job.pack.endswith("!"),
                 )
                 for number, spec in enumerate(running, 1)
             ]
@@ -589,6 +599,7 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
                     start.per_task.storage_mib,
                     placement.device_ids,
                     placement.gpu_millis,
+                    False,
                 )
             )
         project = snapshot.projects.id.tolist().index(start.project_id)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from scheduler.agent import processes
-from scheduler.models import Attempt, Job, Task
+from scheduler.models import Attempt, Job, SchedulerProfile, Task
 from scheduler.services.jobs import cancel_job
 from scheduler.services.resize import resize_job
 from tests.scheduler.agent.conftest import StartAgent
@@ -257,6 +259,42 @@ def test_an_elastic_job_loses_its_last_task_and_goes_on(world: World, start_agen
     wait_for(lambda: world.task(job, 1).state == "stopped")
     world.run_until(job, "completed")
     assert world.output(job, "stdout", rank=0).endswith(b"0 done\n")
+    world.assert_nothing_is_held()
+
+
+def test_the_planner_takes_a_task_for_a_higher_job_and_gives_it_back(
+    world: World, start_agent: StartAgent
+) -> None:
+    """Two real processes: the last ends for another job; once that is over the first starts again with two (G4)."""
+    SchedulerProfile.objects.update(
+        preemption_enabled=True, preemption={"protected_seconds": 0}, options={"resize_seconds": 300}
+    )
+    start_agent("n1", "--fake-gpus", "2xA100-80GB")
+    sweep = world.submit(
+        'echo world $WORLD_SIZE; while :; do echo /ckpt > "$MUSTER_CHECKPOINT_FILE"; sleep 0.1; done',
+        tasks=2, min_tasks=1, elastic=True, gpu_count=1, priority=10,
+    )  # fmt: skip
+    world.run_until(sweep, "running")
+    wait_for(lambda: all(task.pid for task in Task.objects.filter(attempt__job=sweep)))
+    wait_for(lambda: Job.objects.get(pk=sweep.pk).saved_at)
+    Attempt.objects.filter(job=sweep).update(started_at=timezone.now() - timedelta(hours=1))
+
+    urgent = world.submit("echo mine", gpu_count=1, priority=90)
+    world.run_until(urgent, "completed")
+
+    assert world.task(sweep, 1).state == "stopped"
+    sweep.refresh_from_db()
+    assert (sweep.state, sweep.epoch) == ("running", 1)
+    Attempt.objects.filter(job=sweep).update(resized_at=timezone.now() - timedelta(hours=1))
+
+    def has_two_again() -> bool:
+        world.plan()
+        return Task.objects.filter(attempt__job=sweep, attempt__epoch=2, state="running").count() == 2
+
+    wait_for(has_two_again, every=0.2)
+    cancel_job(job=Job.objects.get(pk=sweep.pk), by=world.user)
+    wait_for(lambda: Job.objects.get(pk=sweep.pk).is_terminal)
+    assert world.output(Job.objects.get(pk=sweep.pk), "stdout", rank=0).startswith(b"world 2")
     world.assert_nothing_is_held()
 
 
