@@ -10,14 +10,18 @@ from django.test import override_settings
 
 from accounts.models import AuditEvent
 from quotas.core.ledger import Kind
+from quotas.core.periods import Period
 from quotas.models import BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, PriceRow
+from quotas.services.budgets import change_budget
 from quotas.services.reconcile import check_budgets
 from scheduler.metrics import _drift
 from scheduler.models import Job
+from scheduler.services import charging
 from scheduler.services.usage_check import REASON, check_usage
 from scheduler.state.settle import end_attempt
 from tests.scheduler.state.small import SmallWorld
-from tests.scheduler.state.test_ledger import a_budget, ended, started, sums
+from tests.scheduler.state.test_ledger import HOUR, a_budget, ended, started, sums
+from tests.support.factories import OperatorFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -42,7 +46,7 @@ def lose(**which: object) -> None:
 
 def again(job: Job, **changes: object) -> None:
     """The charge of a job a second time, or another in its place."""
-    entry = LedgerEntry.objects.get(job_number=job.number, kind=Kind.CHARGE)
+    entry = LedgerEntry.objects.filter(job_number=job.number, kind=Kind.CHARGE).order_by("-id")[0]
     entry.pk, entry.held_seconds, entry.held_micros = None, 0, 0
     for name, value in changes.items():
         setattr(entry, name, value)
@@ -154,3 +158,36 @@ def test_only_the_thorough_check_looks_back_for_weeks(world: SmallWorld) -> None
 
     assert check_usage(now=at + timedelta(days=10)) == 0
     assert check_usage(now=at + timedelta(days=10), back=timedelta(days=35)) == 1
+
+
+def test_a_job_that_began_before_the_ledger_and_runs_over_the_end_of_a_period_is_charged_in_both(
+    world: SmallWorld,
+) -> None:
+    """An upgrade finds it running without a line; the period ends; it ends: each day has its part, once."""
+    job, attempt = started(world, time_limit_seconds=80 * HOUR)
+    lose(job_number=job.number)
+    began = attempt.scheduled_at
+    midnight = (began + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    budget = a_budget(
+        world, 10**12, period=Period.WINDOW, starts_at=midnight - timedelta(days=9), ends_at=midnight
+    )
+    after = a_budget(
+        world, 10**12, period=Period.WINDOW, starts_at=midnight, ends_at=midnight + timedelta(days=9)
+    )
+
+    assert charging.heal_ledger(now=began + timedelta(seconds=60)) == 1
+    change_budget(budget=after, changes={"amount": 10**11}, by=OperatorFactory(), reason="agreed")
+    charging.charge_running(now=midnight + timedelta(minutes=5))
+    at = ended(attempt, after=30 * HOUR)
+
+    first = int(midnight.timestamp()) - int(began.timestamp())
+    rows = {row.budget_id: row for row in BudgetPeriod.objects.all()}
+    assert (rows[budget.pk].held, rows[budget.pk].charged) == (0, first * 1000)
+    assert (rows[after.pk].held, rows[after.pk].charged) == (0, (30 * HOUR - first) * 1000)
+    assert check_budgets() == 0
+    assert check_usage(now=at + LATER) == 0
+    # A correction of it counts where it ended.
+    again(job, charged_seconds=100, charged_micros=0, starts_at=at, ends_at=at)
+    assert check_usage(now=at + LATER) == 1
+    check_budgets()
+    assert BudgetPeriod.objects.get(budget=after).charged == (30 * HOUR - first) * 1000
