@@ -14,7 +14,7 @@ REPEATS = 20
 
 #: What people ask for: a page of their own, of a state, of a project, by a word, the next page.
 FILTERS: Final = (
-    "", "state=running", "state=failed", "state=pending", "project=list-7", "project=list-7&state=completed",
+    "", "state=running", "state=failed", "state=queued", "project=list-7", "project=list-7&state=completed",
     "user=list-11", "user=list-11&state=failed", "queue=listed", "ordering=created_at",
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from django.core.cache.backends.redis import RedisCache
+from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 from redis.exceptions import RedisError
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,27 @@ return string.format('%.6f', wait)
 PAUSE_SECONDS = 5.0
 
 
+class OneClient(RedisCacheClient):
+    """Keeps its client: making one takes longer than asking it, and it may be used by all threads."""
+
+    def __init__(self, servers: list[str], **options: Any) -> None:
+        super().__init__(servers, **options)
+        self._clients: dict[int, Any] = {}
+
+    def get_client(self, key: Any = None, *, write: bool = False) -> Any:
+        pool = self._get_connection_pool(write)
+        client = self._clients.get(id(pool))
+        if client is None:
+            client = self._clients[id(pool)] = self._client(connection_pool=pool)
+        return client
+
+
 class QuietRedisCache(RedisCache):
     """Django's Redis cache, without its errors."""
 
     def __init__(self, server: str, params: dict[str, Any]) -> None:
         super().__init__(server, params)
+        self._class = OneClient
         self._away_until = 0.0
 
     def _try(self, call: Callable[[], Any], otherwise: Any) -> Any:
