@@ -15,7 +15,7 @@ REPEATS = 20
 #: What people ask for: a page of their own, of a state, of a project, by a word, the next page.
 FILTERS: Final = (
     "", "state=running", "state=failed", "state=queued", "project=list-7", "project=list-7&state=completed",
-    "user=list-11", "user=list-11&state=failed", "queue=listed", "ordering=created_at",
+    "user=list-11", "user=list-11&state=failed", "queue=listed", "name=train-77",
 )  # fmt: skip
 
 #: Copies of one job that the API took, as if they had come one every three seconds and most had gone well.
