@@ -27,11 +27,15 @@ ASKED_FOR = {
 }  # fmt: skip
 #: Gangs: what a running one may become (G4); how one starts is C11.
 GANGS = {"G4": ("g4_*",)}
+QUEUES = {
+    "running jobs of a queue are capped, whoever plans it": ("queue_*",),
+    "pending jobs of a queue are capped at the door": ("queues/*",),
+}
 DECISIONS = {f"C{number}": (f"c{number:02}_*",) for number in range(1, 23)}
 WAITS = {f"D{number}": (f"dependencies/d{number}_*",) for number in range(1, 9)}
 
 
-@pytest.mark.parametrize(("row", "patterns"), (ASKED_FOR | DECISIONS | WAITS | GANGS).items())
+@pytest.mark.parametrize(("row", "patterns"), (ASKED_FOR | DECISIONS | WAITS | GANGS | QUEUES).items())
 def test_every_row_has_a_story(row: str, patterns: tuple[str, ...]) -> None:
     for pattern in patterns:
         found = list(HERE.glob(f"{pattern}.yaml"))

@@ -1,4 +1,4 @@
-"""Stories of jobs that wait for each other, told step by step on real rows (D1-D8, C12).
+"""Stories of jobs that wait for each other, and of full queues, told step by step on real rows (D1-D8, C12, Q23).
 
 Each file has `steps`; `then` is what every job says after each of them.
 `UPDATE_SCENARIOS=1 pytest tests/scenarios` writes what comes out into the files; review the diff.
@@ -17,9 +17,9 @@ import pytest
 import yaml
 from django.utils import timezone
 
-from accounts.errors import InvalidInput
+from accounts.errors import InvalidInput, MusterError
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Job
+from scheduler.models import Job, Queue
 from scheduler.services.datasets import declare_dataset, report_checkpoint
 from scheduler.services.jobs import submit_many
 from scheduler.services.reconcile import reconcile_all
@@ -30,7 +30,8 @@ from tests.support.factories import AttemptFactory
 
 pytestmark = pytest.mark.django_db
 
-FILES = sorted((Path(__file__).parent / "dependencies").glob("*.yaml"))
+HERE = Path(__file__).parent
+FILES = sorted([*HERE.glob("dependencies/*.yaml"), *HERE.glob("queues/*.yaml")])
 _CLOCK = re.compile(r"(?:\d{1,2} \w{3} )?\d\d:\d\d UTC")
 
 
@@ -84,8 +85,15 @@ class Story:
     def submit(self, jobs: Mapping[str, Any]) -> None:
         for name, words in jobs.items():
             waits = [self._numbered(one) for one in words.get("depends_on", ())]
-            job = self.portal.submit(name=name, **words | ({"depends_on": waits} if waits else {}))
-            self.numbers[name] = job.number
+            try:
+                job = self.portal.submit(name=name, **words | ({"depends_on": waits} if waits else {}))
+            except MusterError as refusal:
+                self.refused = refusal.message
+            else:
+                self.numbers[name] = job.number
+
+    def queue(self, words: Mapping[str, Any]) -> None:
+        Queue.objects.filter(pk=self.portal.queue.pk).update(**words)
 
     def submit_together(self, jobs: Mapping[str, Any]) -> None:
         payloads = [{"command": "true", "name": name, "ref": name, **words} for name, words in jobs.items()]

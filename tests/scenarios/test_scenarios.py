@@ -69,6 +69,9 @@ def tell(world: World, policy: dict[str, Any], *, receipts: bool = False) -> dic
         words["factors"] = tuple(sorted(words["factors"].items()))
     if "preemption" in words:
         words["preemption"] = Preemption(**{"enabled": True, "classes": CLASSES} | words["preemption"])
+    if "queues" in words:
+        ids = dict(zip(world.snapshot.queues.name, world.snapshot.queues.id.tolist(), strict=True))
+        words["queues"] = tuple((ids[name], a_policy(**own)) for name, own in words["queues"].items())
     plan = plan_cycle(world.snapshot, a_policy(**words))
     starts: dict[str, Any] = {}
     for start in plan.starts:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from scheduler.core import sooner
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.explain import world_after
 from scheduler.core.forecast import forecast
@@ -94,3 +98,53 @@ def test_a_gain_of_minutes_is_not_worth_a_word() -> None:
     )
 
     assert found(world, "mine") is None
+
+
+# ------------------------------------------------------------------ a rule broken on purpose is noticed
+
+
+def _any_gain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sooner, "_GAIN_MS", 0)
+    patch.setattr(sooner, "_GAIN_PART", 10**9)
+
+
+def _nothing_lesser(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sooner, "_lesser", lambda answers, row, queue_ids: iter(()))
+
+
+def _largest_first(patch: pytest.MonkeyPatch) -> None:
+    real = sooner._lesser
+
+    def turned(answers: Any, row: int, queue_ids: Any) -> Any:
+        return (one._replace(loss=-one.loss) for one in real(answers, row, queue_ids))
+
+    patch.setattr(sooner, "_lesser", turned)
+
+
+def _not_changed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sooner, "changed_snapshot", lambda snapshot, row, variant: snapshot)
+
+
+def _other_queues_unasked(patch: pytest.MonkeyPatch) -> None:
+    real = sooner._lesser
+    patch.setattr(sooner, "_lesser", lambda answers, row, queue_ids: real(answers, row, (1, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [_any_gain, _nothing_lesser, _largest_first, _not_changed, _other_queues_unasked],
+    ids=lambda mutant: mutant.__name__.removeprefix("_"),
+)
+def test_a_broken_rule_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+
+    def all_of_it() -> None:
+        test_a_gain_of_minutes_is_not_worth_a_word()
+        test_another_queue_is_the_smallest_change_of_all()
+        test_a_shorter_limit_fits_into_a_gap_later_on()
+        test_fewer_gpus_need_not_wait_for_the_last_of_them()
+
+    with pytest.raises(AssertionError):
+        all_of_it()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -17,6 +19,7 @@ from scheduler.services import forecasts
 from scheduler.services.forecasts import forecast_all, forecast_cluster, record, run_times
 from scheduler.services.jobs import cancel_job
 from scheduler.services.preview import explain_job, preview_job
+from scheduler.state import forecasts as rows
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import AttemptFactory, MembershipFactory, ProjectFactory
 
@@ -226,3 +229,62 @@ def test_the_list_costs_the_same_with_forecasts_and_without(world: SmallWorld, c
         client.get("/jobs/")
 
     assert len(after) == len(before)
+
+
+# ---------------------------------------------------------------- a rule broken on purpose is noticed
+
+
+def _without(words: str, instead: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """The statements of forecasts with some words of theirs replaced."""
+
+    def broken(patch: pytest.MonkeyPatch) -> None:
+        sources = inspect.getsource(rows.store_forecasts) + inspect.getsource(rows.settle_forecasts)
+        assert words in sources
+        real = rows.run
+        patch.setattr(rows, "run", lambda text, parameters: real(text.replace(words, instead), parameters))
+
+    return broken
+
+
+def _nothing_judged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rows, "settle_forecasts", lambda: 0)
+
+
+def _nothing_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rows, "store_forecasts", lambda found, at: None)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (_nothing_judged, "judged"),
+        (_nothing_stored, "told"),
+        (_without("ELSE kept.first_p10_at", "ELSE excluded.p10_at"), "judged"),
+        (_without("+ greatest(", "+ least("), "judged"),
+        (_without("job.scheduled_at >= gone.first_told_at", "true"), "cancelled"),
+        (_without("forecast.job_id AND job.state <> %s", "forecast.job_id AND job.state = %s"), "cancelled"),
+    ],
+    ids=[
+        "nothing-judged",
+        "nothing-stored",
+        "last-told",
+        "never-late",
+        "cancelled-judged",
+        "waiting-forgotten",
+    ],
+)
+def test_a_broken_rule_of_storing_or_judging_is_noticed(
+    world: SmallWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Callable[[pytest.MonkeyPatch], None],
+    promise: str,
+) -> None:
+    broken(monkeypatch)
+    promises = {
+        "told": test_every_waiting_job_is_told_when_it_likely_starts,
+        "judged": test_a_start_is_judged_by_the_first_range_that_was_told,
+        "cancelled": test_a_job_that_was_cancelled_or_held_says_nothing_of_forecasts,
+    }
+
+    with pytest.raises((AssertionError, KeyError, DatabaseError)), transaction.atomic():
+        promises[promise](world)
