@@ -26,7 +26,7 @@ from scheduler.core.feasibility import (
 )
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
-from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer, Summand
+from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer
 from scheduler.core.spread import Spread
 from scheduler.core.workspace import Floats, NodeView, Workspace
 from scheduler.core.world import World
@@ -39,7 +39,10 @@ _FEW_NODES: Final = 256
 
 #: Arithmetic with an array of no dimensions is half as dear as with a number.
 _GUARDS: Final = np.array(GUARDS)
-_NEVER: Final = np.array(Room.never())
+_NO: Final = np.array(NO)
+
+#: What lacks on a node is `need - 1 - room`, in bits where the guards are: the reverse of `room - need`.
+_NEVER: Final = Room.never() - 1
 
 #: So few touched nodes are looked at one by one: less work than a round of array calls.
 _FEW_ROWS: Final = 6
@@ -116,8 +119,10 @@ class Candidates:
                 self._parts.extend([] if part is None else [(scorer.name, part, weight)])
             else:
                 self._outside_scorers.append((scorer, weight))
-        self._summands: list[Summand] | None = None
+        #: What is summed: a part's name and weight, a live column, and a table to look its values up in.
+        self._sum: list[tuple[str, int, Any, Floats | None]] | None = None
         self._plain = not self._outside_gates and not self._outside_scorers
+        self._features = workspace.gpu_features(question.request) if question.request.per_task.gpus else None
         self._pickers = [
             cast(PicksDevice, scorer) for scorer, _ in rules.scorers if hasattr(scorer, "pick_device")
         ]
@@ -140,20 +145,19 @@ class Candidates:
         cpu, memory, devices = (
             self.rooms[name][1] if name in self.rooms else 0 for name in ("cpu_millis", "memory_mib", "gpus")
         )
-        #: What to subtract from the room of each node, and from that of every node that no fact closes.
-        self._need = Room.need(cpu, memory, devices)
+        #: From what to subtract the room of every node that no fact closes, and of each node.
+        self._need = Room.need(cpu, memory, devices) - 1
         self._needs: Ints = (
             np.array(self._need) if self._closed is None else np.where(self._closed, _NEVER, self._need)
         )
 
-    def _is_closed(self, rows: Ints | None) -> Bools:
-        """Which of these nodes the built-in gates close now."""
-        closed: Bools
+    def _is_closed(self, rows: Ints | None) -> Any:
+        """Which of these nodes the built-in gates close now: true, or any number but 0."""
+        closed: Any
         if self._room is not None:
             needs = self._needs if rows is None or self._closed is None else self._needs[rows]
-            left = (self._room if rows is None else self._room[rows]) - needs
-            left &= _GUARDS
-            closed = left != _GUARDS
+            closed = needs - (self._room if rows is None else self._room[rows])
+            closed &= _GUARDS
         elif self._closed is None:
             closed = np.zeros(self.workspace.world.node_count if rows is None else len(rows), dtype=np.bool_)
         else:
@@ -231,7 +235,7 @@ class Candidates:
             device = picker.pick_device(self.question.request, self.workspace, row)
             if device is not None:
                 return [device]
-        return self.workspace.pick_devices(row, self.question.request)
+        return self.workspace.pick_devices(row, self.question.request, self._features)
 
     def slots(self) -> Ints:
         """How many tasks each node could take at once, now."""
@@ -256,7 +260,7 @@ class Candidates:
         """Why this node: each part of its score and their weighted mean, in whole points, for the record."""
         parts: list[tuple[str, int]] = []
         total = weights = 0.0
-        for (name, _, weight), (column, table) in zip(self._parts, self._summed(), strict=True):
+        for name, weight, column, table in self._sum or self._summed():
             points: float = column.item(row) if table is None else table.item(column.item(row))
             parts.append((name, round(points / weight)))
             total += points
@@ -270,19 +274,19 @@ class Candidates:
             parts.append(("total", round(total / weights)))
         return tuple(parts)
 
-    def _summed(self) -> list[Summand]:
+    def _summed(self) -> list[tuple[str, int, Any, Floats | None]]:
         """What is summed: live columns, as they are or each value looked up in a table."""
-        if self._summands is None:
-            self._summands = [part.summand(weight) for _, part, weight in self._parts]
-        return self._summands
+        if self._sum is None:
+            self._sum = [(name, weight, *part.summand(weight)) for name, part, weight in self._parts]
+        return self._sum
 
     def _score(self, rows: Ints | None) -> Floats:
         """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
         closed = self._is_closed(rows)
-        if rows is None and closed.all():
+        if self._scores is None and closed.all():
             return np.full(len(closed), NO)
         total: Any = None
-        for column, table in self._summed():
+        for _, _, column, table in self._sum or self._summed():
             part: Any = column if rows is None else column[rows]
             if table is not None:
                 part = table[part]
@@ -295,8 +299,8 @@ class Candidates:
         if total is None:
             total = np.zeros(len(closed))
         if not self._plain:
-            closed = self._ask_outside(total, closed, rows)
-        np.putmask(total, closed, NO)
+            closed = self._ask_outside(total, closed.astype(np.bool_), rows)
+        np.putmask(total, closed, _NO)
         scores: Floats = total
         return scores
 
@@ -310,7 +314,6 @@ class Candidates:
             keep = gate.filter(
                 self.question, NodeView(self.workspace, still if rows is None else rows[still])
             )
-            closed = closed.copy()
             closed[still] = ~keep
         still = np.flatnonzero(~closed)
         if len(still):
@@ -324,13 +327,13 @@ class Candidates:
     def _score_row(self, row: int) -> float:
         """`_score` for one node, by the same arithmetic in the same order: caching changes nothing."""
         closed = self._closed is not None and self._closed.item(row)
-        if closed or (self._room is not None and (self._room.item(row) - self._need) & GUARDS != GUARDS):
+        if closed or (self._room is not None and (self._need - self._room.item(row)) & GUARDS):
             return NO
         for room, need in self._rooms:
             if room.item(row) < need:
                 return NO
         total = 0.0
-        for column, table in self._summed():
+        for _, _, column, table in self._sum or self._summed():
             total += column.item(row) if table is None else table.item(column.item(row))
         return total
 

@@ -57,13 +57,12 @@ class Trial:
         self.kept = True
 
 
-@dataclass(slots=True)
-class _View:
+class _View(NamedTuple):
     """Devices of a node that some wishes see alike, and the columns that say what is left of them."""
 
     bits: int
-    domains: tuple[int, ...]
-    features: list[GpuFeatures]
+    domains: tuple[int, ...]  # () when all are in one
+    features: list[tuple[Ints, Ints, Ints, Ints]]  # `GpuFeatures`: whole, numa_best, partial, room
     wholes: list[Ints]  # columns of `Room`s that count idle devices
     shares: list[Ints]  # and of those that hold what is left of one
 
@@ -113,7 +112,14 @@ class Workspace:
         #: No count of devices, and no share of one, is larger.
         self.largest_count = max(self._largest_gpu, GPU_MILLIS)
         self._largest_gpu *= GPU_MILLIS
-        self._points: dict[str, list[tuple[bool, int, Floats]]] = {}
+        self._with_gpu: list[tuple[bool, int, Floats]] = []
+        self._without_gpu: list[tuple[bool, int, Floats]] = []
+        self._gpus_taken: list[tuple[bool, int, Floats]] = []
+        self._points = {
+            "tight_with_gpu": self._with_gpu,
+            "tight_without_gpu": self._without_gpu,
+            "gpus_taken": self._gpus_taken,
+        }
 
         #: Whether every amount is small enough for `Room`: 16,000 cores, 64 TiB and 1,000 devices a node.
         self._packs = (
@@ -198,7 +204,7 @@ class Workspace:
         `tight_with_gpu` and `tight_without_gpu` are higher where less is left over (what depends on the
         request is the same for every node), `gpus_taken` where fewer GPUs are idle.
         """
-        columns = self._points.setdefault(name, [])
+        columns = self._points[name]
         for known_flipped, known_weight, known in columns:
             if (known_flipped, known_weight) == (flipped, weight):
                 return known
@@ -298,18 +304,20 @@ class Workspace:
     def queue_is_full(self, queue_row: int) -> bool:
         return 0 < self.queue_bound[queue_row] <= self.queue_running[queue_row]
 
-    def pick_devices(self, row: int, request: RequestClass) -> list[int]:
+    def pick_devices(self, row: int, request: RequestClass, features: GpuFeatures | None = None) -> list[int]:
         """Device rows for one task on a node that `feasibility` has passed.
 
         Whole devices come from the NUMA domain that they fill best, else from as few domains as can be;
-        a share goes to the device that is used most and still has room. Ties by lowest position.
+        a share goes to the device that is used most and still has room. Ties by lowest position. `features`
+        are those of the request, for who has them at hand.
         """
-        wanted = request.per_task.gpus
+        per_task = request.per_task
+        wanted = per_task.gpus
         if not wanted:
             return []
-        first, bits = self.world.device_first[row], self.gpu_features(request).bits[row]
-        if request.shares_gpu:
-            used, share = self._device_used, request.per_task.gpu_millis
+        first, bits = self.world.device_first[row], (features or self.gpu_features(request)).bits[row]
+        if wanted == 1 and 0 < per_task.gpu_millis < GPU_MILLIS:
+            used, share = self._device_used, per_task.gpu_millis
             fullest, most = -1, -1
             while bits:
                 low = bits & -bits
@@ -318,8 +326,7 @@ class Workspace:
                     fullest, most = device, used[device]
                 bits ^= low
             return [fullest]
-        domains = [masks[row] for masks in self.world.domain_bits]
-        picked = pick_whole(bits & self._idle[row], domains, wanted)
+        picked = pick_whole(bits & self._idle[row], self.world.node_domains[row], wanted)
         return [first + place for place in picked] if first else picked
 
     def numa_of(self, devices: list[int]) -> int:
@@ -514,39 +521,43 @@ class Workspace:
             self._plain_room[row] = packed
         idle, shared = self._idle[row], self._shared[row]
         views = self._views.get(self._kind[row])
-        for view in self._views_of(row) if views is None else views:
-            here = idle & view.bits
-            whole, partial = here.bit_count(), 0
-            if shared & view.bits:
-                partial = self._most_left(row, shared & view.bits)
-            best = whole
-            if whole > 1 and len(view.domains) > 1:
+        for bits, domains, features, wholes, shares in self._views_of(row) if views is None else views:
+            whole = best = (idle & bits).bit_count()
+            partial = self._most_left(row, shared & bits) if shared & bits else 0
+            if whole > 1 and domains:
                 best = 0
-                for domain in view.domains:
+                for domain in domains:
                     count = (idle & domain).bit_count()
                     if count > best:
                         best = count
             room = GPU_MILLIS if whole else partial
-            for features in view.features:
-                features.whole[row] = whole
-                features.numa_best[row] = best
-                features.partial[row] = partial
-                features.room[row] = room
-            for column in view.wholes:
-                column[row] = packed | whole << DEVICE_BIT
-            for column in view.shares:
-                column[row] = packed | room << DEVICE_BIT
-        if self._points:
+            for whole_column, best_column, partial_column, room_column in features:
+                whole_column[row] = whole
+                best_column[row] = best
+                partial_column[row] = partial
+                room_column[row] = room
+            if wholes:
+                left = packed | whole << DEVICE_BIT
+                for column in wholes:
+                    column[row] = left
+            if shares:
+                left = packed | room << DEVICE_BIT
+                for column in shares:
+                    column[row] = left
+        if self._with_gpu or self._without_gpu or self._gpus_taken:
             cpu, memory = cpu * _POINTS // self._largest_cpu, memory * _POINTS // self._largest_memory
             gpu = self._gpu[row] * _POINTS // self._largest_gpu
-            for name, columns in self._points.items():
-                if name == "tight_with_gpu":
-                    part = (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
-                elif name == "tight_without_gpu":
-                    part = (_POINTS - (cpu + memory) // 2) / 1000
-                else:
-                    part = (_POINTS - gpu) / 1000
-                for flipped, weight, points in columns:
+            if self._with_gpu:
+                part = (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
+                for flipped, weight, points in self._with_gpu:
+                    points[row] = (100.0 - part if flipped else part) * weight
+            if self._without_gpu:
+                part = (_POINTS - (cpu + memory) // 2) / 1000
+                for flipped, weight, points in self._without_gpu:
+                    points[row] = (100.0 - part if flipped else part) * weight
+            if self._gpus_taken:
+                part = (_POINTS - gpu) / 1000
+                for flipped, weight, points in self._gpus_taken:
                     points[row] = (100.0 - part if flipped else part) * weight
         if self.log_length == len(self.log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
@@ -572,18 +583,19 @@ class Workspace:
             if known is not None:
                 return known
         views: dict[int, _View] = {}
-        domains = [masks[row] for masks in self.world.domain_bits]
+        domains = self.world.node_domains[row]
         for key, features in self._features.items():
             bits = features.bits[row]
             if bits:
                 if bits not in views:
                     here = tuple([domain & bits for domain in domains if domain & bits])
-                    views[bits] = _View(bits, here, [], [], [])
-                views[bits].features.append(features)
-                for shares, columns in ((False, views[bits].wholes), (True, views[bits].shares)):
+                    views[bits] = _View(bits, here if len(here) > 1 else (), [], [], [])
+                columns = features.whole, features.numa_best, features.partial, features.room
+                views[bits].features.append(columns)
+                for shares, rooms in ((False, views[bits].wholes), (True, views[bits].shares)):
                     room = self._rooms.get((*key, shares))
                     if room is not None:
-                        columns.append(room.column)
+                        rooms.append(room.column)
         self._views[self._kind[row]] = tuple(views.values())
         return tuple(views.values())
 

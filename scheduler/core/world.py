@@ -325,6 +325,11 @@ class World:
         numbers = np.unique(self.device_numa).tolist()
         return [self.bits_of(self.device_numa == number) for number in numbers]
 
+    @cached_property
+    def node_domains(self) -> list[tuple[int, ...]]:
+        """The same turned round: for each node, its devices in each NUMA domain."""
+        return list(zip(*self.domain_bits, strict=True)) or [()] * self.node_count
+
     def kind_of(self, row: int) -> int:
         """A number for a node: equal where the devices are alike, one by one, in all that stays."""
         first, last = self.device_first[row], self.device_first[row + 1]

@@ -191,7 +191,7 @@ def _break_gang(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_device_choice(patch: pytest.MonkeyPatch) -> None:
-    def first_ones(self: Any, row: int, request: Any) -> list[int]:
+    def first_ones(self: Any, row: int, request: Any, *_: Any) -> list[int]:
         begin = self.world.device_first[row]
         return list(range(begin, begin + request.per_task.gpus))
 
