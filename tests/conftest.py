@@ -72,6 +72,18 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def what_is_kept_does_not_depend_on_speed() -> Iterator[None]:
+    """On a slow machine a picture would be shared, and names read again, where on a quick one they are not."""
+    from scheduler import selectors
+    from scheduler.services import preview
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preview, "QUICK_SECONDS", 600.0)
+        patch.setattr(selectors, "NAMES_SECONDS", 600.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def flushing_may_empty_what_is_never_truncated() -> Iterator[None]:
     """Tests with real transactions empty all tables between them; only they may truncate trail and ledger.
 

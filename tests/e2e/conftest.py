@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.support.patience import patience
 from tests.support.stack import Stack, scratch_state
 
 WINDOW = {"width": 1280, "height": 900}
 PATIENCE_MS = 30_000
+EXPECT_MS = 10_000
 
 
 @pytest.fixture(scope="package")
@@ -41,6 +43,7 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("MUSTER_REQUIRE_BROWSER"):
             pytest.fail(say)
         pytest.skip(say)
+    expect.set_options(timeout=patience(EXPECT_MS))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium,
@@ -63,7 +66,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser, live_stack: Stack) -> Iterator[Page]:
     """A fresh window on the portal; fails the test if the page asked an outside host or broke its policy."""
     context = browser.new_context(base_url=live_stack.base_url, viewport=WINDOW)
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(patience(PATIENCE_MS))
     page = context.new_page()
     outside: list[str] = []
     broken: list[str] = []

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.e2e.conftest import PATIENCE_MS
+from tests.support.patience import patience
 from tests.support.stack import Stack
 
 SBATCH = """#!/bin/sh
@@ -63,10 +65,11 @@ def cancel(page: Page, number: int) -> None:
     expect(state(page)).to_have_attribute("data-job-state", "cancelled")
 
 
-def test_a_first_job_from_sign_in_to_its_last_line_without_a_reload(page: Page) -> None:
+def test_a_first_job_from_sign_in_to_its_last_line_without_a_reload(page: Page, live_stack: Stack) -> None:
     sign_in(page)
     page.goto("/submit/")
-    page.locator("#f-what").fill("echo hello; sleep 2; echo bye")
+    go_on = live_stack.state / "first-job-goes-on"
+    page.locator("#f-what").fill(f"echo hello; until [ -e {go_on} ]; do sleep 0.1; done; echo bye")
     page.locator("#f-name").fill("my first job")
     page.locator("#f-cpu_cores").fill("1")
     expect(page.locator("[data-verdict]")).to_have_attribute("data-verdict", "starts_now")
@@ -77,6 +80,8 @@ def test_a_first_job_from_sign_in_to_its_last_line_without_a_reload(page: Page) 
     seen = set()
     while (now := state(page).get_attribute("data-job-state")) != "completed":
         seen.add(now)
+        if now == "running":
+            go_on.touch()
         page.wait_for_timeout(50)
 
     expect(page.locator("#log")).to_have_text("hello\nbye\n")
@@ -142,13 +147,15 @@ def test_a_running_job_is_cancelled_after_a_question(page: Page) -> None:
     expect(page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
 
 
-def test_the_list_follows_a_job_by_itself(page: Page) -> None:
+def test_the_list_follows_a_job_by_itself(page: Page, live_stack: Stack) -> None:
     sign_in(page)
-    number = submit(page, "sleep 4", name="watched from the list")
+    go_on = live_stack.state / "watched-job-goes-on"
+    number = submit(page, f"until [ -e {go_on} ]; do sleep 0.1; done", name="watched from the list")
     page.goto("/jobs/")
 
     row = page.locator(f"#job-row-{number}")
     expect(row).to_contain_text(re.compile("running|scheduled|queued"))
+    go_on.touch()
     expect(row).to_contain_text("completed")
 
 
@@ -157,7 +164,7 @@ def phone(browser: Browser, live_stack: Stack) -> Iterator[Page]:
     context = browser.new_context(
         base_url=live_stack.base_url, viewport=PHONE, has_touch=True, is_mobile=True
     )
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(patience(PATIENCE_MS))
     yield context.new_page()
     context.close()
 

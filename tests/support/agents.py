@@ -27,6 +27,7 @@ from scheduler.services.jobs import submit_job
 from scheduler.services.nodes import issue_join_token
 from scheduler.services.setup import ensure_defaults
 from tests.support.factories import MembershipFactory, ProjectFactory, UserFactory
+from tests.support.patience import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 20.0
@@ -34,7 +35,7 @@ SECONDS = 20.0
 
 def wait_for(what: Callable[[], Any], *, seconds: float = SECONDS, every: float = 0.02) -> Any:
     """The first true answer; fails with the last one when the time is up."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while not (answer := what()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}: {answer!r}"
         time.sleep(every)
@@ -185,7 +186,7 @@ class World:
 
     def run_until(self, job: Job, *states: str, seconds: float = SECONDS) -> Job:
         """Plan now and then until the job is in one of these states."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience(seconds)
         while True:
             job.refresh_from_db()
             if job.state in states:

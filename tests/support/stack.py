@@ -21,6 +21,7 @@ import psutil
 from config.up.demo import SIGN_INS
 from config.up.ports import free_port
 from config.up.processes import die_with_parent
+from tests.support.patience import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "Muster is ready: "
@@ -87,7 +88,7 @@ class Stack:
 
     def wait_ended(self, seconds: float = 60) -> int:
         assert self.popen is not None
-        return self.popen.wait(seconds)
+        return self.popen.wait(patience(seconds))
 
     def stop(self) -> int:
         """Ctrl-C, and its exit code."""
@@ -169,7 +170,7 @@ def scratch_state(name: str) -> Path:
 
 def wait_until(true: Callable[[], object], *, seconds: float = 30, why: Callable[[], str] = str) -> None:
     """Ask again and again; fail with what `why` says."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s; {why()}"
         time.sleep(0.05)

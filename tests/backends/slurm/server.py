@@ -230,7 +230,7 @@ class SlurmServer:
         with (self.folder / f"log/{name}.out").open("ab") as out:
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.folder / "work",
-                env=os.environ | self.environment | extra, start_new_session=True, preexec_fn=_die_with_parent,
+                env=os.environ | self.environment | extra, start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip
         self._children.append((name, child))
 
@@ -449,7 +449,7 @@ def _as(user: str) -> list[str]:
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--pdeathsig", "KILL"]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A run that is killed leaves no daemon behind."""
     if sys.platform == "linux":
         import ctypes

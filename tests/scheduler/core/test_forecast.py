@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import scheduler.simulator.cluster as engine
 from scheduler.core.cycle import plan_cycle
@@ -156,7 +156,7 @@ def test_what_is_too_far_away_is_not_known() -> None:
 
 
 @given(worlds(), policies())
-@FEW
+@settings(FEW, max_examples=30)
 def test_a_range_is_in_order_and_repeats_itself(world: World, policy: Policy) -> None:
     found = forecast(world.snapshot, policy, HALF, most_cycles=12)
 
@@ -204,7 +204,7 @@ def learned(workload: ClusterWorkload, started_ms: np.ndarray, now_ms: int) -> R
 @cache
 def a_busy_week() -> tuple[ClusterWorkload, list[Snapshot], np.ndarray]:
     workload = gpu_mix(2, jobs=110, nodes=3)
-    return workload, *pictures(workload, EASY, every=16)
+    return workload, *pictures(workload, EASY, every=24)
 
 
 def coverage(*, blind: bool = False) -> tuple[float, float]:

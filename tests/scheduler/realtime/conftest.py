@@ -14,6 +14,7 @@ from django.test import Client
 from accounts.models import User
 from config.asgi import application
 from scheduler.realtime.messages import Mirror, Outcome
+from tests.support.patience import patience
 
 ORIGIN = b"http://testserver"
 ABOUT_TOPICS = ("snapshot", "patch", "dirty", "pong")
@@ -48,7 +49,7 @@ class LiveClient:
     async def knock(self) -> dict[str, Any]:
         """Open the socket: what the server answers first."""
         await self.socket.send_input({"type": "websocket.connect"})
-        return await self.socket.receive_output(timeout=10)
+        return await self.socket.receive_output(timeout=patience(10))
 
     async def say(self, **request: Any) -> None:
         await self.send_text(json.dumps(request))
@@ -58,7 +59,7 @@ class LiveClient:
 
     async def hear(self, op: str | None = None, within: float = 6) -> dict[str, Any]:
         """The next message; when `op` is given, it must be that."""
-        event = await self.socket.receive_output(timeout=within)
+        event = await self.socket.receive_output(timeout=patience(within))
         assert event["type"] == "websocket.send", event
         message = json.loads(event["text"])
         assert message["v"] == 1
@@ -89,13 +90,13 @@ class LiveClient:
     async def closed(self, within: float = 5) -> int:
         """The code it is closed with, whatever else is said before."""
         while True:
-            event = await self.socket.receive_output(timeout=within)
+            event = await self.socket.receive_output(timeout=patience(within))
             if event["type"] == "websocket.close":
                 return event["code"]
 
     async def close(self) -> None:
         await self.socket.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self.socket.wait(timeout=5)
+        await self.socket.wait(timeout=patience(5))
 
 
 @rows
