@@ -73,13 +73,15 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def what_is_kept_does_not_depend_on_speed() -> Iterator[None]:
-    """On a slow machine a picture would be shared, and names read again, where on a quick one they are not."""
+    """A slow machine would share a picture, or read names and pauses again, where a quick one does not."""
     from scheduler import selectors
     from scheduler.services import preview
+    from scheduler.templatetags import states
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preview, "QUICK_SECONDS", 600.0)
         patch.setattr(selectors, "NAMES_SECONDS", 600.0)
+        patch.setattr(states, "PAUSE_MEMORY_SECONDS", 600)
         yield
 
 

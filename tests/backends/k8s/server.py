@@ -27,7 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.backends.k8s.build import K8sUnavailable, missing, program
-from tests.support.machine import die_with_parent, free_ports
+from tests.backends.slurm.server import die_with_parent, free_ports
 
 #: Nothing runs here that would need more: who empties namespaces, and who counts what quotas bound.
 CONTROLLERS = ("namespace", "resourcequota")
