@@ -109,6 +109,11 @@ THERE: Final = {
         "It was changed after you looked at it; nothing of yours was written.",
         "Read it again, and send your change with the new version (`If-Match`).",
     ),
+    "there-already": Meaning(
+        "This is there already",
+        "The same thing, or one that says the same, exists; it was not made twice.",
+        "Look for it, and change that one.",
+    ),
     "asked-already": Meaning(
         "This was asked already",
         "The same request is still waiting for an answer.",
