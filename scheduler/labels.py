@@ -59,7 +59,7 @@ JOB_STATES: Final[dict[JobState, Label]] = {
     JobState.PREEMPTING: Label("being preempted", "swap", "preempted", "is told to stop for others"),
     JobState.STOPPING: Label("stopping", "slash", "cancelled", "its processes are told to end"),
     JobState.PREEMPTED: PUBLIC_STATES[PublicState.PREEMPTED],
-    JobState.SUSPENDED: Label("suspended", "pause", "preempted", "is paused and will go on"),
+    JobState.SUSPENDED: Label("suspended", "pause", "preempted", "stands still for another job"),
     JobState.MIGRATING: Label("moving", "swap", "running", "moves to another node"),
     JobState.COMPLETED: PUBLIC_STATES[PublicState.COMPLETED],
     JobState.FAILED: PUBLIC_STATES[PublicState.FAILED],

@@ -281,6 +281,10 @@ class Agent:
             entry.stale = entry.stale or stop["stale"]
             if not entry.ended:
                 self.link.stop_task(entry.key, reason=stop["reason"], grace_seconds=stop["grace_seconds"])
+        for task, epoch, still in answer.get("pauses", ()):
+            entry = self.table.get(task, epoch)
+            if entry is not None and not entry.ended:
+                self.link.pause_task(entry.key, still=bool(still))
         if answer["verify"]:
             self.table.verify(answer["verify"])
 

@@ -58,9 +58,10 @@ class _Task:
 
     @property
     def limit_at_boot_ms(self) -> int | None:
-        if self.limit_seconds is None:
+        if self.limit_seconds is None or self.record.get("suspended_boot_ms"):
             return None
-        return self.record["started_boot_ms"] + self.limit_seconds * 1000
+        still_ms = self.record.get("suspended_ms", 0)
+        return self.record["started_boot_ms"] + self.limit_seconds * 1000 + still_ms
 
     def journal_entry(self) -> dict[str, Any]:
         own = {"limit_seconds": self.limit_seconds, "grace_seconds": self.grace_seconds}
@@ -200,6 +201,10 @@ class Keeper:
             case "stop":
                 if task := self.tasks.get(message["key"]):
                     self._stop(task, message["reason"], message["grace_seconds"])
+            case "pause":
+                if task := self.tasks.get(message["key"]):
+                    self._pause(task, still=message["still"])
+                    self._tell([task.record])
             case "forget":
                 for key in message["keys"]:
                     self._forget(key)
@@ -296,6 +301,25 @@ class Keeper:
                 setsigdef=_DEFAULT_SIGNALS,
             )
 
+    # ------------------------------------------------------------ stand still, go on
+
+    def _pause(self, task: _Task, *, still: bool) -> None:
+        """SIGSTOP or SIGCONT to the whole group and to what left it; asked again it is sent again.
+
+        The time that it stands still is written down first: whoever starts after us reads it.
+        """
+        record = task.record
+        if not task.live or record["stop_reason"]:
+            return
+        since = record.get("suspended_boot_ms", 0)
+        if still and not since:
+            record["suspended_boot_ms"] = processes.boot_ms()
+        elif not still and since:
+            record["suspended_ms"] = record.get("suspended_ms", 0) + processes.boot_ms() - since
+            record["suspended_boot_ms"] = 0
+        self.journal.append(task.journal_entry())
+        processes.signal_tree(record["pid"], signal.SIGSTOP if still else signal.SIGCONT)
+
     # ------------------------------------------------------------ stop
 
     def _stop(self, task: _Task, reason: str, grace_seconds: float) -> None:
@@ -307,9 +331,12 @@ class Keeper:
         if task.record["stop_reason"]:
             return
         task.record["stop_reason"] = reason
+        if since := task.record.get("suspended_boot_ms", 0):
+            task.record["suspended_ms"] = task.record.get("suspended_ms", 0) + processes.boot_ms() - since
+            task.record["suspended_boot_ms"] = 0
         self.journal.append(task.journal_entry())
         processes.signal_group(task.record["pid"], signal.SIGTERM)
-        processes.signal_group(task.record["pid"], signal.SIGCONT)  # a stopped process cannot end itself
+        processes.signal_tree(task.record["pid"], signal.SIGCONT)  # a stopped process cannot end itself
 
     def _keep_deadlines(self) -> None:
         now, boot_ms = time.monotonic(), processes.boot_ms()

@@ -66,6 +66,9 @@ class KeeperLink:
     def stop_task(self, key: str, *, reason: str, grace_seconds: float) -> None:
         self._send({"op": "stop", "key": key, "reason": reason, "grace_seconds": grace_seconds})
 
+    def pause_task(self, key: str, *, still: bool) -> None:
+        self._send({"op": "pause", "key": key, "still": still})
+
     def forget(self, keys: list[str]) -> None:
         self._send({"op": "forget", "keys": keys})
 

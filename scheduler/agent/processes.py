@@ -92,6 +92,21 @@ def signal_group(group: int, sig: int) -> None:
         os.killpg(group, sig)
 
 
+def signal_tree(leader: int, sig: int) -> None:
+    """Signal a process group and those of its descendants that have left it."""
+    signal_group(leader, sig)
+    for pid in descendants_of(leader):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) != leader:
+                os.kill(pid, sig)
+
+
+def descendants_of(pid: int) -> Iterator[int]:
+    for child in children_of(pid):
+        yield child
+        yield from descendants_of(child)
+
+
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

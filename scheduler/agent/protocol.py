@@ -80,6 +80,8 @@ class Report(TypedDict):
     #: When it last said that it has saved its work, and where.
     saved_ago_ms: NotRequired[int]
     saved_path: NotRequired[str]
+    #: Its processes stand still; of a task that runs.
+    suspended: NotRequired[bool]
 
 
 class SyncRequest(TypedDict):
@@ -97,12 +99,16 @@ class SyncRequest(TypedDict):
 
 
 class SyncAnswer(TypedDict):
-    """`verify` are tasks the server believes to be here; the agent says so when it does not know them."""
+    """`verify` are tasks the server believes to be here; the agent says so when it does not know them.
+
+    `pauses` are tasks whose processes are to stand still (1) or to go on (0), as [task, epoch, 0 or 1].
+    """
 
     node_id: int
     assignments: list[Assignment]
     stops: list[Stop]
     verify: list[list[int]]
+    pauses: NotRequired[list[list[int]]]
     hold_seconds: float
     fence_seconds: float
     log_cap_bytes: int
@@ -171,6 +177,9 @@ class TaskRecord(TypedDict):
     text: str
     peak_memory_mib: int | None
     cpu_time_ms: int | None
+    #: Since when its processes stand still, and how long they have before; its time limit does not run then.
+    suspended_boot_ms: NotRequired[int]
+    suspended_ms: NotRequired[int]
 
 
 def task_key(task: int, epoch: int) -> str:

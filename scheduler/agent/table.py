@@ -134,9 +134,9 @@ class TaskTable:
                 uploaded=dict.fromkeys(STREAMS),
             )  # fmt: skip
             self._tasks[record["key"]] = entry
-        before = entry.record["state"] if entry.record else ""
+        before = (entry.record["state"], _stands_still(entry.record)) if entry.record else ("", False)
         entry.record = record
-        if record["state"] != before and record["state"] != "starting":
+        if (record["state"], _stands_still(record)) != before and record["state"] != "starting":
             entry.version += 1
 
     def _drop_unknown_to_keeper(self, seen: set[str]) -> None:
@@ -219,6 +219,7 @@ class TaskTable:
             report["saved_ago_ms"] = max(0, (time.time_ns() - entry.saved_ns) // 1_000_000)
             report["saved_path"] = entry.saved_path
         if record["state"] != "ended":
+            report["suspended"] = _stands_still(record)
             return report
         if same_boot and record["ended_boot_ms"]:
             report["ended_ago_ms"] = max(0, now - record["ended_boot_ms"])
@@ -269,6 +270,10 @@ class TaskTable:
     def live(self) -> int:
         with self.changed:
             return sum(not entry.ended for entry in self._tasks.values())
+
+
+def _stands_still(record: TaskRecord) -> bool:
+    return bool(record.get("suspended_boot_ms"))
 
 
 def _state_of(record: TaskRecord) -> str:

@@ -366,6 +366,8 @@ def _read_report(read: _Reader, data: Mapping[str, Any], under: str) -> Report:
     ):  # fmt: skip
         if name in data:
             report[name] = read.whole(data, name, under, most)  # type: ignore[literal-required]
+    if "suspended" in data:
+        report["suspended"] = data["suspended"] is True
     for name in ("stop_reason", "text", "saved_path"):
         if name in data:
             text = data[name]
@@ -456,6 +458,7 @@ def _sync_answer(node: Node, orders: dispatch.Orders) -> dict[str, Any]:
         "assignments": orders.assignments,
         "stops": orders.stops,
         "verify": orders.verify,
+        "pauses": orders.pauses,
         "hold_seconds": settings.MUSTER_SYNC_HOLD_SECONDS,
         "fence_seconds": nodes.fence_seconds(),
         "log_cap_bytes": settings.MUSTER_LOG_CAP_BYTES,

@@ -20,6 +20,8 @@ class Capabilities:
     streams_logs: bool = False
     shares_gpus: bool = False
     several_nodes: bool = True
+    #: Processes can stand still and go on (SIGSTOP, SIGCONT), so a job can make way without losing its work.
+    suspends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class Backend(Protocol):
         """Raises QuotaRefused, once all the others are taken, for those that a quota there does not let in."""
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None: ...
+
+    def pause(self, node: str, pauses: Sequence[Sequence[int]]) -> None:
+        """Let each (task, epoch) stand still where the third number is 1, and go on where it is 0."""
 
     def verify(self, node: str, asked: Sequence[Sequence[int]]) -> None:
         """Say of each (task, epoch) that is not there that it is lost."""

@@ -23,6 +23,7 @@ class FakeTask:
     stop_reason: str = ""
     text: str = ""
     reported: str = ""
+    suspended: bool = False
 
 
 @dataclass
@@ -42,7 +43,7 @@ class FakeBackend:
     refuses: dict[str, str] = field(default_factory=dict)
     lost: list[tuple[str, int, int]] = field(default_factory=list)
     capabilities: Capabilities = field(
-        default_factory=lambda: Capabilities(is_driven=True, runs_processes=False)
+        default_factory=lambda: Capabilities(is_driven=True, runs_processes=False, suspends=True)
     )
 
     # ------------------------------------------------------------ what every backend does
@@ -67,6 +68,13 @@ class FakeBackend:
                 del self.tasks[stop["task"], stop["epoch"]]
             elif task.state == "running" and not self.ignores_stops:
                 task.state, task.exit_signal, task.stop_reason = "stopped", 15, stop["reason"]
+
+    def pause(self, node: str, pauses: Sequence[Sequence[int]]) -> None:
+        self._require_up()
+        for task_id, epoch, still in pauses:
+            task = self.tasks.get((task_id, epoch))
+            if task is not None and task.state == "running" and task.suspended != bool(still):
+                task.suspended, task.reported = bool(still), ""
 
     def verify(self, node: str, asked: Sequence[Sequence[int]]) -> None:
         self._require_up()
@@ -112,6 +120,7 @@ def _report(task: FakeTask) -> Report:
         started_ago_ms=0,
     )
     if task.state == "running":
+        report["suspended"] = task.suspended
         return report
     report["ended_ago_ms"] = 0
     if task.exit_code is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scheduler.backends.agents.backend import AgentsBackend
-from scheduler.backends.base import Backend
+from scheduler.backends.base import Backend, Capabilities
 from scheduler.models import Cluster
 
 _FACTORIES: Final[dict[str, Callable[[], Backend]]] = {"agents": AgentsBackend}
@@ -19,10 +19,18 @@ class UnknownBackend(LookupError):
 
 def backend_of(cluster: Cluster) -> Backend:
     """The backend that runs this cluster's attempts; one object for each kind and process."""
-    name = str(cluster.backend)
+    return _named(str(cluster.backend), f"cluster {cluster.slug}")
+
+
+def capabilities_of(name: str) -> Capabilities:
+    """What the backend of this name can do; raises UnknownBackend."""
+    return _named(name, "somebody").capabilities
+
+
+def _named(name: str, who: str) -> Backend:
     if name not in _made:
         if name not in _FACTORIES:
-            raise UnknownBackend(f"cluster {cluster.slug} names the backend {name}, which is not installed")
+            raise UnknownBackend(f"{who} names the backend {name}, which is not installed")
         _made[name] = _FACTORIES[name]()
     return _made[name]
 

@@ -38,6 +38,7 @@ from scheduler.core.plan import (
     Preempt,
     Reserve,
     Resize,
+    Resume,
     Start,
     WaitingColumns,
 )
@@ -127,6 +128,7 @@ def decode_plan(data: bytes) -> Plan:
             ),
             given_back=tuple(GiveBack(*row) for row in header.get("given_back", ())),
             resizes=tuple(Resize(*map(_tuples, row)) for row in header.get("resizes", ())),
+            resumes=tuple(Resume(*row) for row in header.get("resumes", ())),
         )
     except (KeyError, TypeError, ValueError, IndexError) as broken:
         raise CodecError(f"not a whole plan: {broken}") from broken
@@ -171,6 +173,8 @@ def _plan_bytes(plan: Plan) -> bytes:
         header["given_back"] = [list(astuple(one)) for one in plan.given_back]
     if plan.resizes:
         header["resizes"] = [_plain(astuple(one)) for one in plan.resizes]
+    if plan.resumes:
+        header["resumes"] = [list(astuple(one)) for one in plan.resumes]
     return _frame(header, blobs)
 
 
@@ -356,8 +360,10 @@ def _start_from(row: list[Any]) -> Start:
 
 
 def _preempt_row(preempt: Preempt) -> list[Any]:
-    """What most are not, an eviction, a reclaim or a convergence, is left out."""
-    *row, node_id, taint, kind, line = astuple(preempt)
+    """What most are not, an eviction, a reclaim, a convergence or a suspension, is left out."""
+    *row, node_id, taint, kind, line, mode, instead = astuple(preempt)
+    if mode != "requeue" or instead:
+        return [*row, node_id, list(taint), kind, line, mode, instead]
     if kind != "preempt":
         return [*row, node_id, list(taint), kind, line]
     return [*row, node_id, list(taint)] if node_id else row

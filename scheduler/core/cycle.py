@@ -16,13 +16,14 @@ from scheduler.core.eviction import evictions
 from scheduler.core.groups import Group
 from scheduler.core.ordering import line_up
 from scheduler.core.placement import choose_largest, choose_nodes, take_tasks
-from scheduler.core.plan import Decision, ExpectedStart, Plan, Start, WaitingColumns
+from scheduler.core.plan import Decision, ExpectedStart, Plan, Resume, Start, WaitingColumns
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
 from scheduler.core.preemption import awaited_rows, awaiting_decisions, choose_victims, hold_places
 from scheduler.core.reasons import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
 from scheduler.core.room import ClusterRoom, lengths_ms
 from scheduler.core.snapshot import Snapshot
+from scheduler.core.suspension import before_them, resume, suspended_rows
 from scheduler.core.world import World
 
 #: Jobs of a settled group are dropped from the order this many at a time.
@@ -63,6 +64,16 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         first += start_in_order(answers, gathering)
         considered_next = considered_next[~np.isin(considered_next, gathering)]
         assembly.go_on(first)
+
+    # 3d. Those that stand still go on where their CPUs are free again, after whoever may have them stand still.
+    resumes: list[Resume] = []
+    still = suspended_rows(answers)
+    if len(still):
+        above = start_in_order(answers, before_them(answers, policy.preemption, still, considered_next))
+        first += above
+        begun = rows_of(snapshot.pending.id, _ids(above), what="pending job")
+        considered_next = considered_next[~np.isin(considered_next, begun)]
+        resumes.extend(resume(answers, still))
 
     # 4. In that order, start whatever fits, whole; with backfill, only what keeps the promises to those ahead.
     expected: tuple[ExpectedStart, ...] = ()
@@ -131,7 +142,12 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         resizes=tuple(resizes),
         reserves=tuple(assembly.reserves),
         given_back=tuple(assembly.given_back),
+        resumes=tuple(resumes),
     )
+
+
+def _ids(starts: list[Start]) -> Ints:
+    return np.array(sorted(start.job_id for start in starts), dtype=np.int64)
 
 
 def _together(

@@ -40,6 +40,7 @@ def _settled(world: World, jobs: RunningJobs, seconds: int) -> Bools:
     may: Bools = (
         (running.least_tasks > 0)
         & (running.stop_by_ms == 0)
+        & (running.pause == 0)
         & (world.snapshot.now_ms - since >= seconds * 1000)
     )
     may[leaving_rows(world)] = False

@@ -66,12 +66,21 @@ _S = JobState
 PENDING: Final = frozenset({_S.CREATED, _S.HELD, _S.BLOCKED, _S.QUEUED, _S.RESERVED})
 #: Holds resources: exactly the states with one live attempt.
 ACTIVE: Final = frozenset(
-    {_S.SCHEDULED, _S.STARTING, _S.RUNNING, _S.CHECKPOINTING, _S.PREEMPTING, _S.STOPPING, _S.MIGRATING}
+    {
+        _S.SCHEDULED,
+        _S.STARTING,
+        _S.RUNNING,
+        _S.CHECKPOINTING,
+        _S.PREEMPTING,
+        _S.SUSPENDED,
+        _S.STOPPING,
+        _S.MIGRATING,
+    }
 )
 #: Never changes again (I6).
 TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 #: Between two attempts; holds nothing.
-INTERRUPTED: Final = frozenset({_S.PREEMPTED, _S.SUSPENDED})
+INTERRUPTED: Final = frozenset({_S.PREEMPTED})
 
 _ENDS = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 
@@ -90,7 +99,8 @@ MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     _S.STOPPING: _ENDS,
     _S.MIGRATING: frozenset({_S.RUNNING, _S.STOPPING, _S.QUEUED}) | _ENDS,
     _S.PREEMPTED: frozenset({_S.QUEUED, _S.HELD, _S.CANCELLED}),
-    _S.SUSPENDED: frozenset({_S.RUNNING, _S.QUEUED, _S.CANCELLED}),
+    #: It stands still on its nodes: it goes on, or ends as any that holds something.
+    _S.SUSPENDED: frozenset({_S.RUNNING, _S.PREEMPTING, _S.STOPPING, _S.QUEUED}) | _ENDS,
     _S.COMPLETED: frozenset(),
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),

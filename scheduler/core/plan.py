@@ -68,6 +68,17 @@ class Preempt:
     taint: tuple[str, str] = ("", "")
     kind: str = "preempt"
     line: str = ""  # reclaim: the victim's line that has borrowed; converge: the line that was cut
+    #: "suspend": it stands still and gives its CPUs back, and goes on later. "requeue": it ends and starts again.
+    mode: str = "requeue"
+    instead: str = ""  # where the policy suspends and this one is requeued: why
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """One suspended job that goes on: its CPUs are free again where its memory is."""
+
+    job_id: int
+    attempt_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,8 @@ class Plan:
     #: Gangs that begin to gather nodes, or that gather others than before.
     reserves: tuple[Reserve, ...] = ()
     given_back: tuple[GiveBack, ...] = ()
+    #: Suspended jobs that go on, before any of `starts`.
+    resumes: tuple[Resume, ...] = ()
 
     __hash__ = None  # type: ignore[assignment]
 

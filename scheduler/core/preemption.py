@@ -15,7 +15,9 @@ from scheduler.core.plan import Decision, Preempt, Resize
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.reclaim import Reclaim, to_converge
 from scheduler.core.seats import RunningJobs, Wanted, count_placed, place_of, take_place
+from scheduler.core.snapshot import Pause
 from scheduler.core.standing import Preemption
+from scheduler.core.suspension import Suspend, why_requeued
 from scheduler.core.victims import Search
 from scheduler.core.world import World
 
@@ -87,16 +89,21 @@ def awaiting_decisions(
         mine = (running.stopped_for == world.snapshot.pending.id[row]) & (running.stop_by_ms > 0)
         giving = smaller[running.resized_for[smaller] == world.snapshot.pending.id[row]]
         if mine.any():
-            yield row, _told(running.id[mine].tolist(), int(running.stop_by_ms[mine].max()))
+            still = bool((running.pause[mine] == Pause.ASKED).all())
+            yield (
+                row,
+                _told(running.id[mine].tolist(), int(running.stop_by_ms[mine].max()), suspended=still),
+            )
         elif len(giving):
             until = int(running.resized_ms[giving].max()) + grace_seconds * 1000
             yield row, _told(running.id[giving].tolist(), until, smaller=True)
 
 
-def _told(victims: list[int], stop_by_ms: int, *, smaller: bool = False) -> Decision:
+def _told(victims: list[int], stop_by_ms: int, *, smaller: bool = False, suspended: bool = False) -> Decision:
     names = ", ".join(map(str, sorted(victims)[:_NAMED]))
     facts: dict[str, int | str] = {"jobs": len(victims), "numbers": names, "stop_by_ms": stop_by_ms}
-    return decide(ReasonCode.WAITING_FOR_PREEMPTION, **facts, **({"smaller": 1} if smaller else {}))
+    how = {"smaller": 1} if smaller else {"suspended": 1} if suspended else {}
+    return decide(ReasonCode.WAITING_FOR_PREEMPTION, **facts, **how)
 
 
 # ------------------------------------------------------------------ whom to stop
@@ -157,6 +164,7 @@ def choose_victims(
         left -= len(preempts)
         reclaim = Reclaim(search) if rules.reclaim else None
         shrinking = Shrinking(answers, jobs, resize_seconds) if resize_seconds else None
+        suspend = Suspend(search) if rules.enabled and rules.suspends else None
         if reclaim is None:
             asked = np.unique(pending.priority[waiting]).tolist()
             able = [number for number in asked if search.may_stop(number).any()]
@@ -172,6 +180,7 @@ def choose_victims(
                     continue
                 wanted = Wanted(row, answers.groups[number])
                 victims: list[int] = []
+                by: Search = search
                 lines: list[str] = []
                 fewer: list[Resize] = []
                 chosen = None
@@ -184,10 +193,13 @@ def choose_victims(
                         # The milder first: what is taken back was never the other's own.
                         victims = reclaim.victims_of(wanted, priority, left) if reclaim else []
                         lines = [reclaim.line_of(victim) for victim in victims] if reclaim else []
+                        if not victims and suspend is not None:
+                            victims = suspend.victims_of(wanted, priority, left)
+                            by = suspend if victims else search
                         if not victims and rules.enabled:
-                            lines, victims = [], search.victims_of(wanted, priority, left)
+                            victims = search.victims_of(wanted, priority, left)
                         for victim in victims:
-                            jobs.release(victim)
+                            by.release(victim)
                         chosen = place_of(answers, wanted) if victims else None
                 if chosen is None:
                     hopeless[number] = priority
@@ -199,10 +211,11 @@ def choose_victims(
                     resizes.extend(fewer)
                     told.append((row, _told([one.job_id for one in fewer], until_ms, smaller=True)))
                 if victims:
-                    search.spend(victims)
+                    by.spend(victims)
                     left -= len(victims)
-                    preempts.extend(_orders(world, jobs, row, victims, rules, lines))
-                    told.append((row, _told([int(running.id[victim]) for victim in victims], until_ms)))
+                    preempts.extend(_orders(world, jobs, row, victims, rules, lines, by.only_cpus))
+                    numbers = [int(running.id[victim]) for victim in victims]
+                    told.append((row, _told(numbers, until_ms, suspended=by.only_cpus)))
     return Disturbance(preempts, resizes, told)
 
 
@@ -213,6 +226,7 @@ def _orders(
     victims: Sequence[int],
     rules: Preemption,
     lines: Sequence[str] = (),
+    suspended: bool = False,
 ) -> Iterator[Preempt]:
     """`lines` are those that each victim has borrowed on, for what is reclaimed."""
     running, pending = world.snapshot.running, world.snapshot.pending
@@ -225,8 +239,10 @@ def _orders(
             for_generation=int(pending.generation[row]),
             priority=int(running.priority[victim]),
             for_priority=int(pending.priority[row]),
-            lost_seconds=int(jobs.lost_seconds[victim]),
+            lost_seconds=0 if suspended else int(jobs.lost_seconds[victim]),
             grace_seconds=rules.grace_seconds,
             kind="reclaim" if victim in of else "preempt",
             line=of.get(victim, ""),
+            mode="suspend" if suspended else "requeue",
+            instead="" if suspended or victim in of else why_requeued(rules, jobs, victim),
         )

@@ -13,6 +13,7 @@ from scheduler.core.blockers import Answers
 from scheduler.core.columns import Ints, rows_of
 from scheduler.core.groups import Group
 from scheduler.core.placement import near_tasks, take_tasks
+from scheduler.core.snapshot import Pause
 
 #: A pending row, and (node row, tasks on it) for all of its tasks.
 Chosen = list[tuple[int, int]]
@@ -25,7 +26,7 @@ class Wanted(NamedTuple):
     group: Group
 
 
-class _Seat(NamedTuple):
+class Seat(NamedTuple):
     """What one task of a running job holds."""
 
     row: int
@@ -50,24 +51,37 @@ class RunningJobs:
         #: Tasks of each job that stay.
         self.tasks: Ints = np.bincount(self.of_allocation[~allocations.leaving], minlength=len(running))
         self._charges: dict[int, tuple[tuple[int, int], ...]] = {}
-        self._known_seats: dict[tuple[int, bool], list[_Seat]] = {}
+        self._known_seats: dict[tuple[int, bool], list[Seat]] = {}
         self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
         since = np.maximum(running.started_ms, running.saved_ms)
         self.lost_seconds: Ints = np.maximum(world.snapshot.now_ms - since, 0) // 1000
         devices = np.fromiter(map(len, allocations.device_ids), np.int64, count=len(allocations))
         self.gpu_millis = self._sum(devices * allocations.gpu_millis)
         self.cpu_millis = self._sum(allocations.cpu_millis)
+        self.pause = running.pause
 
     def _sum(self, amounts: Ints) -> Ints:
         total = np.zeros(len(self._first) - 1, dtype=np.int64)
         np.add.at(total, self.of_allocation, amounts)
         return total
 
-    def charges(self, victim: int) -> tuple[tuple[int, int], ...]:
-        """(quota row, amount) of every enforced line that it counts on."""
+    def charges(self, victim: int, *, only_cpus: bool = False) -> tuple[tuple[int, int], ...]:
+        """(quota row, amount) of every enforced line that it counts on; `only_cpus`: of those of CPUs."""
+        if not only_cpus and not self.pause.item(victim):
+            return self._all_charges(victim)
+        resource = self._answers.world.snapshot.quotas.resource
+        if only_cpus:
+            return tuple(one for one in self._all_charges(victim) if resource[one[0]] == "cpu_millis")
+        # One that stands still counts on these no more.
+        still = self.pause.item(victim) == Pause.SUSPENDED
+        return tuple(
+            one for one in self._all_charges(victim) if not (still and resource[one[0]] == "cpu_millis")
+        )
+
+    def _all_charges(self, victim: int) -> tuple[tuple[int, int], ...]:
         known = self._charges.get(victim)
         if known is None:
-            world, seats = self._answers.world, self._seats(victim)
+            world, seats = self._answers.world, self.seats(victim)
             known = self._charges[victim] = self._answers.workspace.charges_given(
                 world.paths.running.item(victim),
                 world.snapshot.running.class_index.item(victim),
@@ -77,14 +91,14 @@ class RunningJobs:
             )
         return known
 
-    def _seats(self, victim: int, *, leaving: bool = False) -> list[_Seat]:
+    def seats(self, victim: int, *, leaving: bool = False) -> list[Seat]:
         """What its tasks that stay, or those that leave, hold where; found once, as many trials think it away."""
         known = self._known_seats.get((victim, leaving))
         if known is None:
             world = self._answers.world
             allocations, device_row = world.snapshot.allocations, world.device_row
             known = self._known_seats[victim, leaving] = [
-                _Seat(
+                Seat(
                     world.allocation_node.item(row),
                     allocations.rank.item(row),
                     Resources(
@@ -102,19 +116,17 @@ class RunningJobs:
 
     def ranks(self, victim: int) -> list[int]:
         """The ranks of its tasks that stay, in ascending order."""
-        return [seat.rank for seat in self._seats(victim)]
+        return [seat.rank for seat in self.seats(victim)]
 
     def give_up(self, victim: int, number: int, *, back: bool = False) -> None:
         """Give back what one of its tasks holds, the so-manieth from the end; `back` takes it again."""
-        self._move_some(
-            victim, self._seats(victim)[-number : len(self._seats(victim)) - number + 1], back=back
-        )
+        self._move_some(victim, self.seats(victim)[-number : len(self.seats(victim)) - number + 1], back=back)
 
     def release_leaving(self, victim: int) -> None:
         """Give back what its tasks hold that were told to end by themselves."""
-        self._move_some(victim, self._seats(victim, leaving=True))
+        self._move_some(victim, self.seats(victim, leaving=True))
 
-    def _move_some(self, victim: int, seats: Sequence[_Seat], *, back: bool = False) -> None:
+    def _move_some(self, victim: int, seats: Sequence[Seat], *, back: bool = False) -> None:
         world, workspace = self._answers.world, self._answers.workspace
         class_index = world.snapshot.running.class_index.item(victim)
         payer, who = world.paths.running.item(victim), int(world.company.running[victim])
@@ -129,12 +141,18 @@ class RunningJobs:
             workspace.limits.take(tuple((line, n) for line, n in one.items() if n), sign=1 if back else -1)
         workspace.move_extras(world.snapshot.classes[class_index], len(seats), sign=1 if back else -1)
 
-    def release(self, victim: int, *, back: bool = False) -> None:
-        """Give back all that a running job holds, on every node and of every limit; `back` takes it again."""
+    def release(self, victim: int, *, back: bool = False, only_cpus: bool = False) -> None:
+        """Give back all that a running job holds, on every node and of every limit; `back` takes it again.
+
+        One that is told to stand still gives back its CPUs only, as does any with `only_cpus`.
+        """
+        if only_cpus or self.pause.item(victim) == Pause.ASKED:
+            self._release_cpus(victim, back=back)
+            return
         world, workspace = self._answers.world, self._answers.workspace
         running = world.snapshot.running
         move = workspace.take if back else workspace.give_back
-        who, seats = int(world.company.running[victim]), self._seats(victim)
+        who, seats = int(world.company.running[victim]), self.seats(victim)
         for seat in seats:
             move(seat.row, seat.held, seat.devices, seat.gpu_millis, who)
         class_index = int(running.class_index[victim])
@@ -146,6 +164,13 @@ class RunningJobs:
             tasks=len(seats),
             sign=-1 if back else 1,
         )
+
+    def _release_cpus(self, victim: int, *, back: bool) -> None:
+        workspace = self._answers.workspace
+        move = workspace.take if back else workspace.give_back
+        for seat in self.seats(victim):
+            move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0)
+        workspace.limits.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
 
 
 def limits_left(answers: Answers, wanted: Wanted) -> bool:

@@ -333,6 +333,10 @@ def _waiting_for_preemption(facts: Facts) -> str:
             f"{'Job' if one else f'{count:,} jobs:'} {who} {'gives' if one else 'give'} up tasks for it and "
             f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end them."
         )
+    if _number(facts, "suspended"):
+        return (
+            f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being suspended for it."
+        )
     return (
         f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being stopped for it and "
         f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end."

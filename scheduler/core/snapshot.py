@@ -15,6 +15,14 @@ from scheduler.core.lifecycle import NodeState
 from scheduler.core.reasons import ReasonCode
 
 
+class Pause(IntEnum):
+    """Whether a running job stands still; the numbers are stored in recordings."""
+
+    NO = 0
+    ASKED = 1  # it was told to, and holds its CPUs until it has
+    SUSPENDED = 2  # it holds its memory, and its CPUs no more
+
+
 class JobGate(IntEnum):
     """What a pending job's own row says must happen first; the numbers are stored in recordings."""
 
@@ -144,6 +152,7 @@ class RunningColumns(Columns):
     stop_by_ms: Ints = ints(default=0)  # it was told to end, by then at the latest; 0 = it was not
     stopped_for: Ints = ints(default=0)  # the pending job it is stopped for; 0 = for none
     job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
+    pause: Ints = ints(default=0)  # a Pause
     name: tuple[str, ...] = objects(default="")  # this and the next: only where some job's terms ask for them
     labels: tuple[Labels, ...] = objects(default=())
     least_tasks: Ints = ints(default=0)  # it may be made as small while it runs; 0 = it has one size

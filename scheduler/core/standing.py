@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+#: What becomes of a job that has to make way: it ends and starts again, or it stands still and goes on.
+MODES: Final = ("requeue", "suspend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,15 @@ class Preemption:
     reclaim: int = 0
     #: 1: of one priority those whose class is best effort make way first, and guaranteed ones last (R5).
     qos: int = 0
+    #: "suspend": a victim stands still and goes on where it was once there is room again, where standing still
+    #: frees enough: its CPUs, not its memory and not its GPUs. Where it does not, it is requeued.
+    mode: str = "requeue"
+    #: Why jobs cannot stand still where these run; "" = they can.
+    cannot_suspend: str = ""
 
     def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"{self.mode!r} is not a mode of preemption; there are {', '.join(MODES)}")
         if self.minimum_gap < 1:
             raise ValueError("the priority gap must be at least 1: an equal is never stopped")
         for name in ("protected_seconds", "most_times", "grace_seconds", "per_cycle", "per_hour",
@@ -47,6 +58,10 @@ class Preemption:
         begins = [begin for begin, _ in self.classes]
         if begins != sorted(set(begins)):
             raise ValueError("priority classes must rise, each named once")
+
+    @property
+    def suspends(self) -> bool:
+        return self.mode == "suspend" and not self.cannot_suspend
 
     def class_of(self, priority: int) -> int:
         """Where the class of this priority begins; below all of them it is the lowest."""

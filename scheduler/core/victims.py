@@ -35,6 +35,9 @@ def standing_of(world: World) -> Ints:
 class Search:
     """Finds the victims of one job after the other, and keeps count of what may still be lost."""
 
+    #: Victims give back their CPUs and nothing else.
+    only_cpus = False
+
     def __init__(
         self, answers: Answers, jobs: RunningJobs, rules: Preemption, going: Bools | None = None
     ) -> None:
@@ -74,6 +77,10 @@ class Search:
     def allowed(self, wanted: Wanted, priority: int) -> Bools:
         """Running jobs that this waiting one may have stopped."""
         return self.may_stop(priority)
+
+    def release(self, victim: int, *, back: bool = False) -> None:
+        """Think a victim away, or back."""
+        self.jobs.release(victim, back=back, only_cpus=self.only_cpus)
 
     def spares(self, victim: int) -> bool:
         """Whether a job that may be stopped is left alone all the same, after those already thought away."""
@@ -133,7 +140,7 @@ class Search:
                     if int(self.loss[victim]) > budget[project]:
                         continue
                     budget[project] -= int(self.loss[victim])
-                self.jobs.release(victim)
+                self.release(victim)
                 stopped.append(victim)
                 fits = place_of(self.answers, wanted) is not None
                 if fits:
@@ -141,9 +148,9 @@ class Search:
             if not fits:
                 return []
             for victim in sorted(stopped, key=lambda one: -int(self.rank[one])):  # the dearest first
-                self.jobs.release(victim, back=True)
+                self.release(victim, back=True)
                 if place_of(self.answers, wanted) is None:
-                    self.jobs.release(victim)
+                    self.release(victim)
                 else:
                     stopped.remove(victim)
         return stopped
@@ -165,7 +172,7 @@ class Search:
         if not len(held):
             return
         node, victim = answers.world.allocation_node[held], jobs.of_allocation[held]
-        needs = list(_needs(candidates, held))
+        needs = list(_needs(candidates, held, only_cpus=self.only_cpus))
         if not fit_on(_most_slots(opened, node, needs), shape, answers.world):
             return
         order = np.lexsort((self.rank[victim], node))
@@ -204,14 +211,16 @@ class Search:
     def _same_limits(self, wanted: Wanted, allowed: Bools) -> Bools:
         """Victims that hold of the first limit that keeps the job waiting, if together they hold enough of it."""
         workspace, jobs, group = self.answers.workspace, self.jobs, wanted.group
+        none = np.zeros(len(allowed), dtype=np.bool_)
         if workspace.queue_is_full(group.queue_row):
             here: Bools = allowed & (jobs.queue_row == group.queue_row)
-            return here
-        none = np.zeros(len(allowed), dtype=np.bool_)
+            return none if self.only_cpus else here
         charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
         short = workspace.short_quota(charges)
         if short is None:
-            return allowed  # an array or a pool: few jobs hold of them, and the trial finds them
+            return (
+                none if self.only_cpus else allowed
+            )  # an array or a pool: few jobs hold of them, and the trial finds them
         line, need = short
         lacking = workspace.quota_used[line] + need - workspace.quota_hard[line]
         sharing = [payer for payer, lines in enumerate(workspace.payer_lines) if line in lines]
@@ -228,22 +237,28 @@ class Search:
 Need = tuple[Ints, int, Ints]  # free on each node, needed by one task, given back by each allocation
 
 
-def _needs(candidates: Candidates, held: Ints) -> Iterator[Need]:
-    """Every measured resource of a request; GPUs in thousandths, as if each came back whole or not at all."""
+def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[Need]:
+    """Every measured resource of a request; GPUs in thousandths, as if each came back whole or not at all.
+
+    `only_cpus`: of these allocations nothing else comes back.
+    """
+    nothing = np.zeros(len(held), dtype=np.int64)
     question, workspace = candidates.question, candidates.workspace
     world, request = workspace.world, question.request
     for gate in candidates.rules.gates:
         if not isinstance(gate, RoomGate) or (headroom := gate.free(question, workspace)) is None:
             continue
         if gate.name != "gpus":
-            yield headroom[0], headroom[1], getattr(world.snapshot.allocations, gate.name)[held]
+            comes = gate.name == "cpu_millis" or not only_cpus
+            amounts = getattr(world.snapshot.allocations, gate.name)[held] if comes else nothing
+            yield headroom[0], headroom[1], amounts
             continue
         usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
         free = np.zeros(world.node_count, dtype=np.int64)
         np.add.at(free, world.device_node[usable], np.maximum(GPU_MILLIS - workspace.device_used[usable], 0))
         devices = world.gpus_held(request.gpu_model, request.gpu_memory_mib)[held]
         need = request.per_task.gpu_millis if request.shares_gpu else request.per_task.gpus * GPU_MILLIS
-        yield free, need, devices * world.snapshot.allocations.gpu_millis[held]
+        yield free, need, nothing if only_cpus else devices * world.snapshot.allocations.gpu_millis[held]
 
 
 def _most_slots(opened: Bools, node: Ints, needs: Sequence[Need]) -> Ints:

@@ -13,7 +13,14 @@ from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
 from scheduler.core.gatherings import Gatherings
 from scheduler.core.plan import Plan, Preempt, Resize, Start
-from scheduler.core.snapshot import AllocationColumns, JobGate, PendingColumns, RunningColumns, Snapshot
+from scheduler.core.snapshot import (
+    AllocationColumns,
+    JobGate,
+    Pause,
+    PendingColumns,
+    RunningColumns,
+    Snapshot,
+)
 
 _RUNNING: Final = tuple(f.name for f in fields(RunningColumns))
 _AT: Final = {name: place for place, name in enumerate(_RUNNING)}
@@ -91,10 +98,14 @@ class VirtualCluster:
             cluster._held[row[1]].append(row)
             cluster._next_allocation = max(cluster._next_allocation, row[0] + 1)
         for number, held in cluster.running.items():
+            per_task = snapshot.classes[held[_AT["class_index"]]].per_task
+            if held[_AT["pause"]] == Pause.SUSPENDED:
+                per_task = replace(per_task, cpu_millis=0)
+            held[_AT["pause"]] = int(Pause.NO)  # ahead of now nobody stands still: a victim ends
             cluster._charged[number] = _Charge(
                 held[_AT["queue_id"]],
                 held[_AT["project_id"]],
-                snapshot.classes[held[_AT["class_index"]]].per_task,
+                per_task,
                 len(cluster._held[number]),
             )
             cluster._stopped[number] = held[_AT["times_preempted"]]

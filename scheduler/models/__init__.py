@@ -1,7 +1,7 @@
 """The rows of machines, queues, jobs and cycles."""
 
 from scheduler.models.allocation import Allocation
-from scheduler.models.attempt import Attempt, LogChunk, Task
+from scheduler.models.attempt import Attempt, LogChunk, Suspension, Task
 from scheduler.models.cluster import Cluster, JoinToken, Partition
 from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.event import JobEvent
@@ -38,6 +38,7 @@ __all__ = [
     "RetentionRun",
     "SchedulerProfile",
     "StartForecast",
+    "Suspension",
     "Task",
     "WaitEnd",
 ]

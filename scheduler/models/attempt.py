@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, StopReason, TaskState
 
@@ -39,6 +39,11 @@ class Attempt(models.Model):
     resized_for_epoch = models.PositiveIntegerField(null=True, blank=True)
     #: Between the notice and the end; null takes the site's.
     grace_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: Set while it is to stand still for another job, and while it does.
+    suspend_asked_at = models.DateTimeField(null=True, blank=True)
+    suspended_at = models.DateTimeField(null=True, blank=True)
+    #: How long it has stood still before: its time limit does not run then.
+    suspended_ms = models.BigIntegerField(default=0, db_default=0)
     #: What the backend calls it, for those that have names of their own.
     backend_ref = models.CharField(max_length=200, blank=True)
     cycle = models.ForeignKey(
@@ -93,6 +98,8 @@ class Task(models.Model):
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in TaskState], default=TaskState.ASSIGNED
     )
+    #: Its processes stand still, as the backend said last.
+    suspended = models.BooleanField(default=False, db_default=False)
     pid = models.PositiveIntegerField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -120,6 +127,38 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return f"task {self.rank} of {self.attempt}"
+
+
+class Suspension(models.Model):
+    """One time that an attempt stands still for another job: for whom, how long, and what it gives back meanwhile."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="suspensions")
+    #: The pending job, and its epoch then.
+    for_job = models.PositiveBigIntegerField()
+    for_epoch = models.PositiveIntegerField()
+    cpu_millis = models.BigIntegerField()
+    asked_at = models.DateTimeField()
+    #: null as long as its processes have not stopped, and if they ended before.
+    starts_at = models.DateTimeField(null=True, blank=True)
+    ends_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["attempt_id", "id"]
+        indexes = [models.Index(fields=["asked_at"], name="suspension_asked")]
+        constraints = [
+            models.CheckConstraint(
+                name="suspension_ends_after_start",
+                condition=Q(ends_at=None) | (Q(starts_at__isnull=False) & Q(ends_at__gte=F("starts_at"))),
+            ),
+            models.UniqueConstraint(
+                name="suspension_one_open",
+                fields=["attempt"],
+                condition=Q(starts_at__isnull=False, ends_at=None),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.attempt} stands still for job {self.for_job}"
 
 
 class LogStream(models.TextChoices):

@@ -14,11 +14,12 @@ from django.conf import settings
 from django.db import transaction
 
 from scheduler import outbox
+from scheduler.backends.registry import UnknownBackend, capabilities_of
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plugins import Plugin, tell_scheduled
 from scheduler.core.policy import Policy
 from scheduler.models import Cluster
-from scheduler.state import leases, plans, recordings, snapshots
+from scheduler.state import leases, plans, recordings, snapshots, suspension
 from scheduler.state.holders import new_holder
 from scheduler.state.leases import HeldLease, LeaseLost
 from scheduler.state.plans import Applied, Refusal
@@ -116,7 +117,7 @@ _rested_at: dict[int, float] = {}
 def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:
     began, began_at = time.perf_counter_ns(), datetime.now(UTC)
     loaded = snapshots.load_snapshot(cluster_id=cluster_id)
-    snapshot, policy = loaded.snapshot, loaded.policy
+    snapshot, policy = loaded.snapshot, able(loaded.policy, loaded.backend)
     read = time.perf_counter_ns()
 
     plan = plan_cycle(snapshot, policy, plugins=installed_plugins())
@@ -127,6 +128,7 @@ def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, 
     lease = _still_ours(lease)
     writing = time.perf_counter_ns()
     at = datetime.now(UTC)
+    suspension.apply_resumes(plan.resumes, lease=lease, at=at)
     with transaction.atomic():
         applied = plans.apply_starts(
             plan, cluster_id=cluster_id, backend=loaded.backend, policy=policy, lease=lease,
@@ -158,6 +160,19 @@ def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, 
     plans.tell_waiting(plan, snapshot=snapshot, told=loaded.told, lease=lease, at=at)
     log.debug("cycle", trigger=trigger, **result.as_dict())
     return lease, result
+
+
+def able(policy: Policy, backend: str) -> Policy:
+    """The policy as the backend can carry it out: where jobs cannot stand still, they are requeued, and it is said."""
+    if policy.preemption.mode != "suspend":
+        return policy
+    try:
+        why = (
+            "" if capabilities_of(backend).suspends else f"the backend {backend} cannot let a job stand still"
+        )
+    except UnknownBackend:
+        why = f"the backend {backend} is not installed"
+    return replace(policy, preemption=replace(policy.preemption, cannot_suspend=why))
 
 
 def plan_all_clusters(*, trigger: str) -> list[CycleResult]:

@@ -33,9 +33,11 @@ class Orders:
     assignments: list[Assignment] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     verify: list[list[int]] = field(default_factory=list)
+    #: Tasks whose processes are to stand still (1) or to go on (0): [task, epoch, 0 or 1].
+    pauses: list[list[int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.assignments or self.stops or self.verify)
+        return bool(self.assignments or self.stops or self.verify or self.pauses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class _Live:
     stop_asked: bool
     stop_reason: str
     grace_seconds: int | None
+    suspend_asked: bool
+    suspended: bool
 
 
 def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Orders:
@@ -54,6 +58,7 @@ def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Or
 
     - Assigned here and not known there: to be started; it may be the second time we say so.
     - Asked to stop: to be stopped, until it is reported ended.
+    - To stand still, or to go on: told until it is reported so.
     - Known there and not live here: nobody waits for it, it is stale.
     - Running here and not known there: the agent is asked to verify; only its own word makes it lost.
     """
@@ -91,7 +96,8 @@ def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Or
             if not is_known:
                 orders.verify.append([row.task, row.epoch])
         elif is_known:
-            continue
+            if row.state == TaskState.RUNNING and row.suspended != row.suspend_asked:
+                orders.pauses.append([row.task, row.epoch, int(row.suspend_asked)])
         elif row.state in (TaskState.ASSIGNED, TaskState.STARTING):
             fresh.append(row.task)
         else:
@@ -120,8 +126,9 @@ def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
 
 def _live_tasks(node_id: int) -> list[_Live]:
     rows = _run(
-        "SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason,"
-        " a.grace_seconds FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
+        "SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,"
+        " a.suspend_asked_at IS NOT NULL, t.suspended"
+        " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
         " WHERE t.node_id = %s AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id",
         [node_id],
     )

@@ -42,6 +42,7 @@ from scheduler.services.forecasts import Record, StartRange, kept_range, live_cy
 from scheduler.services.others import waits_now
 from scheduler.services.quota_uses import QuotaUse, quota_uses
 from scheduler.services.specs import JobSpec, parse_job
+from scheduler.services.standing_still import why_it_stands_still
 from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
 
 STARTS_NOW: Final = "starts_now"
@@ -398,6 +399,9 @@ def _not_in_queue(job: Job) -> JobExplanation:
         return JobExplanation(
             state=state, headline=job.end_text or f"It has {state}: nothing keeps it waiting."
         )
+    still = why_it_stands_still(job)
+    if still:
+        return JobExplanation(state=job.public_state.value, headline=still)
     if job.state in ACTIVE:
         return JobExplanation(state=state, headline=f"It is {state}: nothing keeps it waiting.")
     code = job.reason_code or ReasonCode.NOT_EVALUATED_YET.value

@@ -22,7 +22,7 @@ from scheduler.models import Cluster, Job, Node
 from scheduler.services import dispatch
 from scheduler.services.datasets import save_checkpoint
 from scheduler.services.nodes import DOOR_SCOPE
-from scheduler.state import dependencies, members
+from scheduler.state import dependencies, members, suspension
 from scheduler.state.settle import (
     Settled,
     release_members,
@@ -64,6 +64,7 @@ class _Row:
     job: int
     user_id: int
     project_id: int
+    suspended: bool
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
     if not reports:
         return []
     with transaction.atomic():
-        changes, stale, done, saved = _read_changes(node, reports)
+        changes, stale, done, saved, paused = _read_changes(node, reports)
         shrunk: list[int] = []
         if changes:
             _write_tasks(changes)
@@ -98,6 +99,9 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
             shrunk = _stop_rest_of_gangs(changes)
         for number, (at, path) in sorted(saved.items()):
             _save_checkpoint(number, at, path, node)
+        still = _write_pauses(paused) if paused else []
+    if still:
+        suspension.suspend_attempts(still)
     if shrunk:
         release_members(shrunk)
     ended = sorted({change.row.attempt for change in changes if change.ended_at} | done)
@@ -108,8 +112,9 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
 
 def _read_changes(
     node: Node, reports: Sequence[Report]
-) -> tuple[list[_Change], list[tuple[int, int]], set[int], dict[int, tuple[datetime, str]]]:
-    """What moves, what is stale, attempts that may wait to be settled, and checkpoints by job.
+) -> tuple[list[_Change], list[tuple[int, int]], set[int], dict[int, tuple[datetime, str]], dict[int, bool]]:
+    """What moves, what is stale, attempts that may wait to be settled, checkpoints by job, and by task
+    whether its processes stand still now, where that has changed.
 
     Jobs are locked from here on.
     """
@@ -124,7 +129,7 @@ def _read_changes(
         row[0]: _Row(*row)
         for row in _run(
             "SELECT t.id, t.state, t.rank, a.id, a.epoch, a.state, a.started_at IS NOT NULL, a.scheduled_at,"
-            " j.number, j.user_id, j.project_id"
+            " j.number, j.user_id, j.project_id, t.suspended"
             " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
             " JOIN scheduler_job j ON j.number = a.job_id WHERE t.id = ANY(%s) AND t.node_id = %s",
             [ids, node.pk],
@@ -135,12 +140,15 @@ def _read_changes(
     stale: list[tuple[int, int]] = []
     done: set[int] = set()
     saved: dict[int, tuple[datetime, str]] = {}
+    paused: dict[int, bool] = {}
     for report in reports:
         row, state = rows.get(report["task"]), _REPORTED[report["state"]]
         current = row is not None and row.epoch == report["epoch"] and row.attempt_state in LIVE_ATTEMPT
         if row is not None and current and "saved_ago_ms" in report:
             ago = timedelta(milliseconds=min(report["saved_ago_ms"], _HUNDRED_YEARS_MS))
             saved[row.job] = (max(now - ago, row.scheduled_at), report.get("saved_path", ""))
+        if row is not None and current and report.get("suspended", row.suspended) != row.suspended:
+            paused[row.task] = report["suspended"]
         if row is None or row.epoch != report["epoch"]:
             stale.append((report["task"], report["epoch"]))
         elif row.attempt_state not in LIVE_ATTEMPT:
@@ -153,7 +161,17 @@ def _read_changes(
             continue
         else:
             changes[row.task] = _change(row, state, report, now)
-    return list(changes.values()), stale, done, saved
+    return list(changes.values()), stale, done, saved, paused
+
+
+def _write_pauses(paused: Mapping[int, bool]) -> list[int]:
+    """Note which tasks stand still; answers the attempts of which one more does."""
+    rows = _run(
+        "UPDATE scheduler_task t SET suspended = v.still FROM unnest(%s::bigint[], %s::bool[]) AS v(id, still)"
+        " WHERE t.id = v.id RETURNING t.attempt_id, t.suspended",
+        [list(paused), list(paused.values())],
+    )
+    return sorted({attempt for attempt, still in rows if still})
 
 
 def _save_checkpoint(number: int, at: datetime, path: str, node: Node) -> None:
@@ -327,6 +345,8 @@ def reconcile_all() -> Reconciled:
     )
     if stopped:
         dispatch.end_unstarted([row[0] for row in stopped])
+    suspension.suspend_attempts(suspension.waiting_suspensions())
+    suspension.stop_instead(slack_seconds=LIMIT_SLACK_SECONDS)
     settled = settle_many(waiting_attempts())
     release_members(shrunk_attempts())
     overdue = _stop_overdue()
@@ -389,7 +409,8 @@ def _stop_overdue() -> int:
         rows = _run(
             "UPDATE scheduler_attempt a SET stop_reason = %s, stop_asked_at = now() FROM scheduler_job j"
             " WHERE j.number = a.job_id AND a.state = ANY(%s) AND a.stop_asked_at IS NULL"
-            " AND a.started_at + make_interval(secs => j.time_limit_seconds + %s) < now() RETURNING a.id",
+            " AND a.suspended_at IS NULL AND a.started_at"
+            " + make_interval(secs => j.time_limit_seconds + a.suspended_ms / 1000 + %s) < now() RETURNING a.id",
             [
                 StopReason.TIME_LIMIT.value, _LIVE_ATTEMPT,
                 settings.MUSTER_GRACE_SECONDS + LIMIT_SLACK_SECONDS,
@@ -423,6 +444,7 @@ def drive_backend(cluster: Cluster) -> None:
             backend.submit(node.name, orders.assignments)
         except QuotaRefused as refused:
             send_back(node, orders.assignments, refused.tasks)
+        backend.pause(node.name, orders.pauses)
         backend.verify(node.name, orders.verify)
 
 

@@ -65,6 +65,10 @@ def first_difference(recorded: Plan, again: Plan) -> str:
         return f"recorded {len(recorded.preempts)} stops, now {len(again.preempts)}, or others"
     if recorded.resizes != again.resizes:
         return f"recorded {len(recorded.resizes)} changes of size, now {len(again.resizes)}, or others"
+    if recorded.resumes != again.resumes:
+        return (
+            f"recorded {len(recorded.resumes)} suspended jobs that go on, now {len(again.resumes)}, or others"
+        )
     before, after = recorded.reasons, again.reasons
     for job in sorted(before.keys() | after.keys()):
         old_words, new_words = _waits(recorded, job), _waits(again, job)
@@ -87,10 +91,13 @@ def describe(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
         if preempt.kind == "converge":
             yield f"stop job {preempt.job_id}: a limit of {preempt.line} was cut"
             continue
-        yield f"stop job {preempt.job_id} for job {preempt.for_job_id} ({preempt.kind})"
+        verb = "suspend" if preempt.mode == "suspend" else "stop"
+        yield f"{verb} job {preempt.job_id} for job {preempt.for_job_id} ({preempt.kind})"
     for resize in plan.resizes:
         because = f"for job {resize.for_job_id} ({resize.kind})" if resize.ranks else "because room is idle"
         yield f"give job {resize.job_id} {resize.tasks} tasks instead of {resize.before} {because}"
+    for one in plan.resumes:
+        yield f"job {one.job_id} goes on"
     for decision, jobs in plan.by_decision():
         if len(jobs):
             some = ", ".join(map(str, jobs[:NAMED].tolist()))

@@ -176,6 +176,25 @@ def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -
     return lines
 
 
+#: Why an entry of `given_back_suspended` is there.
+GIVEN_BACK_SUSPENDED: Final = "it stood still for another job and gave its CPUs back"
+
+
+def given_back_suspended(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
+    """What attempts were charged for CPUs while they stood still, given back."""
+    whose = {e.attempt_id: (e.project_id, e.user_id, e.job_number, e.attempt_id) for e in endings}
+    lines: list[Line] = []
+    for attempt_id, cpu_millis, from_s, until_s in run(queries.STOOD_STILL, [at, int_array(whose)]):
+        if from_s < until_s:
+            rates = Rates(cpu_millis, 0, 0, 0)
+            cost = cost_micros(rates, from_s, until_s, known.prices)
+            entry = Entry(
+                Kind.REFUND, rates, from_s, until_s, charged_seconds=from_s - until_s, charged_micros=-cost
+            )
+            lines.append(Line(*whose[attempt_id], entry, GIVEN_BACK_SUSPENDED))
+    return lines
+
+
 def entry_from(row: Sequence[Any]) -> Entry:
     """An entry from the columns of `queries.ENTRIES` after the attempt."""
     kind, model, cpu, memory, gpu, storage, from_s, until_s, *sums = row

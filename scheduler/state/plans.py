@@ -23,7 +23,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
-from scheduler.state import leases, ledger, resizes, snapshots, statements
+from scheduler.state import leases, ledger, resizes, snapshots, statements, suspension
 from scheduler.state.leases import HeldLease
 from scheduler.state.ledger import Books
 from scheduler.state.lines import Lines
@@ -310,7 +310,7 @@ def apply_gatherings(
 # ------------------------------------------------------------------ preemption
 
 _STOPPABLE: Final = frozenset(
-    {JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING}
+    {JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING, JobState.SUSPENDED}
 )
 
 
@@ -351,7 +351,11 @@ def _stop(
         )
     ]
     if stopped:
-        statements.stop_jobs(stopped, {number: row.epoch for number, row in rows.items()}, at=at)
+        epochs = {number: row.epoch for number, row in rows.items()}
+        ended = [preempt for preempt in stopped if preempt.mode != "suspend"]
+        if ended:
+            statements.stop_jobs(ended, epochs, at=at)
+        suspension.ask([preempt for preempt in stopped if preempt.mode == "suspend"], epochs, at=at)
         statements.tell_stopped(stopped, rows, cycle_id=cycle_id, at=at, taints=taints)
         told = [rows[preempt.job_id] for preempt in stopped]
         outbox.announce_many(
@@ -368,7 +372,11 @@ def _is_stoppable(
     preempt: Preempt, rows: Mapping[int, statements.PreemptionRow], live: Collection[int]
 ) -> bool:
     victim = rows.get(preempt.job_id)
-    return victim is not None and victim.state in _STOPPABLE and preempt.attempt_id in live
+    if victim is None or preempt.attempt_id not in live:
+        return False
+    if preempt.mode == "suspend":
+        return victim.state == JobState.RUNNING  # before that there is no process to stand still
+    return victim.state in _STOPPABLE
 
 
 def _why(conflict: Conflict) -> str:

@@ -98,7 +98,9 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     job.generation, {_ARRAY}, coalesce(job.array_max_running, 0),
     (job.number, job.epoch) IN (SELECT stopped_for, stopped_for_epoch FROM scheduler_attempt
         WHERE stopped_for IS NOT NULL AND stopped_for_epoch IS NOT NULL
-        AND stop_asked_at > statement_timestamp() - interval '15 minutes')
+        AND stop_asked_at > statement_timestamp() - interval '15 minutes'
+        UNION ALL SELECT for_job, for_epoch FROM scheduler_suspension
+        WHERE asked_at > statement_timestamp() - interval '15 minutes')
         OR (job.number, job.epoch) IN (SELECT resized_for, resized_for_epoch FROM scheduler_attempt
         WHERE resized_for IS NOT NULL AND resized_for_epoch IS NOT NULL
         AND resized_at > statement_timestamp() - interval '15 minutes'),
@@ -148,24 +150,34 @@ WHERE job.number = ANY(%s::bigint[]) ORDER BY job.number
 RUNNING_COLUMNS: Final = (
     "id", "attempt_id", "queue_id", "project_id", "user_id", "priority", "started_ms", "expected_end_ms",
     "array_id", "preemptible", "times_preempted", "stop_by_ms", "stopped_for", "saved_ms", "job_type",
-    "least_tasks", "most_tasks", "resized_ms", "resized_for", "pack",
+    "least_tasks", "most_tasks", "resized_ms", "resized_for", "pack", "pause",
 )  # fmt: skip
+#: Since when it is told to end, or to stand still and has not yet.
+_TOLD: Final = """coalesce(attempt.stop_asked_at,
+        CASE WHEN attempt.suspended_at IS NULL THEN attempt.suspend_asked_at END)"""
 _RUNNING_JOBS: Final = f"""
 SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.priority,
     {_ms("coalesce(attempt.started_at, attempt.scheduled_at)")},
-    coalesce({_ms("coalesce(attempt.started_at, attempt.scheduled_at)")} + 1000 * job.time_limit_seconds, 0),
+    coalesce({_ms("coalesce(attempt.started_at, attempt.scheduled_at)")} + 1000 * job.time_limit_seconds
+        + attempt.suspended_ms + coalesce({_ms("statement_timestamp()")} - {_ms("attempt.suspended_at")}, 0), 0),
     {_ARRAY}, job.preemptible,
     CASE WHEN attempt.epoch > 1 THEN (SELECT count(*) FROM scheduler_attempt earlier
-        WHERE earlier.job_id = job.number AND earlier.stopped_for IS NOT NULL) ELSE 0 END,
-    coalesce({_ms("attempt.stop_asked_at")} + 1000 * coalesce(attempt.grace_seconds, 60), 0),
-    coalesce(attempt.stopped_for, 0),
+        WHERE earlier.job_id = job.number AND earlier.stopped_for IS NOT NULL) ELSE 0 END
+        + CASE WHEN attempt.suspended_ms > 0 THEN (SELECT count(*) FROM scheduler_suspension before
+            WHERE before.attempt_id = attempt.id) ELSE 0 END,
+    coalesce({_ms(_TOLD)} + 1000 * coalesce(attempt.grace_seconds, 60), 0),
+    CASE WHEN attempt.suspend_asked_at IS NULL OR attempt.stop_asked_at IS NOT NULL
+        THEN coalesce(attempt.stopped_for, 0)
+        ELSE coalesce((SELECT still.for_job FROM scheduler_suspension still
+            WHERE still.attempt_id = attempt.id ORDER BY still.id DESC LIMIT 1), 0) END,
     CASE WHEN job.saved_at >= coalesce(attempt.started_at, attempt.scheduled_at)
         THEN {_ms("job.saved_at")} ELSE 0 END,
     {_number_of_type("job.job_type")},
     CASE WHEN job.elastic THEN coalesce(job.min_tasks, job.tasks) ELSE 0 END,
     CASE WHEN job.elastic THEN job.tasks ELSE 0 END,
     coalesce({_ms("attempt.resized_at")}, 0), coalesce(attempt.resized_for, 0), {_PACK},
-    {_CLASS}
+    CASE WHEN attempt.suspended_at IS NOT NULL THEN 2
+        WHEN attempt.suspend_asked_at IS NOT NULL AND attempt.stop_asked_at IS NULL THEN 1 ELSE 0 END, {_CLASS}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
 WHERE attempt.state = ANY(%s)
 """
@@ -263,6 +275,10 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
     (SELECT count(*) FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
         WHERE attempt.stopped_for IS NOT NULL AND job.queue_id = queue.id
         AND attempt.stop_asked_at > statement_timestamp() - interval '1 hour')
+    + (SELECT count(*) FROM scheduler_suspension suspension
+        JOIN scheduler_attempt attempt ON attempt.id = suspension.attempt_id
+        JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE job.queue_id = queue.id AND suspension.asked_at > statement_timestamp() - interval '1 hour')
 FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
 """
 
@@ -435,15 +451,24 @@ HELD_WITH_MODELS: Final = """
 SELECT allocation.attempt_id, allocation.held_at, coalesce(job.time_limit_seconds, queue.max_wall_seconds, 0),
     ARRAY(SELECT device.model FROM unnest(allocation.device_ids) WITH ORDINALITY AS held(id, place)
         JOIN scheduler_device device ON device.id = held.id ORDER BY held.place),
-    allocation.cpu_millis, allocation.memory_mib, allocation.gpu_millis, allocation.storage_mib
+    allocation.cpu_millis + allocation.suspended_cpu_millis, allocation.memory_mib, allocation.gpu_millis,
+    allocation.storage_mib
 FROM scheduler_allocation allocation JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id JOIN scheduler_queue queue ON queue.id = job.queue_id
 WHERE allocation.attempt_id = ANY(%s::bigint[]) ORDER BY allocation.attempt_id, allocation.rank
 """
 
+#: When these attempts stood still, and the CPUs that they gave back then.
+STOOD_STILL: Final = """
+SELECT attempt_id, cpu_millis, floor(extract(epoch FROM starts_at))::bigint,
+    floor(extract(epoch FROM coalesce(ends_at, %s)))::bigint
+FROM scheduler_suspension WHERE attempt_id = ANY(%s::bigint[]) AND starts_at IS NOT NULL ORDER BY id
+"""
+
 #: What tasks of these attempts held that had given it back before a moment.
 RELEASED_EARLY: Final = """
-SELECT held.attempt_id, held.cpu_millis, held.memory_mib, held.gpu_millis, held.storage_mib,
+SELECT held.attempt_id, held.cpu_millis + held.suspended_cpu_millis, held.memory_mib, held.gpu_millis,
+    held.storage_mib,
     coalesce((SELECT device.model FROM scheduler_device device WHERE device.id = held.device_ids[1]), ''),
     floor(extract(epoch FROM held.released_at))::bigint
 FROM scheduler_allocation held

@@ -45,7 +45,7 @@ def encode(snapshot: Snapshot, policy: Policy, plan: Plan, *, cluster_id: int) -
     is enough. A cycle that starts something is always kept.
     """
     encoded = codec.encode_plan(plan)
-    moves = plan.starts or plan.preempts or plan.resizes or plan.reserves or plan.given_back
+    moves = plan.starts or plan.preempts or plan.resizes or plan.reserves or plan.given_back or plan.resumes
     if not moves and hashlib.sha256(encoded).hexdigest() == _last_plan_digest(cluster_id):
         return None
     return Recording(codec.encode_snapshot(snapshot), codec.encode_policy(policy), encoded)

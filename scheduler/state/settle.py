@@ -54,6 +54,8 @@ class _Attempt:
     stop_reason: str
     started_at: datetime | None
     job: Job
+    #: It stands still for another job, or has.
+    stood_still: bool = False
 
 
 def end_attempt(*, attempt_id: int, epoch: int, lost_text: str, at: datetime | None = None) -> Settled | None:
@@ -85,7 +87,7 @@ def settle_many(
     wanted = sorted(set(attempt_ids))
     if not wanted:
         return []
-    lines = _lock(wanted)
+    lines = lock_rows(wanted)
     at = at or timezone.now()
     attempts = _read_live(wanted, epochs or {})
     if lost:
@@ -103,6 +105,7 @@ def settle_many(
         a.id: judge(facts[a.id], a.stop_reason, tasks.get(a.id, []), lost_text=lost.get(a.id, ""))
         for a in attempts
     }
+    _end_suspensions([a.id for a in attempts if a.stood_still], at)
     freed, held = _release(attempts, at)
     _lower_quotas(attempts, freed, lines)
     _charge(attempts, verdicts, at)
@@ -117,7 +120,7 @@ def settle_many(
 # ---------------------------------------------------------------- read, under locks
 
 
-def _lock(attempt_ids: list[int]) -> Lines:
+def lock_rows(attempt_ids: list[int]) -> Lines:
     """Take the rows that will change, in the one order; answers the quota lines that the jobs count on."""
     held = "SELECT {} FROM scheduler_allocation a WHERE a.attempt_id = ANY(%s) AND a.released_at IS NULL"
     jobs = "SELECT job_id FROM scheduler_attempt WHERE id = ANY(%s)"
@@ -144,7 +147,8 @@ def _lock(attempt_ids: list[int]) -> Lines:
 
 def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attempt]:
     rows = _run(
-        "SELECT id, epoch, stop_reason, started_at, job_id FROM scheduler_attempt"
+        "SELECT id, epoch, stop_reason, started_at, job_id, suspended_at IS NOT NULL OR suspended_ms > 0"
+        " FROM scheduler_attempt"
         " WHERE id = ANY(%s) AND state = ANY(%s) ORDER BY id",
         [attempt_ids, _LIVE_ATTEMPT],
     )
@@ -159,7 +163,7 @@ def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attem
         )
         .in_bulk()
     )  # fmt: skip
-    return [_Attempt(row[0], row[1], row[2], row[3], jobs[row[4]]) for row in rows]
+    return [_Attempt(row[0], row[1], row[2], row[3], jobs[row[4]], row[5]) for row in rows]
 
 
 def _read_tasks(attempt_ids: list[int]) -> dict[int, list[TaskEnd]]:
@@ -230,7 +234,7 @@ def release_members(attempt_ids: Iterable[int], *, at: datetime | None = None) -
     wanted = sorted(set(attempt_ids))
     if not wanted:
         return 0
-    lines = _lock(wanted)
+    lines = lock_rows(wanted)
     at = at or timezone.now()
     attempts = [
         a for a in _read_live(wanted, {}) if a.job.elastic or a.job.on_task_failure == TaskFailure.CONTINUE
@@ -263,6 +267,30 @@ def shrunk_attempts() -> list[int]:
     ]
 
 
+def _end_suspensions(attempt_ids: list[int], at: datetime) -> None:
+    if not attempt_ids:
+        return
+    _run(
+        "UPDATE scheduler_suspension SET ends_at = greatest(%s, starts_at)"
+        " WHERE attempt_id = ANY(%s) AND starts_at IS NOT NULL AND ends_at IS NULL",
+        [at, attempt_ids],
+    )
+
+
+def _stood_still(attempt_ids: list[int]) -> dict[int, list[tuple[float, float | None]]]:
+    """When attempts stood still, in epoch seconds; the end of one that still does is None."""
+    found: dict[int, list[tuple[float, float | None]]] = defaultdict(list)
+    if not attempt_ids:
+        return found
+    for attempt_id, start, end in _run(
+        "SELECT attempt_id, extract(epoch FROM starts_at)::float8, extract(epoch FROM ends_at)::float8"
+        " FROM scheduler_suspension WHERE attempt_id = ANY(%s) AND starts_at IS NOT NULL ORDER BY id",
+        [attempt_ids],
+    ):
+        found[attempt_id].append((start, end))
+    return found
+
+
 class _Freed(NamedTuple):
     """What one attempt gives back, its GPU thousandths also by device."""
 
@@ -288,18 +316,24 @@ def _release(
         "  SELECT 1 FROM scheduler_task t WHERE t.attempt_id = scheduler_allocation.attempt_id"
         "  AND t.rank = scheduler_allocation.rank AND t.state <> ALL(%s)))"
         " RETURNING attempt_id, node_id, cpu_millis, memory_mib, storage_mib, gpu_millis, device_ids,"
-        " extract(epoch FROM held_at)::float8, extract(epoch FROM released_at)::float8",
+        " extract(epoch FROM held_at)::float8, extract(epoch FROM released_at)::float8, suspended_cpu_millis",
         [at, attempt_ids, members, _LIVE_TASK],
     )
+    stood = _stood_still([a.id for a in attempts if a.stood_still])
     held: dict[int, list[int]] = {attempt_id: [0, 0, 0, 0] for attempt_id in attempt_ids}
     on_devices: dict[int, Counter[int]] = {attempt_id: Counter() for attempt_id in attempt_ids}
     nodes: dict[int, list[int]] = {}
     devices: Counter[int] = Counter()
     spans: list[Held] = []
-    for attempt_id, node_id, *amounts, device_ids, start, end in rows:
+    for attempt_id, node_id, *amounts, device_ids, start, end, given_back in rows:
         job = jobs[attempt_id]
         cpu, memory, _, gpu = amounts
-        spans.append(Held(job.project_id, job.user_id, start, end, gpu / 1000, cpu / 1000, memory / 1024))
+        cores = (cpu + given_back) / 1000
+        spans.append(Held(job.project_id, job.user_id, start, end, gpu / 1000, cores, memory / 1024))
+        for still_from, still_until in stood.get(attempt_id, ()):
+            until = min(still_until or end, end)
+            if still_from < until:
+                spans.append(Held(job.project_id, job.user_id, still_from, until, 0, -cores, 0))
         node = nodes.setdefault(node_id, [0, 0, 0, 0])
         for position, amount in enumerate(amounts):
             held[attempt_id][position] += amount
@@ -363,6 +397,10 @@ def _charge(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datet
             forgiven = "stopped for another job"
         endings.append(ledger.Ending(attempt.id, job.number, job.project_id, job.user_id, forgiven))
     lines, books = ledger.charges(endings, at=at)
+    still = {a.id for a in attempts if a.stood_still}
+    if still:
+        some = [ending for ending in endings if ending.attempt_id in still and not ending.forgiven]
+        lines += ledger.given_back_suspended(some, books, at=at)
     partly = {a.id for a in attempts if a.job.elastic or a.job.on_task_failure == TaskFailure.CONTINUE}
     if partly:
         some = [ending for ending in endings if ending.attempt_id in partly and not ending.forgiven]

@@ -18,7 +18,7 @@ _USED: Final = """
 SELECT project_id, user_id, sum(gpu_millis / 1000.0 * counts), sum(cpu_millis / 1000.0 * counts),
     sum(memory_mib / 1024.0 * counts)
 FROM (
-    SELECT job.project_id, job.user_id, held.gpu_millis, held.cpu_millis, held.memory_mib,
+    SELECT job.project_id, job.user_id, part.gpu_millis, part.cpu_millis, part.memory_mib,
         CASE WHEN rule.half_life > 0 THEN rule.half_life / ln(2::float8) * (
             power(2, -(rule.at - part.ends) / rule.half_life)
             - power(2, -(rule.at - part.begins) / rule.half_life)
@@ -28,8 +28,15 @@ FROM (
     JOIN scheduler_attempt attempt ON attempt.id = held.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id
     CROSS JOIN LATERAL (SELECT
+        held.gpu_millis, held.cpu_millis + held.suspended_cpu_millis AS cpu_millis, held.memory_mib,
         greatest(extract(epoch FROM held.held_at)::float8, rule.edge) AS begins,
         least(coalesce(extract(epoch FROM held.released_at)::float8, rule.at), rule.at) AS ends
+        -- Of the CPUs not while it stood still.
+        UNION ALL SELECT 0, -(held.cpu_millis + held.suspended_cpu_millis), 0,
+            greatest(extract(epoch FROM still.starts_at)::float8, rule.edge),
+            least(extract(epoch FROM coalesce(still.ends_at, held.released_at))::float8,
+                extract(epoch FROM held.released_at)::float8, rule.at)
+        FROM scheduler_suspension still WHERE still.attempt_id = held.attempt_id AND still.starts_at IS NOT NULL
     ) part
     WHERE {which} AND part.ends > part.begins AND (rule.projects IS NULL OR job.project_id = ANY(rule.projects))
 ) counted
@@ -41,11 +48,20 @@ _ALL: Final = "(held.released_at IS NULL OR extract(epoch FROM held.released_at)
 _ENDED: Final = """
 SELECT job.project_id, job.user_id, extract(epoch FROM held.held_at)::float8,
     extract(epoch FROM held.released_at)::float8, held.gpu_millis / 1000.0::float8,
-    held.cpu_millis / 1000.0::float8, held.memory_mib / 1024.0::float8
+    (held.cpu_millis + held.suspended_cpu_millis) / 1000.0::float8, held.memory_mib / 1024.0::float8
 FROM scheduler_allocation held
     JOIN scheduler_attempt attempt ON attempt.id = held.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id
 WHERE held.released_at > to_timestamp(%s)
+UNION ALL
+SELECT job.project_id, job.user_id, extract(epoch FROM still.starts_at)::float8,
+    extract(epoch FROM least(still.ends_at, held.released_at))::float8, 0,
+    -(held.cpu_millis + held.suspended_cpu_millis) / 1000.0::float8, 0
+FROM scheduler_suspension still
+    JOIN scheduler_allocation held ON held.attempt_id = still.attempt_id
+    JOIN scheduler_attempt attempt ON attempt.id = still.attempt_id
+    JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE held.released_at > to_timestamp(%s) AND still.starts_at < held.released_at
 """
 
 _CAPACITY: Final = """
@@ -71,7 +87,7 @@ class HeldShares:
     def ended_since(self, since: float) -> Iterator[Held]:
         """Read as they come: a busy site has many."""
         with connection.cursor() as cursor:
-            cursor.execute(_ENDED, [since])
+            cursor.execute(_ENDED, [since, since])
             while rows := cursor.fetchmany(5000):
                 for row in rows:
                     yield Held(row[0], row[1], *(float(value) for value in row[2:]))

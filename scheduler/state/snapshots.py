@@ -40,7 +40,7 @@ from scheduler.core.snapshot import (
     Snapshot,
     SpentRule,
 )
-from scheduler.core.standing import Preemption
+from scheduler.core.standing import MODES, Preemption
 from scheduler.state import ledger, queries, sharing
 from scheduler.state.ledger import Books
 from scheduler.state.lines import Lines
@@ -376,11 +376,14 @@ def _knobs(
 
 def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> Preemption:
     """A profile's rules of preemption; raises ValueError that names the word it does not know."""
-    known = {f.name for f in fields(Preemption)} - {"enabled", "classes"}
+    known = {f.name for f in fields(Preemption)} - {"enabled", "classes", "cannot_suspend"}
     for name, value in words.items():
         if name not in known:
             raise ValueError(f"{name!r} is not a setting of preemption; there are {', '.join(sorted(known))}")
-        if type(value) is not int:
+        if name == "mode":
+            if value not in MODES:
+                raise ValueError(f"{value!r} is not a mode of preemption; there are {', '.join(MODES)}")
+        elif type(value) is not int:
             raise ValueError(f"{name} must be a whole number")
     if not enabled and not words.get("reclaim"):
         return Preemption(grace_seconds=words.get("grace_seconds", Preemption().grace_seconds))

@@ -324,7 +324,8 @@ def tell_stopped(
         }
         if p.for_job_id:
             waits = rows[p.for_job_id]
-            because = f"stopped for job {p.for_job_id} of project {waits.project}"
+            verb = "suspended" if p.mode == "suspend" else "stopped"
+            because = f"{verb} for job {p.for_job_id} of project {waits.project}"
             if p.kind == "reclaim":
                 because += f", which takes back what {p.line} had borrowed"
                 details |= {"kind": p.kind, "line": p.line}
@@ -344,7 +345,14 @@ def tell_stopped(
             why = f" ({taint.reason})" if taint.reason else ""
             because = f"has to leave {taint.node}: it has the taint {name}:NoExecute{who}{why}"
             details |= {"node": taint.node, "taint": name, "by": taint.added_by, "why": taint.reason}
-        because += f"; it has {p.grace_seconds} s to end and is queued again by itself"
+        if p.mode == "suspend":
+            because += "; it stands still, and goes on where it is once its CPUs are free again"
+            details["mode"] = p.mode
+        else:
+            because += f"; it has {p.grace_seconds} s to end and is queued again by itself"
+        if p.instead:
+            because += f" (not suspended: {p.instead})"
+            details["instead"] = p.instead
         told.append(
             {"number": p.job_id, "epoch": rows[p.job_id].epoch, "because": because[:300], "details": details}
         )

@@ -26,6 +26,7 @@ from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.services.logs import read_log
 from scheduler.services.preview import NodeLine, explain_job
+from scheduler.services.standing_still import why_it_stands_still
 from scheduler.state.dependencies import conditions_of
 from scheduler.web.reads import exit_words
 from scheduler.web.submit import funnel
@@ -119,6 +120,9 @@ def sentence(job: Job) -> str:
         if not words or bare in told:
             return told
         return f"{told} It {words}." if told else f"{words[:1].upper()}{words[1:]}."
+    still = why_it_stands_still(job)
+    if still:
+        return still
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
 
 

@@ -107,11 +107,11 @@ def tell(world: World, policy: dict[str, Any], *, receipts: bool = False) -> dic
             for one in plan.given_back
         }
     if plan.preempts:
-        ends["stops"] = {}
         for preempt in plan.preempts:
             cut = f"the limit of {preempt.line}" if preempt.line else f"taint {preempt.taint[0]}"
             because = named.get(preempt.for_job_id, cut)
-            ends["stops"].setdefault(because, []).append(named[preempt.job_id])
+            how = "suspends" if preempt.mode == "suspend" else "stops"
+            ends.setdefault(how, {}).setdefault(because, []).append(named[preempt.job_id])
     if plan.resizes:
         ends["resizes"] = {
             named[one.job_id]: f"gives up {', '.join(f'rank {rank}' for rank in one.ranks)} for "
@@ -128,6 +128,8 @@ def tell(world: World, policy: dict[str, Any], *, receipts: bool = False) -> dic
             f"{one.priority}; {one.lost_seconds // 60} min of work are lost, {one.grace_seconds} s are given"
             for one in plan.preempts
         }
+    if plan.resumes:
+        ends["goes on"] = [named[one.job_id] for one in plan.resumes]
     return ends
 
 

@@ -118,6 +118,7 @@ class RunningSpec:
     resized: int | None = None  # minutes from now, its last change of size
     leaving: tuple[int, ...] = ()  # ranks that were told to end
     resized_for: str = ""  # the pending job they make room for
+    pause: str = ""  # "asked" to stand still, or "suspended": it holds no CPUs
 
 
 @dataclass(frozen=True)
@@ -334,7 +335,8 @@ def a_world(
         request = spec.job.request
         millis = (request.per_task.gpu_millis or 1000) if request.per_task.gpus else 0
         for rank, (node, positions) in enumerate(spec.on):
-            used_cpu[node] += request.per_task.cpu_millis
+            cpu_millis = 0 if spec.pause == "suspended" else request.per_task.cpu_millis
+            used_cpu[node] += cpu_millis
             used_memory[node] += request.per_task.memory_mib
             used_storage[node] += request.per_task.storage_mib
             held = tuple(device_ids[node, position] for position in positions)
@@ -346,7 +348,7 @@ def a_world(
                     job_ids[spec.job.name],
                     rank,
                     node_ids[node],
-                    request.per_task.cpu_millis,
+                    cpu_millis,
                     request.per_task.memory_mib,
                     request.per_task.storage_mib,
                     held,
@@ -445,6 +447,7 @@ def a_world(
                     now_ms + spec.stop_by * MINUTE_MS if spec.stop_by else 0,
                     job_ids[spec.stopped_for] if spec.stopped_for else 0,
                     0,
+                    ("", "asked", "suspended").index(spec.pause),
                     spec.job.name,
                     tuple(sorted(spec.job.labels.items())),
                     spec.least,
@@ -625,6 +628,7 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
             row_of_job = dict(zip(names, columns, strict=True))
             row_of_job["stop_by_ms"] = snapshot.now_ms + preempt.grace_seconds * 1000
             row_of_job["stopped_for"] = preempt.for_job_id
+            row_of_job["pause"] = int(preempt.mode == "suspend")
             running[place] = tuple(row_of_job.values())
     started = {start.job_id for start in plan.starts}
     keep = [row for row, number in enumerate(snapshot.pending.id.tolist()) if number not in started]

@@ -376,6 +376,24 @@ def test_bound_tasks_go_where_the_fewest_are(monkeypatch: pytest.MonkeyPatch) ->
     assert limits.choose_cpus(None, (7,), []) == ()  # CPUs it has not: bound to none of them
 
 
+def test_one_that_stands_still_does_so_for_the_next_keeper_too_and_its_limit_waits(kept: Kept) -> None:
+    kept.start("1-1", "while :; do sleep 0.05; done", limit_seconds=1)
+    pid = kept.wait("1-1", "running")["pid"]
+
+    kept.link.pause_task("1-1", still=True)
+    still = wait_for(lambda: (r := kept.records["1-1"]).get("suspended_boot_ms") and r)
+    os.kill(kept.link.keeper_pid, signal.SIGKILL)
+    kept.records.clear()
+    assert kept.wait("1-1", "running")["suspended_boot_ms"] == still["suspended_boot_ms"]
+    assert processes._stat(pid)[0] == "T"
+    wait_for(lambda: processes.boot_ms() > still["started_boot_ms"] + 1200)
+    assert kept.records["1-1"]["stop_reason"] == ""
+
+    kept.link.pause_task("1-1", still=False)
+    assert kept.wait("1-1")["stop_reason"] == "time_limit"
+    assert kept.records["1-1"]["suspended_ms"] > 0
+
+
 def test_a_task_that_is_forgotten_leaves_nothing(kept: Kept) -> None:
     kept.start("1-1", "touch file; mkdir -m 0 closed")
     kept.wait("1-1")

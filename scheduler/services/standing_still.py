@@ -1,0 +1,49 @@
+"""What a suspended job is told: for whom it stands still, since when, and what it waits for to go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from quotas.core.resources import show_cpus
+from scheduler.core.lifecycle import JobState
+from scheduler.models import Allocation, Job, Suspension
+
+
+def why_it_stands_still(job: Job) -> str:
+    """One sentence or two for a job that stands still or is about to; "" for any other."""
+    if job.state not in (JobState.SUSPENDED, JobState.PREEMPTING):
+        return ""
+    last = (
+        Suspension.objects.filter(attempt__job=job, attempt__epoch=job.epoch, ends_at=None)
+        .select_related("attempt")
+        .order_by("-id")
+        .first()
+    )
+    if last is None or last.attempt.stop_asked_at is not None:
+        return ""
+    if last.starts_at is None:
+        return f"It is told to stand still for job {last.for_job}, and goes on later where it is."
+    lacking = _lacking(job)
+    when = (
+        f"goes on when {lacking}"
+        if lacking
+        else "goes on with the next cycle, unless a job of higher priority or a limit stands before it"
+    )
+    return f"Suspended for job {last.for_job} since {last.starts_at:%Y-%m-%d %H:%M} UTC; {when}. Its memory stays held."
+
+
+def _lacking(job: Job) -> str:
+    """The first node that has too few CPUs free for it."""
+    need: Counter[int] = Counter()
+    nodes = {}
+    for held in Allocation.objects.held().filter(attempt__job=job).select_related("node").order_by("rank"):
+        need[held.node_id] += held.suspended_cpu_millis
+        nodes[held.node_id] = held.node
+    for node_id, millis in need.items():
+        node = nodes[node_id]
+        if node.state != "up":
+            return f"{node.name} answers again"
+        free = node.cpu_millis_capacity - node.used_cpu_millis
+        if free < millis:
+            return f"{node.name} has {show_cpus(millis)} CPUs free; {show_cpus(max(free, 0))} are now"
+    return ""
