@@ -53,6 +53,7 @@ OWNED_RULES: Final[Mapping[str, Rule]] = {
     "release": Rule(role=LEAD, site=(OPERATOR,), owner=True),
     "requeue": Rule(role=LEAD, site=(OPERATOR,), owner=True),
     "edit": Rule(role=LEAD, site=(OPERATOR,), owner=True),
+    "boost": Rule(site=(OPERATOR,)),
 }
 
 #: On something personal, such as a token or an account: its person, and the site's admins.

@@ -337,6 +337,8 @@ MUSTER_FAIRSHARE_WEIGHTS = env.dict(
 MUSTER_FAIRSHARE_DOMINANT = env.bool("MUSTER_FAIRSHARE_DOMINANT", default=False)
 # One series a project: off where there are thousands of them.
 MUSTER_FAIRSHARE_METRICS = env.bool("MUSTER_FAIRSHARE_METRICS", default=False)
+#: Neither a boost nor ageing takes an effective priority above this; one that was asked for higher stays.
+PRIORITY_BOOST_CAP = env.int("PRIORITY_BOOST_CAP", default=100)
 #: What is set aside at a time for a job without any time limit.
 LEDGER_OPEN_HOLD_SECONDS = env.int("LEDGER_OPEN_HOLD_SECONDS", default=3600)
 #: Whose used time is given back: "lost" (its node went silent), "preempted" (it was stopped for others).

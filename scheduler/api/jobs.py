@@ -18,6 +18,7 @@ from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, Jo
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, priority_names, visible_jobs, with_allocations
 from scheduler.services import jobs as services
+from scheduler.services.boosts import DAY_SECONDS, LONGEST_SECONDS, boost_job
 from scheduler.services.datasets import report_checkpoint
 from scheduler.services.inputs import Inputs
 from scheduler.services.resize import resize_job
@@ -134,6 +135,37 @@ class RequeueJob(JobVerb):
     """Stop a running job and let it wait again from the beginning."""
 
     verb = staticmethod(services.requeue_job)
+
+
+class BoostBodySerializer(serializers.Serializer):
+    points = serializers.IntegerField(min_value=0, max_value=100, help_text="0 ends its boost.")
+    seconds = serializers.IntegerField(required=False, help_text="For so long; a day where nothing is said.")
+    reason = serializers.CharField(max_length=200)
+
+
+class BoostJob(JobView):
+    """`/jobs/{id}/boost`"""
+
+    required_scopes = {"POST": "jobs:write"}
+
+    @extend_schema(
+        operation_id="jobs_boost", parameters=[KEY], request=BoostBodySerializer, responses=JobSerializer
+    )
+    @once
+    def post(self, request: Request, ref: str) -> Response:
+        """Add to the effective priority of a job for a time; operators only, and it is in the audit trail."""
+        job = self.find(request, ref)
+        inputs = Inputs(body_of(request))
+        inputs.refuse_unknown(("points", "seconds", "reason"))
+        points = inputs.integer("points", least=0, most=100)
+        seconds = inputs.integer("seconds", least=60, most=LONGEST_SECONDS)
+        reason = inputs.text("reason", most=200)
+        if points is None and not inputs.problems:
+            inputs.wrong("points", "Is needed: how much is added to its priority.", code="required")
+        inputs.finish("The job cannot be boosted")
+        assert points is not None  # otherwise there was a problem
+        boost_job(job=job, by=person(request), points=points, reason=reason, seconds=seconds or DAY_SECONDS)
+        return Response(self.again(request, job))
 
 
 class CheckpointBodySerializer(serializers.Serializer):

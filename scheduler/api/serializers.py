@@ -79,6 +79,13 @@ class LikelyStartSerializer(serializers.Serializer):
     computed_at = serializers.DateTimeField()
 
 
+class BoostSerializer(serializers.Serializer):
+    """What an operator has added to its priority for a time; `priority` is without it."""
+
+    points = serializers.IntegerField()
+    until = serializers.DateTimeField()
+
+
 class JobSerializer(serializers.Serializer):
     """A whole job. Amounts are per task."""
 
@@ -89,6 +96,7 @@ class JobSerializer(serializers.Serializer):
     state_detail = serializers.CharField()
     reason = ReasonSerializer(allow_null=True)
     priority = serializers.IntegerField(min_value=0, max_value=100)
+    boost = BoostSerializer(allow_null=True)
     priority_class = serializers.CharField(allow_null=True)
     priority_band = serializers.ChoiceField(["low", "normal", "high"])
     queue = serializers.CharField()
@@ -182,6 +190,7 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "state_detail": str(job.state),
         "reason": _reason(job),
         "priority": job.priority,
+        "boost": {"points": job.boost_now, "until": moment(job.boost_until_at)} if job.boost_now else None,
         "priority_class": class_name(job.priority, priority_names),
         "priority_band": priority_band(job.priority),
         "queue": job.queue.slug,

@@ -37,6 +37,7 @@ urlpatterns = [
     re_path(rf"^jobs/{JOB}/hold$", jobs.HoldJob.as_view(), name="api-job-hold"),
     re_path(rf"^jobs/{JOB}/release$", jobs.ReleaseJob.as_view(), name="api-job-release"),
     re_path(rf"^jobs/{JOB}/requeue$", jobs.RequeueJob.as_view(), name="api-job-requeue"),
+    re_path(rf"^jobs/{JOB}/boost$", jobs.BoostJob.as_view(), name="api-job-boost"),
     re_path(rf"^jobs/{JOB}/events$", job_reads.JobEvents.as_view(), name="api-job-events"),
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.utils import timezone
 
 from scheduler.core.lifecycle import (
     ACTIVE,
@@ -105,6 +106,9 @@ class Job(models.Model):
 
     # When, and what then.
     priority = models.PositiveSmallIntegerField(default=50)
+    #: What an operator has added to its effective priority, until when; `priority` stays as it was asked for.
+    boost = models.PositiveSmallIntegerField(default=0, db_default=0)
+    boost_until_at = models.DateTimeField(null=True, blank=True)
     begin_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)
     restart_policy = models.CharField(
@@ -186,6 +190,9 @@ class Job(models.Model):
                 name="job_state_known", condition=Q(state__in=[s.value for s in JobState])
             ),
             models.CheckConstraint(name="job_priority_range", condition=Q(priority__lte=100)),
+            models.CheckConstraint(
+                name="job_boost_ends", condition=Q(boost=0) | Q(boost__lte=100, boost_until_at__isnull=False)
+            ),
             models.CheckConstraint(name="job_has_tasks", condition=Q(tasks__gte=1)),
             models.CheckConstraint(
                 name="job_amounts_not_negative",
@@ -220,6 +227,12 @@ class Job(models.Model):
     @property
     def public_state(self) -> PublicState:
         return PUBLIC[JobState(self.state)]
+
+    @property
+    def boost_now(self) -> int:
+        """What its boost adds at this moment."""
+        ends = self.boost_until_at
+        return self.boost if self.boost and ends is not None and ends > timezone.now() else 0
 
     @property
     def likely_start(self) -> Any:

@@ -142,6 +142,8 @@ _UNSTARTED: Final[dict[str, Any]] = {
     "assembly_until_at": None,
     "assembly_node_ids": [],
     "assemblies_failed": 0,
+    "boost": 0,
+    "boost_until_at": None,
     "saved_at": None,
     "saved_path": "",
     "generation": 1,

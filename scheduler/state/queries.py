@@ -58,10 +58,17 @@ SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
     (SELECT coalesce(json_agg(json_build_array(queue.id, own.policy, own.tie_breakers, own.strict_order,
             own.placement, own.score_weights, own.plugins, own.backfill, own.options) ORDER BY queue.id), '[]')::text
         FROM scheduler_queue queue JOIN scheduler_schedulerprofile own ON own.id = queue.profile_id
-        WHERE queue.cluster_id = cluster.id AND queue.profile_id IS DISTINCT FROM cluster.profile_id)
+        WHERE queue.cluster_id = cluster.id AND queue.profile_id IS DISTINCT FROM cluster.profile_id),
+    (SELECT coalesce(json_agg(json_build_array(class.value, round(class.boost_per_hour * 1000)::int)
+            ORDER BY class.value), '[]')::text
+        FROM scheduler_priorityclass class
+        WHERE EXISTS (SELECT FROM scheduler_priorityclass one WHERE one.boost_per_hour > 0))
 FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
 WHERE cluster.id = %s
 """
+
+#: What an operator has added to a job's priority for now.
+_BOOST: Final = "CASE WHEN job.boost_until_at > statement_timestamp() THEN job.boost ELSE 0 END"
 
 #: What makes a request class, last in each row of a job.
 _CLASS: Final = """job.cpu_millis, job.memory_mib, job.storage_mib, job.gpus, job.gpu_millis, job.gpu_model,
@@ -112,7 +119,7 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     job.assemblies_failed,
     {_number_of_type("job.job_type")},
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
-    project.active AND person.is_active,
+    project.active AND person.is_active, {_BOOST},
     {_CLASS}
 FROM scheduler_job job
     JOIN accounts_project project ON project.id = job.project_id
@@ -156,7 +163,8 @@ RUNNING_COLUMNS: Final = (
 _TOLD: Final = """coalesce(attempt.stop_asked_at,
         CASE WHEN attempt.suspended_at IS NULL THEN attempt.suspend_asked_at END)"""
 _RUNNING_JOBS: Final = f"""
-SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id, job.priority,
+SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id,
+    least(100, job.priority + {_BOOST}),
     {_ms("coalesce(attempt.started_at, attempt.scheduled_at)")},
     coalesce({_ms("coalesce(attempt.started_at, attempt.scheduled_at)")} + 1000 * job.time_limit_seconds
         + attempt.suspended_ms + coalesce({_ms("statement_timestamp()")} - {_ms("attempt.suspended_at")}, 0), 0),

@@ -116,7 +116,7 @@ def load_snapshot(
         )
         cluster = _only(clusters, cluster_id)
         table = ClassTable()
-        pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms)
+        pending, told = pending_columns(jobs, table, now_ms=cluster.now_ms, ageing=json.loads(cluster.ageing))
         running = _running(live, table)
         pending, running = named(pending, running, table, named_projects)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
@@ -213,7 +213,7 @@ def load_for_apply(
     )
     *line_rows, budgets, periods = [*rows[: len(lines)], *keepers, *rows[len(lines) :], *empty]
     table = ClassTable()
-    pending, _ = pending_columns(jobs, table, now_ms=cluster.now_ms)
+    pending, _ = pending_columns(jobs, table, now_ms=cluster.now_ms, ageing=json.loads(cluster.ageing))
     choosy = any(request.job_terms for request in table.classes)
     live: Rows = []
     if pending.array_max_running.any():
@@ -323,6 +323,8 @@ class ClusterRow(NamedTuple):
     queue_profiles: str = (
         "[]"  # [[queue id, policy, tie-breakers, strict order, ...], ...] of those with their own
     )
+    #: [[value, thousandths of a point an hour], ...] of all priority classes, if any of them ages.
+    ageing: str = "[]"
 
     @classmethod
     def of_applied(cls, row: Sequence[Any]) -> ClusterRow:
@@ -400,21 +402,42 @@ def _only(clusters: Rows, cluster_id: int) -> ClusterRow:
 # ------------------------------------------------------------------ jobs
 
 
-def pending_columns(rows: Rows, table: ClassTable, *, now_ms: int) -> tuple[PendingColumns, Ints]:
+def pending_columns(
+    rows: Rows, table: ClassTable, *, now_ms: int, ageing: Sequence[tuple[int, int]] = ()
+) -> tuple[PendingColumns, Ints]:
     """Columns of pending jobs from rows of `queries.PENDING`, and what each of them was last told."""
     if not rows:
         return PendingColumns(), np.zeros(0, dtype=np.int64)
     columns = list(zip(*rows, strict=True))
     plain = dict(zip(queries.PENDING_COLUMNS, columns[: len(queries.PENDING_COLUMNS)], strict=True))
-    told, begin_ms, may_run = columns[len(queries.PENDING_COLUMNS) : len(queries.PENDING_COLUMNS) + 3]
+    told, begin_ms, may_run, boost = columns[len(queries.PENDING_COLUMNS) : len(queries.PENDING_COLUMNS) + 4]
     eligible, begin = np.array(plain["eligible_ms"], dtype=np.int64), np.array(begin_ms, dtype=np.int64)
     gate = np.zeros(len(rows), dtype=np.int64)
     gate[(eligible > begin) & (eligible > now_ms)] = JobGate.BACKOFF
     gate[~np.array(may_run, dtype=np.bool_)] = JobGate.ACCOUNT_EXPIRED
     plain["eligible_ms"] = np.maximum(eligible, begin)
+    plain["priority"] = _effective(plain, np.array(boost, dtype=np.int64), ageing, now_ms)
     plain["class_index"] = _class_numbers(columns[-queries.CLASS_WIDTH :], table)
     plain["gate"] = gate
     return PendingColumns(**plain), np.array(told, dtype=np.int64)
+
+
+def _effective(jobs: Mapping[str, Any], boost: Ints, ageing: Sequence[tuple[int, int]], now_ms: int) -> Ints:
+    """Priorities with what boosts and the ageing of their class add, by which jobs take turns and stop others.
+
+    Neither leads above PRIORITY_BOOST_CAP; who asked for more, within the ceiling granted, keeps that.
+    """
+    own = np.array(jobs["priority"], dtype=np.int64)
+    added = boost
+    if ageing:
+        begins, millis = np.array(ageing, dtype=np.int64).T
+        place = np.searchsorted(begins, own, side="right") - 1
+        rate = np.where(place >= 0, millis[np.maximum(place, 0)], 0)
+        since = np.maximum(np.array(jobs["submitted_ms"], dtype=np.int64), jobs["eligible_ms"])
+        added = added + rate * np.maximum(now_ms - since, 0) // 3_600_000_000
+    if not added.any():
+        return own
+    return np.maximum(own, np.minimum(own + added, min(settings.PRIORITY_BOOST_CAP, 100)))
 
 
 def _running(rows: Rows, table: ClassTable) -> RunningColumns:

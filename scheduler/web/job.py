@@ -23,6 +23,7 @@ from scheduler.core.reasons import ReasonCode
 from scheduler.core.sentences import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref, priority_names
+from scheduler.services.boosts import boost_job
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.services.logs import read_log
 from scheduler.services.preview import NodeLine, explain_job
@@ -50,6 +51,8 @@ SAID: Final = {
     "hold": "Job {number} is held: it waits until somebody releases it.",
     "release": "Job {number} is released.",
     "requeue": "Job {number} goes back to its queue.",
+    "boost": "Job {number} is boosted: it goes before others of its priority.",
+    "boosted": "Job {number} has its own priority again.",
 }
 
 
@@ -107,6 +110,8 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("release")
     if job.state in ACTIVE and job.state not in (JobState.STOPPING, JobState.PREEMPTING):
         possible.add("requeue")
+    if not job.is_terminal:
+        possible.add("boost")
     return permissions.allowed_verbs(user, job) & possible
 
 
@@ -234,13 +239,25 @@ def download_log(request: HttpRequest, number: int) -> HttpResponse | StreamingH
     return response
 
 
+def _whole(text: str) -> int:
+    """-1, which nothing takes, for what is no whole number."""
+    return int(text) if text.strip().isdecimal() and len(text) < 9 else -1
+
+
 @require_POST
 @page
 def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
-    if verb not in VERBS:
+    if verb not in VERBS and verb != "boost":
         raise Http404
     user = reader(request)
     job = job_by_ref(user, number)
+    if verb == "boost":
+        points, hours = (_whole(request.POST.get(name, "")) for name in ("points", "hours"))
+        boost_job(
+            job=job, by=user, points=points, reason=request.POST.get("reason", "")[:200], seconds=hours * 3600
+        )
+        messages.success(request, SAID["boost" if points else "boosted"].format(number=number))
+        return redirect("job", number=number)
     VERBS[verb](job=job, by=user, reason=request.POST.get("reason", "").strip()[:300])
     said = "stopping" if verb == "cancel" and not job.is_terminal else verb
     messages.success(request, SAID[said].format(number=number))

@@ -367,6 +367,31 @@ def test_hold_release_and_requeue(api: Api, portal: Portal) -> None:
 
 @pytest.mark.parametrize(
     ("who", "status"),
+    [
+        ("owner", 403),
+        ("colleague", 403),
+        ("lead", 403),
+        ("stranger", 404),
+        ("auditor", 403),
+        ("operator", 200),
+    ],
+)
+def test_who_may_boost(api: Api, portal: Portal, who: str, status: int) -> None:
+    job = portal.submit(priority=30)
+
+    answer = api(getattr(portal.cast, who)).post(
+        f"{JOBS}/{job.number}/boost", {"points": 20, "seconds": 3600, "reason": "its node died twice"}
+    )
+
+    assert answer.status_code == status
+    job.refresh_from_db()
+    assert (job.priority, job.boost_now) == (30, 20 if status == 200 else 0)
+    if status == 200:
+        assert (answer.json()["priority"], answer.json()["boost"]["points"]) == (30, 20)
+
+
+@pytest.mark.parametrize(
+    ("who", "status"),
     [("owner", 200), ("colleague", 403), ("viewer", 403), ("stranger", 404), ("operator", 200)],
 )
 def test_who_may_cancel(api: Api, portal: Portal, who: str, status: int) -> None:

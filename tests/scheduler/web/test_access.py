@@ -90,6 +90,39 @@ def test_nothing_changes_by_get(as_user, world, verb) -> None:
     assert (response.status_code, world.job.state) == (405, JobState.QUEUED)
 
 
+@pytest.mark.parametrize(("person", "status"), [("owner", 403), ("lead", 403), ("stranger", 404)])
+def test_only_operators_boost_a_job(as_user, world, person, status) -> None:
+    client = as_user(getattr(world.cast, person))
+
+    response = client.post(
+        reverse("job-act", args=[world.job.number, "boost"]), {"points": "20", "hours": "2", "reason": "x"}
+    )
+
+    world.job.refresh_from_db()
+    assert (response.status_code, world.job.boost) == (status, 0)
+    if status == 403:
+        assert "boost-dialog" not in client.get(reverse("job", args=[world.job.number])).content.decode()
+
+
+def test_an_operator_boosts_a_job_and_everybody_sees_until_when(as_user, world) -> None:
+    client = as_user(world.cast.operator)
+    address = reverse("job", args=[world.job.number])
+    assert "boost-dialog" in client.get(address).content.decode()
+
+    client.post(
+        reverse("job-act", args=[world.job.number, "boost"]), {"points": "20", "hours": "2", "reason": "x"}
+    )
+    nonsense = client.post(
+        reverse("job-act", args=[world.job.number, "boost"]), {"points": "many", "hours": "2", "reason": "x"},
+        follow=True,
+    )  # fmt: skip
+
+    world.job.refresh_from_db()
+    assert world.job.boost_now == 20
+    assert "+ 20 until" in as_user(world.cast.colleague).get(address + "?tab=overview").content.decode()
+    assert "no boost leads above" in nonsense.content.decode()
+
+
 @pytest.mark.parametrize("person", ["owner", "lead", "stranger", "auditor"])
 def test_only_operators_drain_a_node(as_user, world, person) -> None:
     response = as_user(getattr(world.cast, person)).post(

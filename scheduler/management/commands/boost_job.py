@@ -1,0 +1,63 @@
+"""`manage.py boost_job`: add to a job's effective priority for a time, from the command line."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts import context
+from accounts.errors import MusterError
+from accounts.models import User
+from scheduler.models import Job
+from scheduler.services.boosts import boost_job
+
+
+class Command(BaseCommand):
+    help = "Adds to a job's effective priority for a time; 0 points end its boost."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("job", type=int, help="number of the job")
+        parser.add_argument("points", type=int, help="what is added to its priority")
+        parser.add_argument("--hours", type=float, default=24.0, help="for so long (default: 24)")
+        parser.add_argument("--reason", required=True, help="why; everybody who is passed can read it")
+        parser.add_argument(
+            "--by", default="", help="the operator who does it (default: the first administrator)"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        job = Job.objects.filter(number=options["job"]).first()
+        if job is None:
+            raise CommandError(f"There is no job {options['job']}.")
+        by = self._operator(options["by"])
+        try:
+            with context.acting(address="local"):
+                boost_job(
+                    job=job, by=by, points=options["points"], reason=options["reason"],
+                    seconds=round(options["hours"] * 3600),
+                )  # fmt: skip
+        except MusterError as error:
+            raise CommandError(str(error)) from error
+        if job.boost_until_at is None:
+            self.stdout.write(f"Job {job.number} has its own priority of {job.priority} again.")
+        else:
+            self.stdout.write(
+                f"Job {job.number} counts as priority {job.priority + job.boost}"
+                f" until {job.boost_until_at:%Y-%m-%d %H:%M} UTC."
+            )
+
+    def _operator(self, name: str) -> User:
+        people = User.objects.order_by("id")
+        found = (
+            people.filter(username=name).first()
+            if name
+            else next((p for p in people if p.is_site_admin), None)
+        )
+        if found is None:
+            raise CommandError(
+                f"There is no user {name!r}."
+                if name
+                else "There is no administrator yet; name an operator with --by."
+            )
+        return found
