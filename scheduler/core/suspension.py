@@ -34,10 +34,11 @@ class Suspend(Search):
         # The same jobs are left, whether they stand still or end.
         self.answers, self.jobs, self.rules = search.answers, search.jobs, search.rules
         self._open, self._budget, self._may_stop = search._open, search._budget, search._may_stop
+        self.standing = search.standing
         running = self.answers.world.snapshot.running
         self.cost = np.maximum(self.jobs.cpu_millis, 1)
         self.loss = np.zeros(len(running), dtype=np.int64)
-        order = np.lexsort((-running.id, -running.started_ms, self.cost, running.priority))
+        order = np.lexsort((-running.id, -running.started_ms, self.cost, self.standing))
         self.rank = np.empty(len(order), dtype=np.int64)
         self.rank[order] = np.arange(len(order))
         self._able: Bools = (self.jobs.cpu_millis > 0) & (self.jobs.gpu_millis == 0)

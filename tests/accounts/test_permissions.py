@@ -24,6 +24,7 @@ JOB = {
     "hold": {"owner", "lead", "operator", "admin"},
     "release": {"owner", "lead", "operator", "admin"},
     "requeue": {"owner", "lead", "operator", "admin"},
+    "boost": {"operator", "admin"},
     "edit": {"owner", "lead", "operator", "admin"},
 }
 PROJECT = {

@@ -27,7 +27,7 @@ JOBS = "/api/v1/jobs"
 
 #: The contract: a program may count on every one of these.
 FIELDS = {
-    "id", "number", "name", "state", "state_detail", "reason", "priority", "priority_class", "priority_band",
+    "boost", "id", "number", "name", "state", "state_detail", "reason", "priority", "priority_class", "priority_band",
     "queue", "project", "user", "command", "script", "job_type", "tasks", "nodes", "tasks_per_node", "cpu_cores",
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
     "env", "working_dir", "labels", "node_selector", "tolerations", "affinity", "depends_on", "array_id",
