@@ -17,6 +17,7 @@ from scheduler.core.plugins import PluginError, resolve
 from scheduler.core.policy import Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cycles import installed_plugins
+from scheduler.services.profiles import class_begins
 from scheduler.services.queues import pause_queue, resume_queue
 from scheduler.state.snapshots import TIE_BREAKERS, preemption_of
 
@@ -168,7 +169,7 @@ class ProfileForm(SettingsForm):
                 plugins=tuple(plugins),
                 strict_order=bool(cleaned.get("strict_order")),
                 backfill=cleaned["backfill"],
-                **options_of(options),
+                **options_of(options, class_begins()),
             )
             resolve(policy, installed_plugins())
         except (ValueError, PluginError) as error:

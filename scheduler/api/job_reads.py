@@ -199,6 +199,22 @@ class JobWhy(JobView):
         return Response({"job": str(job.uuid), "number": job.number, **found})
 
 
+class VictimSerializer(serializers.Serializer):
+    """One job that would make way; what the asker may not see of it is null."""
+
+    number = serializers.IntegerField(allow_null=True)
+    name = serializers.CharField(allow_null=True)
+    project = serializers.CharField(allow_null=True)
+    user = serializers.CharField(allow_null=True)
+    priority = serializers.IntegerField(allow_null=True)
+    lost_seconds = serializers.IntegerField(allow_null=True, help_text="Work that would be done again.")
+    gpus = serializers.IntegerField()
+    tasks = serializers.IntegerField()
+    mode = serializers.ChoiceField(["requeue", "suspend"])
+    kind = serializers.ChoiceField(["preempt", "reclaim"])
+    grace_seconds = serializers.IntegerField()
+
+
 class PreviewSerializer(serializers.Serializer):
     verdict = serializers.ChoiceField(["starts_now", "would_wait", "never", "refused"])
     headline = serializers.CharField()
@@ -211,6 +227,10 @@ class PreviewSerializer(serializers.Serializer):
     blockers = serializers.ListField(child=serializers.DictField())
     quota = serializers.ListField(child=serializers.DictField())
     budgets = serializers.ListField(child=serializers.DictField())
+    victims = VictimSerializer(
+        many=True, help_text="The first of those that it would have stopped or suspended."
+    )
+    victims_count = serializers.IntegerField()
     ahead_jobs = serializers.IntegerField()
     ahead_gpus = serializers.IntegerField()
     position = serializers.IntegerField(allow_null=True)

@@ -172,12 +172,37 @@ OPTIONS: Final = (
 )
 
 
-def options_of(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The further knobs of a policy from what a profile says; raises ValueError for what is none."""
+#: The same by the name of a priority class: its jobs and those below it may pass others, none above (B10).
+BACKFILL_MAX_CLASS: Final = "backfill_max_class"
+
+
+def class_tops(classes: Mapping[str, int]) -> dict[str, int]:
+    """By name, the highest priority that is in a class, from where each begins."""
+    begins = sorted(set(classes.values()))
+    return {
+        name.upper(): min((one for one in begins if one > begin), default=101) - 1
+        for name, begin in classes.items()
+    }
+
+
+def options_of(written: Mapping[str, Any], classes: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The further knobs of a policy from what a profile says; raises ValueError for what is none.
+
+    `classes` are where the priority classes begin, by name.
+    """
     words: dict[str, Any] = {}
     for name, value in written.items():
+        if name == BACKFILL_MAX_CLASS:
+            tops = class_tops(classes or {})
+            if "backfill_max_priority" in written:
+                raise ValueError(f"say either {BACKFILL_MAX_CLASS} or backfill_max_priority, not both")
+            if not isinstance(value, str) or value.upper() not in tops:
+                raise ValueError(f"{value!r} is not a priority class; there are {', '.join(tops)}")
+            words["backfill_max_priority"] = tops[value.upper()]
+            continue
         if name not in OPTIONS:
-            raise ValueError(f"{name!r} is not an option; there are {', '.join(OPTIONS)}")
+            known = ", ".join((*OPTIONS, BACKFILL_MAX_CLASS))
+            raise ValueError(f"{name!r} is not an option; there are {known}")
         if name == "factors":
             if not isinstance(value, Mapping) or not all(type(weight) is int for weight in value.values()):
                 raise ValueError(

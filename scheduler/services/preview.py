@@ -37,12 +37,14 @@ from scheduler.core.sooner import sooner_change
 from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.budget_uses import BudgetUse, budget_uses
-from scheduler.services.cycles import installed_plugins
+from scheduler.services.cycles import able, installed_plugins
 from scheduler.services.forecasts import Record, StartRange, kept_range, live_cycles, range_now, record
 from scheduler.services.others import waits_now
 from scheduler.services.quota_uses import QuotaUse, quota_uses
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.services.standing_still import why_it_stands_still
+from scheduler.services.would_stop import Victim, would_stop
+from scheduler.services.would_stop import words_of as words_of_victims
 from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
 
 STARTS_NOW: Final = "starts_now"
@@ -129,6 +131,9 @@ class Preview:
     blockers: tuple[Blocker, ...] = ()
     quota: tuple[QuotaUse, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()
+    #: Whom it would have stopped or suspended, the first of them, and of how many.
+    victims: tuple[Victim, ...] = ()
+    victims_count: int = 0
     ahead_jobs: int = 0
     ahead_gpus: int = 0
     position: int | None = None
@@ -208,11 +213,13 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
     except MusterError as error:
         return _refused(error)
     loaded = _picture(spec.queue.cluster_id, spec.project.pk, named=bool(spec.affinity.get("jobs")))
+    policy = able(loaded.policy, loaded.backend)
     job = _hypothetical(spec, by)
     asked, job_id = with_job(loaded.snapshot, job)
     plugins = installed_plugins()
-    plan = plan_cycle(asked, loaded.policy, plugins)
-    found = explain(asked, loaded.policy, job_id, plan, plugins)
+    plan = plan_cycle(asked, policy, plugins)
+    found = explain(asked, policy, job_id, plan, plugins)
+    orders, victims = would_stop(plan, job_id, by)
     own = _own_reason(spec)
     if own is not None:
         # Nothing of the planner's says more: it does not look at such a job.
@@ -223,14 +230,17 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         assert found.headline is not None
         code = found.headline.reason
         never = CATEGORY[code] is ReasonCategory.FIX
-        verdict, headline = NEVER if never else WOULD_WAIT, _headline(found)
+        verdict, headline = (
+            NEVER if never else WOULD_WAIT,
+            words_of_victims(orders) if orders else _headline(found),
+        )
     start = (
-        range_now(asked, loaded.policy, job_id, cluster_id=loaded.cluster_id)
+        range_now(asked, policy, job_id, cluster_id=loaded.cluster_id)
         if verdict == WOULD_WAIT and own is None
         else None
     )
     suggestion, change = (
-        _suggestion(asked, loaded.policy, job_id, plan, found, start, spec.queue, spec.project.pk)
+        _suggestion(asked, policy, job_id, plan, found, start, spec.queue, spec.project.pk)
         if own is None
         else ("", None)
     )
@@ -241,8 +251,11 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         reason_code=code.value if code else "",
         category=CATEGORY[code].value if code else "",
         nodes=_nodes_of(found.start, asked) if found.start and own is None else (),
-        gates=_funnel(_verdicts(asked, loaded.policy, job_id, plan), loaded.policy),
-        blockers=_blockers(found),
+        gates=_funnel(_verdicts(asked, policy, job_id, plan), policy),
+        # The numbers of those who make way are not everybody's to know.
+        blockers=_blockers(found, headline if orders and own is None else ""),
+        victims=victims if own is None else (),
+        victims_count=len(orders) if own is None else 0,
         quota=quota_uses(spec, by, found.start, asked),
         budgets=budget_uses(spec),
         ahead_jobs=found.ahead_jobs if line else 0,
@@ -343,7 +356,7 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     if job.state not in (JobState.QUEUED, JobState.RESERVED):
         return _not_in_queue(job)
     loaded = load_snapshot(cluster_id=job.queue.cluster_id)
-    snapshot, policy = loaded.snapshot, loaded.policy
+    snapshot, policy = loaded.snapshot, able(loaded.policy, loaded.backend)
     plugins = installed_plugins()
     plan = plan_cycle(snapshot, policy, plugins)
     after = world_after(snapshot, policy, plan, plugins)
@@ -579,9 +592,16 @@ def _headline(found: Explanation) -> str:
     return sentence(decision.reason, decision.facts, ahead_jobs=found.ahead_jobs, ahead_gpus=found.ahead_gpus)
 
 
-def _blockers(found: Explanation) -> tuple[Blocker, ...]:
+def _blockers(found: Explanation, of_victims: str = "") -> tuple[Blocker, ...]:
     return tuple(
-        Blocker(d.reason.value, CATEGORY[d.reason].value, sentence(d.reason, d.facts)) for d in found.blockers
+        Blocker(
+            d.reason.value,
+            CATEGORY[d.reason].value,
+            of_victims
+            if of_victims and d.reason is ReasonCode.WAITING_FOR_PREEMPTION
+            else sentence(d.reason, d.facts),
+        )
+        for d in found.blockers
     )
 
 

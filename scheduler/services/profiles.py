@@ -25,5 +25,10 @@ def policy_of_profile(name: str) -> Policy | None:
         plugins=tuple(profile.plugins),
         preemption=preemption_of(profile.preemption_enabled, profile.preemption, classes),
         backfill=profile.backfill,
-        **options_of(profile.options),
+        **options_of(profile.options, class_begins()),
     )
+
+
+def class_begins() -> dict[str, int]:
+    """Where the priority classes begin, by name."""
+    return dict(PriorityClass.objects.values_list("name", "value"))

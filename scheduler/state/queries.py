@@ -62,7 +62,8 @@ SELECT {_ms("statement_timestamp()")}, cluster.name, cluster.backend,
     (SELECT coalesce(json_agg(json_build_array(class.value, round(class.boost_per_hour * 1000)::int)
             ORDER BY class.value), '[]')::text
         FROM scheduler_priorityclass class
-        WHERE EXISTS (SELECT FROM scheduler_priorityclass one WHERE one.boost_per_hour > 0))
+        WHERE EXISTS (SELECT FROM scheduler_priorityclass one WHERE one.boost_per_hour > 0)),
+    (SELECT coalesce(json_object_agg(class.name, class.value), '{{}}')::text FROM scheduler_priorityclass class)
 FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
 WHERE cluster.id = %s
 """

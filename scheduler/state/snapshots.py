@@ -325,6 +325,8 @@ class ClusterRow(NamedTuple):
     )
     #: [[value, thousandths of a point an hour], ...] of all priority classes, if any of them ages.
     ageing: str = "[]"
+    #: Where the priority classes begin, by name.
+    class_names: str = "{}"
 
     @classmethod
     def of_applied(cls, row: Sequence[Any]) -> ClusterRow:
@@ -337,8 +339,10 @@ def policy_of(cluster: ClusterRow) -> Policy:
 
     Raises ValueError that names the word it does not know.
     """
+    classes = json.loads(cluster.class_names)
     queues = tuple(
-        (queue_id, Policy(**_knobs(*words))) for queue_id, *words in json.loads(cluster.queue_profiles)
+        (queue_id, Policy(**_knobs(*words, classes=classes)))
+        for queue_id, *words in json.loads(cluster.queue_profiles)
     )
     if cluster.policy is None:
         return Policy(name=settings.SCHEDULING_POLICY, queues=queues)
@@ -347,6 +351,7 @@ def policy_of(cluster: ClusterRow) -> Policy:
     knobs = _knobs(
         cluster.policy, json.loads(cluster.tie_breakers or "[]"), bool(cluster.strict_order),
         cluster.placement or "best_fit", weights, plugins, cluster.backfill or "none", options,
+        classes=classes,
     )  # fmt: skip
     return Policy(
         **knobs,
@@ -362,6 +367,7 @@ def policy_of(cluster: ClusterRow) -> Policy:
 def _knobs(
     policy: str, tie_breakers: Sequence[str], strict_order: bool, placement: str, weights: Mapping[str, int],
     plugins: Sequence[str], backfill: str, options: Mapping[str, Any],
+    *, classes: Mapping[str, int],
 ) -> dict[str, Any]:  # fmt: skip
     """What a profile says, as `Policy` takes it."""
     return {
@@ -372,7 +378,7 @@ def _knobs(
         "weights": tuple(sorted(weights.items())),
         "plugins": tuple(plugins),
         "backfill": backfill,
-        **options_of(options),
+        **options_of(options, classes),
     }
 
 

@@ -12,12 +12,13 @@ from scheduler import metrics
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
 from scheduler.selectors import preemption_counts
+from scheduler.services import preview
 from scheduler.services.configure import save_settings
-from scheduler.services.preview import explain_job
+from scheduler.services.preview import explain_job, preview_job
 from scheduler.state import plans
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
-from tests.support.factories import OperatorFactory
+from tests.support.factories import MembershipFactory, OperatorFactory, ProjectFactory, UserFactory
 
 
 @pytest.fixture
@@ -94,6 +95,42 @@ def test_a_victim_is_told_ends_and_waits_again_where_it_was(bench: FakeBench) ->
     world.plan()
     victim.refresh_from_db()
     assert (victim.state, victim.epoch) == (JobState.SCHEDULED, 2)
+
+
+def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: FakeBench) -> None:
+    world = bench.world
+    victims = {a_running(bench, **everything(bench)).number for _ in world.cluster.nodes.all()}
+    speech = ProjectFactory(slug="speech")
+    stranger = UserFactory(default_project=speech, priority_ceiling=100)
+    MembershipFactory(project=speech, user=stranger)
+    payload = {"command": "true", "priority": 90, **everything(bench)}
+
+    own = preview_job(payload=payload | {"project": "vision"}, by=world.user)
+    other = preview_job(payload=payload | {"project": "speech"}, by=stranger)
+
+    assert own.headline == (
+        "It would have 1 job stopped, and start once it has ended, after 7 s at the latest."
+    )
+    (victim,) = own.victims
+    assert (victim.number in victims, victim.project, victim.user, victim.priority) == (
+        True,
+        "vision",
+        "alice",
+        10,
+    )
+    assert victim.lost_seconds is not None
+    assert victim.lost_seconds >= 3600
+    (hidden,) = other.victims
+    assert (hidden.number, hidden.name, hidden.project, hidden.user) == (None, None, None, None)
+    assert (hidden.priority, hidden.lost_seconds, other.victims_count) == (None, None, 1)
+    told = " ".join([other.headline, *(blocker.text for blocker in other.blockers)])
+    assert not any(f"Job {number}" in told for number in victims)
+    SchedulerProfile.objects.update(preemption={"protected_seconds": 0, "mode": "suspend"})
+    preview._taken.clear()  # a picture that took long is shared for a while
+    again = preview_job(payload=payload | {"project": "vision"}, by=world.user)
+    assert again.headline == "It would have 1 job suspended, and start once it stands still."
+    assert again.victims[0].lost_seconds == 0
+    assert not Job.objects.filter(state=JobState.PREEMPTING).exists()  # nothing is written
 
 
 def test_nobody_is_stopped_for_a_job_that_has_changed_meanwhile(

@@ -19,7 +19,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
-from scheduler.models import Partition, SchedulerProfile
+from scheduler.models import Cluster, Partition, PriorityClass, SchedulerProfile
 from scheduler.state.snapshots import load_snapshot, reason_marks
 from tests.scheduler.state.small import SmallWorld, a_queue
 from tests.support.factories import (
@@ -360,6 +360,25 @@ def test_a_queue_with_a_profile_of_its_own_is_planned_by_it() -> None:
     policy = load_snapshot(cluster_id=world.cluster.pk).policy
 
     assert policy.queues == ((own.pk, Policy(name="sjf", placement="spread", backfill_max_priority=66)),)
+
+
+def test_a_profile_says_by_the_name_of_a_class_who_may_pass_others() -> None:
+    cluster = SmallWorld().cluster
+    profile = SchedulerProfile.objects.create(name="by class", options={"backfill_max_class": "normal"})
+    Cluster.objects.filter(pk=cluster.pk).update(profile=profile)
+    PriorityClass.objects.all().delete()
+    for name, value in (("HIGH", 75), ("NORMAL", 50), ("LOW", 25)):
+        PriorityClass.objects.create(name=name, value=value)
+
+    assert load_snapshot(cluster_id=cluster.pk).policy.backfill_max_priority == 74
+
+    for wrong in (
+        {"backfill_max_class": "URGENT"},
+        {"backfill_max_class": "LOW", "backfill_max_priority": 3},
+    ):
+        SchedulerProfile.objects.filter(pk=profile.pk).update(options=wrong)
+        with pytest.raises(ValueError, match=r"priority class|either"):
+            load_snapshot(cluster_id=cluster.pk)
 
 
 def test_a_node_allows_as_long_as_the_longest_of_its_partitions() -> None:
