@@ -383,7 +383,7 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
         return decide(
             ReasonCode.INVALID_SPEC, kind="total", resource=short[0], needs=short[1], total=short[3]
         )
-    if shape.tasks == 1 and candidates.suitable.any():
+    if shape.tasks == 1 and candidates.is_possible:
         return None
     slots, allowed = candidates.capacity
     if not allowed.any():
@@ -440,7 +440,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     if company is not None:
         return _with_gates(ReasonCode.JOB_AFFINITY, company, world, counts)
 
-    if not (suitable if world.all_up else suitable & world.is_up).any():
+    if not (candidates.is_possible if world.all_up else (suitable & world.is_up).any()):
         silent = int(suitable.sum())
         return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, world, counts)
 
@@ -577,7 +577,7 @@ def _resource_facts(
     facts: Facts = {"resource": name, "needs": needs, "free": free}
     if name in {"gpus", "gpu_millis"} and question.request.gpu_model:
         facts["gpu_model"] = question.request.gpu_model
-    total, amounts = _held(question, world, name)
+    total, amounts = world.amounts(name, question.request.gpu_model, question.request.gpu_memory_mib)
     facts["total"] = int(total[suitable].sum())
     ending, on_node = world.ending
     for count in (_FIRST_ENDS, len(ending)):  # the first ends are mostly enough
@@ -591,19 +591,6 @@ def _resource_facts(
         facts["ending"] = int(running[last])
         facts["ending_by_ms"] = max(int(world.allocation_end_ms[rows[last]]), world.snapshot.now_ms)
     return facts
-
-
-def _held(question: Question, world: World, name: str) -> tuple[Ints, Ints]:
-    """What every node has of a resource, and what every allocation holds of it."""
-    nodes, allocations = world.snapshot.nodes, world.snapshot.allocations
-    if name in {"gpus", "gpu_millis"}:
-        request = question.request
-        counts = world.gpu_counts(request.gpu_model, request.gpu_memory_mib)
-        held = world.gpus_held(request.gpu_model, request.gpu_memory_mib)
-        if name == "gpu_millis":
-            return counts * GPU_MILLIS, held * allocations.gpu_millis
-        return counts, held
-    return getattr(nodes, name), getattr(allocations, name)
 
 
 def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:

@@ -96,13 +96,45 @@ class Columns:
 
 def rows_of(keys: Ints, wanted: Ints, *, what: str) -> Ints:
     """The row of each wanted key in a sorted key column; raises KeyError for one that is not there."""
-    if not len(wanted):
-        return np.zeros(0, dtype=np.int64)
-    rows = np.searchsorted(keys, wanted)
-    if not len(keys) or (rows >= len(keys)).any() or (keys[np.minimum(rows, len(keys) - 1)] != wanted).any():
+    rows = find_rows(keys, wanted)
+    if len(rows) and int(rows.min()) < 0:
         lost = sorted(set(wanted.tolist()) - set(keys.tolist()))
         raise KeyError(f"no {what} with id {lost[0]}")
-    return rows.astype(np.int64, copy=False)
+    return rows
+
+
+def find_rows(keys: Ints, wanted: Ints) -> Ints:
+    """The row of each wanted key in a sorted key column without doubles, -1 for one that is not there."""
+    if not len(wanted) or not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    low, span = keys.item(0), keys.item(-1) - keys.item(0) + 1
+    if span > 4 * (len(keys) + len(wanted)):
+        rows = np.searchsorted(keys, wanted)
+        rows[keys[np.minimum(rows, len(keys) - 1)] != wanted] = -1
+        return rows
+    # Few numbers between the first and the last are not there: a table is faster than a search.
+    places: Ints = wanted - low
+    if int(places.min()) < 0 or int(places.max()) >= span:
+        places = np.where((places < 0) | (places >= span), span, places)
+    elif span == len(keys):
+        return places
+    table = np.full(span + 1, -1, dtype=np.int64)
+    table[keys - low] = np.arange(len(keys))
+    found: Ints = table[places]
+    return found
+
+
+def stable_order(values: Ints) -> Ints:
+    """`np.argsort(values, kind="stable")`: where value and row fit into one number, by sorting those."""
+    bits = max(len(values) - 1, 0).bit_length()
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if high - low >= 1 << (62 - bits):
+        return np.argsort(values, kind="stable")
+    packed = (values - low) << bits
+    packed |= np.arange(len(values))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
 
 
 def _coerce(column: Field[Any], value: Any, count: int) -> Any:

@@ -222,7 +222,7 @@ def start_in_order(
             if assembly is not None and assembly.is_open:
                 assembly.offer(row, starts)
             if answers.asks_whole(group) and group.shape in answers.candidates(group).failed:
-                is_settled[groups.pair == group.pair] = 1  # no nodes for it, whoever asks
+                is_settled[groups.of_pair(group.pair)] = 1  # no nodes for it, whoever asks
             in_line = strict is not None and strict.item(group.queue_row)
             if in_line and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
                 is_settled[groups.queue_row == group.queue_row] = 1

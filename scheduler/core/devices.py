@@ -19,21 +19,18 @@ class GpuFeatures:
 
     def __init__(self, world: World, used: Ints, *, model: str, memory_mib: int) -> None:
         usable: Bools = world.gpu_matches(model, memory_mib) & world.device_healthy
-        idle = usable & (used == 0)
         by_domain = np.bincount(
-            world.device_node[idle] * world.numa_count + world.device_numa[idle],
-            minlength=world.node_count * world.numa_count,
-        )
+            world.device_domain[usable & (used == 0)], minlength=world.node_count * world.numa_count
+        ).reshape(world.node_count, world.numa_count)
         self._usable = usable
         #: Of each node, its devices that count at all, working ones of the model.
-        self.bits: list[int] = world.bits_of(usable)
-        self.whole: Ints = world.per_node(idle)  # idle devices
-        self.numa_best: Ints = (
-            by_domain.reshape(world.node_count, world.numa_count).max(axis=1, initial=0).astype(np.int64)
-        )
+        self.bits = world.usable_bits(model, memory_mib)
+        self.whole: Ints = by_domain.sum(axis=1)  # idle devices
+        self.numa_best: Ints = by_domain.max(axis=1, initial=0)
         self.partial: Ints = np.zeros(world.node_count, dtype=np.int64)  # most left of a shared device
         shared = usable & (used > 0)
-        np.maximum.at(self.partial, world.device_node[shared], GPU_MILLIS - used[shared])
+        if shared.any():
+            np.maximum.at(self.partial, world.device_node[shared], GPU_MILLIS - used[shared])
         self.room: Ints = np.where(self.whole > 0, GPU_MILLIS, self.partial)  # most left of any device
 
     @property

@@ -17,6 +17,8 @@ def evictions(world: World, grace_seconds: int) -> list[Preempt]:
     """
     snapshot = world.snapshot
     running, allocations = snapshot.running, snapshot.allocations
+    if not any(snapshot.nodes.taints):
+        return []
     tainted = [
         any(taint.effect == NO_EXECUTE for taint in taints) if taints else False
         for taints in snapshot.nodes.taints

@@ -171,7 +171,7 @@ def _gpu_model(question: Question, world: World) -> Bools | None:
     request = question.request
     if not request.per_task.gpus or not (request.gpu_model or request.gpu_memory_mib):
         return None
-    return world.gpu_counts(request.gpu_model, request.gpu_memory_mib) > 0
+    return world.has_gpus(request.gpu_model, request.gpu_memory_mib)
 
 
 def _gpu_health(question: Question, world: World) -> Bools | None:
@@ -305,19 +305,15 @@ def capacity_slots(question: Question, world: World, gates: tuple[NodeFilter, ..
 
 
 def fits_empty(
-    question: Question, world: World, gates: tuple[NodeFilter, ...], facts: Mapping[str, Bools]
+    question: Question, world: World, rooms: tuple[RoomGate, ...], facts: tuple[Bools, ...]
 ) -> Bools:
-    """Where `capacity_slots` has a slot; `facts` are the masks of gates that are known already."""
-    fits: Bools | None = None
-    for gate in gates:
-        mask: Bools | None = None
-        if isinstance(gate, FactGate) and gate.permanent:
-            mask = facts.get(gate.name)
-        elif isinstance(gate, RoomGate):
-            headroom = gate.capacity(question, world)
-            mask = None if headroom is None else world.reaches(*headroom)
-        if mask is not None:
-            fits = mask if fits is None else fits & mask
+    """Where `capacity_slots` has a slot; `facts` are the masks of all permanent gates."""
+    fits, _ = world.where(facts)
+    for gate in rooms:
+        headroom = gate.capacity(question, world)
+        if headroom is not None:
+            reached = world.reaches(*headroom)
+            fits = reached if fits is None else fits & reached
     return np.ones(world.node_count, dtype=np.bool_) if fits is None else fits
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scheduler.core.classes import RequestClass
-from scheduler.core.columns import Ints
+from scheduler.core.columns import Ints, stable_order
 from scheduler.core.feasibility import Question
 from scheduler.core.placement import Shape
 from scheduler.core.snapshot import MUST, PACKS
@@ -28,20 +27,6 @@ class Group(NamedTuple):
     queue_row: int
     project_row: int
     payer: int  # who is charged (`Paths`)
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """Of each group, what a `Group` is made of when somebody asks for it."""
-
-    row: list[int]
-    pair: list[int]
-    question: list[int]
-    class_index: list[int]
-    queue_row: list[int]
-    project_row: list[int]
-    payer: list[int]
-    shape: list[tuple[int, ...]]
 
 
 class Groups:
@@ -80,28 +65,12 @@ class Groups:
         self.queue_row: Ints = world.pending_queue[first]
         self.project_row: Ints = world.pending_project[first]
         self.payer: Ints = world.paths.pending[first]
-        self._facts = _Facts(
-            row=first.tolist(),
-            pair=self.pair.tolist(),
-            question=question[first].tolist(),
-            class_index=pending.class_index[first].tolist(),
-            queue_row=self.queue_row.tolist(),
-            project_row=self.project_row.tolist(),
-            payer=self.payer.tolist(),
-            shape=list(
-                zip(
-                    *(
-                        column[first].tolist()
-                        for column in (pending.tasks, pending.nodes, pending.tasks_per_node,
-                                       pending.most_tasks, pending.pack)
-                    ),
-                    strict=True,
-                )
-            ),
-        )  # fmt: skip
+        self._question = question
         self._questions: dict[int, Question] = {}
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._made: dict[int, Group] = {}
+        self._by_pair: Ints | None = None
+        self._pair_ends: list[int] = []
 
     def __len__(self) -> int:
         return len(self.first_row)
@@ -112,15 +81,21 @@ class Groups:
             known = self._made[number] = self._describe(number)
         return known
 
+    def of_pair(self, pair: int) -> Ints:
+        """The numbers of all groups of a pair."""
+        if self._by_pair is None:
+            self._by_pair = stable_order(self.pair)
+            self._pair_ends = np.cumsum(np.bincount(self.pair)).tolist()
+        return self._by_pair[self._pair_ends[pair - 1] if pair else 0 : self._pair_ends[pair]]
+
     def of(self, row: int) -> Group:
         """The group of the pending job in this row."""
         return self[self.of_row.item(row)]
 
     def _describe(self, number: int) -> Group:
-        facts = self._facts
-        row, question_number, class_index, queue_row = (
-            column[number] for column in (facts.row, facts.question, facts.class_index, facts.queue_row)
-        )
+        pending, row = self._world.snapshot.pending, self.first_row.item(number)
+        question_number, class_index = self._question.item(row), pending.class_index.item(row)
+        queue_row = self.queue_row.item(number)
         question = self._questions.get(question_number)
         if question is None:
             question = self._questions[question_number] = Question(
@@ -132,22 +107,25 @@ class Groups:
                 rules=int(self._rules_number[queue_row]),
             )
         request = self._world.snapshot.classes[class_index]
-        key = (*facts.shape[number], request.task_term)
+        tasks, nodes, each, most, pack = (
+            pending.tasks.item(row), pending.nodes.item(row), pending.tasks_per_node.item(row),
+            pending.most_tasks.item(row), pending.pack.item(row),
+        )  # fmt: skip
+        key = (tasks, nodes, each, most, pack, request.task_term)
         shape = self._shapes.get(key)
         if shape is None:
-            tasks, nodes, each, most, pack = facts.shape[number]
             spread = spread_of(self._world, request, max(tasks, most))
             shape = Shape(tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST, spread=spread)
             self._shapes[key] = shape
         return Group(
-            facts.pair[number],
+            self.pair.item(number),
             question_number,
             question,
             shape,
             class_index,
             queue_row,
-            facts.project_row[number],
-            facts.payer[number],
+            self.project_row.item(number),
+            self.payer.item(number),
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.backfill import FOREVER_MS
 from scheduler.core.blockers import Answers
-from scheduler.core.columns import Bools, Ints
+from scheduler.core.columns import Bools, Ints, stable_order
 from scheduler.core.feasibility import FactGate, Question, RoomGate
 from scheduler.core.groups import Group
 from scheduler.core.placement import fit_on
@@ -73,7 +73,7 @@ class Horizon:
         self._workspace = workspace
         ends = world.allocation_end_ms
         known = np.where(ends > 0, np.maximum(ends, world.snapshot.now_ms + 1), FOREVER_MS)
-        order = np.argsort(known, kind="stable")
+        order = stable_order(known)
         allocations = world.snapshot.allocations
         self._ends: Ints = known[order]
         self._node = world.allocation_node[order]
@@ -82,7 +82,9 @@ class Horizon:
             for column in (allocations.cpu_millis, allocations.memory_mib, allocations.storage_mib)
         )
         allocation, device = world.allocated_devices
-        device_order = np.argsort(known[allocation], kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        device_order = stable_order(place[allocation])
         self._device: Ints = device[device_order]
         self._device_ends: Ints = known[allocation[device_order]]
         self._device_millis: Ints = allocations.gpu_millis[allocation[device_order]]
@@ -172,15 +174,11 @@ class Horizon:
             allowed = allowed & (neighbours.open(group.question.who) > 0)  # where others are now
         barring = barring_of(world, row, length_ms)
         holds = [*self._started, *self._promised]
-        moments = np.unique(
-            np.concatenate(
-                [
-                    self._ends[allowed[self._node]],
-                    np.array([hold.until_ms for hold in holds], dtype=np.int64),
-                    np.array([until for _, until, _ in barring], dtype=np.int64),
-                ]
-            )
-        )
+        moments = self._ends[allowed[self._node]]  # in order
+        more = [hold.until_ms for hold in holds] + [until for _, until, _ in barring]
+        if more:
+            moments = np.sort(np.concatenate([moments, np.array(more, dtype=np.int64)]))
+        moments = moments[np.diff(moments, prepend=0) != 0]
         moments = moments[moments > now_ms]
         # Between these nothing begins, so that whatever fits at one moment also fits at every later one.
         begins = sorted(

@@ -11,7 +11,7 @@ from quotas.core.fairshare import NOTHING, flat_share
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import own_blockers
 from scheduler.core.budgets import demoted
-from scheduler.core.columns import Ints, rows_of
+from scheduler.core.columns import Ints, rows_of, stable_order
 from scheduler.core.plugins import Orders, Rules
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import Snapshot
@@ -225,5 +225,7 @@ def _sorted_rows(keys: list[Ints], count: int) -> Ints:
         low = int(values.min())
         if int(values.max()) - low < 2**15:
             values = (values - low).astype(np.int16)  # NumPy sorts these by radix, ten times faster
-        rows = rows[np.argsort(values, kind="stable")]
+            rows = rows[np.argsort(values, kind="stable")]
+        else:
+            rows = rows[stable_order(values)]
     return rows

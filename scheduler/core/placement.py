@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from scheduler.core.feasibility import (
 )
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
-from scheduler.core.scoring import ColumnScorer, Part, PicksDevice, Scorer
+from scheduler.core.scoring import Part
 from scheduler.core.spread import Spread
 from scheduler.core.workspace import Floats, NodeView, Workspace
 from scheduler.core.world import World
@@ -42,7 +42,8 @@ _GUARDS: Final = np.array(GUARDS)
 _NO: Final = np.array(NO)
 
 #: What lacks on a node is `need - 1 - room`, in bits where the guards are: the reverse of `room - need`.
-_NEVER: Final = Room.never() - 1
+_NEVER: Final = np.array(Room.never() - 1)
+_PACKED: Final = ("cpu_millis", "memory_mib", "gpus")
 
 #: So few touched nodes are looked at one by one: less work than a round of array calls.
 _FEW_ROWS: Final = 6
@@ -90,66 +91,55 @@ class Candidates:
         self.workspace = workspace
         self.rules = rules
         self.failed: set[Shape] = set()
+        world = workspace.world
         #: The gates that turn some node away, by name: masks that stay, and columns with what is needed.
         self.facts: dict[str, Bools] = {}
         self.rooms: dict[str, Headroom] = {}
         self._outside_gates: list[NodeFilter] = []
         self._jobs: Headroom | None = None  # a live column of where other jobs let it be
-        for gate in rules.gates:
-            if isinstance(gate, FactGate):
-                mask = gate.keep(question, workspace.world) if like is None else like.facts.get(gate.name)
+        if like is not None:
+            self.facts = like.facts
+        else:
+            for fact in rules.facts:
+                mask = fact.keep(question, world)
                 if mask is not None:
-                    self.facts[gate.name] = mask
-            elif isinstance(gate, RoomGate):
-                headroom = gate.free(question, workspace)
-                if headroom is not None:
-                    self.rooms[gate.name] = headroom
-            elif isinstance(gate, JobsGate):
+                    self.facts[fact.name] = mask
+        for room in rules.rooms:
+            headroom = room.free(question, workspace)
+            if headroom is not None:
+                self.rooms[room.name] = headroom
+        for gate in rules.others:
+            if isinstance(gate, JobsGate):
                 self._jobs = gate.open(question, workspace)
             else:
                 self._outside_gates.append(gate)
-        #: Nodes that facts close; None = they close none.
-        self._closed: Bools | None = like._closed if like is not None else self._closed_by_facts()
+        #: Nodes that facts leave open, and those that they close; None = they close none.
+        self._open, self._closed = world.where(tuple(self.facts.values()))
         self._pack_rooms()
         self._parts: list[tuple[str, Part, int]] = []
-        self._outside_scorers: list[tuple[Scorer, int]] = []
-        for scorer, weight in rules.scorers:
-            if isinstance(scorer, ColumnScorer):
-                part = scorer.part(question, workspace)
-                self._parts.extend([] if part is None else [(scorer.name, part, weight)])
-            else:
-                self._outside_scorers.append((scorer, weight))
+        for scorer, weight in rules.columns:
+            part = scorer.part(question, workspace)
+            if part is not None:
+                self._parts.append((scorer.name, part, weight))
         #: What is summed: a part's name and weight, a live column, and a table to look its values up in.
         self._sum: list[tuple[str, int, Any, Floats | None]] | None = None
-        self._plain = not self._outside_gates and not self._outside_scorers
+        self._plain = not self._outside_gates and not rules.asked
         self._features = workspace.gpu_features(question.request) if question.request.per_task.gpus else None
-        self._pickers = [
-            cast(PicksDevice, scorer) for scorer, _ in rules.scorers if hasattr(scorer, "pick_device")
-        ]
         self._scores: Floats | None = None
         self._cursor = 0
 
-    def _closed_by_facts(self) -> Bools | None:
-        keep: Bools | None = None
-        for mask in self.facts.values():
-            keep = mask if keep is None else keep & mask
-        return None if keep is None or keep.all() else ~keep
-
     def _pack_rooms(self) -> None:
         """Ask about CPU, memory and devices, and the masks that stay, in one comparison where that is exact."""
-        room = self.workspace.room(self.question.request)
+        rooms, room = self.rooms, self.workspace.room(self.question.request)
         self._room = None if room is None else room.column
-        packed = {"cpu_millis", "memory_mib", "gpus"} if room is not None else set()
-        self._rooms = [headroom for name, headroom in self.rooms.items() if name not in packed]
+        self._rooms = [rooms[name] for name in rooms if room is None or name not in _PACKED]
         self._rooms += [self._jobs] if self._jobs is not None else []
-        cpu, memory, devices = (
-            self.rooms[name][1] if name in self.rooms else 0 for name in ("cpu_millis", "memory_mib", "gpus")
-        )
+        cpu, memory, devices = [rooms[name][1] if name in rooms else 0 for name in _PACKED]
         #: From what to subtract the room of every node that no fact closes, and of each node.
         self._need = Room.need(cpu, memory, devices) - 1
-        self._needs: Ints = (
-            np.array(self._need) if self._closed is None else np.where(self._closed, _NEVER, self._need)
-        )
+        self._needs: Ints = np.array(self._need)
+        if self._closed is not None:
+            self._needs = np.where(self._closed, _NEVER, self._needs)
 
     def _is_closed(self, rows: Ints | None) -> Any:
         """Which of these nodes the built-in gates close now: true, or any number but 0."""
@@ -168,13 +158,13 @@ class Candidates:
 
     def passing(self, *, without: str = "") -> Bools:
         """Nodes that every gate on facts lets through, one of them left out."""
-        keep = np.ones(self.workspace.world.node_count, dtype=np.bool_)
+        keep: Bools = np.ones(self.workspace.world.node_count, dtype=np.bool_)
         if without in self.facts:
             for name, mask in self.facts.items():
                 if name != without:
                     keep &= mask
-        elif self._closed is not None:
-            keep ^= self._closed
+        elif self._open is not None:
+            return self._open
         return keep
 
     @property
@@ -231,7 +221,7 @@ class Candidates:
 
     def pick_devices(self, row: int) -> list[int]:
         """Device rows for one task on this node: as a scorer wishes, else as `Workspace.pick_devices`."""
-        for picker in self._pickers:
+        for picker in self.rules.pickers:
             device = picker.pick_device(self.question.request, self.workspace, row)
             if device is not None:
                 return [device]
@@ -249,7 +239,15 @@ class Candidates:
     @cached_property
     def suitable(self) -> Bools:
         """Nodes that could take one task were they empty and open."""
-        return fits_empty(self.question, self.workspace.world, self.rules.gates, self.facts)
+        lasting = tuple(
+            self.facts[gate.name] for gate in self.rules.facts if gate.permanent and gate.name in self.facts
+        )
+        return fits_empty(self.question, self.workspace.world, self.rules.rooms, lasting)
+
+    @cached_property
+    def is_possible(self) -> bool:
+        """Whether there is any such node."""
+        return bool(self.suitable.any())
 
     @cached_property
     def capacity(self) -> tuple[Ints, Bools]:
@@ -265,7 +263,7 @@ class Candidates:
             parts.append((name, round(points / weight)))
             total += points
             weights += weight
-        for scorer, weight in self._outside_scorers:
+        for scorer, weight in self.rules.asked:
             given = scorer.score(self.question, NodeView(self.workspace, np.array([row], dtype=np.int64)))
             if given is not None:
                 parts.append((scorer.name, round(float(given[0]))))
@@ -318,7 +316,7 @@ class Candidates:
         still = np.flatnonzero(~closed)
         if len(still):
             nodes = NodeView(self.workspace, still if rows is None else rows[still])
-            for scorer, weight in self._outside_scorers:
+            for scorer, weight in self.rules.asked:
                 given = scorer.score(self.question, nodes)
                 if given is not None:
                     total[still] += given * weight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from scheduler.core import feasibility, scoring
 from scheduler.core.columns import Bools
-from scheduler.core.feasibility import NodeFilter, Question
+from scheduler.core.feasibility import FactGate, NodeFilter, Question, RoomGate
 from scheduler.core.plan import Start
 from scheduler.core.policy import Policy
 from scheduler.core.scoring import WeightedScorers
@@ -65,7 +66,7 @@ class PluginError(ValueError):
     """A policy names what is not there, or a plugin answered in a wrong shape."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rules:
     """A policy with its names resolved: what a cycle asks, in order."""
 
@@ -74,6 +75,38 @@ class Rules:
     orders: tuple[Orders, ...]
     packing: str = ""
     queues: tuple[tuple[int, Rules], ...] = ()  # of queues with a policy of their own
+
+    @cached_property
+    def facts(self) -> tuple[FactGate, ...]:
+        """The gates on what stays."""
+        return tuple(gate for gate in self.gates if isinstance(gate, FactGate))
+
+    @cached_property
+    def rooms(self) -> tuple[RoomGate, ...]:
+        """The gates on amounts."""
+        return tuple(gate for gate in self.gates if isinstance(gate, RoomGate))
+
+    @cached_property
+    def others(self) -> tuple[NodeFilter, ...]:
+        """The gates that are neither."""
+        return tuple(gate for gate in self.gates if not isinstance(gate, FactGate | RoomGate))
+
+    @cached_property
+    def columns(self) -> tuple[tuple[scoring.ColumnScorer, int], ...]:
+        """The scorers of which single nodes can be read."""
+        return tuple(
+            (scorer, weight) for scorer, weight in self.scorers if isinstance(scorer, scoring.ColumnScorer)
+        )
+
+    @cached_property
+    def asked(self) -> WeightedScorers:
+        """The other scorers."""
+        return tuple(one for one in self.scorers if not isinstance(one[0], scoring.ColumnScorer))
+
+    @cached_property
+    def pickers(self) -> tuple[scoring.PicksDevice, ...]:
+        """The scorers that choose devices too."""
+        return tuple(scorer for scorer, _ in self.scorers if isinstance(scorer, scoring.PicksDevice))
 
 
 def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:

@@ -99,10 +99,9 @@ class ClusterRoom:
             if not answers.asks_whole(group):  # what is closed to it alone
                 self._fails_from[number] = min(self._fails_from.item(number), level)
                 return Outcome.NO_ROOM
-            same = answers.groups.pair == group.pair
-            from_level = level if candidates is not None else 0
-            np.minimum(
-                self._fails_from, np.where(same, from_level, _NONE).astype(np.int16), out=self._fails_from
+            same = answers.groups.of_pair(group.pair)
+            self._fails_from[same] = np.minimum(
+                self._fails_from[same], level if candidates is not None else 0
             )
             return Outcome.NO_ROOM
         parts = candidates.parts(chosen[0][0])
@@ -126,7 +125,7 @@ class ClusterRoom:
         group = answers.groups.of(row)
         at_ms = self._planned().earliest_ms(answers, group, row, self._lengths.item(row))
         if at_ms is None:
-            self._barred[answers.groups.pair == group.pair] = True
+            self._barred[answers.groups.of_pair(group.pair)] = True
         return at_ms
 
     def promise(self, row: int, at_ms: int, place: int) -> None:

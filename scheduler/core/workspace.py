@@ -83,13 +83,14 @@ class Workspace:
         self.free_storage_mib: Ints = nodes.storage_mib - nodes.used_storage_mib
         self.device_used: Ints = world.device_used.copy()
         self._features: dict[tuple[str, int], GpuFeatures] = {}
-        healthy = np.where(world.device_healthy, GPU_MILLIS - self.device_used, 0)
         self.free_gpu_millis: Ints = np.zeros(world.node_count, dtype=np.int64)
-        np.add.at(self.free_gpu_millis, world.device_node, healthy)
+        np.add.at(
+            self.free_gpu_millis, world.device_node, (GPU_MILLIS - self.device_used) * world.device_healthy
+        )
 
         #: Thousandths of working devices that each node has, and tasks that run on it.
-        self.gpu_capacity: Ints = world.per_node(world.device_healthy) * GPU_MILLIS
-        self.tasks_on: Ints = np.bincount(world.allocation_node, minlength=world.node_count).astype(np.int64)
+        self.gpu_capacity = world.gpu_capacity
+        self.tasks_on: Ints = world.tasks_on.copy()
         #: Where jobs are that others want to be near to or apart from; None when no job has such terms.
         self.neighbours = Neighbours(world) if world.company.is_there else None
 
@@ -106,9 +107,7 @@ class Workspace:
 
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)
-        self._largest_gpu = max(
-            int(world.per_node(np.ones(len(world.device_id), np.bool_)).max(initial=0)), 1
-        )
+        self._largest_gpu = max(world.most_devices, 1)
         #: No count of devices, and no share of one, is larger.
         self.largest_count = max(self._largest_gpu, GPU_MILLIS)
         self._largest_gpu *= GPU_MILLIS

@@ -10,8 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from quotas.core.gpu_models import model_matches
-from scheduler.core.classes import HARD_EFFECTS, PREFER_NO_SCHEDULE, Requirement, Taint, Toleration
-from scheduler.core.columns import Bools, Ints, rows_of
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.classes import (
+    HARD_EFFECTS,
+    PREFER_NO_SCHEDULE,
+    Labels,
+    Requirement,
+    Taint,
+    Toleration,
+)
+from scheduler.core.columns import Bools, Ints, find_rows, rows_of, stable_order
 from scheduler.core.company import Company
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.paths import Paths
@@ -32,12 +40,13 @@ class World:
         self.snapshot = snapshot
         self.node_count = len(nodes)
         up = NodeState.UP
-        self.is_up: Bools = np.array([state == up for state in nodes.state], dtype=np.bool_)
-
-        self.all_up = bool(self.is_up.all())
+        self.all_up = nodes.state.count(up) == len(nodes)
+        self.is_up: Bools = np.ones(len(nodes), dtype=np.bool_)
+        if not self.all_up:
+            self.is_up = np.array([state == up for state in nodes.state], dtype=np.bool_)
 
         node_row = rows_of(nodes.id, devices.node_id, what="node")
-        order = np.lexsort((devices.id, devices.position, node_row))
+        order = _by_node(node_row, devices.position, devices.id)
         self.device_node: Ints = node_row[order]
         self.device_id: Ints = devices.id[order]
         self.device_numa: Ints = devices.numa[order]
@@ -47,14 +56,14 @@ class World:
         self.device_first: list[int] = np.searchsorted(
             self.device_node, np.arange(self.node_count + 1)
         ).tolist()
-        self.device_id_list: list[int] = self.device_id.tolist()
-        self.device_numa_list: list[int] = self.device_numa.tolist()
-        self.device_healthy_list: list[bool] = self.device_healthy.tolist()
         self.numa_count = int(self.device_numa.max(initial=0)) + 1
 
         self._repelled: dict[tuple[tuple[Toleration, ...], bool], Bools | None] = {}
         self._gpu_counts: dict[tuple[str, int], Ints] = {}
         self._gpus_held: dict[tuple[str, int], Ints] = {}
+        self._usable_bits: dict[tuple[str, int], list[int]] = {}
+        self._amounts: dict[tuple[str, str, int], tuple[Ints, Ints]] = {}
+        self._where: dict[tuple[int, ...], tuple[tuple[Bools, ...], tuple[Bools | None, Bools | None]]] = {}
         self._kinds: dict[bytes, int] = {}
         #: Of each node its `kind_of`, where somebody has asked; -1 elsewhere.
         self.kinds = [-1] * self.node_count
@@ -65,15 +74,50 @@ class World:
         self._models_of: dict[tuple[str, int], tuple[str, ...]] = {}
         self._models = tuple(dict.fromkeys(devices.model))
         place = {model: number for number, model in enumerate(self._models)}
-        self._model_number: Ints = np.array(list(map(place.__getitem__, devices.model)), dtype=np.int64)[
-            order
-        ]
+        self._model_number: Ints = np.fromiter(
+            map(place.__getitem__, devices.model), dtype=np.int64, count=len(devices)
+        )[order]
 
     # Rows of ids.
 
     @cached_property
     def node_row(self) -> dict[int, int]:
         return {node_id: row for row, node_id in enumerate(self.snapshot.nodes.id.tolist())}
+
+    @cached_property
+    def device_id_list(self) -> list[int]:
+        ids: list[int] = self.device_id.tolist()
+        return ids
+
+    @cached_property
+    def device_numa_list(self) -> list[int]:
+        numbers: list[int] = self.device_numa.tolist()
+        return numbers
+
+    @cached_property
+    def device_healthy_list(self) -> list[bool]:
+        healthy: list[bool] = self.device_healthy.tolist()
+        return healthy
+
+    @cached_property
+    def device_domain(self) -> Ints:
+        """Of each device a number for its node and NUMA domain."""
+        return self.device_node * self.numa_count + self.device_numa
+
+    @cached_property
+    def gpu_capacity(self) -> Ints:
+        """Thousandths of working devices that each node has."""
+        return self.per_node(self.device_healthy) * GPU_MILLIS
+
+    @cached_property
+    def most_devices(self) -> int:
+        """As many as any node has, working or not."""
+        return int(np.bincount(self.device_node, minlength=1).max(initial=0))
+
+    @cached_property
+    def tasks_on(self) -> Ints:
+        """Tasks that run on each node."""
+        return np.bincount(self.allocation_node, minlength=self.node_count).astype(np.int64)
 
     @cached_property
     def device_row(self) -> dict[int, int]:
@@ -131,8 +175,8 @@ class World:
     def ending(self) -> tuple[Ints, Ints]:
         """Allocations whose end is known, the first to end first, and the node row of each."""
         ends = self.allocation_end_ms
-        order = np.argsort(ends, kind="stable")
-        order = order[ends[order] > 0]
+        order = stable_order(ends)
+        order = order[np.count_nonzero(ends <= 0) :]
         return order, self.allocation_node[order]
 
     def _devices_held(self, devices: Bools) -> Ints:
@@ -148,10 +192,12 @@ class World:
         counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
         ids = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(counts.sum()))
         allocation = np.repeat(np.arange(len(held)), counts)
-        order = np.argsort(self.device_id, kind="stable")
-        place = np.minimum(np.searchsorted(self.device_id[order], ids), max(len(order) - 1, 0))
-        known = self.device_id[order[place]] == ids if len(order) else np.zeros(len(ids), dtype=np.bool_)
-        return allocation[known], order[place[known]]
+        order = stable_order(self.device_id)
+        place = find_rows(self.device_id[order], ids)
+        if len(place) and int(place.min()) < 0:
+            known = place >= 0
+            allocation, place = allocation[known], place[known]
+        return allocation, order[place]
 
     # Static facts of nodes, one array a question.
 
@@ -175,9 +221,12 @@ class World:
     def _labels(self) -> dict[str, dict[str, list[int]]]:
         """Label key -> value -> rows of the nodes that have it: read once, however many classes ask."""
         table: dict[str, dict[str, list[int]]] = {}
+        alike: dict[Labels, list[int]] = {}
         for row, labels in enumerate(self.snapshot.nodes.labels):
+            alike.setdefault(labels, []).append(row)
+        for labels, rows in alike.items():
             for key, value in labels:
-                table.setdefault(key, {}).setdefault(value, []).append(row)
+                table.setdefault(key, {}).setdefault(value, []).extend(rows)
         return table
 
     @cached_property
@@ -234,7 +283,7 @@ class World:
     @cached_property
     def _taints(self) -> dict[Taint, list[int]]:
         table: dict[Taint, list[int]] = {}
-        for row, taints in enumerate(self.snapshot.nodes.taints):
+        for row, taints in enumerate(self.snapshot.nodes.taints) if any(self.snapshot.nodes.taints) else ():
             for taint in taints:
                 table.setdefault(taint, []).append(row)
         return table
@@ -306,23 +355,63 @@ class World:
             self._gpu_counts[key] = self.per_node(self.gpu_matches(model, memory_mib))
         return self._gpu_counts[key]
 
+    def has_gpus(self, model: str, memory_mib: int) -> Bools:
+        """Nodes with any such device."""
+        return self.reaches(self.gpu_counts(model, memory_mib), 1)
+
+    def amounts(self, resource: str, model: str, memory_mib: int) -> tuple[Ints, Ints]:
+        """What every node has of a resource, and what every allocation holds; of such devices where it is GPUs."""
+        key = (resource, model, memory_mib)
+        known = self._amounts.get(key)
+        if known is None:
+            nodes, allocations = self.snapshot.nodes, self.snapshot.allocations
+            if resource in {"gpus", "gpu_millis"}:
+                known = self.gpu_counts(model, memory_mib), self.gpus_held(model, memory_mib)
+                if resource == "gpu_millis":
+                    known = known[0] * GPU_MILLIS, known[1] * allocations.gpu_millis
+            else:
+                known = getattr(nodes, resource), getattr(allocations, resource)
+            self._amounts[key] = known
+        return known
+
     def bits_of(self, devices: Bools) -> list[int]:
         """Of each node, these devices as a mask: bit 0 is its first device."""
-        place = np.arange(len(devices)) - np.array(self.device_first, dtype=np.int64)[self.device_node]
-        if int(place.max(initial=0)) <= _EXACT_BITS:
-            weights = np.ldexp(1.0, place[devices])
-            sums = np.bincount(self.device_node[devices], weights=weights, minlength=self.node_count)
+        if not devices.any():
+            return [0] * self.node_count
+        if self.most_devices <= _EXACT_BITS:
+            sums = np.bincount(
+                self.device_node, weights=self._device_weight * devices, minlength=self.node_count
+            )
             exact: list[int] = sums.astype(np.int64).tolist()
             return exact
         masks = [0] * self.node_count
-        for row, bit in zip(self.device_node[devices].tolist(), place[devices].tolist(), strict=True):
+        place = self._device_place[devices].tolist()
+        for row, bit in zip(self.device_node[devices].tolist(), place, strict=True):
             masks[row] |= 1 << bit
         return masks
 
     @cached_property
+    def _device_place(self) -> Ints:
+        """The how-manieth of its node each device is."""
+        first = np.array(self.device_first, dtype=np.int64)
+        return np.arange(len(self.device_node)) - first[self.device_node]
+
+    @cached_property
+    def _device_weight(self) -> npt.NDArray[np.float64]:
+        return np.ldexp(1.0, self._device_place)
+
+    def usable_bits(self, model: str, memory_mib: int) -> list[int]:
+        """Of each node, its working devices of a model and with at least so much memory."""
+        key = (model, memory_mib)
+        if key not in self._usable_bits:
+            self._usable_bits[key] = self.bits_of(self.gpu_matches(model, memory_mib) & self.device_healthy)
+        return self._usable_bits[key]
+
+    @cached_property
     def domain_bits(self) -> list[list[int]]:
         """For each NUMA domain, of each node a mask of its devices in it."""
-        numbers = np.unique(self.device_numa).tolist()
+        low = int(self.device_numa.min(initial=0))
+        numbers = (np.flatnonzero(np.bincount(self.device_numa - low)) + low).tolist()
         return [self.bits_of(self.device_numa == number) for number in numbers]
 
     @cached_property
@@ -342,6 +431,20 @@ class World:
             [self._model_number, self.device_memory, self.device_healthy, self.device_numa], axis=1
         ).astype(np.int64)
 
+    def where(self, masks: tuple[Bools, ...]) -> tuple[Bools | None, Bools | None]:
+        """Nodes where all of these hold, and the others; None twice where that is everywhere."""
+        if not masks:
+            return None, None
+        key = tuple([id(mask) for mask in masks])
+        known = self._where.get(key)
+        if known is None:
+            keep = masks[0]
+            for mask in masks[1:]:
+                keep = keep & mask
+            pair = (None, None) if keep.all() else (keep, ~keep)
+            known = self._where[key] = masks, pair  # the masks too: their ids must stay their own
+        return known[1]
+
     def reaches(self, column: Ints, need: int) -> Bools:
         """Where a column that stays is at least so much: many requests need as much of one resource."""
         key = (id(column), need)
@@ -358,3 +461,11 @@ class World:
         mask = np.zeros(self.node_count, dtype=np.bool_)
         mask[rows] = True
         return mask
+
+
+def _by_node(node_row: Ints, position: Ints, device_id: Ints) -> Ints:
+    """The order of devices by node, position, id; mostly they are in it."""
+    before, after = node_row[:-1], node_row[1:]
+    if ((after > before) | ((after == before) & (position[1:] > position[:-1]))).all():
+        return np.arange(len(node_row))
+    return np.lexsort((device_id, position, node_row))
