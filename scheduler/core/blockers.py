@@ -426,10 +426,10 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     world = workspace.world
     counts = gate_counts(candidates)
     suitable = candidates.suitable
-    opened = candidates.passing() & suitable
+    opened = candidates.opened
     for name, keep in candidates.gates_now() if candidates.asks_outside else ():
         if name not in candidates.facts and name not in candidates.rooms:
-            opened &= keep  # an outside gate
+            opened = opened & keep  # an outside gate
 
     if "reserved" in candidates.facts:
         slots = task_slots(question, workspace, candidates.passing(without="reserved"), rules.gates)
@@ -444,10 +444,8 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         silent = int(suitable.sum())
         return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, world, counts)
 
-    rooms = list(_frees(candidates))
-    rows = np.flatnonzero(opened)
-    for name, column, need in rooms:
-        free = int(np.maximum(column[rows], 0).sum())
+    for name, column, need in _frees(candidates):
+        free = workspace.sum_over(column, opened)
         if need * shape.tasks > free:
             facts = _resource_facts(
                 candidates, name, needs=need * shape.tasks, free=free, opened=opened, suitable=suitable
@@ -459,6 +457,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
             # Enough in all, but nowhere near enough to each other.
             facts = {"pack": shape.pack, "resource": "tasks", **_nearest(slots, shape, world)}
             return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, facts, world, counts)
+    rooms, rows = list(_frees(candidates)), np.flatnonzero(opened)
     if rooms and len(rows):
         # Enough in all, but in pieces: name the resource that splits worst, the first among equals.
         fitting = [
@@ -527,13 +526,13 @@ def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts 
 def gate_counts(candidates: Candidates) -> tuple[GateCount, ...]:
     """For each gate that turns a node away: how many it is the first to turn away, and how many in all."""
     nodes = candidates.workspace.world.node_count
-    left = np.ones(nodes, dtype=np.bool_)
+    left: Bools | None = None
     reached = nodes
     counts: list[GateCount] = []
     for name, keep in candidates.gates_now():
         alone = nodes - int(np.count_nonzero(keep))
         if alone:
-            left &= keep
+            left = keep if left is None else left & keep
             passed = int(np.count_nonzero(left))
             counts.append(GateCount(name, first=reached - passed, alone=alone))
             reached = passed
@@ -578,13 +577,12 @@ def _resource_facts(
     if name in {"gpus", "gpu_millis"} and question.request.gpu_model:
         facts["gpu_model"] = question.request.gpu_model
     total, amounts = world.amounts(name, question.request.gpu_model, question.request.gpu_memory_mib)
-    facts["total"] = int(total[suitable].sum())
-    ending, on_node = world.ending
-    for count in (_FIRST_ENDS, len(ending)):  # the first ends are mostly enough
-        rows = ending[:count][opened.take(on_node[:count])]
-        running = amounts[rows].cumsum()
+    facts["total"] = world.sum_over(total, suitable)
+    every = len(world.ending[0])
+    for count in (_FIRST_ENDS, every):  # the first ends are mostly enough
+        rows, running = world.freed(opened, amounts, count)
         last = int(running.searchsorted(needs - free))
-        if last < len(rows) or count >= len(ending):
+        if last < len(rows) or count >= every:
             break
     if len(rows) and running[-1]:
         last = min(last, int(running.searchsorted(running[-1])))  # all that ends is not enough
@@ -596,13 +594,9 @@ def _resource_facts(
 def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:
     """Every measured resource: what each node has free, and what a task needs."""
     request, workspace = candidates.question.request, candidates.workspace
-    world = workspace.world
     for name, (column, need) in candidates.rooms.items():
         if name == "gpus" and request.shares_gpu:
-            usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
-            shares = np.zeros(world.node_count, dtype=np.int64)
-            np.add.at(shares, world.device_node[usable], GPU_MILLIS - workspace.device_used[usable])
-            yield "gpu_millis", shares, need
+            yield "gpu_millis", workspace.shares_left(request.gpu_model, request.gpu_memory_mib), need
         else:
             yield name, column, need
 

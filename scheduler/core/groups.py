@@ -68,6 +68,7 @@ class Groups:
         self._question = question
         self._questions: dict[int, Question] = {}
         self._shapes: dict[tuple[Any, ...], Shape] = {}
+        self._of_pair: dict[int, tuple[int, Question, Shape, int]] = {}
         self._made: dict[int, Group] = {}
         self._by_pair: Ints | None = None
         self._pair_ends: list[int] = []
@@ -93,20 +94,29 @@ class Groups:
         return self[self.of_row.item(row)]
 
     def _describe(self, number: int) -> Group:
+        pair = self.pair.item(number)
+        known = self._of_pair.get(pair)
+        if known is None:
+            known = self._of_pair[pair] = self._describe_pair(number)
+        return Group(
+            pair, *known, self.queue_row.item(number), self.project_row.item(number), self.payer.item(number)
+        )
+
+    def _describe_pair(self, number: int) -> tuple[int, Question, Shape, int]:
+        """The number of its question, its question, shape and class."""
         pending, row = self._world.snapshot.pending, self.first_row.item(number)
         question_number, class_index = self._question.item(row), pending.class_index.item(row)
-        queue_row = self.queue_row.item(number)
+        request, queue_row = self._world.snapshot.classes[class_index], self.queue_row.item(number)
         question = self._questions.get(question_number)
         if question is None:
             question = self._questions[question_number] = Question(
-                request=self._world.snapshot.classes[class_index],
+                request=request,
                 queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
                 reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
                 who=int(self._world.company.pending[row]),
                 wall=int(self._wall[row]),
                 rules=int(self._rules_number[queue_row]),
             )
-        request = self._world.snapshot.classes[class_index]
         tasks, nodes, each, most, pack = (
             pending.tasks.item(row), pending.nodes.item(row), pending.tasks_per_node.item(row),
             pending.most_tasks.item(row), pending.pack.item(row),
@@ -117,16 +127,7 @@ class Groups:
             spread = spread_of(self._world, request, max(tasks, most))
             shape = Shape(tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST, spread=spread)
             self._shapes[key] = shape
-        return Group(
-            self.pair.item(number),
-            question_number,
-            question,
-            shape,
-            class_index,
-            queue_row,
-            self.project_row.item(number),
-            self.payer.item(number),
-        )
+        return question_number, question, shape, class_index
 
 
 def wall_of(world: World, limit_seconds: Ints) -> Ints:

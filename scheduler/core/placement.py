@@ -14,12 +14,10 @@ from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.devices import GUARDS, Room
 from scheduler.core.feasibility import (
-    FactGate,
     Headroom,
     JobsGate,
     NodeFilter,
     Question,
-    RoomGate,
     capacity_slots,
     fits_empty,
     task_slots,
@@ -125,6 +123,7 @@ class Candidates:
         self._sum: list[tuple[str, int, Any, Floats | None]] | None = None
         self._plain = not self._outside_gates and not rules.asked
         self._features = workspace.gpu_features(question.request) if question.request.per_task.gpus else None
+        self._suitable: Bools | None = None
         self._scores: Floats | None = None
         self._cursor = 0
 
@@ -174,16 +173,21 @@ class Candidates:
 
     def gates_now(self) -> Iterator[tuple[str, Bools]]:
         """Every gate that may turn a node away, in order, with the nodes it lets through as of now."""
+        facts, rooms, workspace = self.facts, self.rooms, self.workspace
+        others = self._outside_gates if self._jobs is None else self.rules.others
         for gate in self.rules.gates:
-            if gate.name in self.facts:
-                yield gate.name, self.facts[gate.name]
-            elif gate.name in self.rooms:
-                column, need = self.rooms[gate.name]
-                yield gate.name, self.workspace.reaches(column, need)
-            elif isinstance(gate, JobsGate) and self._jobs is None:
-                continue
-            elif not isinstance(gate, FactGate | RoomGate):
-                yield gate.name, gate.filter(self.question, NodeView(self.workspace))
+            name = gate.name
+            if name in facts:
+                yield name, facts[name]
+            elif name in rooms:
+                yield name, workspace.reaches(*rooms[name])
+            elif gate in others:
+                yield name, gate.filter(self.question, NodeView(workspace))
+
+    @property
+    def opened(self) -> Bools:
+        """Nodes that could take one task were they empty, as they stand: facts let it in."""
+        return self.suitable if self._open is None else self._open & self.suitable
 
     @property
     def scores(self) -> Floats:
@@ -236,18 +240,23 @@ class Candidates:
         """Whether another job's start may open a node to it: then what failed may yet succeed."""
         return self.workspace.world.company.may_open(self.question.who)
 
-    @cached_property
+    @property
     def suitable(self) -> Bools:
         """Nodes that could take one task were they empty and open."""
+        if self._suitable is None:
+            self._suitable = self._fits_empty()
+        return self._suitable
+
+    def _fits_empty(self) -> Bools:
         lasting = tuple(
             self.facts[gate.name] for gate in self.rules.facts if gate.permanent and gate.name in self.facts
         )
         return fits_empty(self.question, self.workspace.world, self.rules.rooms, lasting)
 
-    @cached_property
+    @property
     def is_possible(self) -> bool:
         """Whether there is any such node."""
-        return bool(self.suitable.any())
+        return bool(np.count_nonzero(self.suitable))
 
     @cached_property
     def capacity(self) -> tuple[Ints, Bools]:
@@ -281,7 +290,7 @@ class Candidates:
     def _score(self, rows: Ints | None) -> Floats:
         """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
         closed = self._is_closed(rows)
-        if self._scores is None and closed.all():
+        if self._scores is None and np.count_nonzero(closed) == len(closed):
             return np.full(len(closed), NO)
         total: Any = None
         for _, _, column, table in self._sum or self._summed():

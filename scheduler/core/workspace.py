@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from scheduler.core.devices import (
 from scheduler.core.world import World
 
 Floats = npt.NDArray[np.float64]
+Answer = TypeVar("Answer")
 
 #: A node before a trial: free CPU, memory and storage, what its devices hold, free GPU thousandths, tasks.
 _Before = tuple[int, int, int, list[int], int, int]
@@ -134,8 +135,8 @@ class Workspace:
 
         self.log: Ints = np.zeros(1024, dtype=np.int64)
         self.log_length = 0
-        self._reaching: dict[tuple[int, int], tuple[Ints, Bools]] = {}
-        self._reaching_at = 0
+        self._known: dict[tuple[str, int, Hashable], tuple[Ints, object]] = {}
+        self._known_at = 0
         #: The nodes touched in each open trial, as they were before it.
         self._trials: list[dict[int, _Before]] = []
 
@@ -277,14 +278,33 @@ class Workspace:
 
     def reaches(self, column: Ints, need: int) -> Bools:
         """Where a live column is at least so much, as of now; of equal needs the same answer."""
-        if self._reaching_at != self.log_length:
-            self._reaching.clear()
-            self._reaching_at = self.log_length
-        key = (id(column), need)
-        known = self._reaching.get(key)
+        return self._now("reaches", column, need, lambda: column >= need)
+
+    def sum_over(self, column: Ints, nodes: Bools) -> int:
+        """What some nodes have left together, as of now."""
+        return self._now("sum", column, nodes.tobytes(), lambda: int(np.maximum(column[nodes], 0).sum()))
+
+    def shares_left(self, model: str, memory_mib: int) -> Ints:
+        """Of each node, what is left of all its devices of a model together, as of now."""
+
+        def left() -> Ints:
+            usable = self.world.gpu_matches(model, memory_mib) & self.world.device_healthy
+            shares = np.zeros(self.world.node_count, dtype=np.int64)
+            np.add.at(shares, self.world.device_node[usable], GPU_MILLIS - self.device_used[usable])
+            return shares
+
+        return self._now("shares", self.device_used, (model, memory_mib), left)
+
+    def _now(self, what: str, column: Ints, key: Hashable, find: Callable[[], Answer]) -> Answer:
+        """An answer about a column, found once for as long as nothing is handed out."""
+        if self._known_at != self.log_length:
+            self._known.clear()
+            self._known_at = self.log_length
+        place = (what, id(column), key)
+        known = self._known.get(place)
         if known is None:
-            known = self._reaching[key] = column, column >= need
-        return known[1]
+            known = self._known[place] = column, find()  # the column too: its id must stay its own
+        return cast(Answer, known[1])
 
     def short_quota(self, charges: tuple[tuple[int, int], ...]) -> tuple[int, int] | None:
         """The first line without room for its amount."""

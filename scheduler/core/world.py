@@ -62,6 +62,8 @@ class World:
         self._gpu_counts: dict[tuple[str, int], Ints] = {}
         self._gpus_held: dict[tuple[str, int], Ints] = {}
         self._usable_bits: dict[tuple[str, int], list[int]] = {}
+        self._freed: dict[tuple[bytes, int, int], tuple[Ints, tuple[Ints, Ints]]] = {}
+        self._sums: dict[tuple[bytes, int], tuple[Ints, int]] = {}
         self._amounts: dict[tuple[str, str, int], tuple[Ints, Ints]] = {}
         self._where: dict[tuple[int, ...], tuple[tuple[Bools, ...], tuple[Bools | None, Bools | None]]] = {}
         self._kinds: dict[bytes, int] = {}
@@ -178,6 +180,24 @@ class World:
         order = stable_order(ends)
         order = order[np.count_nonzero(ends <= 0) :]
         return order, self.allocation_node[order]
+
+    def freed(self, nodes: Bools, amounts: Ints, count: int) -> tuple[Ints, Ints]:
+        """Of the first so many allocations to end those on some nodes, and what they give back by and by."""
+        key = (nodes.tobytes(), id(amounts), count)
+        known = self._freed.get(key)
+        if known is None:
+            order, on_node = self.ending
+            rows = order[:count][nodes[on_node[:count]]]
+            known = self._freed[key] = amounts, (rows, amounts[rows].cumsum())  # its id must stay its own
+        return known[1]
+
+    def sum_over(self, column: Ints, nodes: Bools) -> int:
+        """What some nodes have together of what stays."""
+        key = (nodes.tobytes(), id(column))
+        known = self._sums.get(key)
+        if known is None:
+            known = self._sums[key] = column, int(column[nodes].sum())
+        return known[1]
 
     def _devices_held(self, devices: Bools) -> Ints:
         allocation, device = self.allocated_devices
