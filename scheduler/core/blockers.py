@@ -319,17 +319,11 @@ class Answers:
         groups, workspace, snapshot = self.groups, self.workspace, self.world.snapshot
         lines = workspace.payer_lines
         counts = np.array([len(rows) for rows in lines] or [0], dtype=np.int64)[groups.payer]
+        none = np.zeros(0, dtype=np.int64)
         if not counts.sum():
-            none = np.zeros(0, dtype=np.int64)
             return none, none, none
         if workspace.has_model_lines or workspace.limits.keeps:
             return self._short_groups_one_by_one()
-        starts = np.cumsum([0, *(len(rows) for rows in lines)])
-        flat = np.array([row for rows in lines for row in rows], dtype=np.int64)
-        group = np.repeat(np.arange(len(groups)), counts)
-        offset = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
-        line = flat[starts[groups.payer[group]] + offset]
-
         pending, first = snapshot.pending, groups.first_row
         kind = number_together(len(first), pending.class_index[first], pending.tasks[first])
         resources = {name: number for number, name in enumerate(dict.fromkeys(snapshot.quotas.resource))}
@@ -341,8 +335,15 @@ class Answers:
             tasks = int(pending.tasks[row])
             needs[number] = [charge(name, per_task, tasks) for name in resources]
         resource = np.array([resources[name] for name in snapshot.quotas.resource], dtype=np.int64)
-        need = needs[kind[group], resource[line]]
         used, hard = np.array(workspace.quota_used), np.array(workspace.quota_hard)
+        if not (used + needs.max(axis=0)[resource] > hard).any():
+            return none, none, none
+        starts = np.cumsum([0, *(len(rows) for rows in lines)])
+        flat = np.array([row for rows in lines for row in rows], dtype=np.int64)
+        group = np.repeat(np.arange(len(groups)), counts)
+        offset = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+        line = flat[starts[groups.payer[group]] + offset]
+        need = needs[kind[group], resource[line]]
         short = (need > 0) & (used[line] + need > hard[line])
         return group[short], line[short], need[short]
 

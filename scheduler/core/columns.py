@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,11 @@ class Columns:
     The first column is the key (`id` or `job_id`).
     """
 
+    _key: ClassVar[str] = ""  # the name of the first column, known once there is a table
+
     def __post_init__(self) -> None:
         columns = fields(self)
+        type(self)._key = columns[0].name
         key = getattr(self, columns[0].name)
         count = 0 if key is None else len(key)
         for column in columns:
@@ -49,7 +52,7 @@ class Columns:
             object.__setattr__(self, column.name, value)
 
     def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
+        return len(getattr(self, self._key))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -374,11 +374,11 @@ class _Notes:
         return self.of_row < 0
 
     def number(self, decision: Decision) -> int:
-        if decision not in self._numbers:
-            self._numbers[decision] = len(self._decisions)
+        number = self._numbers.setdefault(decision, len(self._decisions))
+        if number == len(self._decisions):
             self._decisions.append(decision)
             self._rank.append(PRECEDENCE[decision.reason])
-        return self._numbers[decision]
+        return number
 
     def add(self, rows: Ints, decision: Decision) -> None:
         if len(rows):

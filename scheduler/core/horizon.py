@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,11 @@ class Free:
             self.storage_mib[row] -= sign * per_task.storage_mib
         for device in hold.devices:
             self.gpu_used[device] += sign * hold.gpu_millis
+
+    def copy(self) -> Free:
+        return Free(
+            self.cpu_millis.copy(), self.memory_mib.copy(), self.storage_mib.copy(), self.gpu_used.copy()
+        )
 
     def least(self, other: Free) -> Free:
         """What is free at both moments."""
@@ -77,10 +83,9 @@ class Horizon:
         allocations = world.snapshot.allocations
         self._ends: Ints = known[order]
         self._node = world.allocation_node[order]
-        self._cpu, self._memory, self._storage = (
-            column[order]
-            for column in (allocations.cpu_millis, allocations.memory_mib, allocations.storage_mib)
-        )
+        self._cpu, self._memory = allocations.cpu_millis[order], allocations.memory_mib[order]
+        held = allocations.storage_mib
+        self._storage: Ints | None = held[order] if held.any() else None  # None = nobody holds any
         allocation, device = world.allocated_devices
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -92,6 +97,9 @@ class Horizon:
         self._promised: list[Hold] = []
         self._known: dict[int, Free] = {}  # by moment, for as long as nothing starts or is promised
         self._known_of = (0, 0, 0)
+        #: (moment, allocations and devices given back by then, what is free), for as long as nothing starts.
+        self._ended: list[tuple[int, int, int, Free]] = []
+        self._ended_of = -1
 
     def started(self, hold: Hold) -> None:
         """Something that the workspace has handed out in this cycle, and its end."""
@@ -120,24 +128,7 @@ class Horizon:
         return self._known[at_ms]
 
     def _free_at(self, at_ms: int) -> Free:
-        world, count = self._world, int(np.searchsorted(self._ends, at_ms, side="right"))
-        nodes = self._node[:count]
-        now = self.free_now()
-
-        def grown(column: Ints, ending: Ints) -> Ints:
-            freed = np.bincount(nodes, weights=ending[:count], minlength=world.node_count)
-            return column + freed.astype(np.int64)
-
-        ended = int(np.searchsorted(self._device_ends, at_ms, side="right"))
-        freed = np.bincount(
-            self._device[:ended], weights=self._device_millis[:ended], minlength=len(world.device_id)
-        )
-        free = Free(
-            grown(now.cpu_millis, self._cpu),
-            grown(now.memory_mib, self._memory),
-            grown(now.storage_mib, self._storage),
-            now.gpu_used - freed.astype(np.int64),
-        )
+        free = self._ended_by(at_ms)
         for hold in self._started:
             if hold.until_ms <= at_ms:
                 free.take(hold, -1)
@@ -145,6 +136,36 @@ class Horizon:
             if hold.from_ms <= at_ms < hold.until_ms:
                 free.take(hold)
         return free
+
+    def _ended_by(self, at_ms: int) -> Free:
+        """What is free now and given back by then by what ran before: from the last moment before it that is known."""
+        world, log_length = self._world, self._workspace.log_length
+        if self._ended_of != log_length:
+            self._ended = [(0, 0, 0, self.free_now())]
+            self._ended_of = log_length
+        place = bisect_right(self._ended, at_ms, key=itemgetter(0))
+        _, begin, device_begin, before = self._ended[place - 1]
+        some = slice(begin, int(np.searchsorted(self._ends, at_ms, side="right")))
+        devices = slice(device_begin, int(np.searchsorted(self._device_ends, at_ms, side="right")))
+        nodes = self._node[some]
+
+        def grown(column: Ints, ending: Ints | None) -> Ints:
+            if ending is None:
+                return column
+            freed = np.bincount(nodes, weights=ending[some], minlength=world.node_count)
+            return column + freed.astype(np.int64)
+
+        freed = np.bincount(
+            self._device[devices], weights=self._device_millis[devices], minlength=len(world.device_id)
+        )
+        free = Free(
+            grown(before.cpu_millis, self._cpu),
+            grown(before.memory_mib, self._memory),
+            grown(before.storage_mib, self._storage),
+            before.gpu_used - freed.astype(np.int64),
+        )
+        self._ended.insert(place, (at_ms, some.stop, devices.stop, free))
+        return free.copy()
 
     def free_through(self, from_ms: int, until_ms: int) -> Free:
         """What is free all the time from one moment to another: it only shrinks where a promise begins."""

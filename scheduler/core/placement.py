@@ -174,6 +174,11 @@ class Candidates:
     def gates_now(self) -> Iterator[tuple[str, Bools]]:
         """Every gate that may turn a node away, in order, with the nodes it lets through as of now."""
         facts, rooms, workspace = self.facts, self.rooms, self.workspace
+        if self.rules.in_order and self._jobs is None:
+            yield from facts.items()
+            for name, (column, need) in rooms.items():
+                yield name, workspace.reaches(column, need)
+            return
         others = self._outside_gates if self._jobs is None else self.rules.others
         for gate in self.rules.gates:
             name = gate.name

@@ -121,8 +121,7 @@ class GiveBack:
     retry_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class GateCount:
+class GateCount(NamedTuple):
     """One gate: nodes it turned away first, and nodes it would turn away by itself."""
 
     gate: str

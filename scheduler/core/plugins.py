@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from scheduler.core import feasibility, scoring
 from scheduler.core.columns import Bools
-from scheduler.core.feasibility import FactGate, NodeFilter, Question, RoomGate
+from scheduler.core.feasibility import FactGate, JobsGate, NodeFilter, Question, RoomGate
 from scheduler.core.plan import Start
 from scheduler.core.policy import Policy
 from scheduler.core.scoring import WeightedScorers
@@ -106,7 +106,15 @@ class Rules:
     @cached_property
     def pickers(self) -> tuple[scoring.PicksDevice, ...]:
         """The scorers that choose devices too."""
-        return tuple(scorer for scorer, _ in self.scorers if isinstance(scorer, scoring.PicksDevice))
+        return tuple(
+            cast(scoring.PicksDevice, scorer) for scorer, _ in self.scorers if hasattr(scorer, "pick_device")
+        )
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether facts are asked before amounts, and nothing else is but where other jobs are."""
+        kinds = [isinstance(gate, RoomGate) for gate in self.gates if not isinstance(gate, JobsGate)]
+        return kinds == sorted(kinds) and len(kinds) == len(self.facts) + len(self.rooms)
 
 
 def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:

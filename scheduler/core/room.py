@@ -258,6 +258,10 @@ class ClusterRoom:
         now = answers.candidates(group)
         if not level:
             return now
+        whole = answers.asks_whole(group)
+        asked = level in self._spare and group.question_number in self._spare[level][1]
+        if whole and not asked and choose_nodes(now, group.shape) is None:
+            return None
         if level not in self._spare:
             free = self._planned().free_now().least(self._promises.least(level))
             self._spare[level] = SpareWorkspace(answers.world, free), {}
@@ -271,11 +275,9 @@ class ClusterRoom:
                 spare.match(touched, workspace, least)
             spare.follow(workspace)
             self._synced[level] = workspace.log_length
-        if not answers.asks_whole(group):
+        if not whole:
             return Candidates(answers.question(group), spare, answers.rules_of(group.question))
         if group.question_number not in known:
-            if choose_nodes(now, group.shape) is None:
-                return None
             known[group.question_number] = Candidates(group.question, spare, now.rules, like=now)
         return known[group.question_number]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cached_property
 from itertools import chain
 from typing import Final
@@ -74,11 +75,11 @@ class World:
         self._reaching: dict[tuple[int, int], tuple[Ints, Bools]] = {}
         self._gpu_matches: dict[tuple[str, int], Bools] = {}
         self._models_of: dict[tuple[str, int], tuple[str, ...]] = {}
-        self._models = tuple(dict.fromkeys(devices.model))
-        place = {model: number for number, model in enumerate(self._models)}
-        self._model_number: Ints = np.fromiter(
-            map(place.__getitem__, devices.model), dtype=np.int64, count=len(devices)
-        )[order]
+        place: defaultdict[str, int] = defaultdict()
+        place.default_factory = place.__len__  # numbered as they are met
+        numbers = np.fromiter(map(place.__getitem__, devices.model), dtype=np.int64, count=len(devices))
+        self._models = tuple(place)
+        self._model_number: Ints = numbers[order]
 
     # Rows of ids.
 
@@ -209,9 +210,10 @@ class World:
     def allocated_devices(self) -> tuple[Ints, Ints]:
         """(row of the allocation, row of the device) of every device that is held."""
         held = self.snapshot.allocations.device_ids
-        counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
-        ids = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=int(counts.sum()))
-        allocation = np.repeat(np.arange(len(held)), counts)
+        ids: Ints = np.array(list(chain.from_iterable(held)), dtype=np.int64)
+        allocation = np.arange(len(held))
+        if set(map(len, held)) != {1}:
+            allocation = np.repeat(allocation, np.fromiter(map(len, held), dtype=np.int64, count=len(held)))
         order = stable_order(self.device_id)
         place = find_rows(self.device_id[order], ids)
         if len(place) and int(place.min()) < 0:
@@ -475,7 +477,8 @@ class World:
 
     def per_node(self, devices: Bools) -> Ints:
         """How many of these devices each node has."""
-        return np.bincount(self.device_node[devices], minlength=self.node_count).astype(np.int64)
+        counts = np.bincount(self.device_node, weights=devices, minlength=self.node_count)
+        return counts.astype(np.int64)
 
     def _mask(self, rows: list[int]) -> Bools:
         mask = np.zeros(self.node_count, dtype=np.bool_)
