@@ -281,8 +281,9 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
         return None
     parts = candidates.parts(chosen[0][0])
     placements = take_tasks(candidates, chosen)
-    tasks = len(placements)
-    charges = answers.charges_placed(group, placements)
+    if workspace.has_model_lines or len(placements) != tasks:
+        tasks = len(placements)
+        charges = answers.charges_placed(group, placements)
     workspace.take_limits(
         queue_row=group.queue_row,
         array_id=pending.array_id.item(row),

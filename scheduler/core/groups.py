@@ -52,10 +52,12 @@ class Groups:
         question = number_together(len(pending), pending.class_index, partition_number[world.pending_queue],
                                    *self._barred, world.company.pending,
                                    self._rules_number[world.pending_queue], self._wall)  # fmt: skip
-        pair = number_together(len(pending), question, pending.tasks, pending.nodes, pending.tasks_per_node,
-                               pending.most_tasks, pending.pack)  # fmt: skip
+        pair = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
+                               pending.most_tasks, pending.pack, numbered=question)  # fmt: skip
         #: The group of each pending row.
-        self.of_row: Ints = number_together(len(pending), pair, world.pending_queue, world.paths.pending)
+        self.of_row: Ints = number_together(
+            len(pending), world.pending_queue, world.paths.pending, numbered=pair
+        )
         count = int(self.of_row.max(initial=-1)) + 1
         first = np.zeros(count, dtype=np.int64)
         first[self.of_row[::-1]] = np.arange(len(pending) - 1, -1, -1)
@@ -112,15 +114,13 @@ class Groups:
             question = self._questions[question_number] = Question(
                 request=request,
                 queue_partition_ids=self._world.snapshot.queues.partition_ids[queue_row],
-                reservation_rows=tuple(i for i, barred in enumerate(self._barred) if barred[row]),
-                who=int(self._world.company.pending[row]),
-                wall=int(self._wall[row]),
-                rules=int(self._rules_number[queue_row]),
+                reservation_rows=tuple([i for i, barred in enumerate(self._barred) if barred[row]]),
+                who=self._world.company.pending.item(row),
+                wall=self._wall.item(row),
+                rules=self._rules_number.item(queue_row),
             )
-        tasks, nodes, each, most, pack = (
-            pending.tasks.item(row), pending.nodes.item(row), pending.tasks_per_node.item(row),
-            pending.most_tasks.item(row), pending.pack.item(row),
-        )  # fmt: skip
+        columns = pending.tasks, pending.nodes, pending.tasks_per_node, pending.most_tasks, pending.pack
+        tasks, nodes, each, most, pack = [column.item(row) for column in columns]
         key = (tasks, nodes, each, most, pack, request.task_term)
         shape = self._shapes.get(key)
         if shape is None:
@@ -147,10 +147,13 @@ def spread_of(world: World, request: RequestClass, tasks: int) -> Spread | None:
     return None if term is None or tasks == 1 else Spread(term, world.domains(term.topology))
 
 
-def number_together(count: int, *keys: Ints) -> Ints:
-    """Number the distinct combinations of the keys densely: 0, 1, 2 in ascending order of the keys."""
-    number = np.zeros(count, dtype=np.int64)
-    known = 1
+def number_together(count: int, *keys: Ints, numbered: Ints | None = None) -> Ints:
+    """Number the distinct combinations of the keys densely: 0, 1, 2 in ascending order of the keys.
+
+    `numbered` is a first key that is numbered so itself.
+    """
+    number = np.zeros(count, dtype=np.int64) if numbered is None else numbered
+    known = int(number.max(initial=0)) + 1
     for key in keys if count else ():
         low, high = int(key.min()), int(key.max())
         if low == high:

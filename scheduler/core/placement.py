@@ -123,6 +123,8 @@ class Candidates:
         self._sum: list[tuple[str, int, Any, Floats | None]] | None = None
         self._plain = not self._outside_gates and not rules.asked
         self._features = workspace.gpu_features(question.request) if question.request.per_task.gpus else None
+        #: What one task holds of each of its devices; 0 without any.
+        self.millis = held_millis(question.request)
         self._suitable: Bools | None = None
         self._scores: Floats | None = None
         self._cursor = 0
@@ -136,16 +138,27 @@ class Candidates:
         cpu, memory, devices = [rooms[name][1] if name in rooms else 0 for name in _PACKED]
         #: From what to subtract the room of every node that no fact closes, and of each node.
         self._need = Room.need(cpu, memory, devices) - 1
-        self._needs: Ints = np.array(self._need)
-        if self._closed is not None:
-            self._needs = np.where(self._closed, _NEVER, self._needs)
+        self._lone_need = np.array(self._need)
+        self._needs: Ints | None = None
+
+    @property
+    def needs(self) -> Ints:
+        """The same of each node; more than any has where facts close it."""
+        if self._needs is None:
+            assert self._closed is not None
+            self._needs = np.where(self._closed, _NEVER, self._lone_need)
+        return self._needs
 
     def _is_closed(self, rows: Ints | None) -> Any:
         """Which of these nodes the built-in gates close now: true, or any number but 0."""
         closed: Any
         if self._room is not None:
-            needs = self._needs if rows is None or self._closed is None else self._needs[rows]
-            closed = needs - (self._room if rows is None else self._room[rows])
+            if rows is None:
+                closed = (self._lone_need if self._closed is None else self.needs) - self._room
+            elif self._closed is None:
+                closed = self._lone_need - self._room[rows]
+            else:
+                closed = self.needs[rows] - self._room[rows]
             closed &= _GUARDS
         elif self._closed is None:
             closed = np.zeros(self.workspace.world.node_count if rows is None else len(rows), dtype=np.bool_)
@@ -253,9 +266,8 @@ class Candidates:
         return self._suitable
 
     def _fits_empty(self) -> Bools:
-        lasting = tuple(
-            self.facts[gate.name] for gate in self.rules.facts if gate.permanent and gate.name in self.facts
-        )
+        facts = self.facts
+        lasting = tuple([facts[name] for name in self.rules.lasting if name in facts])
         return fits_empty(self.question, self.workspace.world, self.rules.rooms, lasting)
 
     @property
@@ -292,11 +304,23 @@ class Candidates:
             self._sum = [(name, weight, *part.summand(weight)) for name, part, weight in self._parts]
         return self._sum
 
+    def _is_shut(self) -> bool:
+        """Whether CPU, memory, devices and facts leave no node open now."""
+        if self._room is None:
+            return False
+        lacks = self._lone_need - self._room
+        lacks &= _GUARDS
+        if self._open is not None:
+            return not np.count_nonzero(self._open > lacks)
+        return not len(lacks) or np.count_nonzero(lacks) == len(lacks)
+
     def _score(self, rows: Ints | None) -> Floats:
         """The weighted sum of all parts for these nodes (None = all), or `NO`; only its order matters."""
+        if self._scores is None and self._is_shut():
+            shut = np.empty(self.workspace.world.node_count)
+            shut.fill(NO)
+            return shut
         closed = self._is_closed(rows)
-        if self._scores is None and np.count_nonzero(closed) == len(closed):
-            return np.full(len(closed), NO)
         total: Any = None
         for _, _, column, table in self._sum or self._summed():
             part: Any = column if rows is None else column[rows]
@@ -545,9 +569,9 @@ def hand_out(
     candidates: Candidates, chosen: list[tuple[int, int]]
 ) -> tuple[tuple[Placement, ...], list[Seat]]:
     """The same, by ids and by rows."""
-    workspace, request = candidates.workspace, candidates.question.request
-    per_task, world = request.per_task, workspace.world
-    millis = held_millis(request)
+    workspace, question = candidates.workspace, candidates.question
+    per_task, world = question.request.per_task, workspace.world
+    millis = candidates.millis
     node_ids, device_ids = world.snapshot.nodes.id, world.device_id_list
     placements: list[Placement] = []
     seats: list[Seat] = []
@@ -555,7 +579,7 @@ def hand_out(
         node_id = node_ids.item(row)
         for _ in range(count):
             devices = candidates.pick_devices(row) if millis else []
-            workspace.take(row, per_task, devices, millis, candidates.question.who)
+            workspace.take(row, per_task, devices, millis, question.who)
             seats.append((row, devices))
             placements.append(
                 Placement(
@@ -563,7 +587,7 @@ def hand_out(
                     node_id,
                     tuple([device_ids[device] for device in devices]),
                     millis,
-                    workspace.numa_of(devices),
+                    workspace.numa_of(devices) if devices else -1,
                 )
             )
     return tuple(placements), seats

@@ -82,6 +82,11 @@ class Rules:
         return tuple(gate for gate in self.gates if isinstance(gate, FactGate))
 
     @cached_property
+    def lasting(self) -> tuple[str, ...]:
+        """The names of those that no job's end will open."""
+        return tuple(gate.name for gate in self.facts if gate.permanent)
+
+    @cached_property
     def rooms(self) -> tuple[RoomGate, ...]:
         """The gates on amounts."""
         return tuple(gate for gate in self.gates if isinstance(gate, RoomGate))

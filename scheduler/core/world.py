@@ -444,8 +444,7 @@ class World:
     def kind_of(self, row: int) -> int:
         """A number for a node: equal where the devices are alike, one by one, in all that stays."""
         first, last = self.device_first[row], self.device_first[row + 1]
-        alike = self._device_facts[first:last].tobytes()
-        return self._kinds.setdefault(alike, len(self._kinds))
+        return self._kinds.setdefault(self._device_facts[first:last].tobytes(), len(self._kinds))
 
     @cached_property
     def _device_facts(self) -> Ints:
