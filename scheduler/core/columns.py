@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+#: The first column of each table that was made.
+_KEYS: Final[dict[type[Any], str]] = {}
 
 _MISSING: Any = None  # a column that was not given: filled with its default in __post_init__
 
@@ -38,11 +41,9 @@ class Columns:
     The first column is the key (`id` or `job_id`).
     """
 
-    _key: ClassVar[str] = ""  # the name of the first column, known once there is a table
-
     def __post_init__(self) -> None:
         columns = fields(self)
-        type(self)._key = columns[0].name
+        _KEYS[type(self)] = columns[0].name
         key = getattr(self, columns[0].name)
         count = 0 if key is None else len(key)
         for column in columns:
@@ -52,7 +53,7 @@ class Columns:
             object.__setattr__(self, column.name, value)
 
     def __len__(self) -> int:
-        return len(getattr(self, self._key))
+        return len(getattr(self, _KEYS[type(self)]))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -15,16 +15,15 @@ from scheduler.core.world import World
 class GpuFeatures:
     """For one (model, memory) wish: what each node could still give, kept up to date by the workspace."""
 
-    __slots__ = ("_usable", "bits", "numa_best", "partial", "room", "whole")
+    __slots__ = ("_bits", "_key", "_usable", "_world", "numa_best", "partial", "room", "whole")
 
     def __init__(self, world: World, used: Ints, *, model: str, memory_mib: int) -> None:
         usable: Bools = world.gpu_matches(model, memory_mib) & world.device_healthy
         by_domain = np.bincount(
             world.device_domain[usable & (used == 0)], minlength=world.node_count * world.numa_count
         ).reshape(world.node_count, world.numa_count)
-        self._usable = usable
-        #: Of each node, its devices that count at all, working ones of the model.
-        self.bits = world.usable_bits(model, memory_mib)
+        self._usable, self._world, self._key = usable, world, (model, memory_mib)
+        self._bits: list[int] | None = None
         self.whole: Ints = by_domain.sum(axis=1)  # idle devices
         self.numa_best: Ints = by_domain.max(axis=1, initial=0)
         self.partial: Ints = np.zeros(world.node_count, dtype=np.int64)  # most left of a shared device
@@ -32,6 +31,13 @@ class GpuFeatures:
         if shared.any():
             np.maximum.at(self.partial, world.device_node[shared], GPU_MILLIS - used[shared])
         self.room: Ints = np.where(self.whole > 0, GPU_MILLIS, self.partial)  # most left of any device
+
+    @property
+    def bits(self) -> list[int]:
+        """Of each node, its devices that count at all, working ones of the model."""
+        if self._bits is None:
+            self._bits = self._world.usable_bits(*self._key)
+        return self._bits
 
     @property
     def usable(self) -> list[bool]:

@@ -165,7 +165,7 @@ class Horizon:
             before.gpu_used - freed.astype(np.int64),
         )
         self._ended.insert(place, (at_ms, some.stop, devices.stop, free))
-        return free.copy()
+        return free.copy() if self._started or self._promised else free
 
     def free_through(self, from_ms: int, until_ms: int) -> Free:
         """What is free all the time from one moment to another: it only shrinks where a promise begins."""
@@ -219,10 +219,38 @@ class Horizon:
             slots = slots_in(group.question, answers, free, open_)
             return fit_on(slots, group.shape, world)
 
-        for first, last in pairwise(cuts):
-            if first < last and fits(last - 1):
+        bound = int(np.searchsorted(moments, self._devices_by_ms(group.question, allowed)))
+        for begin, last in pairwise(cuts):
+            first = max(begin, bound)
+            if first >= last:
+                continue
+            if bound and fits(first):
+                return int(moments[first])
+            if fits(last - 1):
                 return int(moments[bisect_left(range(first, last - 1), True, key=fits) + first])
         return None
+
+    def _devices_by_ms(self, question: Question, allowed: Bools) -> int:
+        """A moment before which no allowed node has as many idle devices as one task needs; 0 = nobody knows.
+
+        Promises only take away, so it is never too late.
+        """
+        world, request = self._world, question.request
+        wanted = request.per_task.gpus
+        if not wanted or request.shares_gpu or self._started:
+            return 0
+        used, count = self._workspace.device_used, len(world.device_id)
+        held = np.bincount(self._device, weights=self._device_millis, minlength=count)
+        idle_ms = np.where(used == 0, 0, FOREVER_MS)
+        idle_ms[self._device] = self._device_ends  # in order: the last to end decides
+        idle_ms[(held > 0) & (held != used)] = 0  # who holds it is not known
+        usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
+        rows = np.flatnonzero(usable & allowed[world.device_node])
+        rows = rows[stable_order(idle_ms[rows])]
+        rows = rows[stable_order(world.device_node[rows])]
+        counts = np.bincount(world.device_node[rows], minlength=world.node_count)
+        last = (np.cumsum(counts) - counts + wanted - 1)[counts >= wanted]
+        return int(idle_ms[rows[last]].min(initial=FOREVER_MS))
 
     def space(self, free: Free) -> Workspace:
         """A workspace in which just this is free."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -99,10 +100,6 @@ class Workspace:
         self._memory: list[int] = self.free_memory_mib.tolist()
         self._gpu: list[int] = self.free_gpu_millis.tolist()
         self._tasks: list[int] = self.tasks_on.tolist()
-        self._device_used: list[int] = self.device_used.tolist()
-        #: Of each node, its devices that nobody holds, and those that are held in part.
-        self._idle: list[int] = world.bits_of(self.device_used == 0)
-        self._shared: list[int] = world.bits_of((self.device_used != 0) & (self.device_used < GPU_MILLIS))
         self._views: dict[int, tuple[_View, ...]] = {}  # by kind of node
         self._kind = world.kinds
 
@@ -169,7 +166,22 @@ class Workspace:
         self._charges: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
         self._open: dict[tuple[int, int, int], tuple[OpenLine, ...]] = {}
 
-    # Reading.
+    # Reading. The lists of devices are made when the first is handed out: from then on they change with the column.
+
+    @cached_property
+    def _device_used(self) -> list[int]:
+        used: list[int] = self.device_used.tolist()
+        return used
+
+    @cached_property
+    def _idle(self) -> list[int]:
+        """Of each node, its devices that nobody holds."""
+        return self.world.bits_of(self.device_used == 0)
+
+    @cached_property
+    def _shared(self) -> list[int]:
+        """Of each node, its devices that are held in part."""
+        return self.world.bits_of((self.device_used != 0) & (self.device_used < GPU_MILLIS))
 
     def gpu_features(self, request: RequestClass) -> GpuFeatures:
         """What nodes can still give of the devices this class may use."""
@@ -350,12 +362,12 @@ class Workspace:
 
     def numa_of(self, devices: list[int]) -> int:
         """The one domain all these devices are in; -1 when there is none."""
-        numa = self.world.device_numa_list
+        numa = self.world.device_numa
         if not devices:
             return -1
-        first = numa[devices[0]]
-        for device in devices:
-            if numa[device] != first:
+        first: int = numa.item(devices[0])
+        for device in devices[1:]:
+            if numa.item(device) != first:
                 return -1
         return first
 

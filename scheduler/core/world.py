@@ -93,11 +93,6 @@ class World:
         return ids
 
     @cached_property
-    def device_numa_list(self) -> list[int]:
-        numbers: list[int] = self.device_numa.tolist()
-        return numbers
-
-    @cached_property
     def device_healthy_list(self) -> list[bool]:
         healthy: list[bool] = self.device_healthy.tolist()
         return healthy
@@ -214,7 +209,9 @@ class World:
         allocation = np.arange(len(held))
         if set(map(len, held)) != {1}:
             allocation = np.repeat(allocation, np.fromiter(map(len, held), dtype=np.int64, count=len(held)))
-        order = stable_order(self.device_id)
+        order = np.arange(len(self.device_id))
+        if (np.diff(self.device_id) < 0).any():
+            order = stable_order(self.device_id)
         place = find_rows(self.device_id[order], ids)
         if len(place) and int(place.min()) < 0:
             known = place >= 0
