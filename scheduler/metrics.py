@@ -60,7 +60,7 @@ def _read() -> Iterator[Metric]:
         "muster_gpus", "GPUs by what they do.", ["state", "model"],
         """
         SELECT CASE WHEN NOT device.healthy THEN 'sick'
-                WHEN device.used_millis >= 1000 THEN 'used'
+                WHEN device.used_millis >= device.share_millis THEN 'used'
                 WHEN device.used_millis > 0 THEN 'shared'
                 WHEN node.state <> 'up' OR node.cordoned OR node.draining THEN 'unavailable'
                 ELSE 'free' END,

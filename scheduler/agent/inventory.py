@@ -16,8 +16,13 @@ from typing import Any, Final
 from scheduler.agent import VERSION, processes
 
 MIB: Final = 1024 * 1024
-#: `4xH100-80GB` or `2xA100-40GB,2xT4-16GB`: count, model, memory.
-_FAKE: Final = re.compile(r"(\d{1,3})x([A-Za-z0-9][A-Za-z0-9 ._/-]*?)-(\d{1,5})(?:GB|GiB|G)")
+#: `4xH100-80GB` or `2xA100-40GB,2xT4-16GB`: count, model, memory; `1xH100-80GB:3x1g.10gb+2x2g.20gb` is cut.
+_FAKE: Final = re.compile(r"(\d{1,3})x([A-Za-z0-9][A-Za-z0-9 ._/-]*?)-(\d{1,5})(?:GB|GiB|G)(?::(.+))?")
+_FAKE_SLICE: Final = re.compile(r"(\d)x([1-7])g\.(\d{1,3})gb")
+#: The parts that a device may be cut into.
+_PARTS: Final = 7
+#: Slices of real devices are numbered from here on, sixteen for each device.
+FIRST_SLICE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +107,42 @@ def parse_fake_gpus(text: str) -> list[dict[str, Any]]:
         match = _FAKE.fullmatch(part.strip())
         if match is None:
             raise BadFakeGpus(f"{part!r} is not COUNTxMODEL-MEMORYGB; write for example 4xH100-80GB")
-        count, model, gigabytes = match.groups()
+        count, model, gigabytes, cut = match.groups()
         for _ in range(int(count)):
-            index = len(devices)
-            devices.append(
-                {
-                    "index": index,
-                    "uuid": f"FAKE-{index}",
-                    "model": model,
-                    "memory_mib": int(gigabytes) * 1024,
-                    "numa_domain": 0,
-                    "healthy": True,
-                    "fake": True,
-                }
-            )
+            for name, memory in _fake_slices(cut, part, int(gigabytes)) or [("", int(gigabytes))]:
+                index = len(devices)
+                devices.append(
+                    {
+                        "index": index,
+                        "uuid": f"FAKE-{index}",
+                        "model": f"{model} MIG {name}" if name else model,
+                        "memory_mib": memory * 1024,
+                        "numa_domain": 0,
+                        "healthy": True,
+                        "fake": True,
+                    }
+                )
     if not devices:
         raise BadFakeGpus("0 GPUs are none; leave --fake-gpus out")
     return devices
+
+
+def _fake_slices(cut: str | None, part: str, gigabytes: int) -> list[tuple[str, int]]:
+    """(name, GiB) of every slice that one device is cut into; it cannot be cut into more than it has."""
+    slices: list[tuple[str, int]] = []
+    parts = 0
+    for piece in cut.split("+") if cut else []:
+        match = _FAKE_SLICE.fullmatch(piece.strip())
+        if match is None:
+            raise BadFakeGpus(
+                f"{piece!r} is not COUNTxSLICE; write for example 1xH100-80GB:3x1g.10gb+2x2g.20gb"
+            )
+        count, size, memory = map(int, match.groups())
+        slices += [(f"{size}g.{memory}gb", memory)] * count
+        parts += count * size
+    if parts > _PARTS or sum(memory for _, memory in slices) > gigabytes:
+        raise BadFakeGpus(f"{part!r} cuts a device into more than its {_PARTS} parts or {gigabytes} GB")
+    return slices
 
 
 def real_gpus() -> list[dict[str, Any]]:
@@ -132,7 +156,8 @@ def real_gpus() -> list[dict[str, Any]]:
     except nvml.NVMLError:
         return []
     try:
-        return [_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = [_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [one for device in found for one in (_slices(nvml, device) or [device])]
     except nvml.NVMLError:
         return []
     finally:
@@ -158,6 +183,38 @@ def _device(nvml: Any, index: int) -> dict[str, Any]:
     with contextlib.suppress(nvml.NVMLError):
         device["temperature_c"] = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
     return device
+
+
+def _slices(nvml: Any, device: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a device is cut into, each with the name and the UUID that programs are given; [] = it is whole."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(device["index"])
+    try:
+        if not nvml.nvmlDeviceGetMigMode(handle)[0]:
+            return []
+        most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except (nvml.NVMLError, AttributeError):
+        return []  # it cannot be cut, or the library is too old to tell
+    found = []
+    for place in range(most):
+        try:
+            one = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+            memory = nvml.nvmlDeviceGetMemoryInfo(one)
+            name = _text(nvml.nvmlDeviceGetName(one)).rpartition(" MIG ")[2]
+            uuid = _text(nvml.nvmlDeviceGetUUID(one))
+        except nvml.NVMLError:
+            continue  # nothing is cut there
+        found.append(
+            {
+                "index": FIRST_SLICE + 16 * device["index"] + place,
+                "uuid": uuid,
+                "model": f"{device['model']} MIG {name}",
+                "memory_mib": memory.total // MIB,
+                "numa_domain": device["numa_domain"],
+                "healthy": True,
+                "fake": False,
+            }
+        )
+    return found
 
 
 def _numa_of(nvml: Any, handle: Any) -> int:

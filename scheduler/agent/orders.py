@@ -47,7 +47,7 @@ def task_order(assignment: Assignment, state: Path, *, node_name: str) -> TaskOr
 def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[str, str]:
     """Built from nothing, so that no secret of the agent gets in; what the job sets itself comes last."""
     a = assignment
-    devices = ",".join(str(index) for index in a["devices"])
+    devices = ",".join(a["device_names"] if "device_names" in a else map(str, a["devices"]))
     cpus = max(1, a["cpu_millis"] // 1000)
     result = {
         **_account(),

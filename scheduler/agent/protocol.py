@@ -33,6 +33,8 @@ class Assignment(TypedDict):
     env: dict[str, str]
     working_dir: str
     devices: list[int]
+    #: What the driver calls them, where it knows no numbers: slices.
+    device_names: NotRequired[list[str]]
     cpu_millis: int
     memory_mib: int
     limit_seconds: int | None

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from config.rest import NewestFirst
+from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
 from scheduler.api.base import ApiView, once, person
 from scheduler.api.filters import filtered
@@ -37,6 +38,7 @@ class GpuSerializer(serializers.Serializer):
     index = serializers.IntegerField()
     uuid = serializers.CharField()
     gpu_type = serializers.CharField()
+    slice = serializers.CharField(help_text="Of which part of a GPU it is: 1g.10gb; empty for a whole one.")
     memory_bytes = serializers.IntegerField()
     numa_domain = serializers.IntegerField()
     state = serializers.ChoiceField(["free", "shared", "allocated", "unhealthy", "unavailable"])
@@ -126,6 +128,7 @@ def gpu_of(device: Device, node: Node, jobs: list[int] | None = None) -> dict[st
         "index": device.index,
         "uuid": device.uuid,
         "gpu_type": device.model,
+        "slice": slice_of(device.model),
         "memory_bytes": device.memory_mib * MIB,
         "numa_domain": device.numa_domain,
         "state": gpu_state(device, node),
@@ -141,7 +144,7 @@ def gpu_of(device: Device, node: Node, jobs: list[int] | None = None) -> dict[st
 def gpu_state(device: Device, node: Node) -> str:
     if not device.healthy:
         return "unhealthy"
-    if device.used_millis >= 1000:
+    if device.used_millis >= device.share_millis:
         return "allocated"
     if device.used_millis:
         return "shared"

@@ -123,6 +123,7 @@ class JobSerializer(serializers.Serializer):
     qos = serializers.ChoiceField(list(QOS_WORDS.values()), help_text="Derived from requests and limits.")
     gpu_count = serializers.IntegerField()
     gpu_type = serializers.CharField()
+    gpu_slice = serializers.CharField(help_text="A slice of one GPU, such as 1g.10gb.")
     gpu_share = serializers.FloatField(allow_null=True)
     extras = serializers.DictField(child=serializers.IntegerField())
     time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
@@ -217,6 +218,7 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "qos": qos_word(job),
         "gpu_count": job.gpus,
         "gpu_type": job.gpu_model,
+        "gpu_slice": job.gpu_slice,
         "gpu_share": job.gpu_millis / 1000 if job.gpu_millis else None,
         "extras": job.extras,
         "time_limit": job.time_limit_seconds,
@@ -379,6 +381,9 @@ class JobRequestSerializer(serializers.Serializer):
     memory_limit = AmountField(required=False, help_text="As memory; not below what is requested.")
     gpu_count = serializers.IntegerField(min_value=0, required=False)
     gpu_type = serializers.CharField(max_length=80, required=False)
+    gpu_slice = serializers.CharField(
+        max_length=24, required=False, help_text="A slice of one GPU instead of a whole one: 1g.10gb."
+    )
     gpu_share = AmountField(required=False, help_text='Part of one GPU: 0.25 or "25%".')
     extras = serializers.DictField(child=serializers.IntegerField(min_value=0), required=False)
     time_limit = NumberOrText(required=False, help_text="Seconds, HH:MM:SS or D-HH:MM:SS.")

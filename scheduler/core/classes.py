@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from quotas.core.resources import Resources
+from quotas.core.gpu_models import slice_of
+from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.qos import Qos, qos_of
 
 Labels = tuple[tuple[str, str], ...]  # sorted by key
@@ -155,7 +156,9 @@ class RequestClass:
     """
 
     per_task: Resources
-    gpu_model: str = ""  # "" = any; "H100" also matches "H100-80GB"; "A100|H100" = either
+    gpu_model: str = (
+        ""  # "" = any; "H100" also matches "H100-80GB"; "A100|H100" = either; "MIG 1g.10gb" = a slice
+    )
     gpu_memory_mib: int = 0  # least memory of each device; 0 = any
     node_selector: Labels = ()
     tolerations: tuple[Toleration, ...] = ()
@@ -179,8 +182,20 @@ class RequestClass:
 
     @property
     def shares_gpu(self) -> bool:
-        """Asks for a part of one device."""
-        return self.per_task.gpus == 1 and 0 < self.per_task.gpu_millis < 1000
+        """Asks for a part of one device, whichever; a slice is a device of its own."""
+        return self.per_task.gpus == 1 and 0 < self.per_task.gpu_millis < 1000 and not self.gpu_slice
+
+    @property
+    def gpu_slice(self) -> str:
+        """The slice of a device that each task asks for: `1g.10gb`; "" = none."""
+        return slice_of(self.gpu_model.split("|", 1)[0]) if self.gpu_model else ""
+
+    @property
+    def device_millis(self) -> int:
+        """What a task holds of each of its devices; 0 without any. A slice that counts for less is held whole."""
+        if not self.per_task.gpus:
+            return 0
+        return self.per_task.gpu_millis or GPU_MILLIS
 
     @property
     def sort_key(self) -> str:

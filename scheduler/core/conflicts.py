@@ -254,9 +254,8 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
     for other in gates.others:
         if not other.filter(candidates.question, NodeView(workspace, np.array([row], dtype=np.int64)))[0]:
             return _Closed((("gate", other.name), ("node", name)))
-    wanted = (
-        (request.per_task.gpu_millis if request.shares_gpu else GPU_MILLIS) if request.per_task.gpus else 0
-    )
+    wanted = request.device_millis
+    room = wanted if request.shares_gpu else GPU_MILLIS  # whole devices and slices are nobody else's
     devices: list[int] = []
     for device_id in placement.device_ids:
         device = world.device_row.get(device_id)
@@ -264,7 +263,7 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
             device is None
             or facts.device_node[device] != row
             or not gates.usable[device]
-            or not workspace.device_is_free(device, wanted)
+            or not workspace.device_is_free(device, room)
             or device in devices
         ):
             return _Closed((("device_id", device_id), ("gate", "device"), ("node", name)))

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from quotas.core.resources import GPU_MILLIS
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.devices import GUARDS, Room
@@ -595,6 +594,4 @@ def hand_out(
 
 def held_millis(request: RequestClass) -> int:
     """What one task holds of each of its devices; 0 without any."""
-    if not request.per_task.gpus:
-        return 0
-    return request.per_task.gpu_millis if request.shares_gpu else GPU_MILLIS
+    return request.device_millis

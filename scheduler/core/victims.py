@@ -255,10 +255,14 @@ def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[N
             continue
         usable = world.gpu_matches(request.gpu_model, request.gpu_memory_mib) & world.device_healthy
         free = np.zeros(world.node_count, dtype=np.int64)
-        np.add.at(free, world.device_node[usable], np.maximum(GPU_MILLIS - workspace.device_used[usable], 0))
+        left = np.maximum(GPU_MILLIS - workspace.device_used, 0)
+        each = world.snapshot.allocations.gpu_millis[held]
+        if request.gpu_slice:  # held whole, whatever it counts for
+            left, each = np.where(workspace.device_used > 0, 0, left), np.full(len(held), GPU_MILLIS)
+        np.add.at(free, world.device_node[usable], left[usable])
         devices = world.gpus_held(request.gpu_model, request.gpu_memory_mib)[held]
         need = request.per_task.gpu_millis if request.shares_gpu else request.per_task.gpus * GPU_MILLIS
-        yield free, need, nothing if only_cpus else devices * world.snapshot.allocations.gpu_millis[held]
+        yield free, need, nothing if only_cpus else devices * each
 
 
 def _most_slots(opened: Bools, node: Ints, needs: Sequence[Need]) -> Ints:

@@ -347,7 +347,7 @@ class Workspace:
         if not wanted:
             return []
         first, bits = self.world.device_first[row], (features or self.gpu_features(request)).bits[row]
-        if wanted == 1 and 0 < per_task.gpu_millis < GPU_MILLIS:
+        if per_task.gpu_millis and request.shares_gpu:
             used, share = self._device_used, per_task.gpu_millis
             fullest, most = -1, -1
             while bits:

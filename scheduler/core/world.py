@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from quotas.core.gpu_models import model_matches
+from quotas.core.gpu_models import slice_of, suits
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.classes import (
     HARD_EFFECTS,
@@ -79,6 +79,7 @@ class World:
         place.default_factory = place.__len__  # numbered as they are met
         numbers = np.fromiter(map(place.__getitem__, devices.model), dtype=np.int64, count=len(devices))
         self._models = tuple(place)
+        self._has_slices = any(slice_of(model) for model in self._models)
         self._model_number: Ints = numbers[order]
 
     # Rows of ids.
@@ -350,8 +351,8 @@ class World:
         key = (model, memory_mib)
         if key not in self._gpu_matches:
             mask = self.device_memory >= memory_mib
-            if model:
-                fitting = np.array([model_matches(model, have) for have in self._models], dtype=np.bool_)
+            if model or self._has_slices:
+                fitting = np.array([suits(model, have) for have in self._models], dtype=np.bool_)
                 mask = mask & fitting[self._model_number] if len(fitting) else mask
             self._gpu_matches[key] = mask
         return self._gpu_matches[key]

@@ -92,6 +92,8 @@ class Job(models.Model):
     #: A share of one GPU in thousandths; 0 takes each GPU whole.
     gpu_millis = models.PositiveIntegerField(default=0)
     gpu_model = models.CharField(max_length=80, blank=True)
+    #: A named slice of one device, such as 1g.10gb; `gpu_millis` is then what it counts for.
+    gpu_slice = models.CharField(max_length=24, blank=True)
     extras = models.JSONField(default=dict, blank=True)
     #: What a task may use at most; null = whatever is idle on its node.
     cpu_limit_millis = models.BigIntegerField(null=True, blank=True)

@@ -133,6 +133,8 @@ class Device(models.Model):
     #: No longer reported by its agent; kept for history.
     gone = models.BooleanField(default=False)
     used_millis = models.PositiveSmallIntegerField(default=0)
+    #: What it is of a whole GPU: less for a slice of one, which is a device of its own.
+    share_millis = models.PositiveSmallIntegerField(default=1000)
     #: The latest sample, for the map.
     utilisation_percent = models.PositiveSmallIntegerField(null=True, blank=True)
     memory_used_mib = models.BigIntegerField(null=True, blank=True)
@@ -143,7 +145,10 @@ class Device(models.Model):
         constraints = [
             models.UniqueConstraint(name="device_index_once", fields=["node", "kind", "index"]),
             models.CheckConstraint(
-                name="device_not_overcommitted", condition=Q(used_millis__gte=0) & Q(used_millis__lte=1000)
+                name="device_not_overcommitted",
+                condition=Q(used_millis__gte=0)
+                & Q(used_millis__lte=F("share_millis"))
+                & Q(share_millis__range=(1, 1000)),
             ),
         ]
 

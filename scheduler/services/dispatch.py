@@ -210,6 +210,7 @@ def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignm
     }
     layouts = _layouts([pk for pk, attempt in attempts.items() if attempt.job.tasks > 1])
     devices = _devices(node.pk, list(attempts))
+    names = _slice_names(node.pk, devices)
     grace = settings.MUSTER_GRACE_SECONDS
     result: list[Assignment] = []
     for task_id, rank, attempt_id in tasks:
@@ -244,6 +245,8 @@ def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignm
             limit_seconds=job.time_limit_seconds,
             grace_seconds=grace,
         )
+        if job.gpu_slice and (name := names.get((attempt_id, rank))):
+            assignment["device_names"] = [name]
         if job.cpu_limit_millis is not None:
             assignment["cpu_limit_millis"] = job.cpu_limit_millis
         if job.memory_limit_mib is not None:
@@ -287,6 +290,19 @@ def _devices(node_id: int, attempt_ids: list[int]) -> dict[tuple[int, int], list
         return {}
     index = dict(Device.objects.filter(node_id=node_id).values_list("pk", "index"))
     return {(attempt, rank): sorted(index[pk] for pk in ids if pk in index) for attempt, rank, ids in held}
+
+
+def _slice_names(node_id: int, devices: Mapping[tuple[int, int], list[int]]) -> dict[tuple[int, int], str]:
+    """What the driver calls the slice that each task is given: a slice has no number of its own there."""
+    if not devices:
+        return {}
+    slices = Device.objects.filter(node_id=node_id, model__contains="MIG ")
+    uuids = dict(slices.values_list("index", "uuid"))
+    return {
+        task: uuids[indices[0]]
+        for task, indices in devices.items()
+        if len(indices) == 1 and uuids.get(indices[0])
+    }
 
 
 def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:

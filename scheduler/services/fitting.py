@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from quotas.core.gpu_models import model_matches
+from quotas.core.gpu_models import model_matches, slice_of, sliced, suits
 from quotas.core.resources import Resources, show_cpus, show_mib
 from quotas.models import QuotaResource
 from scheduler.core.classes import HARD_EFFECTS, Requirement, Taint, Toleration
@@ -102,7 +102,9 @@ def _tasks_that_fit(shape: NodeShape, per_task: Resources, gpu_model: str) -> in
     ]
     if per_task.storage_mib:
         bounds.append(shape.storage_mib // per_task.storage_mib)
-    if per_task.gpu_millis:
+    if slice_of(gpu_model):
+        bounds.append(gpus)
+    elif per_task.gpu_millis:
         bounds.append(gpus * (1000 // per_task.gpu_millis))
     elif per_task.gpus:
         bounds.append(gpus // per_task.gpus)
@@ -116,14 +118,16 @@ def tasks_that_fit_now(node: Node, job: Job) -> int:
     devices = [d for d in node.devices.all() if d.healthy and not d.gone]
     if job.cpu_millis > node.cpu_millis or job.memory_mib > node.memory_mib:
         return 0
-    fitting = [d for d in devices if not job.gpu_model or model_matches(job.gpu_model, d.model)]
+    fitting = [d for d in devices if suits(sliced(job.gpu_model, job.gpu_slice), d.model)]
     bounds = [
         (node.cpu_millis_capacity - node.used_cpu_millis) // max(1, job.cpu_millis),
         (node.memory_mib_capacity - node.used_memory_mib) // max(1, job.memory_mib),
     ]
     if job.storage_mib:
         bounds.append((node.storage_mib - node.used_storage_mib) // job.storage_mib)
-    if job.gpu_millis:
+    if job.gpu_slice:
+        bounds.append(sum(1 for d in fitting if d.used_millis == 0))
+    elif job.gpu_millis:
         bounds.append(sum((1000 - d.used_millis) // job.gpu_millis for d in fitting))
     elif job.gpus:
         bounds.append(sum(1 for d in fitting if d.used_millis == 0) // job.gpus)
@@ -155,7 +159,7 @@ def _holds_all(term: list[dict[str, Any]], labels: dict[str, str]) -> bool:
 
 
 def _matching(shape: NodeShape, gpu_model: str) -> int:
-    return sum(count for model, count in shape.gpus if not gpu_model or model_matches(gpu_model, model))
+    return sum(count for model, count in shape.gpus if suits(gpu_model, model))
 
 
 def _explain(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from accounts.errors import FieldProblem, InvalidInput
+from quotas.core.gpu_models import share_of
 from scheduler import outbox
 from scheduler.models import Device, Node
 from scheduler.services.overcommit import may_give_away
@@ -147,7 +148,7 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
 
     given = may_give_away(node, cpu_millis=machine.cpu_millis, memory_mib=machine.memory_mib)
     changed_devices = _apply_devices(node, machine.devices)
-    gpu_millis = 1000 * sum(device.healthy for device in machine.devices)
+    gpu_millis = sum(share_of(device.model) for device in machine.devices if device.healthy)
     fresh: dict[str, Any] = {
         "cpu_millis": machine.cpu_millis,
         "memory_mib": machine.memory_mib,
@@ -191,13 +192,17 @@ def _apply_devices(node: Node, devices: Sequence[DeviceFacts]) -> bool:
         row = known.pop(facts.index, None)
         if row is None:
             columns = {name: getattr(facts, name) for name in (*_FACTS, *_SAMPLES)}
-            new.append(Device(node=node, index=facts.index, **columns))
+            share = share_of(facts.model)
+            new.append(Device(node=node, index=facts.index, share_millis=share, **columns))
             continue
         before = (*(getattr(row, name) for name in _FACTS), row.gone)
         samples = tuple(getattr(row, name) for name in _SAMPLES)
         for name in (*_FACTS, *_SAMPLES):
             setattr(row, name, getattr(facts, name))
         row.gone = False
+        row.share_millis = max(
+            share_of(facts.model), row.used_millis
+        )  # cut otherwise while somebody holds it
         if before != (*(getattr(row, name) for name in _FACTS), False):
             matters = True
         elif samples == tuple(getattr(row, name) for name in _SAMPLES):
@@ -208,5 +213,5 @@ def _apply_devices(node: Node, devices: Sequence[DeviceFacts]) -> bool:
             row.gone, matters = True, True
             touched.append(row)
     Device.objects.bulk_create(new)
-    Device.objects.bulk_update(touched, [*_FACTS, *_SAMPLES, "gone"])
+    Device.objects.bulk_update(touched, [*_FACTS, *_SAMPLES, "gone", "share_millis"])
     return matters or bool(new)

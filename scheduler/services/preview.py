@@ -14,6 +14,7 @@ from django.db.models import Q
 from accounts.errors import MusterError
 from accounts.models import User
 from accounts.permissions import require
+from quotas.core.gpu_models import sliced
 from quotas.core.resources import show_cpus
 from scheduler.core.blockers import Answers
 from scheduler.core.changes import smallest_change, words_of
@@ -297,7 +298,7 @@ def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
     return Hypothetical(
         request=class_of_request(
             spec.per_task,
-            gpu_model=spec.gpu_model,
+            gpu_model=sliced(spec.gpu_model, spec.terms.gpu_slice),
             node_selector=spec.node_selector,
             tolerations=spec.tolerations,
             affinity=spec.affinity,

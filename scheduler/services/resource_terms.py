@@ -1,29 +1,32 @@
-"""What a task may use beyond what it requests: limits, read and checked against the request (R4)."""
+"""What a job says beside amounts: limits on what a task uses, and which slice of a GPU it wants (R4, R10)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
 
+from quotas.core.gpu_models import read_slice
 from quotas.core.resources import Resources, cores_to_millis, parse_mib, show_cpus, show_mib
 from scheduler.core.qos import QOS_WORDS, qos_of
-from scheduler.services.inputs import Inputs
+from scheduler.services.inputs import BadValue, Inputs
 
 #: The fields of a job that are read here.
-FIELDS: Final = frozenset({"cpu_limit", "memory_limit"})
+FIELDS: Final = frozenset({"cpu_limit", "memory_limit", "gpu_slice"})
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceTerms:
-    """Beside the amounts that are requested; None is no limit."""
+    """Beside the amounts that are requested; None is no limit, "" no slice."""
 
     cpu_limit_millis: int | None = None
     memory_limit_mib: int | None = None
+    gpu_slice: str = ""
 
     def columns(self) -> dict[str, Any]:
         return {
             "cpu_limit_millis": self.cpu_limit_millis,
             "memory_limit_mib": self.memory_limit_mib,
+            "gpu_slice": self.gpu_slice,
         }
 
     def of_class(self) -> dict[str, Any]:
@@ -34,14 +37,27 @@ class ResourceTerms:
         }
 
 
-def read_limits(inputs: Inputs) -> ResourceTerms:
-    """`cpu_limit` and `memory_limit`, as they are said; `check_limits` holds them to the request."""
-    if all(inputs.given(name) is None for name in FIELDS):
+def read_terms(inputs: Inputs) -> ResourceTerms:
+    """`cpu_limit`, `memory_limit` and `gpu_slice`, as they are said; `check_limits` holds limits to the request.
+
+    A slice may also be named as the model: `gpu_type: "H100 1g.10gb"`.
+    """
+    asked = inputs.given("gpu_type")
+    named = read_slice(asked) if isinstance(asked, str) else None
+    if named is None and all(inputs.given(name) is None for name in FIELDS):
         return _PLAIN
     return ResourceTerms(
         cpu_limit_millis=inputs.read("cpu_limit", cores_to_millis) or None,
         memory_limit_mib=inputs.read("memory_limit", parse_mib) or None,
+        gpu_slice=inputs.read("gpu_slice", _slice, default=named[1] if named else ""),
     )
+
+
+def _slice(value: Any) -> str:
+    found = read_slice(value) if isinstance(value, str) else None
+    if found is None or found[0]:
+        raise BadValue("Has to be the name of a slice, such as 1g.10gb")
+    return found[1]
 
 
 def check_limits(inputs: Inputs, terms: ResourceTerms, per_task: Resources) -> None:

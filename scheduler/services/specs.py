@@ -12,6 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.models import Project, User
+from quotas.core.gpu_models import read_slice, slice_share, sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import RestartPolicy
@@ -30,7 +31,7 @@ from scheduler.services.inputs import (
     text_trouble,
 )
 from scheduler.services.placing_terms import read_affinity, read_labels, read_tolerations
-from scheduler.services.resource_terms import ResourceTerms, check_limits, read_limits
+from scheduler.services.resource_terms import ResourceTerms, check_limits, read_terms
 from scheduler.services.waits import DATA_NAME, DependsOn, read_array, read_dependencies
 
 MAX_NAME: Final = 200
@@ -186,7 +187,7 @@ def parse_job(
     queue = catalogue.queue(inputs, project)
     tasks, nodes, tasks_per_node = _layout(inputs)
     gang = read_gang(inputs, tasks=tasks, nodes=nodes, per_node=tasks_per_node)
-    terms = read_limits(inputs)
+    terms = read_terms(inputs)
     per_task, gpu_model = _amounts(inputs, terms)
     check_limits(inputs, terms, per_task)
     begin_at, deadline_at = _window(inputs)
@@ -238,13 +239,14 @@ def parse_job(
     if project is not None and queue is not None and not inputs.problems:
         # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
         least = gang.min_tasks or tasks
-        size = (per_task, gpu_model, least, nodes, tasks_per_node, project.pk, queue.cluster_id,
+        devices = sliced(gpu_model, terms.gpu_slice)
+        size = (per_task, devices, least, nodes, tasks_per_node, project.pk, queue.cluster_id,
                 fields["job_type"])  # fmt: skip
         if size not in catalogue.fitting:
             check_fit(
                 inputs,
                 per_task=per_task,
-                gpu_model=gpu_model,
+                gpu_model=devices,
                 tasks=least,
                 nodes=nodes,
                 tasks_per_node=tasks_per_node,
@@ -354,8 +356,10 @@ def _amounts(inputs: Inputs, terms: ResourceTerms) -> tuple[Resources, str]:
             "Has to be more than 0; only a job that requests neither CPU nor memory may say 0, for both.",
             code="out-of-range",
         )
-    gpus, gpu_millis = _gpus(inputs)
+    gpus, gpu_millis = _gpus(inputs) if not terms.gpu_slice else _a_slice(inputs, terms.gpu_slice)
     gpu_model = inputs.text("gpu_type", most=80)
+    if terms.gpu_slice:
+        gpu_model = (read_slice(gpu_model) or (gpu_model, ""))[0]
     if gpu_model and not gpus and inputs.given("gpu_count") is None:
         inputs.wrong("gpu_type", "Says which GPU but not how many; add gpu_count.", code="inconsistent")
     resources = Resources(
@@ -380,6 +384,18 @@ def _memory(inputs: Inputs, terms: ResourceTerms) -> int:
         given[0], lambda v: parse_mib(v, bare_unit=unit), default=DEFAULT_MEMORY_MIB
     )
     return memory_mib
+
+
+def _a_slice(inputs: Inputs, name: str) -> tuple[int, int]:
+    """One slice a task: programs see only one, however many they are given."""
+    if inputs.given("gpu_share") is not None:
+        inputs.wrong("gpu_share", "Means nothing beside a slice; leave one of them out.", code="one-of")
+    if inputs.integer("gpu_count", least=0, most=MAX_GPUS) not in (None, 1):
+        inputs.wrong(
+            "gpu_count", "Has to be 1 with a slice: each task gets one of them.", code="inconsistent"
+        )
+    share = slice_share(name)
+    return 1, share if share < 1000 else 0
 
 
 def _gpus(inputs: Inputs) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from quotas.core.gpu_models import share_of
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Ints
 from scheduler.core.snapshot import Snapshot
@@ -28,6 +29,9 @@ class Fragments:
         self._node = world.device_node
         self._count = len(snapshot.nodes)
         self._healthy = world.device_healthy
+        self._share = np.array(
+            [share_of(world.model_of(row)) for row in range(len(world.device_id))], dtype=np.int64
+        )
         tasks = np.zeros(len(snapshot.classes), dtype=np.int64)
         np.add.at(tasks, snapshot.pending.class_index, snapshot.pending.tasks)
         asked = [row for row, one in enumerate(snapshot.classes) if one.per_task.gpus and tasks[row]]
@@ -41,7 +45,7 @@ class Fragments:
             )
             for row in usual
         ]
-        self._whole = GPU_MILLIS * max(len(snapshot.devices), 1)
+        self._whole = max(int(self._share.sum()), 1)
 
     @property
     def any(self) -> bool:
@@ -49,11 +53,11 @@ class Fragments:
 
     def idle(self, device_used: Ints) -> float:
         """The part of all GPUs that is idle."""
-        return float((GPU_MILLIS - device_used).sum()) / self._whole
+        return float((self._share - device_used).sum()) / self._whole
 
     def of(self, device_used: Ints, used: Mapping[str, Ints]) -> float:
         """The part of all GPUs that is idle and of no use to the usual requests."""
-        free = np.where(self._healthy, GPU_MILLIS - device_used, 0)
+        free = np.where(self._healthy, self._share - device_used, 0)
         idle = np.bincount(self._node, weights=free, minlength=self._count)
         cpu = self._nodes.cpu_millis - used["cpu_millis"]
         memory = self._nodes.memory_mib - used["memory_mib"]

@@ -73,9 +73,9 @@ _BOOST: Final = "CASE WHEN job.boost_until_at > statement_timestamp() THEN job.b
 
 #: What makes a request class, last in each row of a job.
 _CLASS: Final = """job.cpu_millis, job.memory_mib, job.storage_mib, job.gpus, job.gpu_millis, job.gpu_model,
-    coalesce(job.cpu_limit_millis, 0), coalesce(job.memory_limit_mib, 0),
+    job.gpu_slice, coalesce(job.cpu_limit_millis, 0), coalesce(job.memory_limit_mib, 0),
     job.extras::text, job.node_selector::text, job.tolerations::text, job.affinity::text"""
-CLASS_WIDTH: Final = 12
+CLASS_WIDTH: Final = 13
 
 #: The lower half of the array's UUID: one number per array, the same in every cycle.
 _ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0

@@ -13,6 +13,7 @@ import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
 
+from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources
 from quotas.providers.waiting import away_sentence
 from scheduler.core.classes import (
@@ -491,7 +492,7 @@ def _class_numbers(columns: Rows, table: ClassTable) -> Ints:
 
 
 def class_of_row(
-    cpu_millis: int, memory_mib: int, storage_mib: int, gpus: int, gpu_millis: int, gpu_model: str,
+    cpu_millis: int, memory_mib: int, storage_mib: int, gpus: int, gpu_millis: int, gpu_model: str, gpu_slice: str,
     cpu_limit_millis: int, memory_limit_mib: int,
     extras: str, node_selector: str, tolerations: str, affinity: str,
 ) -> RequestClass:  # fmt: skip
@@ -505,7 +506,7 @@ def class_of_row(
             storage_mib=storage_mib,
             extras=tuple(sorted((name, int(amount)) for name, amount in json.loads(extras).items())),
         ),
-        gpu_model=gpu_model,
+        gpu_model=sliced(gpu_model, gpu_slice),
         node_selector=json.loads(node_selector),
         tolerations=json.loads(tolerations),
         affinity=json.loads(affinity),

@@ -104,6 +104,8 @@ def gpu_text(job: Job) -> str:
     """All its GPUs: `4 × H100`, `0.5 × L4`, `–`."""
     if not job.gpus:
         return "–"
+    if job.gpu_slice:
+        return f"{job.tasks:,} × slice {job.gpu_slice}" + (f" of {job.gpu_model}" if job.gpu_model else "")
     count = show_cpus(job.gpu_millis * job.tasks) if job.gpu_millis else f"{job.gpus * job.tasks:,}"
     return f"{count} × {job.gpu_model}" if job.gpu_model else count
 

@@ -153,7 +153,7 @@ def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], us
     elif device.used_millis == 0:
         look = "free"
         words.append("free" if node.schedulable else "free, but its node takes no new jobs")
-    elif device.used_millis < 1000:
+    elif device.used_millis < device.share_millis:
         look = "part"
         words.append(f"{device.used_millis // 10} % given away")
     elif device.utilisation_percent is not None and device.utilisation_percent < IDLE_PERCENT:

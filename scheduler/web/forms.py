@@ -20,7 +20,7 @@ PLAIN: Final = (
     "name", "project", "queue", "cpu_cores", "memory", "gpu_count", "gpu_type", "gpu_share", "tasks", "nodes",
     "tasks_per_node", "time_limit", "priority", "working_dir", "array", "restart_policy",
     "depends_timeout", "on_depends_timeout", "min_tasks", "on_task_failure", "assembly_timeout",
-    "cpu_limit", "memory_limit",
+    "cpu_limit", "memory_limit", "gpu_slice",
 )  # fmt: skip
 #: Fields of the request that the form shows under another name.
 SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "memory_bytes": "memory"}
@@ -28,7 +28,7 @@ SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "
 ADVANCED: Final = (
     "tasks", "nodes", "tasks_per_node", "gpu_share", "env", "working_dir", "array", "depends_on", "begin_at",
     "depends_data", "depends_timeout", "min_tasks", "pack", "on_task_failure", "assembly_timeout",
-    "restart_policy", "node_selector", "hold", "cpu_limit", "memory_limit",
+    "restart_policy", "node_selector", "hold", "cpu_limit", "memory_limit", "gpu_slice",
 )  # fmt: skip
 
 #: What the form offers for `pack`; ! is a must.
@@ -153,7 +153,7 @@ _NAMES: Final = {
     "min_tasks": "Tasks at least", "pack": "Near to each other", "on_task_failure": "If a task fails",
     "assembly_timeout": "Gathers nodes for", "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
     "begin_at": "Not before", "restart_policy": "Restart", "cpu_limit": "CPU cores at most",
-    "memory_limit": "Memory at most",
+    "memory_limit": "Memory at most", "gpu_slice": "Slice of a GPU",
 }  # fmt: skip
 
 
@@ -178,7 +178,8 @@ def form_of(job: Job) -> dict[str, str]:
         "memory_limit": _typed_mib(job.memory_limit_mib) if job.memory_limit_mib else "",
         "gpu_count": str(job.gpus) if job.gpus else "",
         "gpu_type": job.gpu_model,
-        "gpu_share": show_cpus(job.gpu_millis) if job.gpu_millis else "",
+        "gpu_slice": job.gpu_slice,
+        "gpu_share": show_cpus(job.gpu_millis) if job.gpu_millis and not job.gpu_slice else "",
         "tasks": str(job.tasks) if job.tasks > 1 else "",
         "nodes": str(job.nodes or ""),
         "tasks_per_node": str(job.tasks_per_node or ""),

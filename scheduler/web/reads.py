@@ -83,10 +83,17 @@ def gpu_supply() -> list[GpuSupply]:
     off: Counter[str] = Counter()
     fake: dict[str, bool] = {}
     rows = Device.objects.filter(kind="gpu", gone=False).values_list(
-        "model", "used_millis", "healthy", "fake", "node__state", "node__cordoned", "node__draining"
+        "model",
+        "used_millis",
+        "share_millis",
+        "healthy",
+        "fake",
+        "node__state",
+        "node__cordoned",
+        "node__draining",
     )
-    for model, millis, healthy, pretended, state, cordoned, draining in rows:
-        total[model] += 1000
+    for model, millis, share, healthy, pretended, state, cordoned, draining in rows:
+        total[model] += share
         used[model] += millis
         fake[model] = fake.get(model, True) and pretended
         if not healthy or state != NodeState.UP or cordoned or draining:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from quotas.core.gpu_models import slice_share, sliced
 from quotas.core.limits import charge
 from quotas.core.resources import Resources
 from scheduler.core.classes import (
@@ -55,6 +56,7 @@ class NodeSpec:
     gpus: int = 0
     model: str = "H100"
     gpu_memory_gib: int = 80
+    slices: tuple[str, ...] = ()  # of further devices that are cut, in the positions after the whole ones
     numa: int = 1
     unhealthy: tuple[int, ...] = ()
     state: str = "up"
@@ -184,6 +186,7 @@ def a_job(
     storage_gib: float = 0,
     gpus: int = 0,
     share: int = 0,
+    slice: str = "",
     model: str = "",
     gpu_memory_gib: int = 0,
     extras: Mapping[str, int] | None = None,
@@ -199,6 +202,8 @@ def a_job(
     **words: Any,
 ) -> JobSpec:
     """`a_job("train", tasks=2, gpus=4)`: amounts are per task; 1 core and 1 GiB unless said."""
+    if slice:
+        gpus, share, model = 1, slice_share(slice), sliced(model, slice)
     per_task = Resources(
         cpu_millis=round(cpus * 1000),
         memory_mib=round(memory_gib * GIB),
@@ -302,7 +307,7 @@ def a_world(
     devices = [
         (spec, position, (spec.first_device_id or node_ids[spec.name] * 100) + position)
         for spec in nodes
-        for position in range(spec.gpus)
+        for position in range(spec.gpus + len(spec.slices))
     ]
     device_ids = {(spec.name, position): number for spec, position, number in devices}
     all_jobs = [spec.job for spec in running] + list(pending)
@@ -388,9 +393,12 @@ def a_world(
             id=[number for _, _, number in devices],
             node_id=[node_ids[spec.name] for spec, _, _ in devices],
             position=[position for _, position, _ in devices],
-            numa=[position * spec.numa // spec.gpus for spec, position, _ in devices],
-            model=[spec.model for spec, _, _ in devices],
-            memory_mib=[spec.gpu_memory_gib * GIB for spec, _, _ in devices],
+            numa=[position * spec.numa // (spec.gpus + len(spec.slices)) for spec, position, _ in devices],
+            model=[sliced(spec.model, _slice_at(spec, position)) for spec, position, _ in devices],
+            memory_mib=[
+                int((_slice_at(spec, position) or f".{spec.gpu_memory_gib}gb").split(".")[1][:-2]) * GIB
+                for spec, position, _ in devices
+            ],
             healthy=[position not in spec.unhealthy for spec, position, _ in devices],
             used_millis=[used_device[number] for _, _, number in devices],
         ),
@@ -542,6 +550,10 @@ def a_world(
         ),
     )
     return World(snapshot, node_ids, job_ids, device_ids)
+
+
+def _slice_at(spec: NodeSpec, position: int) -> str:
+    return spec.slices[position - spec.gpus] if position >= spec.gpus else ""
 
 
 def _above(quota: QuotaSpec, quotas: Sequence[QuotaSpec]) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from quotas.core.gpu_models import suits
 from quotas.core.limits import charge
 from scheduler.core.classes import HARD_EFFECTS, OWN_ARRAY
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import MUST, PACKS, JobGate, Snapshot
-from scheduler.core.world import model_matches
 
 
 class Rows:
@@ -180,9 +180,10 @@ class State:
             for number, device in self.devices.items()
             if device["node_id"] == node["id"]
             and device["healthy"]
-            and (not request.gpu_model or model_matches(request.gpu_model, device["model"]))
+            and suits(request.gpu_model, device["model"])
             and device["memory_mib"] >= request.gpu_memory_mib
             and device["used_millis"] + share <= 1000
+            and not (request.gpu_slice and device["used_millis"])
         ]
         # Shares go to the fullest device: any other could waste room that a later share of a gang needs.
         fitting.sort(key=lambda number: -self.devices[number]["used_millis"])
@@ -270,7 +271,7 @@ class State:
         assert int(job["tasks"]) <= tasks <= max(int(job["tasks"]), int(job["most_tasks"])), "not whole"
         for more in range(tasks + 1, int(job["most_tasks"]) + 1) if largest else ():
             assert not (self.has_limits_left(job, more) and self.can_place(job, more)), "more would fit"
-        share = request.per_task.gpu_millis if request.shares_gpu else 1000
+        share = request.per_task.gpu_millis or 1000
         counts: dict[int, int] = {}
         for placement in start.placements:
             node = self.nodes[placement.node_id]
@@ -285,7 +286,8 @@ class State:
                 assert device["node_id"] == placement.node_id
                 assert device["healthy"]
                 assert device["used_millis"] + share <= 1000, "a device is overcommitted"
-                assert not request.gpu_model or model_matches(request.gpu_model, device["model"])
+                assert not (request.gpu_slice and device["used_millis"]), "a slice is given twice"
+                assert suits(request.gpu_model, device["model"])
             self._move(node, list(placement.device_ids), request, 1)
         assert not job["nodes"] or len(counts) == job["nodes"]
         if job["pack"] >= MUST and len(counts) > 1:
@@ -326,7 +328,7 @@ class State:
     def _move(self, node: dict[str, Any], devices: list[int], request: Any, sign: int) -> None:
         for name in ("cpu_millis", "memory_mib", "storage_mib"):
             node[f"used_{name}"] += sign * getattr(request.per_task, name)
-        share = request.per_task.gpu_millis if request.shares_gpu else 1000
+        share = request.per_task.gpu_millis or 1000
         for number in devices:
             self.devices[number]["used_millis"] += sign * share
 

@@ -40,7 +40,7 @@ QUOTAS: tuple[tuple[QuotaSpec, ...], ...] = (
 )
 
 
-def a_random_node(dice: random.Random, name: str) -> NodeSpec:
+def a_random_node(dice: random.Random, name: str, *, cut: bool = False) -> NodeSpec:
     gpus = dice.choice([0, 2, 4, 4])
     return NodeSpec(
         name,
@@ -49,6 +49,7 @@ def a_random_node(dice: random.Random, name: str) -> NodeSpec:
         gpus=gpus,
         numa=dice.choice([1, 2]),
         model=dice.choice(["H100-80GB", "A100"]),
+        slices=("1g.10gb", "1g.10gb", "3g.40gb") if name == "n2" and cut else (),
         unhealthy=dice.choice([(), (), (), (0,)]) if gpus else (),
         state=dice.choice(["up"] * 8 + ["down", "unknown"]),
         cordoned=dice.random() < 0.1,
@@ -64,11 +65,11 @@ def a_random_node(dice: random.Random, name: str) -> NodeSpec:
     )
 
 
-def a_random_job(dice: random.Random, name: str) -> JobSpec:
-    return a_job(name, **_random_words(dice))
+def a_random_job(dice: random.Random, name: str, *, cut: bool = False) -> JobSpec:
+    return a_job(name, **_random_words(dice, cut=cut))
 
 
-def _random_words(dice: random.Random) -> dict[str, Any]:
+def _random_words(dice: random.Random, *, cut: bool) -> dict[str, Any]:
     gpus = dice.choice([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4])
     tasks = dice.choice([1, 1, 1, 2, 3, 4])
     words = {
@@ -97,7 +98,10 @@ def _random_words(dice: random.Random) -> dict[str, Any]:
         "most": tasks + dice.choice([0, 1, 3]) if dice.random() < 0.3 else 0,
         "pack": dice.choice([""] * 6 + ["node!", "rack", "rack!", "zone!"]),
     }
-    return words | _random_company(random.Random(dice.random()), tasks)
+    seed = dice.random()
+    if cut and random.Random(f"{seed} slice").random() < 0.25:
+        words |= {"slice": random.Random(f"{seed} which").choice(["1g.10gb", "3g.40gb", "2g.20gb"])}
+    return words | _random_company(random.Random(seed), tasks)
 
 
 LIKES = (JobsLike(labels=(("app", "db"),)), JobsLike(labels=(("app", "web"),)), JobsLike(array_id=OWN_ARRAY))
@@ -147,10 +151,16 @@ def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> li
     return found
 
 
-def a_random_world(seed: int, node_count: int, job_count: int) -> World:
-    """So many nodes and waiting jobs; a few running ones, quotas on a path, a reservation, a licence."""
+def a_random_world(seed: int, node_count: int, job_count: int, *, cut: bool = False) -> World:
+    """So many nodes and waiting jobs; a few running ones, quotas on a path, a reservation, a licence.
+
+    `cut`: some GPUs are cut into slices, and some jobs ask for one.
+    """
     dice = random.Random(seed)
-    nodes = [a_random_node(random.Random(f"{seed} n{number}"), f"n{number}") for number in range(node_count)]
+    nodes = [
+        a_random_node(random.Random(f"{seed} n{number}"), f"n{number}", cut=cut)
+        for number in range(node_count)
+    ]
     reservations = [
         ReservationSpec(
             "booked",
@@ -163,7 +173,7 @@ def a_random_world(seed: int, node_count: int, job_count: int) -> World:
     return a_world(
         nodes=nodes,
         running=random_running(dice, nodes, dice.randint(0, 4)),
-        pending=[_a_twin(seed, number) for number in range(job_count)],
+        pending=[_a_twin(seed, number, cut=cut) for number in range(job_count)],
         queues=(
             QueueSpec("main", max_minutes=dice.choice([0, 0, 60])),
             QueueSpec(
@@ -180,9 +190,9 @@ def a_random_world(seed: int, node_count: int, job_count: int) -> World:
     )
 
 
-def _a_twin(seed: int, number: int) -> JobSpec:
+def _a_twin(seed: int, number: int, *, cut: bool) -> JobSpec:
     """Every other job asks for the same as the one before it, so that one question is put more than once."""
-    job = a_random_job(random.Random(f"{seed} j{number // 2}"), f"j{number}")
+    job = a_random_job(random.Random(f"{seed} j{number // 2}"), f"j{number}", cut=cut)
     own = random.Random(f"{seed} t{number}")
     return replace(
         job,

@@ -1,22 +1,27 @@
-"""Requests, limits, classes of service and overcommit (R4, R5, R8)."""
+"""Requests, limits, classes of service and overcommit, slices of GPUs (R4, R5, R8, R10)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from quotas.core.gpu_models import model_matches
 from quotas.core.resources import Resources
-from scheduler.core import feasibility, victims
+from scheduler.core import classes, feasibility, victims
+from scheduler.core import world as world_module
 from scheduler.core.codec import decode_snapshot, encode_snapshot
+from scheduler.core.conflicts import find_conflicts
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.explain import node_table
+from scheduler.core.forecast import forecast
 from scheduler.core.policy import Policy
 from scheduler.core.qos import Qos
 from scheduler.core.standing import Preemption
 from tests.support import obvious
-from tests.support.builders import a_job, a_node, a_snapshot, a_world, running
+from tests.support.builders import MINUTE_MS, a_job, a_node, a_quota, a_snapshot, a_world, running
 from tests.support.strategies import a_random_world
 
 RULES = Preemption(enabled=True, classes=((0, ()), (50, (0,))), protected_seconds=0)
@@ -109,7 +114,7 @@ def test_an_order_that_forgets_the_class_is_noticed(monkeypatch: pytest.MonkeyPa
 def plan_many_worlds() -> None:
     """Against a planner that is easy to believe."""
     for seed in range(200):
-        world = a_random_world(seed, node_count=4, job_count=10)
+        world = a_random_world(seed, node_count=4, job_count=10, cut=True)
         obvious.check(world.snapshot, Policy(), plan_cycle(world.snapshot, Policy()))
 
 
@@ -149,4 +154,112 @@ def test_a_gate_that_forgets_the_size_of_the_machine_is_noticed(monkeypatch: pyt
     )
 
     with pytest.raises(AssertionError):
+        test_more_may_be_given_away_than_there_is_but_never_more_than_that_to_one_task()
+
+
+# ------------------------------------------------------------------ slices of GPUs
+
+
+def test_every_job_gets_what_an_obvious_planner_would_give_it_where_devices_are_cut() -> None:
+    plan_many_worlds()
+
+
+def test_each_job_gets_the_slice_it_names_and_nobody_else_is_on_it() -> None:
+    world = a_world(
+        nodes=[a_node("n", gpus=1, slices=("1g.10gb", "1g.10gb", "3g.40gb"))],
+        pending=[
+            a_job("whole", gpus=1), a_job("more", gpus=1), a_job("half", gpus=1, share=500),
+            a_job("s1", slice="1g.10gb"), a_job("s2", slice="1g.10gb", model="H100"), a_job("s3", slice="1g.10gb"),
+            a_job("large", slice="3g.40gb"), a_job("other", slice="2g.20gb"),
+            a_job("a100", slice="1g.10gb", model="A100"),
+        ],
+    )  # fmt: skip
+
+    plan = plan_cycle(world.snapshot, Policy())
+
+    given = {name: world.devices_of(plan.start_of(world.job(name)))[0][0][1] for name in world.starts(plan)}  # type: ignore[arg-type]
+    assert given == {"whole": 0, "s1": 1, "s2": 2, "large": 3}
+    reasons = world.reasons(plan)
+    assert (reasons["s3"], reasons["more"], reasons["half"]) == ("WaitingForResources",) * 3
+    assert reasons["other"] == reasons["a100"] == "NoMatchingNode"
+    assert find_conflicts(plan, world.snapshot, Policy()) == ()
+
+
+def test_a_slice_counts_for_its_part_of_a_gpu_and_limits_of_its_model_count_it() -> None:
+    world = a_world(
+        nodes=[a_node("n", slices=("1g.10gb",) * 7)],
+        pending=[a_job(f"s{number}", slice="1g.10gb") for number in range(7)],
+        quotas=[a_quota("gpu_millis", 500, model="H100")],
+    )
+
+    plan = plan_cycle(world.snapshot, Policy())
+
+    assert [start.placements[0].gpu_millis for start in plan.starts] == [142] * 3
+    assert set(world.reasons(plan).values()) == {"WaitingForQuota"}
+
+
+def test_a_slice_that_somebody_took_meanwhile_is_a_conflict() -> None:
+    words: dict[str, Any] = {"nodes": [a_node("n", slices=("1g.10gb",))]}
+    before = a_world(**words, pending=[a_job("s", slice="1g.10gb", id=7)])
+    plan = plan_cycle(before.snapshot, Policy())
+    held = running(a_job("r", slice="1g.10gb"), ("n", [0]))
+    after = a_world(**words, pending=[a_job("s", slice="1g.10gb", id=7)], running=[held])
+
+    (conflict,) = find_conflicts(plan, after.snapshot, Policy())
+
+    assert dict(conflict.facts)["gate"] in ("gpus", "device")
+
+
+@pytest.mark.parametrize("backfill", ["none", "easy"])
+def test_a_slice_comes_free_with_its_job_in_every_future(backfill: str) -> None:
+    world = a_world(
+        nodes=[a_node("n", slices=("1g.10gb",))],
+        running=[running(a_job("r", slice="1g.10gb"), ("n", [0]), ends_in=10)],
+        pending=[a_job("s", slice="1g.10gb", minutes=5), a_job("t", slice="1g.10gb", minutes=5)],
+    )
+    policy = Policy(backfill=backfill)
+
+    found = forecast(world.snapshot, policy)
+
+    waits = [(found[world.job(name)].p90_ms or 0) - world.snapshot.now_ms for name in "st"]
+    assert waits == [10 * MINUTE_MS, 15 * MINUTE_MS]
+    if backfill == "easy":
+        (promised,) = plan_cycle(world.snapshot, policy).expected[:1]
+        assert promised.at_ms == world.snapshot.now_ms + 10 * MINUTE_MS
+
+
+def test_a_slice_is_cleared_for_a_job_of_higher_standing() -> None:
+    world = a_world(
+        nodes=[a_node("n", gpus=1, slices=("1g.10gb", "2g.20gb"))],
+        running=[
+            running(a_job("one", slice="1g.10gb", priority=10), ("n", [1]), started=-9),
+            running(a_job("two", slice="2g.20gb", priority=10), ("n", [2]), started=-9),
+        ],
+        pending=[a_job("urgent", slice="2g.20gb", priority=75)],
+    )
+
+    plan = plan_cycle(world.snapshot, Policy(preemption=RULES))
+
+    assert [one.job_id for one in plan.preempts] == [world.job("two")]
+
+
+def _any_device_will_do(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(world_module, "suits", lambda wanted, have: not wanted or model_matches(wanted[:4], have))
+
+
+def _a_slice_is_shared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        classes.RequestClass,
+        "shares_gpu",
+        property(lambda self: self.per_task.gpus == 1 and 0 < self.per_task.gpu_millis < 1000),
+    )
+
+
+@pytest.mark.parametrize("mutant", [_any_device_will_do, _a_slice_is_shared])
+def test_a_broken_rule_about_slices_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+
+    with pytest.raises((AssertionError, ValueError)):
         plan_many_worlds()

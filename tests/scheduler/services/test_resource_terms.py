@@ -68,7 +68,7 @@ def test_limits_reach_the_planner_and_the_answer_and_the_form(portal: Portal) ->
     form = forms.form_of(sure)
     assert (form["cpu_limit"], form["memory_limit"]) == ("1", "1GiB")
     again = read(portal, **forms.payload_of(form, time_zone="UTC"))
-    assert again.terms.columns() == {"cpu_limit_millis": 1000, "memory_limit_mib": 1024}
+    assert (again.terms.cpu_limit_millis, again.terms.memory_limit_mib) == (1000, 1024)
     assert (
         preview_job(payload={"command": "true", "cpu_limit": 2}, by=portal.cast.owner).verdict == "starts_now"
     )
