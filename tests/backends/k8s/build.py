@@ -4,7 +4,8 @@
 
 Debian ships kubectl only, but its source package holds the whole of Kubernetes with everything it needs to be
 built without a network. Two programs (220 MB) are kept under ~/.cache/muster; the source is thrown away.
-Only the standard library is used, so that CI can build before anything else is there.
+CI does not run this (about 10 minutes of processor): there these tests run where it was run before, else skip.
+Only the standard library is used, so that it can run before anything else is there.
 """
 
 from __future__ import annotations
