@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -140,6 +141,11 @@ class AgentProcess:
         self.kill()
         try:
             pid = self.keeper_pid
+            with (self.state / "keeper.lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return  # it has ended, and its number may be somebody else's by now
+        except BlockingIOError:
+            pass
         except (OSError, ValueError):
             return
         children = processes.children_of(pid)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quotas.core.gpu_models import model_matches
 from scheduler.core.blockers import Answers
 from scheduler.core.classes import Preference, Requirement, Taint
 from scheduler.core.cycle import plan_cycle
@@ -16,7 +17,7 @@ from scheduler.core.plugins import resolve
 from scheduler.core.policy import PLACEMENTS, Policy
 from scheduler.core.scoring import BUILT_IN, STRATEGIES
 from scheduler.core.workspace import NodeView, Workspace
-from scheduler.core.world import World, model_matches
+from scheduler.core.world import World
 from tests.support.builders import a_job, a_node, a_policy, a_world, running
 from tests.support.strategies import a_random_world
 
