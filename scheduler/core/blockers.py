@@ -263,6 +263,19 @@ class Answers:
         opened = self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks)
         return _there(self.quota_line(one.line, one.amount, group.payer) for one in opened)
 
+    def never_by_quota(self, group: Group) -> bool:
+        """Whether the group asks for more than a line can ever give: it waits for a person, not for a turn.
+
+        A line of one GPU model that it is too large for leaves it the other models, where there are any.
+        """
+        if any(decision.reason in _TOO_LARGE for decision in self.quota(group)):
+            return True
+        bound = self.workspace.limits.bound
+        opened = self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks)
+        closed = {model for one in opened if one.amount > bound[one.line] for model in one.models}
+        request = group.question.request
+        return bool(closed) and closed >= set(self.world.models_of(request.gpu_model, request.gpu_memory_mib))
+
     def _short(self, charges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
         """Every line without room, not only the first."""
         limits = self.workspace.limits
@@ -358,6 +371,9 @@ class Answers:
                     found.append((number, one.line, one.amount))
         group_of, line_of, need_of = np.array(found, dtype=np.int64).reshape(-1, 3).T
         return group_of, line_of, need_of
+
+
+_TOO_LARGE: Final = frozenset({ReasonCode.EXCEEDS_MAX_QUOTA, ReasonCode.QUOTA_ZERO})
 
 
 def _there(decisions: Iterable[Decision | None]) -> list[Decision]:

@@ -224,7 +224,7 @@ def start_in_order(
             if answers.asks_whole(group) and group.shape in answers.candidates(group).failed:
                 is_settled[groups.of_pair(group.pair)] = 1  # no nodes for it, whoever asks
             in_line = strict is not None and strict.item(group.queue_row)
-            if in_line and answers.never(group) is None and not _never_by_quota(answers.quota(group)):
+            if in_line and answers.never(group) is None and not answers.never_by_quota(group):
                 is_settled[groups.queue_row == group.queue_row] = 1
     return starts
 
@@ -430,8 +430,3 @@ def _waiting_columns(
         ahead_jobs=ahead_jobs[rows],
         ahead_gpus=ahead_gpus[rows],
     )
-
-
-def _never_by_quota(decisions: list[Decision]) -> bool:
-    """A job larger than a bound waits for a person, not for a turn: it must not stop its queue."""
-    return any(d.reason in {ReasonCode.EXCEEDS_MAX_QUOTA, ReasonCode.QUOTA_ZERO} for d in decisions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -32,8 +33,12 @@ class _Charge:
 
     queue_id: int
     project_id: int
+    user_id: int
+    job_type: int
     per_task: Resources
     tasks: int
+    #: Thousandths of GPUs by model, where lines ask for them.
+    devices: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -102,12 +107,7 @@ class VirtualCluster:
             if held[_AT["pause"]] == Pause.SUSPENDED:
                 per_task = replace(per_task, cpu_millis=0)
             held[_AT["pause"]] = int(Pause.NO)  # ahead of now nobody stands still: a victim ends
-            cluster._charged[number] = _Charge(
-                held[_AT["queue_id"]],
-                held[_AT["project_id"]],
-                per_task,
-                len(cluster._held[number]),
-            )
+            cluster._charged[number] = cluster._charge_of(number, per_task)
             cluster._stopped[number] = held[_AT["times_preempted"]]
         return cluster
 
@@ -198,6 +198,7 @@ class VirtualCluster:
             "queue_id": start.queue_id,
             "project_id": start.project_id,
             "user_id": int(self.jobs.user_id[place]),
+            "job_type": int(self.jobs.job_type[place]),
             "priority": int(self.jobs.priority[place]),
             "started_ms": now_ms,
             "expected_end_ms": now_ms + limit * 1000 if limit else 0,
@@ -208,7 +209,7 @@ class VirtualCluster:
         self.running[number] = [values.get(f.name, f.metadata["default"]) for f in fields(RunningColumns)]
         self.awaited.discard(number)
         self._held[number] = rows
-        self._charged[number] = _Charge(start.queue_id, start.project_id, per_task, len(rows))
+        self._charged[number] = self._charge_of(number, per_task)
         self._hold(rows, 1)
         self._count(self._charged[number], 1)
 
@@ -229,7 +230,7 @@ class VirtualCluster:
         self._hold(leaving, -1)
         self._held[resize.job_id] = [row for row in held if row[2] not in resize.ranks]
         self._count(charged, -1)
-        self._charged[resize.job_id] = replace(charged, tasks=charged.tasks - len(leaving))
+        self._charged[resize.job_id] = self._charge_of(resize.job_id, charged.per_task)
         self._count(self._charged[resize.job_id], 1)
         self.running[resize.job_id][_AT["resized_ms"]] = now_ms
         self.awaited.add(resize.for_job_id)
@@ -243,14 +244,35 @@ class VirtualCluster:
             for device in devices:
                 self._device_used[int(np.searchsorted(snapshot.devices.id, device))] += sign * millis
 
+    def _charge_of(self, number: int, per_task: Resources) -> _Charge:
+        """What a job counts for, from its row and what it holds."""
+        row, rows, models = self.running[number], self._held[number], self.base.devices.model
+        devices: Counter[str] = Counter()
+        for _, _, _, _, _, _, _, held, millis, *_ in rows if any(self.base.quotas.gpu_model) else ():
+            for device in held:
+                devices[models[int(np.searchsorted(self.base.devices.id, device))]] += millis
+        return _Charge(
+            queue_id=row[_AT["queue_id"]],
+            project_id=row[_AT["project_id"]],
+            user_id=row[_AT["user_id"]],
+            job_type=row[_AT["job_type"]],
+            per_task=per_task,
+            tasks=len(rows),
+            devices=devices,
+        )
+
     def _count(self, held: _Charge, sign: int) -> None:
         """Quotas, queues and pools."""
-        snapshot = self.base
+        snapshot, quotas = self.base, self.base.quotas
         self._queue_running[int(np.searchsorted(snapshot.queues.id, held.queue_id))] += sign
         project = int(np.searchsorted(snapshot.projects.id, held.project_id))
         for line_id in snapshot.projects.quota_line_ids[project]:
-            line = int(np.searchsorted(snapshot.quotas.id, line_id))
-            self._quota_used[line] += sign * charge(snapshot.quotas.resource[line], held.per_task, held.tasks)
+            line = int(np.searchsorted(quotas.id, line_id))
+            if quotas.user_id[line] in (0, held.user_id) and quotas.job_type[line] in (0, held.job_type):
+                self._quota_used[line] += sign * charge(
+                    quotas.resource[line], held.per_task, held.tasks,
+                    gpu_model=quotas.gpu_model[line], devices=held.devices,
+                )  # fmt: skip
         for name, amount in held.per_task.extras:
             if name in snapshot.pools.name:
                 self._pool_used[snapshot.pools.name.index(name)] += sign * amount * held.tasks
@@ -265,7 +287,8 @@ def _with_running(snapshot: Snapshot) -> PendingColumns:
         "name": running.name, "labels": running.labels,
         "id": running.id, "class_index": running.class_index, "queue_id": running.queue_id,
         "project_id": running.project_id, "user_id": running.user_id, "priority": running.priority,
-        "submitted_ms": running.started_ms, "tasks": np.maximum(tasks, 1), "array_id": running.array_id,
+        "job_type": running.job_type, "submitted_ms": running.started_ms,
+        "tasks": np.maximum(tasks, 1), "array_id": running.array_id,
         "time_limit_seconds": np.maximum(limits, 0),
     }  # fmt: skip
     columns: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -81,6 +82,7 @@ class JobSpec:
     queue: str = "main"
     project: str = "vision"
     user: int = 1
+    kind: int = 0  # the number of its job type
     priority: int = 50
     submitted: int = 0  # minutes after NOW_MS (negative = before)
     begin: int | None = None
@@ -429,7 +431,7 @@ def a_world(
                     job.gathers * 60,
                     now_ms + job.gathers_until * MINUTE_MS if job.gathering else 0,
                     job.gathered_in_vain,
-                    0,
+                    job.kind,
                     job.name,
                     tuple(sorted(job.labels.items())),
                 )
@@ -454,7 +456,7 @@ def a_world(
                     0 if spec.saved is None else now_ms + spec.saved * MINUTE_MS,
                     now_ms + spec.stop_by * MINUTE_MS if spec.stop_by else 0,
                     job_ids[spec.stopped_for] if spec.stopped_for else 0,
-                    0,
+                    spec.job.kind,
                     ("", "asked", "suspended").index(spec.pause),
                     spec.job.name,
                     tuple(sorted(spec.job.labels.items())),
@@ -562,7 +564,8 @@ def _above(quota: QuotaSpec, quotas: Sequence[QuotaSpec]) -> int:
         (
             number
             for number, other in enumerate(quotas, 1)
-            if quota.above == other.owner and (quota.resource, quota.model) == (other.resource, other.model)
+            if quota.above == other.owner
+            and (quota.resource, quota.model, quota.job_type) == (other.resource, other.model, other.job_type)
         ),
         0,
     )
@@ -618,10 +621,20 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
                 )
             )
         project = snapshot.projects.id.tolist().index(start.project_id)
+        held: Counter[str] = Counter()
+        for placement in start.placements:
+            for device in placement.device_ids:
+                held[devices.model[device_row[device]]] += placement.gpu_millis
         for line in snapshot.projects.quota_line_ids[project]:
-            quota_used[line_row[line]] += charge(
-                quotas.resource[line_row[line]], start.per_task, len(start.placements)
-            )
+            at = line_row[line]
+            if quotas.user_id[at] in (0, pending.user_id[row]) and quotas.job_type[at] in (
+                0,
+                pending.job_type[row],
+            ):
+                quota_used[at] += charge(
+                    quotas.resource[at], start.per_task, len(start.placements),
+                    gpu_model=quotas.gpu_model[at], devices=held,
+                )  # fmt: skip
         queue_running[queues.id.tolist().index(start.queue_id)] += 1
         for name, amount in start.per_task.extras:
             pool_used[pools.name.index(name)] += amount * len(start.placements)
@@ -630,7 +643,7 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
             (start.job_id, 1, int(pending.class_index[row]), start.queue_id, start.project_id,
              int(pending.user_id[row]), int(pending.priority[row]), snapshot.now_ms,
              snapshot.now_ms + limit * 1000 if limit else 0, int(pending.array_id[row]),
-             *(younger | {"name": pending.name[row], "labels": pending.labels[row]}).values())
+             *(younger | {name: getattr(pending, name)[row] for name in ("job_type", "name", "labels")}).values())
         )  # fmt: skip
     told = {preempt.job_id: preempt for preempt in plan.preempts}
     names = _names(RunningColumns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quotas.core.gpu_models import suits
+from quotas.core.gpu_models import model_matches, suits
 from quotas.core.limits import charge
 from scheduler.core.classes import HARD_EFFECTS, OWN_ARRAY
 from scheduler.core.plan import Plan, Start
@@ -69,15 +69,132 @@ class State:
             return False
         if self.array_is_full(job):
             return False
-        for line_id in self.projects[int(job["project_id"])]["quota_line_ids"]:
-            line = self.lines[line_id]
-            need = charge(line["resource"], request.per_task, tasks)
-            if line["enforce"] and need and line["used"] + need > line["hard"]:
+        for line in self.maybe(job):
+            # A model that is open to it stays open however many tasks it becomes.
+            whole = request.per_task.gpu_millis_charged
+            if self.has_room_on({line["id"]: whole * int(job["tasks"])}) and not self.has_room_on(
+                {line["id"]: whole * tasks}
+            ):
                 return False
-        return all(
+        return self.has_room_on(self.charges(job, tasks)) and all(
             name in self.pools and self.pools[name]["used"] + amount * tasks <= self.pools[name]["capacity"]
             for name, amount in request.per_task.extras
         )
+
+    # ------------------------------------------------------------------ quota lines
+
+    def lines_of(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """The lines that count the job: of its project, those above, its person's; for its type."""
+        lines = [self.lines[number] for number in self.projects[int(job["project_id"])]["quota_line_ids"]]
+        return [
+            line
+            for line in lines
+            if line["user_id"] in (0, job["user_id"]) and line["job_type"] in (0, job["job_type"])
+        ]
+
+    def models_for(self, request: Any) -> set[str]:
+        """The models of devices that the request could be given."""
+        return {
+            device["model"]
+            for device in self.devices.values()
+            if suits(request.gpu_model, device["model"]) and device["memory_mib"] >= request.gpu_memory_mib
+        }
+
+    def maybe(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """Lines of single models that count it only if it is given such devices, and not others."""
+        request = self.request(job)
+        models = self.models_for(request) if request.per_task.gpus else set()
+        return [
+            line
+            for line in self.lines_of(job)
+            if line["gpu_model"]
+            and 0 < sum(model_matches(line["gpu_model"], m) for m in models) < len(models)
+        ]
+
+    def charges(self, job: dict[str, Any], tasks: int, held: dict[str, int] | None = None) -> dict[int, int]:
+        """What it counts on each line; before its devices (`held`) are known, what it counts in any case."""
+        request = self.request(job)
+        if held is None:
+            models = self.models_for(request) if request.per_task.gpus else set()
+            held = dict.fromkeys(models, 0)
+            if models:  # lines that count some of them only are left out, so it does not matter which
+                held[min(models)] = request.per_task.gpu_millis_charged * tasks
+            unsure = {line["id"] for line in self.maybe(job)}
+            return {
+                line["id"]: charge(
+                    line["resource"], request.per_task, tasks, gpu_model=line["gpu_model"], devices=held
+                )
+                for line in self.lines_of(job)
+                if line["id"] not in unsure
+            }
+        return {
+            line["id"]: charge(
+                line["resource"], request.per_task, tasks, gpu_model=line["gpu_model"], devices=held
+            )
+            for line in self.lines_of(job)
+        }
+
+    def bound_of(self, line: dict[str, Any]) -> float:
+        bounds = [float("inf")]
+        if not line["enforce"]:
+            return bounds[0]
+        if line["hard"] >= 0:
+            bounds.append(line["hard"])
+        if line["nominal"] >= 0 and line["borrowing_limit"] >= 0:
+            bounds.append(line["nominal"] + line["borrowing_limit"])
+        elif line["nominal"] >= 0 and line["is_pool"] and not line["parent_id"]:
+            bounds.append(line["nominal"])
+        return min(bounds)
+
+    def inside(self, line: dict[str, Any], more: dict[int, int]) -> int:
+        """In use on a line, and what lines below keep back of it beyond what they use; with `more` in use."""
+        found = line["used"] + more.get(line["id"], 0)
+        for other in self.lines.values():
+            if other["parent_id"] == line["id"]:
+                used = other["used"] + more.get(other["id"], 0)
+                found += max(self.inside(other, more), self.kept_back(other)) - used
+        return int(found)
+
+    def kept_back(self, line: dict[str, Any]) -> int:
+        keeps = line["enforce"] and line["nominal"] >= 0 and line["lending_limit"] >= 0
+        return max(int(line["nominal"] - line["lending_limit"]), 0) if keeps else 0
+
+    def has_room_on(self, charges: dict[int, int]) -> bool:
+        """Whether so much more may be in use on these lines, with what others may always have."""
+        for number, amount in charges.items():
+            line = self.lines[number]
+            if not amount:
+                continue
+            if line["used"] + amount > self.bound_of(line):
+                return False
+            after = self.inside(line, charges)
+            if after > self.inside(line, {}) and after > self.bound_of(line):
+                return False
+        return True
+
+    def never_by_quota(self, job: dict[str, Any]) -> bool:
+        """Whether it is larger than a line allows in all, whatever devices it is given."""
+        tasks = int(job["tasks"])
+        sure = self.charges(job, tasks).items()
+        if any(need > max(self.bound_of(self.lines[number]), 0) for number, need in sure):
+            return True
+        need = self.request(job).per_task.gpu_millis_charged * tasks
+        models = self.models_for(self.request(job))
+        maybe = [line for line in self.maybe(job) if need > self.bound_of(line)]
+        return bool(models) and all(
+            any(model_matches(line["gpu_model"], model) for line in maybe) for model in models
+        )
+
+    def closed_to(self, job: dict[str, Any]) -> set[str]:
+        """Models whose lines have no room for all of it: it is given none of those."""
+        amount = self.request(job).per_task.gpu_millis_charged * int(job["tasks"])
+        return {
+            model
+            for line in self.maybe(job)
+            if not self.has_room_on({line["id"]: amount})
+            for model in self.models_for(self.request(job))
+            if model_matches(line["gpu_model"], model)
+        }
 
     def array_is_full(self, job: dict[str, Any]) -> bool:
         bound, array = job["array_max_running"], int(job["array_id"])
@@ -171,8 +288,10 @@ class State:
         """Whether somebody behind it may be who it waits for: it never stops a strict queue."""
         return any(not term.apart and not term.weight for term in self.request(job).job_terms)
 
-    def devices_for(self, node: dict[str, Any], request: Any) -> list[int] | None:
-        """Some devices for one task on this node; None when there are not enough."""
+    def devices_for(
+        self, node: dict[str, Any], request: Any, closed: set[str] | frozenset[str] = frozenset()
+    ) -> list[int] | None:
+        """Some devices for one task on this node, none of a closed model; None when there are not enough."""
         wanted = request.per_task.gpus
         share = request.per_task.gpu_millis if request.shares_gpu else 1000
         fitting = [
@@ -180,6 +299,7 @@ class State:
             for number, device in self.devices.items()
             if device["node_id"] == node["id"]
             and device["healthy"]
+            and device["model"] not in closed
             and suits(request.gpu_model, device["model"])
             and device["memory_mib"] >= request.gpu_memory_mib
             and device["used_millis"] + share <= 1000
@@ -194,9 +314,9 @@ class State:
         if not self.welcomes(node, job) or not self.company_allows(node, job):
             return 0
         request, taken = self.request(job), []
-        count = 0
+        count, closed = 0, self.closed_to(job)
         while count < tasks:
-            devices = self.devices_for(node, request)
+            devices = self.devices_for(node, request, closed)
             if devices is None or not self._has_room(node, request):
                 break
             self._move(node, devices, request, 1)
@@ -272,6 +392,10 @@ class State:
         for more in range(tasks + 1, int(job["most_tasks"]) + 1) if largest else ():
             assert not (self.has_limits_left(job, more) and self.can_place(job, more)), "more would fit"
         share = request.per_task.gpu_millis or 1000
+        held: dict[str, int] = {}
+        for number in (number for placement in start.placements for number in placement.device_ids):
+            held[self.devices[number]["model"]] = held.get(self.devices[number]["model"], 0) + share
+        assert self.has_room_on(self.charges(job, tasks, held)), "a limit is passed"
         counts: dict[int, int] = {}
         for placement in start.placements:
             node = self.nodes[placement.node_id]
@@ -306,15 +430,14 @@ class State:
             assert term.least <= len(set(places)) <= (term.most or len(places)), "the spread is not kept"
             assert not term.per_domain or max(map(places.count, places)) <= term.per_domain
         self.placed += [(job, self.nodes[placement.node_id]) for placement in start.placements]
-        self._count(job, request, tasks)
+        self._count(job, request, tasks, held)
 
-    def _count(self, job: dict[str, Any], request: Any, tasks: int) -> None:
+    def _count(self, job: dict[str, Any], request: Any, tasks: int, held: dict[str, int]) -> None:
         self.queues[int(job["queue_id"])]["running_jobs"] += 1
         if job["array_id"]:
             self.arrays[int(job["array_id"])] = self.arrays.get(int(job["array_id"]), 0) + 1
-        for line_id in self.projects[int(job["project_id"])]["quota_line_ids"]:
-            line = self.lines[line_id]
-            line["used"] += charge(line["resource"], request.per_task, tasks)
+        for number, amount in self.charges(job, tasks, held).items():
+            self.lines[number]["used"] += amount
         for name, amount in request.per_task.extras:
             self.pools[name]["used"] += amount * tasks
 
@@ -358,10 +481,12 @@ def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
             seen.append(number)
         elif queue not in stopped:
             assert not fits, "a job that would fit waits"
-            if policy.of_queue(queue).strict_order and plan.reasons[number].value in {
+            too_large = plan.reasons[number].value in {"ExceedsMaxQuota", "QuotaZero"}
+            if policy.of_queue(queue).strict_order and ((too_large and not state.never_by_quota(job))
+            or plan.reasons[number].value in {
                 "WaitingForResources", "WaitingForQuota", "Reservation", "TopologyFragmented", "RateLimited",
                 "AgentUnreachable", "Priority", "JobAffinity",
-            } and not state.array_is_full(job) and not state.waits_for_company(job):  # fmt: skip
+            }) and not state.array_is_full(job) and not state.waits_for_company(job):  # fmt: skip
                 stopped.add(queue)
     assert seen == [start.job_id for start in plan.starts], "starts are not in order"
 

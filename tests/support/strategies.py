@@ -151,7 +151,85 @@ def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> li
     return found
 
 
-def a_random_world(seed: int, node_count: int, job_count: int, *, cut: bool = False) -> World:
+def a_random_tree(dice: random.Random) -> tuple[QuotaSpec, ...]:
+    """Lines of two labs in a university, their projects, people and job types, some of one GPU model only.
+
+    Some lend and some keep back; what is in use on a line is at least what is in use below it.
+    """
+    lines: list[QuotaSpec] = []
+    for resource, model, unit in dice.sample(
+        [
+            ("gpu_millis", "", 1000),
+            ("gpu_millis", "H100", 1000),
+            ("cpu_millis", "", 2000),
+            ("running_jobs", "", 1),
+        ],
+        dice.choice([1, 2, 3]),
+    ):
+        kind = dice.choice([0, 0, 0, 1])
+
+        def line(
+            owner: str, projects: tuple[str, ...], most: int, used: int, above: str = "", user: int = 0,
+            what: tuple[str, str, int, int] = (resource, model, unit, kind),
+        ) -> int:  # fmt: skip
+            """Now and then no such line; answers what is in use there."""
+            resource, model, unit, kind = what
+            if dice.random() < 0.25 and user == 0 and above:
+                return used
+            nominal = dice.choice([-1, unit * most // 2])
+            may = nominal >= 0 and resource != "running_jobs"
+            lines.append(
+                QuotaSpec(
+                    resource,
+                    dice.choice([-1, unit * most]),
+                    projects=projects,
+                    owner=owner,
+                    used=used,
+                    enforce=dice.random() < 0.9,
+                    nominal=nominal,
+                    borrowing_limit=dice.choice([-1, 0, unit]) if may else -1,
+                    lending_limit=dice.choice([-1, 0, unit]) if may else -1,
+                    above=above,
+                    is_pool=owner.startswith("organization"),
+                    model=model,
+                    user=user,
+                    job_type=kind,
+                )
+            )
+            return used
+
+        whole = 0
+        for lab, project in (("organization a", "vision"), ("organization b", "speech")):
+            own = unit * dice.choice([0, 0, 1])
+            line(f"mia in {project}", (project,), 2, own, f"project {project}", user=1)
+            own += unit * dice.choice([0, 0, 1])
+            line(f"project {project}", (project,), 3, own, lab)
+            line(lab, (project,), 4, own, "organization university")
+            whole += own
+        line("organization university", ("vision", "speech"), 6, whole)
+        if dice.random() < 0.3:
+            line("user mia", ("vision", "speech"), 3, 0, user=1)
+    # A line can only stand below one that is there.
+    owners = {(one.owner, one.resource, one.model, one.job_type) for one in lines}
+    return tuple(
+        one if (one.above, one.resource, one.model, one.job_type) in owners else replace(one, above="")
+        for one in lines
+    )
+
+
+def a_world_of_lines(seed: int, node_count: int, job_count: int) -> World:
+    """A random world under a random tree of limits."""
+    return a_random_world(seed, node_count, job_count, a_random_tree(random.Random(f"{seed} lines")))
+
+
+def a_random_world(
+    seed: int,
+    node_count: int,
+    job_count: int,
+    quotas: tuple[QuotaSpec, ...] | None = None,
+    *,
+    cut: bool = False,
+) -> World:
     """So many nodes and waiting jobs; a few running ones, quotas on a path, a reservation, a licence.
 
     `cut`: some GPUs are cut into slices, and some jobs ask for one.
@@ -184,7 +262,7 @@ def a_random_world(seed: int, node_count: int, job_count: int, *, cut: bool = Fa
                 partitions=dice.choice([(), (), (1,)]),
             ),
         ),
-        quotas=dice.choice(QUOTAS),
+        quotas=dice.choice(QUOTAS) if quotas is None else quotas,
         reservations=reservations,
         licences={"matlab": (2, dice.randint(0, 1))},
     )
@@ -199,6 +277,8 @@ def _a_twin(seed: int, number: int, *, cut: bool) -> JobSpec:
         submitted=own.randint(-3, 0),
         priority=own.choice([0, 50, 50, 100]),
         project=own.choice(["vision", "speech"]),
+        user=own.choice([1, 2]),
+        kind=own.choice([0, 1]),
     )
 
 
@@ -208,6 +288,15 @@ def strangers(world: World) -> World:
     groups = {name: getattr(snapshot, name) for name in GROUPS}
     classes = [replace(request, job_terms=()) for request in snapshot.classes]
     return replace(world, snapshot=Snapshot.build(now_ms=snapshot.now_ms, classes=classes, **groups))
+
+
+def worlds_of_lines() -> st.SearchStrategy[World]:
+    return st.builds(
+        a_world_of_lines,
+        seed=st.integers(0, 2**32 - 1),
+        node_count=st.sampled_from([4, 3, 2, 1]),
+        job_count=st.sampled_from([10, 6, 3, 1]),
+    )
 
 
 def worlds() -> st.SearchStrategy[World]:
