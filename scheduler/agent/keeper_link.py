@@ -34,7 +34,8 @@ class KeeperLink:
         self.keeper_pid = 0
         self._socket: socket.socket | None = None
         self._sending = threading.Lock()
-        self._started: subprocess.Popen[bytes] | None = None
+        #: The keepers that we started and that have not been seen to end.
+        self._started: list[subprocess.Popen[bytes]] = []
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name="keeper", daemon=True)
 
@@ -145,10 +146,10 @@ class KeeperLink:
 
     def _spawn(self) -> None:
         """Start a keeper that does not end with us: a session of its own, and no death signal is inherited."""
-        if self._started is not None:
-            self._started.poll()  # reap the one before
+        # One that was killed lets go of its socket before it can be reaped.
+        self._started = [keeper for keeper in self._started if keeper.poll() is None]
         with (self.state / "keeper.log").open("ab") as log:
-            self._started = subprocess.Popen(
+            keeper = subprocess.Popen(
                 [sys.executable, "-S", "-m", "scheduler.agent.keeper", str(self.state), *self._watched()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -157,6 +158,7 @@ class KeeperLink:
                 env={"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(_PACKAGE_ROOT)},
                 start_new_session=True,
             )
+        self._started.append(keeper)
 
     def _watched(self) -> list[str]:
         if not self.watch_pid:

@@ -46,7 +46,8 @@ from scheduler.services.specs import JobSpec, parse_job
 from scheduler.services.standing_still import why_it_stands_still
 from scheduler.services.would_stop import Victim, would_stop
 from scheduler.services.would_stop import words_of as words_of_victims
-from scheduler.state.snapshots import Loaded, class_of_request, load_snapshot
+from scheduler.state.job_rows import class_of_request
+from scheduler.state.snapshots import Loaded, load_snapshot
 
 STARTS_NOW: Final = "starts_now"
 WOULD_WAIT: Final = "would_wait"

@@ -11,7 +11,7 @@ from scheduler.core.classes import ClassTable
 from scheduler.core.snapshot import RunningColumns, Snapshot
 from scheduler.simulator.cluster import DEFAULT_RUN_MS, ClusterWorkload
 from scheduler.simulator.made import amounts_of, capacity_of
-from scheduler.state import queries, snapshots
+from scheduler.state import job_rows, queries, snapshots
 from scheduler.state.machines import device_columns, node_columns, pool_columns
 from scheduler.state.sql import int_array, run, select_together
 
@@ -50,8 +50,8 @@ def load_past(*, cluster_id: int, since: datetime, until: datetime) -> Past:
         cluster = snapshots.ClusterRow(*clusters[0])
         table = ClassTable()
         begin_ms = int(since.timestamp() * 1000)
-        pending, _ = snapshots.pending_columns(jobs, table, now_ms=begin_ms)
-        pending = snapshots.named(pending, RunningColumns(), table, ())[0]
+        pending, _ = job_rows.pending_columns(jobs, table, now_ms=begin_ms)
+        pending = job_rows.named(pending, RunningColumns(), table, ())[0]
         runs = run(queries.PAST_RUNS, [int_array(pending.id.tolist())])
         projects, *rows = select_together(
             (queries.PROJECTS, [int_array(np.unique(pending.project_id).tolist())]),

@@ -150,9 +150,9 @@ async def test_a_client_may_ask_for_slower_updates(connect: Connect) -> None:
     cast = await rows(the_cast)()
     jobs = await rows(lambda: [JobFactory(project=cast.project, user=cast.owner) for _ in range(2)])()
     client = await connect(cast.owner)
+    started = time.monotonic()
     await client.follow("jobs", every=4)
 
-    started = time.monotonic()
     await rows(start)(jobs[0])
     await client.hear("patch", within=8)
 
