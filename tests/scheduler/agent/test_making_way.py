@@ -138,9 +138,10 @@ def test_a_limit_that_was_cut_ends_the_last_to_start_when_its_time_has_come(
     operator = OperatorFactory()
     place = Subject(project=world.project)
     line = set_line(subject=place, resource="cpu_millis", changes={"hard": 8000}, by=operator, reason="x")
-    first, last = (world.submit(WAITS.format(tmp_path / "done"), cpu_cores=4) for _ in "ab")
-    for job in (first, last):
-        world.run_until(job, "running")
+    first = world.submit(WAITS.format(tmp_path / "done"), cpu_cores=4)
+    world.run_until(first, "running")
+    last = world.submit(WAITS.format(tmp_path / "done"), cpu_cores=4)  # surely started later
+    world.run_until(last, "running")
 
     cut = {"hard": 4000, "converge_after_seconds": 3600}
     set_line(subject=place, resource="cpu_millis", changes=cut, by=operator, reason="a machine is given back")
