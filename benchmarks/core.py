@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.reference import core_ratio
 from benchmarks.registry import Figures, benchmark, median_cpu_ms
 from quotas.core.resources import Resources
 from scheduler.core.blockers import Answers
@@ -213,6 +214,12 @@ def array_call() -> Figures:
         np.where(mask, 1.0, -1.0)
         timings.append((time.perf_counter_ns() - begin) / 4)
     yield "array_call_us", statistics.median(timings) / 1000
+
+
+@benchmark("reference_core_ratio")
+def reference_core() -> Figures:
+    """How many times as long as the reference core this one takes, on operations that were published for it."""
+    yield "reference_core_ratio", core_ratio(repeats=41)
 
 
 @benchmark("placement_us_100", "placement_us_1000", "placement_us_10000")
