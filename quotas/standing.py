@@ -261,9 +261,7 @@ def sentence(line: ShareLine, decay: Decay, *, is_tree: bool) -> str:
     elif line.kind == PERSON or not is_tree:
         where = f", so its factor is {line.factor:.2f}: about {ordinal(line.place)} of {line.of:,}."
     else:
-        where = (
-            f", so its factor is {line.factor:.2f}: its first is about {ordinal(line.place)} of {line.of:,}."
-        )
+        where = f", so its factor is {line.factor:.2f}: its first person is about {ordinal(line.place)} of {line.of:,}."
     after = {"soft": "go after all others", "hard": "wait until that wears off"}.get(line.over)
     limit = f" It had {line.site_percent:.0f} % of the site: past its {line.over} limit, so its jobs {after}."
     return f"{used}{where}{limit if after else ''}"

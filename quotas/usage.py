@@ -89,6 +89,11 @@ class Usage:
     held_gpu_milli_seconds: int = 0
 
     @property
+    def given_back_gpu_milli_seconds(self) -> int:
+        """What was forgiven, as people say it: more than nothing."""
+        return -self.forgiven_gpu_milli_seconds
+
+    @property
     def efficiency_percent(self) -> float | None:
         """Of the time that was asked for, how much was used; by GPU time, by CPU time where there is none."""
         used, unused = self.gpu_milli_seconds, self.unused_gpu_milli_seconds

@@ -11,9 +11,12 @@ SECRET_KEY = env.str("MUSTER_SECRET_KEY", default="") or StateFolder.find().secr
 ALLOWED_HOSTS = env.list("MUSTER_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 INTERNAL_IPS = ["127.0.0.1"]
 
-# Static files straight from where they are written; production collects them once.
+# Static files straight from where they are written; production collects them once. Looked up at each request:
+# otherwise their lengths are those of the start, and a file that grows while the server runs breaks its pages.
+# Browsers ask again each time, so that a page never meets the stylesheet of yesterday.
 WHITENOISE_USE_FINDERS = True
-WHITENOISE_AUTOREFRESH = DEBUG
+WHITENOISE_AUTOREFRESH = True
+WHITENOISE_MAX_AGE = 0
 STATIC_ROOT = None
 
 MUSTER_DEMO = env.bool("MUSTER_DEMO", default=False)

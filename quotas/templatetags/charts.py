@@ -28,6 +28,8 @@ class Bars:
     parts: Sequence[tuple[str, Sequence[float]]]  # name, one figure a label
     unit: str
     title: str
+    #: The part that is drawn as an outline, because it is not settled.
+    hollow: str = ""
 
     @property
     def rows(self) -> list[tuple[str, list[float]]]:
@@ -36,7 +38,10 @@ class Bars:
 
     @property
     def legend(self) -> list[tuple[str, int]]:
-        return [(name, min(number, PARTS - 1)) for number, (name, _) in enumerate(self.parts)]
+        return [(name, self.colour(number)) for number, (name, _) in enumerate(self.parts)]
+
+    def colour(self, part: int) -> int:
+        return PARTS if self.parts[part][0] == self.hollow else min(part, PARTS - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def bar_chart(bars: Bars) -> SafeString:
             if height > 0:
                 shapes.append(
                     (
-                        min(part, PARTS - 1), f"{LEFT + n * wide + wide * 0.12:.1f}", f"{base:.1f}",
+                        bars.colour(part), f"{LEFT + n * wide + wide * 0.12:.1f}", f"{base:.1f}",
                         f"{wide * 0.76:.1f}", f"{max(height, 0.5):.1f}",
                         f"{label}: {show(figure)} {bars.unit} {bars.parts[part][0]}",
                     )
@@ -154,13 +159,16 @@ def show(figure: float) -> str:
     """`1234.5` -> `1,234`; small figures with what matters of them."""
     if abs(figure) >= 100 or figure == int(figure):
         return f"{figure:,.0f}"
-    return f"{figure:.1f}" if abs(figure) >= 1 else f"{figure:.2g}"
+    if abs(figure) >= 1:
+        return f"{figure:.1f}"
+    return f"{float(f'{figure:.2g}'):.12f}".rstrip("0")  # two digits, and never as 5e-05
 
 
 @register.filter
 def hours(milli_seconds: int) -> str:
     """Thousandths of a GPU or core times seconds, as hours: `7200000` -> `2`."""
-    return show(milli_seconds / 3_600_000)
+    figure = milli_seconds / 3_600_000
+    return "<0.001" if 0 < figure < 0.001 else show(figure)
 
 
 @register.filter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -14,6 +15,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_date
+from django.utils.functional import cached_property
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts import permissions
@@ -32,6 +34,7 @@ from quotas.usage import BudgetState, Usage, budget_states, total, usage, visibl
 from scheduler.efficiency import COLUMNS, SORTS, Asked, all_job_uses, job_uses
 from scheduler.models import Device
 from scheduler.selectors import measured_use
+from scheduler.state.running_use import Running, running_use
 
 SPANS: Final = (7, 30, 90, 365)
 DAYS: Final = 30
@@ -61,10 +64,6 @@ class Question:
         self.job = int(job) if job.isascii() and job.isdecimal() and len(job) < 19 else None
 
     def entries(self) -> QuerySet[LedgerEntry]:
-        person = None
-        if self.person:
-            found = visible_users(self.user).filter(username=self.person).values_list("pk", flat=True).first()
-            person = -1 if found is None else found
         entries = visible_entries(self.user)
         if self.of_model:
             models = Device.objects.order_by().values_list("model", flat=True).distinct()
@@ -74,11 +73,30 @@ class Question:
             begin=_midnight(self.first) if self.job is None else None,
             end=_midnight(self.until) if self.job is None else None,
             project_ids=self._projects(),
-            user_id=person,
+            user_id=self.person_id,
             job_number=self.job,
             kinds=(self.kind,) if self.kind else (),
             gpu_model=self.model,
         )
+
+    def running(self) -> list[Running]:
+        """What jobs that run have used and the ledger does not say yet; of today, if today was asked for."""
+        now = timezone.now()
+        if not self.first <= now.astimezone(UTC).date() < self.until:
+            return []
+        projects = self._projects()
+        if not permissions.sees_everything(self.user):
+            visible = set(visible_projects(self.user).order_by().values_list("pk", flat=True))
+            projects = sorted(visible if projects is None else visible.intersection(projects))
+        return running_use(at=now, project_ids=projects, user_id=self.person_id)
+
+    @cached_property
+    def person_id(self) -> int | None:
+        """Of the person who was asked about; of nobody where there is no such one to see."""
+        if not self.person:
+            return None
+        found = visible_users(self.user).filter(username=self.person).values_list("pk", flat=True).first()
+        return -1 if found is None else int(found)
 
     def _projects(self) -> list[int] | None:
         """The one that was asked about, or all below an organization; None: every one there is to see."""
@@ -112,13 +130,15 @@ def index(request: HttpRequest) -> HttpResponse:
     projects = list(visible_projects(user).order_by("name", "id")[:200])
     sums = total(entries)
     states = budget_states(_whose(user, asked, projects), days=True)
+    running = asked.running()
     context = {
         "asked": asked,
         "spans": SPANS,
         "projects": projects,
         "sums": sums,
-        "bars": _bars(entries, asked),
-        "tables": _tables(entries, asked),
+        "running": _together(running),
+        "bars": _bars(entries, asked, running),
+        "tables": _tables(entries, asked, running),
         "budgets": [_budget(state, asked) for state in states],
         "measured": measured_use(user, asked.first, asked.until, project=asked.project, person=asked.person),
         "currency": settings.LEDGER_CURRENCY,
@@ -217,15 +237,27 @@ def _whose(user: User, asked: Question, projects: list[Project]) -> list[Project
     return None if permissions.sees_everything(user) else projects
 
 
-def _bars(entries: QuerySet[LedgerEntry], asked: Question) -> Bars | None:
-    """GPU-hours of each day by model; of CPUs where no GPU was used."""
+def _together(running: Sequence[Running]) -> dict[str, int]:
+    """The sums of some of what runs."""
+    figures = ("gpu_milli_seconds", "cpu_milli_seconds", "jobs")
+    return {figure: sum(getattr(one, figure) for one in running) for figure in figures}
+
+
+#: The last part of today's bar.
+STILL_RUNNING: Final = "still running"
+
+
+def _bars(entries: QuerySet[LedgerEntry], asked: Question, running: Sequence[Running]) -> Bars | None:
+    """GPU-hours of each day by model; of CPUs where no GPU was used. What still runs stands on today's."""
     rows = usage(entries, ("day", "gpu_model"))
-    figure = "gpu_milli_seconds" if any(row.gpu_milli_seconds for row in rows) else "cpu_milli_seconds"
+    by_gpu = any(row.gpu_milli_seconds for row in (*rows, *running))
+    figure = "gpu_milli_seconds" if by_gpu else "cpu_milli_seconds"
+    still = _together(running)[figure]
     sums: dict[str, int] = {}
     for row in rows:
         sums[row.group[1]] = sums.get(row.group[1], 0) + getattr(row, figure)
     names = [name for name in sorted(sums, key=lambda name: -sums[name]) if sums[name]]
-    if not names:
+    if not names and not still:
         return None
     span = (asked.until - asked.first).days
     step = max(1, -(-span // 60))  # many days share a bar
@@ -239,13 +271,19 @@ def _bars(entries: QuerySet[LedgerEntry], asked: Question) -> Bars | None:
     parts = [(name or "no GPU", figures[name]) for name in kept]
     if others:
         parts.append(("others", [sum(day) for day in zip(*(figures[name] for name in others), strict=True)]))
-    unit = "GPU-hours" if figure == "gpu_milli_seconds" else "core-hours"
+    if still:
+        today = (timezone.now().astimezone(UTC).date() - asked.first).days // step
+        parts.append((STILL_RUNNING, [still / 3_600_000 if n == today else 0.0 for n in range(len(labels))]))
+    unit = "GPU-hours" if by_gpu else "core-hours"
     each = "day" if step == 1 else f"{step} days"
-    return Bars(labels, parts, unit, f"{unit} of each {each}, by GPU model")
+    return Bars(labels, parts, unit, f"{unit} of each {each}, by GPU model", hollow=STILL_RUNNING)
 
 
-def _tables(entries: QuerySet[LedgerEntry], asked: Question) -> list[dict[str, Any]]:
+def _tables(
+    entries: QuerySet[LedgerEntry], asked: Question, running: Sequence[Running]
+) -> list[dict[str, Any]]:
     """One table a grouping; each row leads to its lines."""
+    which = {"project": "project_id", "user": "user_id", "gpu_model": "gpu_model"}
     tables = []
     for group, word, title in (
         ("project", "Project", "By project"),
@@ -255,7 +293,12 @@ def _tables(entries: QuerySet[LedgerEntry], asked: Question) -> list[dict[str, A
         if group == "project" and asked.project is not None:
             continue
         rows = [
-            {"name": name, "url": asked.link("ledger", **change), "usage": one}
+            {
+                "name": name,
+                "url": asked.link("ledger", **change),
+                "usage": one,
+                "running": _together([r for r in running if getattr(r, which[group]) == one.group[0]]),
+            }
             for one in usage(entries, group)
             for name, change in [_named(group, one)]
         ]

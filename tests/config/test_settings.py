@@ -80,3 +80,30 @@ def test_the_secret_key_of_development_is_made_once_and_private(tmp_path: Path) 
     assert len(first.strip()) > 50
     assert first == second
     assert (tmp_path / "secret_key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_static_file_that_changes_under_a_running_server_is_served_whole(tmp_path: Path) -> None:
+    code = f"""
+import django; django.setup()
+from django.conf import settings
+settings.STATICFILES_DIRS = [{str(tmp_path)!r}]
+from pathlib import Path
+from django.test import RequestFactory
+from whitenoise.middleware import WhiteNoiseMiddleware
+file = Path({str(tmp_path)!r}) / "look.css"
+file.write_text("a")
+server = WhiteNoiseMiddleware(lambda request: None)
+def get():
+    answer = server(RequestFactory().get("/static/look.css"))
+    return answer["Content-Length"], b"".join(answer).decode(), answer["Cache-Control"]
+print(get())
+file.write_text("longer")
+print(get())
+"""
+
+    done = python(code, DJANGO_SETTINGS_MODULE="config.settings.development")
+
+    assert done.stdout.splitlines() == [
+        "('1', 'a', 'max-age=0, public')",
+        "('6', 'longer', 'max-age=0, public')",
+    ], done.stderr

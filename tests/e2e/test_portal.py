@@ -324,3 +324,10 @@ def test_a_token_is_made_shown_once_and_revoked(page: Page, live_stack: Stack) -
         page.get_by_text("is refused from now on").or_(page.get_by_text("are refused from now on"))
     ).to_be_visible()
     assert page.request.get("/api/v1/jobs", headers=headers).status == 401
+
+
+def test_the_description_of_the_api_is_drawn(page: Page) -> None:
+    page.goto("/api/v1/docs")
+
+    expect(page.locator("#operations-jobs-api_v1_jobs_create, .opblock-post").first).to_be_visible()
+    expect(page.get_by_text("/api/v1/jobs/preview", exact=False).first).to_be_visible()

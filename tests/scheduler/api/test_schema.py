@@ -68,6 +68,10 @@ def test_the_docs_come_from_this_server_alone(db: None) -> None:
 
     assert "swagger-ui" in page
     assert re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page) == []
+    # The content policy lets nothing inside a page run.
+    assert re.findall(r"<style|<script(?![^>]* src=)", page) == []
+    script = re.findall(r'<script src="(/api/v1/docs[^"]+)">', page)[0]
+    assert "SwaggerUIBundle(" in APIClient().get(script).content.decode()
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from quotas.services.alerts import look_for_alerts
 from quotas.services.budgets import open_periods
 from quotas.services.reconcile import Mismatch, record_drift
 from quotas.services.rollup import roll_up
+from scheduler.models import Allocation
+from tests.scheduler.web.conftest import a_running_job
 from tests.support.ledgers import a_life
 
 YESTERDAY = timezone.now().replace(hour=1, minute=0, second=0, microsecond=0) - timedelta(days=1)
@@ -133,3 +135,47 @@ def test_operators_and_auditors_see_what_the_reconciler_found(as_user, used) -> 
 
     assert seen == dict.fromkeys(seen, 403) | {"operator": 200, "auditor": 200, "admin": 200}
     assert "gpu_millis of vision" in as_user(used.cast.auditor).get(reverse("drift")).content.decode()
+
+
+def test_what_runs_is_shown_beside_what_the_ledger_says_until_it_is_charged(as_user, used) -> None:
+    now = timezone.now()
+    job = a_running_job(used)
+    Allocation.objects.update(held_at=now - timedelta(minutes=30))
+    client = as_user(used.cast.owner)
+
+    before = client.get(reverse("usage")).content.decode()
+    LedgerEntry.objects.create(
+        kind="charge", project=job.project, user=job.user, job_number=job.number,
+        attempt_id=job.attempts.get().pk, gpu_model="A100", gpu_millis=1000, held_seconds=-900,
+        charged_seconds=900, starts_at=now - timedelta(minutes=30), ends_at=now - timedelta(minutes=15), at=now,
+    )  # fmt: skip
+    after = client.get(reverse("usage")).content.decode()
+
+    assert "<b>3</b><span>GPU-hours used</span><em>+ 0.5 still running</em>" in before
+    assert before.count('GPU-hours">2 <em class="still">+ 0.5</em>') == 2  # the owner's, and of A100
+    assert "0.5 GPU-hours still running" in before  # in the chart
+    assert re.search(r"<b>3\.[23]</b><span>GPU-hours used</span><em>\+ 0\.25 still running</em>", after)
+
+
+def test_what_runs_of_others_or_of_other_days_is_not_shown(as_user, used) -> None:
+    a_running_job(used)
+    Allocation.objects.update(held_at=timezone.now() - timedelta(minutes=30))
+
+    def told(person, **asked) -> bool:
+        return "still running" in as_user(person).get(reverse("usage"), asked).content.decode()
+
+    assert told(used.cast.colleague)
+    assert told(used.cast.auditor)
+    assert not told(used.cast.stranger)
+    assert not told(used.cast.owner, user="colleague")
+    assert not told(used.cast.owner, user="nobody")
+    assert not told(used.cast.owner, until=YESTERDAY.date().isoformat())
+
+
+def test_small_figures_are_never_written_with_an_exponent(as_user, used) -> None:
+    a_life(used.cast.project, used.cast.lead, began=YESTERDAY, used=1, gpus=1)
+
+    text = as_user(used.cast.owner).get(reverse("usage")).content.decode()
+
+    assert "&lt;0.001" in text
+    assert not re.search(r"\de-\d", text)
