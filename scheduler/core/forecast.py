@@ -19,7 +19,7 @@ from scheduler.core.reasons import CATEGORY, ReasonCategory
 from scheduler.core.room import lengths_ms
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.virtual import VirtualCluster, moments_of
+from scheduler.core.virtual import Event, VirtualCluster, moments_of
 
 #: What part of its limit a job runs for, in thousandths, where nothing is known of its owner: the mean of the
 #: deciles (5th, 15th, ... percentile) of KTH-SP2, CTC-SP2, SDSC-SP2, SDSC-BLUE and CEA-Curie.
@@ -159,7 +159,7 @@ def forecast(
 def play(
     snapshot: Snapshot,
     policy: Policy,
-    runs: RunTimes,
+    history: RunTimes,
     course: Course,
     wanted: Collection[int],
     *,
@@ -168,49 +168,49 @@ def play(
     plugins: Plugins = NO_PLUGINS,
 ) -> Future:
     """Let time pass until the wanted jobs have started, nothing happens any more, or `until_ms` is over."""
-    cluster = VirtualCluster.at_first(snapshot, restarts=policy.preemption.enabled)
+    cluster = VirtualCluster.at_first(snapshot, resize_seconds=policy.resize_seconds)
     jobs, result, left = cluster.jobs, Future(), set(wanted)
     bounds = snapshot.queues.max_wall_seconds[np.searchsorted(snapshot.queues.id, jobs.queue_id)]
     limits = lengths_ms(jobs.time_limit_seconds, bounds).tolist()
     origin = now_ms = snapshot.now_ms
-    events: list[tuple[int, int]] = [(at_ms, 0) for at_ms in moments_of(snapshot)]
+    events: list[Event] = [(at_ms, 0) for at_ms in moments_of(snapshot)]
     heapq.heapify(events)
 
-    def ends(number: int, started_ms: int, limit_ms: int, user: int, project: int) -> None:
+    def runs(number: int, started_ms: int, limit_ms: int, user: int, project: int) -> None:
         length: int | None = None if limit_ms == FOREVER_MS else limit_ms
         if course is not Course.LIMITS:
             share = _SHORT if course is Course.SHORT else number * _GOLDEN % 1.0
-            length = runs.length_ms(user, project, limit_ms, share, now_ms - started_ms)
+            length = history.length_ms(user, project, limit_ms, share, now_ms - started_ms)
         if length is None:
             result.endless += 1
-        else:
-            heapq.heappush(events, (max(started_ms + length, now_ms + 1000), number))
+        left = None if length is None else max(started_ms + length - now_ms, 1000)
+        await_all(cluster.runs_for(number, now_ms, left))
+
+    def await_all(coming: Iterable[Event]) -> None:
+        for at_ms, number in coming:
+            heapq.heappush(events, (max(at_ms, now_ms + 1000), number))
 
     running = snapshot.running
-    for number, started_ms, user, project in zip(
-        running.id.tolist(), running.started_ms.tolist(), running.user_id.tolist(),
-        running.project_id.tolist(), strict=True,
+    for number, started_ms, end_ms, told_ms, user, project in zip(
+        running.id.tolist(), running.started_ms.tolist(), running.expected_end_ms.tolist(),
+        running.stop_by_ms.tolist(), running.user_id.tolist(), running.project_id.tolist(), strict=True,
     ):  # fmt: skip
-        by_ms = cluster.expected_end_ms(number)
-        if running.stop_by_ms[np.searchsorted(running.id, number)]:
-            heapq.heappush(events, (max(by_ms, now_ms + 1000), number))
+        if told_ms and not cluster.stands_still(number):
+            await_all(cluster.runs_for(number, now_ms, max(end_ms - now_ms, 1000) if end_ms else None))
         else:
-            ends(number, started_ms, by_ms - started_ms if by_ms else FOREVER_MS, user, project)
+            runs(number, started_ms, end_ms - started_ms if end_ms else FOREVER_MS, user, project)
     first, ended = set(cluster.running), 0
     waiting = list(range(len(snapshot.pending)))
     plan = EMPTY_PLAN
     for cycle in range(most_cycles):
         plan = plan_cycle(cluster.picture(now_ms, np.array(waiting, dtype=np.int64)), policy, plugins)
-        for at_ms in cluster.follow(plan, now_ms):
-            heapq.heappush(events, (at_ms, 0))
+        await_all(cluster.follow(plan, now_ms))
         for start in plan.starts:
             number, row = start.job_id, cluster.row_of[start.job_id]
             if number in left:
                 left.discard(number)
                 result.started_ms[number], result.ends_first[number] = now_ms, ended
-            ends(number, now_ms, limits[row], int(jobs.user_id[row]), int(jobs.project_id[row]))
-        for preempt in plan.preempts:
-            heapq.heappush(events, (now_ms + preempt.grace_seconds * 1000, preempt.job_id))
+            runs(number, now_ms, limits[row], int(jobs.user_id[row]), int(jobs.project_id[row]))
         if not cycle:
             columns = plan.waiting.job_id.tolist(), plan.waiting.ahead_jobs.tolist()
             result.ahead_jobs = dict(zip(*columns, strict=True))
@@ -226,11 +226,12 @@ def play(
             break
         while events and events[0][0] <= until:
             now_ms, number = heapq.heappop(events)
-            if number in cluster.running:
+            due_ms = cluster.due_ms(number)
+            if due_ms is not None and due_ms <= now_ms:  # else it has changed since
                 ended += number in first
-                again = cluster.end(number)
+                again = cluster.end(number, now_ms)
                 if again is not None:
-                    waiting.append(again)
+                    waiting.append(again.row)
     else:
         result.cut_short = True
     reasons = dict(zip(plan.waiting.job_id.tolist(), plan.waiting.decision.tolist(), strict=True))

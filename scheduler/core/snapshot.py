@@ -130,6 +130,8 @@ class PendingColumns(Columns):
     job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
     name: tuple[str, ...] = objects(default="")  # this and the next: only where some job's terms ask for them
     labels: tuple[Labels, ...] = objects(default=())
+    elastic: Bools = bools(default=False)  # this and the next matter once it runs: for what is played ahead
+    preemptible: Bools = bools(default=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
 from scheduler.core.gatherings import Gatherings
 from scheduler.core.plan import Plan, Preempt, Resize, Start
+from scheduler.core.progress import Progress, speed_of
 from scheduler.core.snapshot import (
     AllocationColumns,
     JobGate,
@@ -25,6 +26,19 @@ from scheduler.core.snapshot import (
 
 _RUNNING: Final = tuple(f.name for f in fields(RunningColumns))
 _AT: Final = {name: place for place, name in enumerate(_RUNNING)}
+#: What a job that is to stand still, or a task that is to leave, takes for that: one sync of its node.
+_SOON_MS: Final = 1000
+
+#: (moment, job): something may be over then; of no job = 0 only somebody may start then.
+Event = tuple[int, int]
+
+
+class Again(NamedTuple):
+    """A job that has ended and waits again."""
+
+    row: int  # of `VirtualCluster.jobs`
+    lost_ms: int  # of its work, which it has to do once more
+    grown: bool  # it stopped to start again larger, for nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +59,23 @@ class _Charge:
 class VirtualCluster:
     """What changes while time passes; the rest is the snapshot it began with.
 
-    `jobs` holds every job that may ever wait, in rows: those that are pending in the snapshot, then, with
-    `restarts`, those that run in it, for they may be stopped and come back.
+    `jobs` holds every job that may ever wait, in rows: those that are pending in the snapshot, then those that
+    run in it, for they may be stopped and come back.
+
+    A job has so much work as its tasks do in the time it is said to run (`runs_for`). A suspended one does none
+    and loses none; one that is made smaller or larger gets on as fast as it is large. One that waits again goes on
+    from its last checkpoint; elastic jobs are taken to save their work as they go (`_saves`).
     """
 
     base: Snapshot
     jobs: PendingColumns
     row_of: dict[int, int]
+    resize_seconds: int = 0  # of the policy: whether and how often sizes change
     running: dict[int, list[Any]] = field(default_factory=dict)  # job id -> its row of RunningColumns
     promised: dict[int, int] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
     gatherings: Gatherings = field(default_factory=Gatherings)
+    progress: Progress = field(default_factory=Progress)
     _held: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)  # job id -> rows of its allocations
     _charged: dict[int, _Charge] = field(default_factory=dict)
     _used: dict[str, Ints] = field(default_factory=dict)
@@ -65,18 +85,28 @@ class VirtualCluster:
     _pool_used: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _stopped: dict[int, int] = field(default_factory=dict)  # job id -> how often it was stopped
     _evicted: set[int] = field(default_factory=set)  # told to leave a tainted node, and to wait again
+    _growing: set[int] = field(default_factory=set)  # told to end so as to start again larger
+    _bounded: set[int] = field(
+        default_factory=set
+    )  # of an open size: their limit may come before their work is done
+    _still: dict[int, int] = field(
+        default_factory=dict
+    )  # suspended jobs, and what is left of their time limit
+    _saves: set[int] = field(default_factory=set)  # running jobs that save their work as they go
+    _serial: dict[int, int] = field(
+        default_factory=dict
+    )  # job id -> part of its work that tasks cannot divide
     _next_allocation: int = 1
     _next_attempt: int = 1
 
     @classmethod
-    def at_first(cls, snapshot: Snapshot, *, restarts: bool = False) -> VirtualCluster:
-        jobs = snapshot.pending
-        if restarts and len(snapshot.running):
-            jobs = _with_running(snapshot)
+    def at_first(cls, snapshot: Snapshot, *, resize_seconds: int = 0) -> VirtualCluster:
+        jobs = _with_running(snapshot) if len(snapshot.running) else snapshot.pending
         cluster = cls(
             snapshot,
             jobs,
             {number: row for row, number in enumerate(jobs.id.tolist())},
+            resize_seconds,
             promised={
                 number: at
                 for number, at in zip(
@@ -102,13 +132,28 @@ class VirtualCluster:
         for row in _rows(snapshot.allocations):
             cluster._held[row[1]].append(row)
             cluster._next_allocation = max(cluster._next_allocation, row[0] + 1)
+        now_ms = snapshot.now_ms
         for number, held in cluster.running.items():
             per_task = snapshot.classes[held[_AT["class_index"]]].per_task
-            if held[_AT["pause"]] == Pause.SUSPENDED:
-                per_task = replace(per_task, cpu_millis=0)
-            held[_AT["pause"]] = int(Pause.NO)  # ahead of now nobody stands still: a victim ends
-            cluster._charged[number] = cluster._charge_of(number, per_task)
+            still = held[_AT["pause"]] == Pause.SUSPENDED
+            cluster._charged[number] = cluster._charge_of(
+                number, replace(per_task, cpu_millis=0) if still else per_task
+            )
             cluster._stopped[number] = held[_AT["times_preempted"]]
+            if still:
+                cluster._still[number] = cluster._left_of_limit(number, now_ms)
+            elif held[_AT["pause"]] == Pause.ASKED:
+                cluster.awaited.add(held[_AT["stopped_for"]])
+                cluster._stand_still(number, now_ms)
+            leaving = tuple(row[2] for row in cluster._held[number] if row[-1])
+            if leaving:
+                cluster._leave(number, leaving)
+                cluster.awaited.add(held[_AT["resized_for"]])
+            if held[_AT["least_tasks"]]:
+                cluster._bounded.add(number)
+            began_ms = held[_AT["started_ms"]]
+            if held[_AT["saved_ms"]] or now_ms - began_ms < resize_seconds * 1000:
+                cluster._may_save(number)
         return cluster
 
     @property
@@ -120,6 +165,13 @@ class VirtualCluster:
     def used(self) -> Mapping[str, Ints]:
         """What is held of each node now."""
         return self._used
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether something may change although nobody waits: a job stands still, or could have more tasks."""
+        return bool(self._still) or any(
+            self.running[number][_AT["most_tasks"]] > len(self._held[number]) for number in self._saves
+        )
 
     def picture(self, now_ms: int, waiting: Ints) -> Snapshot:
         """The snapshot of this moment, in which these rows of `jobs` wait."""
@@ -133,6 +185,11 @@ class VirtualCluster:
         if moved:
             pending = replace(pending, **moved)
         pending, set_aside = self.gatherings.onto(pending, self.promised, now_ms)
+        for number, left_ms in self._still.items():
+            if left_ms:
+                self.running[number][_AT["expected_end_ms"]] = now_ms + left_ms
+        for number in self._saves:
+            self.running[number][_AT["saved_ms"]] = now_ms
         groups = {f.name: getattr(base, f.name) for f in fields(base)}
         changed = {
             "now_ms": now_ms,
@@ -148,37 +205,117 @@ class VirtualCluster:
         }
         return Snapshot.build(**(groups | changed))
 
-    def follow(self, plan: Plan, now_ms: int) -> list[int]:
+    def follow(self, plan: Plan, now_ms: int) -> list[Event]:
         """Let what a plan of this moment decided happen: its starts run, its victims are told, its gangs gather.
 
-        Answers the moments at which something is over by that alone.
+        Answers when something is over by that. How long the jobs run that it starts is said by `runs_for`.
         """
+        events: list[Event] = []
+        for resumed in plan.resumes:
+            self._go_on(resumed.job_id, now_ms)
+            events += self._due(resumed.job_id)
         for start in plan.starts:
             self._start(start, now_ms)
         for preempt in plan.preempts:
             self._stop(preempt, now_ms)
+            events.append((now_ms + _SOON_MS, 0))
+            events += self._due(preempt.job_id)
         for resize in plan.resizes:
-            if resize.ranks:  # nobody knows when jobs save their work, so none starts again larger
+            number = resize.job_id
+            if resize.ranks:
                 self._give_up(resize, now_ms)
+                events += [(now_ms + _SOON_MS, 0), *self._due(number)]
+            else:
+                self._grow(resize, now_ms)
+                events += self._due(number)
+            events += self._settles(number)
         self.promised = {one.job_id: one.at_ms for one in plan.expected}
-        return self.gatherings.follow(plan, self.jobs, self.row_of)
+        return events + [(at_ms, 0) for at_ms in self.gatherings.follow(plan, self.jobs, self.row_of)]
 
-    def end(self, job_id: int) -> int | None:
-        """Give back what a job holds. Answers its row if it was stopped for another, so that it waits again."""
+    def runs_for(
+        self, job_id: int, now_ms: int, length_ms: int | None, *, tasks: int = 0, serial_millis: int = 0
+    ) -> list[Event]:
+        """Say how long a running job takes from now on with so many tasks (0 = those it has); None = nobody knows.
+
+        If it has saved some of its work before, it takes what was left of that. Answers when it is over.
+        """
+        if serial_millis:
+            self._serial[job_id] = serial_millis
+        asked, now = tasks or len(self._held[job_id]), self._speed(job_id)
+        at_speed = speed_of(asked, self._serial.get(job_id, 0))
+        self.progress.begin(job_id, now_ms, length_ms, at_speed=at_speed, speed=now)
+        return self._due(job_id) + self._settles(job_id)
+
+    def due_ms(self, job_id: int) -> int | None:
+        """When a running job is over: its work is done, or it is told to end. None = nobody knows, or it is over."""
+        row = self.running.get(job_id)
+        if row is None:
+            return None
+        limit = row[_AT["expected_end_ms"]] if job_id in self._bounded and job_id not in self._still else 0
+        moments = [at_ms for at_ms in (row[_AT["stop_by_ms"]], limit) if at_ms]
+        done_ms = self.progress.done_ms(job_id)
+        return min(moments if done_ms is None else [*moments, done_ms], default=None)
+
+    def end(self, job_id: int, now_ms: int) -> Again | None:
+        """Give back what a job holds. Answers what becomes of it if it was stopped for another, and waits again."""
         row = self.running.pop(job_id, None)
         if row is None:
             return None  # a second time is nothing
+        tasks = len(self._held[job_id])
         self._hold(self._held.pop(job_id), -1)
         self._count(self._charged.pop(job_id), -1)
-        again = row[_AT["stopped_for"]] or job_id in self._evicted
-        self._evicted.discard(job_id)
-        return self.row_of.get(job_id) if again else None
+        grown = job_id in self._growing
+        again = bool(row[_AT["stopped_for"]] and row[_AT["stop_by_ms"]]) or job_id in self._evicted or grown
+        if again:
+            saved_ms, speed = row[_AT["saved_ms"]], speed_of(tasks, self._serial.get(job_id, 0))
+            unsaved_ms = 0 if job_id in self._saves else now_ms - saved_ms
+            lost_ms = min(self.progress.worked_ms(job_id, now_ms, speed), unsaved_ms)
+            keeps = saved_ms > 0 or job_id in self._saves
+            self.progress.end(job_id, now_ms, lost=unsaved_ms * speed if keeps else None)
+        else:
+            self.progress.end(job_id, now_ms)
+        for known in (self._evicted, self._growing, self._bounded, self._saves):
+            known.discard(job_id)
+        self._still.pop(job_id, None)
+        if not again or job_id not in self.row_of:
+            return None
+        return Again(self.row_of[job_id], lost_ms, grown)
 
     def expected_end_ms(self, job_id: int) -> int:
         """When a running job has to be over, by its limit or because it is told to; 0 = nobody knows."""
         row = self.running[job_id]
         limit, told = row[_AT["expected_end_ms"]], row[_AT["stop_by_ms"]]
         return int(min(limit, told) if limit and told else limit or told)
+
+    def stands_still(self, job_id: int) -> bool:
+        return job_id in self._still
+
+    def holds(self, job_id: int) -> tuple[int, int]:
+        """Thousandths of GPUs and of cores that a running job holds now."""
+        held = self._held[job_id]
+        return sum(len(row[7]) * row[8] for row in held), sum(row[4] for row in held)
+
+    def _due(self, job_id: int) -> list[Event]:
+        at_ms = self.due_ms(job_id)
+        return [] if at_ms is None else [(at_ms, job_id)]
+
+    def _settles(self, job_id: int) -> list[Event]:
+        """When its size may change again, where it may at all."""
+        row = self.running[job_id]
+        if not self.resize_seconds or not row[_AT["least_tasks"]]:
+            return []
+        since_ms = max(row[_AT["started_ms"]], row[_AT["resized_ms"]])
+        return [(max(since_ms + self.resize_seconds * 1000, self.base.now_ms + _SOON_MS), 0)]
+
+    def _speed(self, job_id: int) -> int:
+        if job_id in self._still:
+            return 0
+        return speed_of(len(self._held[job_id]), self._serial.get(job_id, 0))
+
+    def _may_save(self, job_id: int) -> None:
+        """Only where sizes change does it matter when elastic jobs save their work."""
+        if self.resize_seconds and self.running[job_id][_AT["least_tasks"]]:
+            self._saves.add(job_id)
 
     def _start(self, start: Start, now_ms: int) -> None:
         per_task, number = start.per_task, start.job_id
@@ -191,6 +328,7 @@ class VirtualCluster:
             self._next_allocation += 1
         place = self.row_of[number]
         limit = int(self.jobs.time_limit_seconds[place])
+        elastic = bool(self.jobs.elastic[place])
         values = {
             "id": number,
             "attempt_id": self._next_attempt,
@@ -204,6 +342,12 @@ class VirtualCluster:
             "expected_end_ms": now_ms + limit * 1000 if limit else 0,
             "array_id": int(self.jobs.array_id[place]),
             "times_preempted": self._stopped.get(number, 0),
+            "preemptible": bool(self.jobs.preemptible[place]),
+            "least_tasks": int(self.jobs.tasks[place]) if elastic else 0,
+            "most_tasks": int(self.jobs.most_tasks[place]) if elastic else 0,
+            "pack": int(self.jobs.pack[place]),
+            "name": self.jobs.name[place],
+            "labels": self.jobs.labels[place],
         }
         self._next_attempt += 1
         self.running[number] = [values.get(f.name, f.metadata["default"]) for f in fields(RunningColumns)]
@@ -212,28 +356,78 @@ class VirtualCluster:
         self._charged[number] = self._charge_of(number, per_task)
         self._hold(rows, 1)
         self._count(self._charged[number], 1)
+        self._may_save(number)
+        if self.jobs.most_tasks[place]:
+            self._bounded.add(number)
 
     def _stop(self, preempt: Preempt, now_ms: int) -> None:
-        row = self.running[preempt.job_id]
+        number, row = preempt.job_id, self.running[preempt.job_id]
+        if preempt.for_job_id:
+            self._stopped[number] = self._stopped.get(number, 0) + 1
+            self.awaited.add(preempt.for_job_id)
+        else:
+            self._evicted.add(number)
+        if preempt.mode == "suspend":
+            row[_AT["times_preempted"]] += 1
+            self._stand_still(number, now_ms)
+            return
         row[_AT["stop_by_ms"]] = now_ms + preempt.grace_seconds * 1000
         row[_AT["stopped_for"]] = preempt.for_job_id
-        if not preempt.for_job_id:
-            self._evicted.add(preempt.job_id)
-            return
-        self._stopped[preempt.job_id] = self._stopped.get(preempt.job_id, 0) + 1
-        self.awaited.add(preempt.for_job_id)
+
+    def _stand_still(self, job_id: int, now_ms: int) -> None:
+        """It gives back its CPUs, of its node and of every limit, and its time limit runs no more."""
+        row = self.running[job_id]
+        self._still[job_id] = self._left_of_limit(job_id, now_ms)
+        row[_AT["pause"]], row[_AT["stop_by_ms"]], row[_AT["stopped_for"]] = int(Pause.SUSPENDED), 0, 0
+        self._move_cpus(job_id, 0)
+        self.progress.change(job_id, now_ms, 0)
+
+    def _left_of_limit(self, job_id: int, now_ms: int) -> int:
+        """0 = it has none."""
+        end_ms = self.running[job_id][_AT["expected_end_ms"]]
+        return max(end_ms - now_ms, 1) if end_ms else 0
+
+    def _go_on(self, job_id: int, now_ms: int) -> None:
+        row = self.running[job_id]
+        left_ms = self._still.pop(job_id)
+        row[_AT["expected_end_ms"]] = now_ms + left_ms if left_ms else 0
+        row[_AT["pause"]] = int(Pause.NO)
+        self._move_cpus(job_id, self.base.classes[row[_AT["class_index"]]].per_task.cpu_millis)
+        self.progress.change(job_id, now_ms, self._speed(job_id))
+
+    def _move_cpus(self, job_id: int, each: int) -> None:
+        """From now on each of its tasks holds so much."""
+        held, charged = self._held[job_id], self._charged[job_id]
+        self._hold(held, -1)
+        self._count(charged, -1)
+        self._held[job_id] = [(*row[:4], each, *row[5:]) for row in held]
+        self._charged[job_id] = replace(charged, per_task=replace(charged.per_task, cpu_millis=each))
+        self._hold(self._held[job_id], 1)
+        self._count(self._charged[job_id], 1)
 
     def _give_up(self, resize: Resize, now_ms: int) -> None:
         """Its last tasks end at once: it is a matter of seconds."""
-        held, charged = self._held[resize.job_id], self._charged[resize.job_id]
-        leaving = [row for row in held if row[2] in resize.ranks]
-        self._hold(leaving, -1)
-        self._held[resize.job_id] = [row for row in held if row[2] not in resize.ranks]
-        self._count(charged, -1)
-        self._charged[resize.job_id] = self._charge_of(resize.job_id, charged.per_task)
-        self._count(self._charged[resize.job_id], 1)
+        self._leave(resize.job_id, resize.ranks)
         self.running[resize.job_id][_AT["resized_ms"]] = now_ms
+        self.progress.change(resize.job_id, now_ms, self._speed(resize.job_id))
         self.awaited.add(resize.for_job_id)
+
+    def _leave(self, job_id: int, ranks: tuple[int, ...]) -> None:
+        held, charged = self._held[job_id], self._charged[job_id]
+        self._hold([row for row in held if row[2] in ranks], -1)
+        self._held[job_id] = [row for row in held if row[2] not in ranks]
+        self._count(charged, -1)
+        self._charged[job_id] = self._charge_of(job_id, charged.per_task)
+        self._count(self._charged[job_id], 1)
+
+    def _grow(self, resize: Resize, now_ms: int) -> None:
+        """It saves its work and ends, and goes first when it waits again: it gets on no further until then."""
+        row = self.running[resize.job_id]
+        row[_AT["stop_by_ms"]] = now_ms + resize.grace_seconds * 1000
+        row[_AT["resized_ms"]] = now_ms
+        self.progress.change(resize.job_id, now_ms, 0)
+        self._growing.add(resize.job_id)
+        self.awaited.add(resize.job_id)
 
     def _hold(self, rows: list[tuple[Any, ...]], sign: int) -> None:
         snapshot = self.base
@@ -282,19 +476,22 @@ def _with_running(snapshot: Snapshot) -> PendingColumns:
     """The pending jobs, and after them those that run as they would wait again."""
     pending, running, held = snapshot.pending, snapshot.running, snapshot.allocations
     tasks = np.bincount(np.searchsorted(running.id, held.job_id), minlength=len(running))
+    elastic = running.least_tasks > 0
     limits = np.where(running.expected_end_ms > 0, (running.expected_end_ms - running.started_ms) // 1000, 0)
     again: dict[str, Any] = {
         "name": running.name, "labels": running.labels,
         "id": running.id, "class_index": running.class_index, "queue_id": running.queue_id,
         "project_id": running.project_id, "user_id": running.user_id, "priority": running.priority,
         "job_type": running.job_type, "submitted_ms": running.started_ms,
-        "tasks": np.maximum(tasks, 1), "array_id": running.array_id,
+        "tasks": np.where(elastic, running.least_tasks, np.maximum(tasks, 1)),
+        "most_tasks": np.where(elastic, running.most_tasks, 0), "elastic": elastic,
+        "array_id": running.array_id, "pack": running.pack, "preemptible": running.preemptible,
         "time_limit_seconds": np.maximum(limits, 0),
     }  # fmt: skip
     columns: dict[str, Any] = {}
     for f in fields(PendingColumns):
         before, default = getattr(pending, f.name), f.metadata["default"]
-        more = again.get(f.name, [default or 0] * len(running))
+        more = again.get(f.name, (default or 0,) * len(running))
         columns[f.name] = (*before, *more) if f.metadata["kind"] == "objects" else np.append(before, more)
     return PendingColumns(**columns)
 

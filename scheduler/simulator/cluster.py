@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.virtual import VirtualCluster, moments_of
+from scheduler.core.virtual import Event, VirtualCluster, moments_of
 from scheduler.simulator.fragments import Fragments
 from scheduler.simulator.memory import ShareMemory
 
@@ -38,8 +38,12 @@ class ClusterWorkload:
     tree: ShareTree | None = None
 
     users: Mapping[int, str] = field(default_factory=dict)  # names, where they are known
-    #: When each really started (-1 = it has not), where that is known.
+    #: When each really started and ended (-1 = it has not), where that is known.
     started_ms: Ints | None = None
+    ended_ms: Ints | None = None
+    #: What part of each one's work more tasks do not speed up, in thousandths; without it there is none. `run_ms` is
+    #: with the fewest tasks that are enough for it (`tasks`): with twice as many it takes half as long.
+    serial_millis: Ints | None = None
 
     def head(self, count: int) -> ClusterWorkload:
         """Only the first so many jobs to come."""
@@ -51,6 +55,8 @@ class ClusterWorkload:
             run_ms=self.run_ms[rows],
             amounts=self.amounts[rows],
             started_ms=None if self.started_ms is None else self.started_ms[rows],
+            ended_ms=None if self.ended_ms is None else self.ended_ms[rows],
+            serial_millis=None if self.serial_millis is None else self.serial_millis[rows],
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -69,6 +75,9 @@ class Outcome:
     preemptions: int = 0
     lost_ms: int = 0  # time that stopped jobs had run for nothing, each as often as it holds GPUs
     stopped: tuple[int, ...] = ()  # rows of the jobs that were stopped, as often as they were
+    suspensions: int = 0  # times that jobs stood still for others instead
+    resizes: int = 0  # times that elastic jobs were made smaller or larger
+    ended_ms: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of each job; -1 = never
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -85,38 +94,45 @@ def simulate(
 
     One cycle follows each moment at which something came or ended. With `each_event` one follows each event,
     arrivals first, and a job that has reached its limit holds nothing any more even if its end is still to be
-    handled: the rules under which published schedules were made. A job that is stopped for another waits
-    again and starts from its beginning.
+    handled: the rules under which published schedules were made. A job that is stopped for another waits again
+    and starts from its beginning, or from what it saved before the first moment; a suspended one goes on where it
+    was. Elastic jobs save their work as they go, and get on as fast as they are large.
     """
     snapshot = workload.snapshot
     pending = snapshot.pending
     order = np.lexsort((pending.id, pending.submitted_ms))
     arrivals = [(int(pending.submitted_ms[row]), row) for row in order.tolist()]
-    world = VirtualCluster.at_first(snapshot, restarts=policy.preemption.enabled)
+    world = VirtualCluster.at_first(snapshot, resize_seconds=policy.resize_seconds)
     memory = ShareMemory(snapshot, policy, workload.tree)
     fragments = Fragments(snapshot)
-    run_ms, gpus = workload.run_ms.tolist(), workload.amounts.tolist()
-    ends: list[tuple[int, int, int]] = []  # (end, turn of its start, job id)
-    for turn, number in enumerate(world.running):
+    ends: list[tuple[int, int, int]] = []  # (moment, turn of its start, job id; 0 = of no job)
+    turns = {number: turn for turn, number in enumerate(world.running)}
+
+    def await_all(events: Iterable[Event]) -> None:
+        for at_ms, number in events:
+            heapq.heappush(ends, (max(at_ms, now_ms), turns.get(number, -1), number))
+
+    now_ms = snapshot.now_ms
+    for number in world.running:
         expected = world.expected_end_ms(number)
-        end_ms = max(expected, snapshot.now_ms) if expected else snapshot.now_ms + DEFAULT_RUN_MS
-        heapq.heappush(ends, (end_ms, turn, number))
-    for row in range(
-        len(pending), len(world.jobs)
-    ):  # those that run at the beginning, should they start again
-        limit = int(world.jobs.time_limit_seconds[row]) * 1000
-        run_ms.append(limit or DEFAULT_RUN_MS)
-        gpus.append(0)
-    live = {number: turn for turn, number in enumerate(world.running)}
-    if not each_event:  # a moment at which nothing ends: the job 0 is none
-        for at_ms in moments_of(snapshot):
-            heapq.heappush(ends, (at_ms, -1, 0))
+        await_all(world.runs_for(number, now_ms, max(expected - now_ms, 0) if expected else DEFAULT_RUN_MS))
+    limits = (
+        world.jobs.time_limit_seconds[len(pending) :] * 1000
+    )  # of those that run already, should they start again
+    run_ms = [*workload.run_ms.tolist(), *np.where(limits > 0, limits, DEFAULT_RUN_MS).tolist()]
+    gpus = [*workload.amounts.tolist(), *[0] * len(limits)]
+    serial = [0] * len(world.jobs)
+    if workload.serial_millis is not None:
+        serial[: len(pending)] = workload.serial_millis.tolist()
+    if not each_event:
+        await_all((at_ms, 0) for at_ms in moments_of(snapshot))
     started = np.full(len(world.jobs), -1, dtype=np.int64)
+    ended_ms = np.full(len(world.jobs), -1, dtype=np.int64)
     waiting: list[int] = []
     stopped: list[int] = []
+    suspensions = resizes = 0
     wants_gpus = np.array([request.per_task.gpus > 0 for request in snapshot.classes] or [False])
-    arrived, ended, cycles, turn, lost_ms = 0, 0, 0, len(live), 0
-    now_ms = snapshot.now_ms
+    arrived, ended, cycles, turn, lost_ms = 0, 0, 0, len(turns), 0
     waited_ms = wasted = broken = 0.0
     while arrived < len(arrivals) or ends:
         due = min([arrivals[arrived][0]] if arrived < len(arrivals) else [ends[0][0]], default=now_ms)
@@ -139,46 +155,57 @@ def simulate(
                 break
         else:
             while ends and ends[0][0] <= now_ms:
-                _, started_turn, number = heapq.heappop(ends)
-                if live.get(number) != started_turn:
-                    continue  # it was stopped before
+                number = heapq.heappop(ends)[2]
+                due_ms = world.due_ms(number)
+                if due_ms is None or due_ms > now_ms:
+                    continue  # it has ended, or something has changed since
                 memory.end(number, now_ms)
-                again = world.end(number)
+                ended_ms[world.row_of[number]] = now_ms
+                again = world.end(number, now_ms)
                 if again is None:
                     ended += 1
                     if ended % 100 == 0:
                         progress(ended)
                 else:
-                    waiting.append(again)
-                    stopped.append(again)
-                    lost_ms += (now_ms - max(int(started[again]), snapshot.now_ms)) * gpus[again] // 1000
-                    started[again] = -1
+                    waiting.append(again.row)
+                    if not again.grown:
+                        stopped.append(again.row)
+                        lost_ms += again.lost_ms * gpus[again.row] // 1000
+                        started[again.row] = -1
                 if each_event:
                     break
         if each_event:
             for number in list(world.running):
-                if 0 < world.expected_end_ms(number) <= now_ms:
+                if 0 < world.expected_end_ms(number) <= now_ms and not world.stands_still(number):
                     memory.end(number, now_ms)
-                    world.end(number)
-        if not waiting:
+                    ended_ms[world.row_of[number]] = now_ms
+                    world.end(number, now_ms)
+                    ended += 1
+        if not waiting and not world.is_restless:
             continue
-        plan = plan_cycle(memory.onto(world.picture(now_ms, np.array(waiting, dtype=np.int64))), policy)
+        plan = plan_cycle(
+            memory.onto(world.picture(now_ms, np.array(waiting, dtype=np.int64))), policy, plugins
+        )
         cycles += 1
-        for at_ms in world.follow(plan, now_ms):
-            heapq.heappush(ends, (at_ms, -1, 0))
         for start in plan.starts:
-            place = world.row_of[start.job_id]
-            started[place] = now_ms
-            memory.start(start, int(world.jobs.user_id[place]), now_ms)
-            live[start.job_id] = turn
-            heapq.heappush(ends, (now_ms + run_ms[place], turn, start.job_id))
+            turns[start.job_id] = turn
             turn += 1
-        for preempt in plan.preempts:  # it may end by itself before
-            heapq.heappush(
-                ends, (now_ms + preempt.grace_seconds * 1000, live[preempt.job_id], preempt.job_id)
-            )
+        await_all(world.follow(plan, now_ms))
+        for start in plan.starts:
+            place, number = world.row_of[start.job_id], start.job_id
+            if started[place] < 0:
+                started[place] = now_ms
+            memory.start(start, int(world.jobs.user_id[place]), now_ms)
+            least = int(world.jobs.tasks[place])
+            await_all(world.runs_for(number, now_ms, run_ms[place], tasks=least, serial_millis=serial[place]))
+        moved = [one.job_id for one in plan.resizes] + [one.job_id for one in plan.resumes]
+        for number in moved + [one.job_id for one in plan.preempts]:
+            memory.hold(number, world.holds(number), now_ms)
+        suspensions += sum(preempt.mode == "suspend" for preempt in plan.preempts)
+        resizes += len(plan.resizes)
         if plan.starts:
-            waiting = [row for row in waiting if started[row] < 0]
+            begun = {world.row_of[start.job_id] for start in plan.starts}
+            waiting = [row for row in waiting if row not in begun]
     return Outcome(
         started[: len(pending)],
         cycles,
@@ -187,4 +214,7 @@ def simulate(
         len(stopped),
         lost_ms,
         tuple(row for row in stopped if row < len(pending)),
+        suspensions,
+        resizes,
+        ended_ms[: len(pending)],
     )

@@ -120,6 +120,9 @@ def run(
             "fragmentation_percent": outcome.fragmentation_percent,
             "preemptions": outcome.preemptions,
             "lost_gpu_hours": outcome.lost_ms / 3_600_000,
+            "suspensions": outcome.suspensions,
+            "resizes": outcome.resizes,
+            "ended_ms": outcome.ended_ms,
         }
     report = summarise(
         name, submitted_ms=submitted, started_ms=started, run_ms=run_ms, amounts=amounts, capacity=capacity,
@@ -136,6 +139,7 @@ def as_it_was(workload: ClusterWorkload) -> Result:
     report = summarise(
         "as it was", submitted_ms=pending.submitted_ms, started_ms=workload.started_ms, run_ms=workload.run_ms,
         amounts=workload.amounts, capacity=workload.capacity, user_id=pending.user_id,
+        ended_ms=workload.ended_ms,
     )  # fmt: skip
     return Result(
         report, pending.submitted_ms, workload.started_ms, pending.user_id, workload.run_ms, workload.amounts,

@@ -147,9 +147,13 @@ def as_cluster(workload: Workload) -> ClusterWorkload:
 
 
 def from_snapshot(snapshot: Snapshot, name: str) -> ClusterWorkload:
-    """What waits and runs in a recorded cycle, played to its end; every job is taken to run for its whole limit."""
+    """What waits and runs in a recorded cycle, played to its end; every job is taken to run for its whole limit.
+
+    One whose size is open takes as long with the most tasks that it may have, and with fewer too: then that ends it.
+    """
     pending = snapshot.pending
     run_ms = np.where(pending.time_limit_seconds > 0, pending.time_limit_seconds * 1000, DEFAULT_RUN_MS)
+    run_ms = run_ms * np.maximum(pending.most_tasks, pending.tasks) // np.maximum(pending.tasks, 1)
     return ClusterWorkload(name, snapshot, run_ms, amounts_of(snapshot), capacity_of(snapshot))
 
 

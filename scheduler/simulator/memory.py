@@ -38,6 +38,16 @@ class ShareMemory:
         cores = start.per_task.cpu_millis * len(start.placements) / 1000
         self._held[start.job_id] = ((start.project_id, user_id), gpus, cores, now_ms / 1000)
 
+    def hold(self, job_id: int, held: tuple[int, int], now_ms: int) -> None:
+        """From now on a job holds so much, in thousandths of GPUs and of cores."""
+        if job_id not in self._held:
+            return  # it ran at the beginning
+        pair, gpus, cores, _ = self._held[job_id]
+        now = held[0] / 1000, held[1] / 1000
+        if now != (gpus, cores):
+            self.end(job_id, now_ms)
+            self._held[job_id] = (pair, *now, now_ms / 1000)
+
     def end(self, job_id: int, now_ms: int) -> None:
         """Nothing the second time."""
         if job_id not in self._held:

@@ -43,6 +43,8 @@ class Report:
     fragmentation_percent: float
     preemptions: int
     lost_gpu_hours: float  # that stopped jobs had run for nothing
+    suspensions: int = 0  # jobs that stood still for others
+    resizes: int = 0  # elastic jobs that were made smaller or larger
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,13 +63,23 @@ def summarise(
     fragmentation_percent: float = 0.0,
     preemptions: int = 0,
     lost_gpu_hours: float = 0.0,
+    suspensions: int = 0,
+    resizes: int = 0,
+    ended_ms: Ints | None = None,
 ) -> Report:
-    """The figures of a schedule; a start of -1 is a job that never started, and counts only as such."""
+    """The figures of a schedule; a start of -1 is a job that never started, and counts only as such.
+
+    `ended_ms`: where jobs stand still or change their size, and so do not end when their run time is over. What
+    they stand still counts for the slowdown as a wait does.
+    """
     ran = started_ms >= 0
     wait, run = (started_ms - submitted_ms)[ran], run_ms[ran]
-    slowdown = bounded_slowdown(wait, run)
+    ended = started_ms[ran] + run
+    if ended_ms is not None:
+        ended = np.where(ended_ms[ran] < 0, ended, ended_ms[ran])
+    slowdown = bounded_slowdown(ended - submitted_ms[ran] - run, run)
     first = int(submitted_ms.min()) if len(submitted_ms) else 0
-    last = int((started_ms[ran] + run).max(initial=first))
+    last = int(ended.max(initial=first))
     span = max(last - first, 1)
     busy = float((amounts[ran].astype(np.float64) * run).sum())
     return Report(
@@ -87,6 +99,8 @@ def summarise(
         fragmentation_percent=fragmentation_percent,
         preemptions=preemptions,
         lost_gpu_hours=lost_gpu_hours,
+        suspensions=suspensions,
+        resizes=resizes,
     )
 
 

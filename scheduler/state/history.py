@@ -29,7 +29,8 @@ def load_past(*, cluster_id: int, since: datetime, until: datetime) -> Past:
     """Every job that waited or ran between two moments, on the nodes, queues and limits of today, all idle at first.
 
     A job comes when it was submitted; one that waited for others, when they had ended. What waited or ran as
-    the span began comes first, and runs for what was left of it. Each runs as long as its last attempt did.
+    the span began comes first, and runs for what was left of it. Each runs as long as its last attempt did, without
+    the time it stood still; one whose size is open does as much work as its tasks did.
     The nodes are taken as they are now, so a cordoned one takes nothing. Raises LookupError for an unknown
     cluster, or where nothing ran.
     """
@@ -63,11 +64,21 @@ def load_past(*, cluster_id: int, since: datetime, until: datetime) -> Past:
         )
         lines = snapshots.lines_of(rows, projects)
         bounds = lines.columns()
-    came_ms, started_ms, ran_ms, ended = (np.array(column) for column in list(zip(*runs, strict=True))[1:])
+    came_ms, started_ms, ran_ms, ended, still_ms, held_ms = (
+        np.array(column) for column in list(zip(*runs, strict=True))[1:]
+    )
+    ended_ms = np.where(ended & (started_ms >= 0), started_ms + ran_ms, -1)
+    ran_ms = np.maximum(ran_ms - still_ms, 0)
     limit_ms = pending.time_limit_seconds * 1000
     run_ms = np.where(
         ended, ran_ms, np.maximum(ran_ms, np.where(limit_ms > 0, limit_ms, DEFAULT_RUN_MS))
     ).astype(np.int64)
+    # Work is tasks times seconds: with the fewest that are enough it would have taken longer than it did.
+    open_size = pending.most_tasks > 0
+    longest = run_ms * pending.most_tasks // np.maximum(pending.tasks, 1)
+    run_ms = np.where(
+        open_size, np.where(ended & (held_ms > 0), held_ms // np.maximum(pending.tasks, 1), longest), run_ms
+    )
     ran_before = np.where(started_ms >= 0, np.clip(begin_ms - started_ms, 0, None), 0)
     nothing = np.zeros(len(pending), dtype=np.int64)
     pending = replace(
@@ -98,5 +109,6 @@ def load_past(*, cluster_id: int, since: datetime, until: datetime) -> Past:
         amounts_of(snapshot),
         capacity_of(snapshot),
         started_ms=np.where(started_ms >= 0, np.maximum(started_ms, begin_ms), -1),
+        ended_ms=ended_ms,
     )
     return Past(workload, int((~ended).sum()))

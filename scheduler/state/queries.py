@@ -85,7 +85,7 @@ PENDING_COLUMNS: Final = (
     "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
     "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running", "awaited",
     "deadline_ms", "promised_ms", "most_tasks", "pack", "assembly_seconds",
-    "assembling_until_ms", "assemblies_failed", "job_type",
+    "assembling_until_ms", "assemblies_failed", "job_type", "elastic", "preemptible",
 )  # fmt: skip
 THESE_QUEUES: Final = "queue.id = ANY(%s::bigint[])"
 #: For the applier: counting what runs may read all that the queue ever had.
@@ -118,7 +118,7 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     coalesce(job.assembly_timeout_seconds, 0),
     CASE WHEN job.state = 'reserved' THEN coalesce({_ms("job.assembly_until_at")}, 1) ELSE 0 END,
     job.assemblies_failed,
-    {_number_of_type("job.job_type")},
+    {_number_of_type("job.job_type")}, job.elastic, job.preemptible,
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
     project.active AND person.is_active, {_BOOST},
     {_CLASS}
@@ -136,7 +136,8 @@ PAST: Final = (
     AND (job.started_at IS NOT NULL OR job.state IN ('queued', 'reserved')) ORDER BY job.number"""
 )
 #: How each of these jobs went: when it could start at the earliest and did, how long its last attempt ran (to
-#: now, where it runs on), and whether that is all.
+#: now, where it runs on), whether that is all, for how long it stood still in that, and for how long its tasks
+#: held something, added up, where its size is open.
 PAST_RUNS: Final = f"""
 SELECT job.number,
     {
@@ -147,9 +148,15 @@ SELECT job.number,
 },
     coalesce({_ms("last.started_at")}, -1),
     coalesce({_ms("coalesce(last.ended_at, statement_timestamp())")} - {_ms("last.started_at")}, 0),
-    last.ended_at IS NOT NULL
+    last.ended_at IS NOT NULL,
+    coalesce(last.suspended_ms + coalesce(
+        {_ms("coalesce(last.ended_at, statement_timestamp())")} - {_ms("last.suspended_at")}, 0), 0),
+    CASE WHEN job.min_tasks IS NULL THEN 0 ELSE coalesce((SELECT
+        sum({_ms("coalesce(held.released_at, statement_timestamp())")} - {_ms("held.held_at")})
+        FROM scheduler_allocation held WHERE held.attempt_id = last.id), 0) END::bigint
 FROM scheduler_job job LEFT JOIN LATERAL (
-    SELECT attempt.started_at, attempt.ended_at FROM scheduler_attempt attempt
+    SELECT attempt.id, attempt.started_at, attempt.ended_at, attempt.suspended_at, attempt.suspended_ms
+    FROM scheduler_attempt attempt
     WHERE attempt.job_id = job.number AND attempt.started_at IS NOT NULL ORDER BY attempt.epoch DESC LIMIT 1
 ) last ON true
 WHERE job.number = ANY(%s::bigint[]) ORDER BY job.number

@@ -103,6 +103,8 @@ class JobSpec:
     gathering: tuple[str, ...] = ()  # nodes that are kept for it already
     gathers_until: int = 0  # minutes from now
     gathered_in_vain: int = 0  # times
+    elastic: bool = False  # once it runs its size may change
+    preemptible: bool = True  # of a running one its own word counts
 
 
 @dataclass(frozen=True)
@@ -434,6 +436,8 @@ def a_world(
                     job.kind,
                     job.name,
                     tuple(sorted(job.labels.items())),
+                    job.elastic,
+                    job.preemptible,
                 )
                 for job in pending
             ]

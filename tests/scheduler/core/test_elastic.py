@@ -224,7 +224,7 @@ def test_what_was_decided_is_recorded_as_it_is() -> None:
 def test_a_forecast_lets_tasks_end_and_the_job_start() -> None:
     world = an_elastic_world(_one_that_shrinks())
     plan = plan_cycle(world.snapshot, POLICY)
-    ahead = VirtualCluster.at_first(world.snapshot, restarts=True)
+    ahead = VirtualCluster.at_first(world.snapshot)
 
     ahead.follow(plan, world.snapshot.now_ms)
 

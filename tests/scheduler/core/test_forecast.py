@@ -12,6 +12,7 @@ import scheduler.simulator.cluster as engine
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.forecast import Forecast, RunTimes, forecast, points_of
 from scheduler.core.plan import Plan
+from scheduler.core.plugins import Plugins
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.standing import Preemption
@@ -179,9 +180,9 @@ def pictures(workload: ClusterWorkload, policy: Policy, *, every: int) -> tuple[
     """What the planner saw at every so many cycles of a simulation, and when each job started."""
     seen: list[Snapshot] = []
 
-    def watched(snapshot: Snapshot, policy: Policy) -> Plan:
+    def watched(snapshot: Snapshot, policy: Policy, plugins: Plugins) -> Plan:
         seen.append(snapshot)
-        return plan_cycle(snapshot, policy)
+        return plan_cycle(snapshot, policy, plugins)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "plan_cycle", watched)

@@ -40,7 +40,7 @@ def test_what_is_applied_is_what_the_virtual_clock_sees(world: World, policy: Po
     assert sorted(seen.running.job_type.tolist()) == sorted(later.running.job_type.tolist())
 
     for start in plan.starts:
-        cluster.end(start.job_id)
+        cluster.end(start.job_id, world.snapshot.now_ms)
     assert (
         cluster.picture(snapshot.now_ms, cluster.jobs.id[:0]).quotas.used.tolist()
         == snapshot.quotas.used.tolist()

@@ -16,7 +16,7 @@ from scheduler.simulator.cluster import simulate
 from scheduler.simulator.compare import as_it_was
 from scheduler.state.history import load_past
 from tests.scheduler.state.small import SmallWorld
-from tests.support.factories import AttemptFactory
+from tests.support.factories import AllocationFactory, AttemptFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -118,3 +118,26 @@ def test_the_command_says_who_would_have_waited_longer(now: datetime) -> None:
         call_command("simulate", "past:1h", stdout=said, stderr=StringIO())
     with pytest.raises(CommandError, match="there is no cluster 'nowhere'"):
         call_command("simulate", "past:1d", "--cluster", "nowhere", stdout=said)
+
+
+def test_time_that_it_stood_still_is_no_run_time_and_more_tasks_are_more_work(now: datetime) -> None:
+    world, hour = SmallWorld(), timedelta(hours=1)
+    node = world.node("n1", cpu_millis=8000)
+    still = ran(world, "stood still", came=now - 9 * hour, began=now - 9 * hour, ended=now - 5 * hour)
+    still.attempts.update(suspended_ms=3_600_000)
+    gang = ran(
+        world, "gang", came=now - 9 * hour, began=now - 9 * hour, ended=now - 6 * hour, tasks=4, min_tasks=2
+    )
+    for rank, hours in enumerate((3, 3, 3, 1)):  # one of its tasks left after an hour
+        AllocationFactory(
+            attempt=gang.attempts.get(), rank=rank, node=node,
+            held_at=now - 9 * hour, released_at=now - (9 - hours) * hour,
+        )  # fmt: skip
+
+    workload = load_past(cluster_id=world.cluster.pk, since=now - 10 * hour, until=now).workload
+
+    hours = dict(
+        zip(workload.snapshot.pending.id.tolist(), (workload.run_ms / 3_600_000).tolist(), strict=True)
+    )
+    assert hours == {still.number: 3, gang.number: 5}
+    assert as_it_was(workload).report.makespan_seconds == 4 * 3600
