@@ -30,7 +30,11 @@ REASON: Final = "found by the reconciler: its allocations held something else"
 RESOURCES: Final = ("cpu_millis", "memory_mib", "gpu_millis", "storage_mib")
 
 _LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
-_HELD: Final = ", ".join(f"coalesce(sum({name} * seconds), 0)::bigint AS {name}" for name in RESOURCES)
+#: Of the CPUs not what was given back while it stood still.
+_TIMES: Final = {"cpu_millis": "(cpu_millis + suspended_cpu_millis) * (seconds - still_seconds)"}
+_HELD: Final = ", ".join(
+    f"coalesce(sum({_TIMES.get(name, f'{name} * seconds')}), 0)::bigint AS {name}" for name in RESOURCES
+)
 _CHARGED: Final = ", ".join(
     f"coalesce(sum({name} * charged_seconds), 0)::bigint AS {name}" for name in RESOURCES
 )
@@ -45,12 +49,19 @@ FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.jo
     CROSS JOIN LATERAL (
         SELECT {_HELD}, coalesce(bool_or(released_at IS NULL), false) AS open
         FROM (
-            SELECT *, (floor(extract(epoch FROM released_at)) - floor(extract(epoch FROM held_at)))::bigint AS seconds
+            SELECT *, (floor(extract(epoch FROM released_at)) - floor(extract(epoch FROM held_at)))::bigint AS seconds,
+                coalesce((
+                    SELECT sum(floor(extract(epoch FROM least(coalesce(ends_at, released_at), released_at)))
+                        - floor(extract(epoch FROM greatest(starts_at, held_at))))::bigint
+                    FROM scheduler_suspension still
+                    WHERE still.attempt_id = attempt.id AND starts_at < released_at
+                        AND coalesce(ends_at, released_at) > held_at
+                ), 0) AS still_seconds
             FROM scheduler_allocation WHERE attempt_id = attempt.id
         ) each
     ) held CROSS JOIN LATERAL (
         SELECT {_CHARGED}, coalesce(sum(charged_micros), 0)::bigint AS micros, coalesce(bool_or(
-            kind = 'refund' AND charged_seconds < 0 AND reason <> %s
+            kind = 'refund' AND charged_seconds < 0 AND reason <> ALL(%s)
         ), false) AS forgiven
         FROM quotas_ledgerentry WHERE job_number = job.number AND attempt_id = attempt.id
     ) charged
@@ -113,7 +124,7 @@ def check_usage(*, now: datetime | None = None, back: timedelta = LOOK_BACK) -> 
 
 
 def _wrong(since: datetime, until: datetime, only: Sequence[int] | None = None) -> list[Wrong]:
-    words = [ledger.GIVEN_BACK_EARLY, _LIVE, since, until, only is None, int_array(only or ())]
+    words = [list(ledger.GIVEN_BACK), _LIVE, since, until, only is None, int_array(only or ())]
     count = len(RESOURCES)
     return [Wrong(*row[:7], tuple(row[7 : 7 + count]), tuple(row[7 + count :])) for row in run(_WRONG, words)]
 
@@ -184,8 +195,12 @@ def _cost(wrong: Wrong, rates: Sequence[Rates], from_s: int, until_s: int, books
     holds = core.hold(rates, at_s=from_s, seconds=max(until_s - from_s, 0), prices=prices)
     lines = core.charge(holds, until_s=until_s, final=True, prices=prices)
     ending = ledger.Ending(wrong.attempt_id, wrong.job_number, wrong.project_id, wrong.user_id)
-    early = ledger.given_back_early([ending], books, at=wrong.ended_at)
-    return sum(entry.charged_micros for entry in [*lines, *(line.entry for line in early)])
+    back = [
+        line.entry
+        for give_back in (ledger.given_back_early, ledger.given_back_suspended)
+        for line in give_back([ending], books, at=wrong.ended_at)
+    ]
+    return sum(entry.charged_micros for entry in [*lines, *back])
 
 
 def _mismatches(found: Sequence[Wrong]) -> Iterator[Mismatch]:

@@ -14,7 +14,7 @@ import pgtrigger
 from quotas.core import ledger
 from quotas.core.budgets import BudgetTerms, Key, moves
 from quotas.core.ledger import Entry, Kind
-from quotas.core.periods import Period
+from quotas.core.periods import Period, cut
 from quotas.core.pricing import Price, Rates, cost_micros
 from scheduler.core.plan import Start
 from scheduler.state import queries
@@ -159,39 +159,48 @@ GIVEN_BACK_EARLY: Final = "its task had ended before the others"
 
 def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
     """What attempts were charged for tasks that had ended before them: their share of it, given back."""
-    whose = {e.attempt_id: (e.project_id, e.user_id, e.job_number, e.attempt_id) for e in endings}
     until_s = int(at.timestamp())
-    lines: list[Line] = []
-    for attempt_id, cpu, memory, gpu, storage, model, released_s in run(
-        queries.RELEASED_EARLY, [int_array(whose), at]
-    ):
-        if released_s < until_s:
-            rates = Rates(cpu, memory, gpu, storage, gpu_model=model)
-            cost = cost_micros(rates, released_s, until_s, known.prices)
-            entry = Entry(
-                Kind.REFUND, rates, released_s, until_s,
-                charged_seconds=released_s - until_s, charged_micros=-cost,
-            )  # fmt: skip
-            lines.append(Line(*whose[attempt_id], entry, GIVEN_BACK_EARLY))
-    return lines
+    parts = [
+        (attempt_id, Rates(cpu, memory, gpu, storage, gpu_model=model), released_s, until_s)
+        for attempt_id, cpu, memory, gpu, storage, model, released_s in run(
+            queries.RELEASED_EARLY, [int_array(e.attempt_id for e in endings), at]
+        )
+    ]
+    return _given_back(endings, known, parts, GIVEN_BACK_EARLY)
 
 
 #: Why an entry of `given_back_suspended` is there.
 GIVEN_BACK_SUSPENDED: Final = "it stood still for another job and gave its CPUs back"
+#: Refunds of what was not held; every other one of what was charged forgives what was.
+GIVEN_BACK: Final = (GIVEN_BACK_EARLY, GIVEN_BACK_SUSPENDED)
 
 
 def given_back_suspended(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
     """What attempts were charged for CPUs while they stood still, given back."""
+    parts = [
+        (attempt_id, Rates(cpu_millis, 0, 0, 0), from_s, until_s)
+        for attempt_id, cpu_millis, from_s, until_s in run(
+            queries.STOOD_STILL, [at, int_array(e.attempt_id for e in endings)]
+        )
+    ]
+    return _given_back(endings, known, parts, GIVEN_BACK_SUSPENDED)
+
+
+def _given_back(
+    endings: Sequence[Ending], known: Books, parts: Iterable[tuple[int, Rates, int, int]], reason: str
+) -> list[Line]:
+    """Refunds of (attempt, amounts, first second, last), cut where a period ends: each counts where it was charged."""
     whose = {e.attempt_id: (e.project_id, e.user_id, e.job_number, e.attempt_id) for e in endings}
     lines: list[Line] = []
-    for attempt_id, cpu_millis, from_s, until_s in run(queries.STOOD_STILL, [at, int_array(whose)]):
-        if from_s < until_s:
-            rates = Rates(cpu_millis, 0, 0, 0)
-            cost = cost_micros(rates, from_s, until_s, known.prices)
+    for attempt_id, rates, from_s, until_s in parts:
+        budgets = known.of(whose[attempt_id][0])
+        edges = {edge for budget in budgets for edge in budget.cuts(from_s, until_s)}
+        for begin, end in cut(from_s, until_s, edges):
+            cost = cost_micros(rates, begin, end, known.prices)
             entry = Entry(
-                Kind.REFUND, rates, from_s, until_s, charged_seconds=from_s - until_s, charged_micros=-cost
+                Kind.REFUND, rates, begin, end, charged_seconds=begin - end, charged_micros=-cost
             )
-            lines.append(Line(*whose[attempt_id], entry, GIVEN_BACK_SUSPENDED))
+            lines.append(Line(*whose[attempt_id], entry, reason))
     return lines
 
 

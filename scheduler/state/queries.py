@@ -474,11 +474,16 @@ FROM scheduler_allocation allocation JOIN scheduler_attempt attempt ON attempt.i
 WHERE allocation.attempt_id = ANY(%s::bigint[]) ORDER BY allocation.attempt_id, allocation.rank
 """
 
-#: When these attempts stood still, and the CPUs that they gave back then.
+#: When what these attempts held stood still, and the CPUs that were given back then; what a task held that ended
+#: meanwhile, only until its end.
 STOOD_STILL: Final = """
-SELECT attempt_id, cpu_millis, floor(extract(epoch FROM starts_at))::bigint,
-    floor(extract(epoch FROM coalesce(ends_at, %s)))::bigint
-FROM scheduler_suspension WHERE attempt_id = ANY(%s::bigint[]) AND starts_at IS NOT NULL ORDER BY id
+SELECT attempt_id, sum(cpu_millis)::bigint, from_s, until_s FROM (
+    SELECT held.attempt_id, held.cpu_millis + held.suspended_cpu_millis AS cpu_millis,
+        floor(extract(epoch FROM greatest(still.starts_at, held.held_at)))::bigint AS from_s,
+        floor(extract(epoch FROM least(coalesce(still.ends_at, %s), held.released_at)))::bigint AS until_s
+    FROM scheduler_suspension still JOIN scheduler_allocation held ON held.attempt_id = still.attempt_id
+    WHERE still.attempt_id = ANY(%s::bigint[]) AND still.starts_at IS NOT NULL
+) each WHERE from_s < until_s GROUP BY attempt_id, from_s, until_s ORDER BY attempt_id, from_s, until_s
 """
 
 #: What tasks of these attempts held that had given it back before a moment.

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pgtrigger
 import pytest
+from django.db.models import F
 from django.test import override_settings
 
 from accounts.models import AuditEvent
@@ -14,12 +15,13 @@ from quotas.core.periods import Period
 from quotas.models import BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, PriceRow
 from quotas.services.budgets import change_budget
 from quotas.services.reconcile import check_budgets
+from scheduler.core.lifecycle import TaskState
 from scheduler.metrics import _drift
-from scheduler.models import Job
+from scheduler.models import Attempt, Job, Node, Suspension, Task
 from scheduler.services import charging
 from scheduler.services.usage_check import REASON, check_usage
 from scheduler.state.settle import end_attempt
-from tests.scheduler.state.small import SmallWorld
+from tests.scheduler.state.small import SmallWorld, broken_ledger
 from tests.scheduler.state.test_ledger import HOUR, a_budget, ended, started, sums
 from tests.support.factories import OperatorFactory
 
@@ -191,3 +193,77 @@ def test_a_job_that_began_before_the_ledger_and_runs_over_the_end_of_a_period_is
     assert check_usage(now=at + LATER) == 1
     check_budgets()
     assert BudgetPeriod.objects.get(budget=after).charged == (30 * HOUR - first) * 1000
+
+
+def stood_still(attempt: Attempt, begin: int, end: int) -> None:
+    """It gave its CPUs back between these seconds after its start, and goes on."""
+    moments = [attempt.scheduled_at + timedelta(seconds=after) for after in (begin, end)]
+    Suspension.objects.create(
+        attempt=attempt, for_job=1, for_epoch=1, asked_at=moments[0], starts_at=moments[0], ends_at=moments[1],
+        cpu_millis=sum(attempt.allocations.values_list("cpu_millis", flat=True)),
+    )  # fmt: skip
+    Attempt.objects.filter(pk=attempt.pk).update(suspended_ms=(end - begin) * 1000)
+
+
+def cpu_seconds(job: Job) -> int:
+    return sum(e.cpu_millis * e.charged_seconds for e in LedgerEntry.objects.filter(job_number=job.number))
+
+
+def test_a_job_that_stood_still_is_charged_what_it_held_meanwhile(world: SmallWorld) -> None:
+    job, attempt = started(world, cpu_millis=1000)
+    stood_still(attempt, 100, 300)
+
+    at = ended(attempt, after=600)
+
+    assert cpu_seconds(job) == 1000 * 400
+    assert check_usage(now=at + LATER) == 0
+    assert (sums(job)[1], broken_ledger()) == (600_000, [])
+    again(job)
+    assert check_usage(now=at + LATER) == 1
+    assert (cpu_seconds(job), sums(job)[1], money(job)) == (400_000, 600_000, 600_000)
+
+
+def test_a_task_that_ends_while_its_job_stands_still_is_given_back_once(world: SmallWorld) -> None:
+    job, attempt = started(world, cpu_millis=1000, gpus=0, tasks=2, min_tasks=1, elastic=True)
+    stood_still(attempt, 100, 300)
+    attempt.allocations.filter(rank=1).update(
+        released_at=attempt.scheduled_at + timedelta(seconds=200), cpu_millis=0, suspended_cpu_millis=1000
+    )
+    Node.objects.filter(pk=attempt.allocations.get(rank=1).node_id).update(
+        used_cpu_millis=F("used_cpu_millis") - 1000
+    )
+    Task.objects.filter(attempt=attempt, rank=1).update(state=TaskState.STOPPED)
+
+    at = ended(attempt, after=600)
+
+    assert cpu_seconds(job) == 1000 * (400 + 100)
+    assert check_usage(now=at + LATER) == 0
+
+
+@pytest.mark.parametrize("why", ["a task ended before the others", "it stood still"])
+def test_what_is_given_back_over_the_end_of_a_period_counts_in_both(world: SmallWorld, why: str) -> None:
+    early = why.startswith("a task")
+    terms = {"tasks": 2, "min_tasks": 1, "elastic": True} if early else {}
+    job, attempt = started(world, cpu_millis=1000, time_limit_seconds=80 * HOUR, **terms)
+    midnight = (attempt.scheduled_at + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    week = timedelta(days=9)
+    same = {"resource": "cpu_milli_seconds", "period": Period.WINDOW}
+    before = a_budget(world, 10**12, starts_at=midnight - week, ends_at=midnight, **same)
+    after = a_budget(world, 10**12, starts_at=midnight, ends_at=midnight + week, **same)
+    first = int(midnight.timestamp()) - int(attempt.scheduled_at.timestamp())
+    if early:
+        released = midnight - timedelta(seconds=min(60, first))
+        attempt.allocations.filter(rank=1).update(released_at=released)
+        Task.objects.filter(attempt=attempt, rank=1).update(state=TaskState.STOPPED)
+        held_before, held_after = 2 * first - min(60, first), 3 * HOUR
+    else:
+        stood_still(attempt, max(first - 60, 0), first + HOUR)
+        held_before, held_after = first - min(60, first), 2 * HOUR
+
+    at = ended(attempt, after=first + 3 * HOUR)
+
+    charged = {row.budget_id: row.charged for row in BudgetPeriod.objects.all()}
+    assert charged == {before.pk: 1000 * held_before, after.pk: 1000 * held_after}
+    assert check_budgets() == 0
+    if not early:
+        assert check_usage(now=at + LATER) == 0
