@@ -19,7 +19,7 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.plugins import Plugin, tell_scheduled
 from scheduler.core.policy import Policy
 from scheduler.models import Cluster
-from scheduler.state import leases, plans, recordings, snapshots, suspension
+from scheduler.state import leases, plans, recordings, resizes, snapshots, suspension
 from scheduler.state.holders import new_holder
 from scheduler.state.leases import HeldLease, LeaseLost
 from scheduler.state.plans import Applied, Refusal
@@ -156,6 +156,7 @@ def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, 
                 apply_us=result.apply_us, pending_count=len(snapshot.pending),
                 started_count=result.started, refused=[refusal.as_dict() for refusal in applied.refused],
             )  # fmt: skip
+    resizes.give_back(applied.resized, at=at)
     _tell_plugins(policy, applied)
     plans.tell_waiting(plan, snapshot=snapshot, told=loaded.told, lease=lease, at=at)
     log.debug("cycle", trigger=trigger, **result.as_dict())

@@ -26,6 +26,7 @@ from scheduler.services.others import Others, look_at_others, wait_for_others, w
 from scheduler.services.quota_usage import pending_jobs_of
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.state.dependencies import conditions_of, not_evaluated, resolve_dependants, wait_reason
+from scheduler.state.suspension import stop_instead
 from scheduler.state.transitions import ImpossibleMove, StaleJob, move_job
 
 #: How often a verb looks again when the job moved while it was deciding.
@@ -277,7 +278,7 @@ def _cancel(job: Job, by: User, reason: str) -> None:
     before, now = job.state, timezone.now()
     because = f"cancelled by {by.username}" + (f": {reason}" if reason else "")
     if job.state in ACTIVE:
-        _ask_to_stop(job, by, because, now)
+        _ask_to_end(job, JobState.STOPPING, StopReason.CANCELLED, by=by, because=because, now=now)
     else:
         move_job(job, JobState.CANCELLED, because=because, by=by, at=now, end_text=because[:300])
         for cluster_id in resolve_dependants([job], at=now):
@@ -285,15 +286,14 @@ def _cancel(job: Job, by: User, reason: str) -> None:
     _audit_verb("job.cancel", job, by, before=before, reason=reason)
 
 
-def _ask_to_stop(job: Job, by: User, because: str, now: datetime) -> None:
+def _ask_to_end(job: Job, to: JobState, why: StopReason, *, by: User, because: str, now: datetime) -> None:
+    """Tell its processes to end, with the notice that preemption gives; where the job goes, `to` says."""
     # The job first: whoever moves it decides, and the attempt follows in the same transaction.
-    move_job(job, JobState.STOPPING, because=because, by=by, at=now)
+    move_job(job, to, because=because, by=by, at=now)
     attempt = job.attempts.live().first()
     if attempt is None:
         raise StaleJob(job.number)
-    job.attempts.live().filter(stop_asked_at__isnull=True).update(
-        stop_reason=StopReason.CANCELLED, stop_asked_at=now
-    )
+    job.attempts.live().filter(stop_asked_at__isnull=True).update(stop_reason=why, stop_asked_at=now)
     nodes = attempt.allocations.held().values_list("node_id", flat=True)
     outbox.announce(*{outbox.node_topic(node_id) for node_id in nodes}, outbox.CLUSTER_TOPIC)
 
@@ -359,8 +359,8 @@ def _release(job: Job, by: User, reason: str) -> None:
     because = f"released by {by.username}" + (f": {reason}" if reason else "")
     found = conditions_of(job)
     if any(condition.missing for condition in found):
-        reason = wait_reason(found, at=now, until=job.depends_until_at, then=job.depends_on_timeout)
-        move_job(job, JobState.BLOCKED, because=because, by=by, at=now, held_by="", **reason)
+        waits = wait_reason(found, at=now, until=job.depends_until_at, then=job.depends_on_timeout)
+        move_job(job, JobState.BLOCKED, because=because, by=by, at=now, held_by="", **waits)
     else:
         eligible_at = max(now, job.begin_at) if job.begin_at else now
         move_job(job, JobState.QUEUED, because=because, by=by, at=now, held_by="", eligible_at=eligible_at,
@@ -392,23 +392,16 @@ def _requeue(job: Job, by: User, reason: str) -> None:
         move_job(job, JobState.QUEUED, because=because, by=by, at=now, eligible_at=now, **not_evaluated(now))
         outbox.wake_planner(job.queue.cluster_id, trigger="requeue")
     elif job.state == JobState.PREEMPTING:
-        return  # it is on its way back to the queue already
+        if not _end_instead_of_standing_still(job, because):
+            return  # it is on its way back to the queue already
     else:
-        _ask_to_requeue(job, by, because, now)
+        _ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
     _audit_verb("job.requeue", job, by, before=before, reason=reason)
 
 
-def _ask_to_requeue(job: Job, by: User, because: str, now: datetime) -> None:
-    """Preemption's own way: its processes get the notice, and the end of the attempt queues the job again."""
-    move_job(job, JobState.PREEMPTING, because=because, by=by, at=now)
-    attempt = job.attempts.live().first()
-    if attempt is None:
-        raise StaleJob(job.number)
-    job.attempts.live().filter(stop_asked_at__isnull=True).update(
-        stop_reason=StopReason.PREEMPTED, stop_asked_at=now
-    )
-    nodes = attempt.allocations.held().values_list("node_id", flat=True)
-    outbox.announce(*{outbox.node_topic(node_id) for node_id in nodes}, outbox.CLUSTER_TOPIC)
+def _end_instead_of_standing_still(job: Job, because: str) -> int:
+    told = job.attempts.live().filter(suspend_asked_at__isnull=False).values_list("pk", flat=True)
+    return stop_instead(told, because=because) if told else 0
 
 
 # ---------------------------------------------------------------- shared

@@ -92,13 +92,14 @@ class Others:
 
 
 def look_at_others(specs: Sequence[JobSpec]) -> Others:
-    jobs = lock_states(d.number for spec in specs for d in spec.depends_on if d.number)
+    """Hold them as they are; the data first, as whoever declares them does before it lets jobs go."""
     data: dict[int, set[str]] = {}
     for spec in specs:
         for d in spec.depends_on:
             if d.kind == DependencyKind.DATA:
                 data.setdefault(spec.project.pk, set()).add(d.name)
-    return Others(jobs, lock_data(data))
+    ready = lock_data(data)
+    return Others(lock_states(d.number for spec in specs for d in spec.depends_on if d.number), ready)
 
 
 def waits_now(spec: JobSpec) -> list[Condition]:

@@ -50,7 +50,8 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
     if tasks > len(live):
         _grow(row, attempt, by=by, reason=reason or f"to have {tasks} tasks instead of {len(live)}")
     elif any(task.state == TaskState.ASSIGNED for task in live[tasks:]):
-        release_members([attempt.pk])
+        # Never while the job is locked: whoever settles takes nodes first. Killed before, the timer does it.
+        transaction.on_commit(lambda: release_members([attempt.pk]))
     job.refresh_from_db()
     return job
 

@@ -197,9 +197,7 @@ def _given_back(
         edges = {edge for budget in budgets for edge in budget.cuts(from_s, until_s)}
         for begin, end in cut(from_s, until_s, edges):
             cost = cost_micros(rates, begin, end, known.prices)
-            entry = Entry(
-                Kind.REFUND, rates, begin, end, charged_seconds=begin - end, charged_micros=-cost
-            )
+            entry = Entry(Kind.REFUND, rates, begin, end, charged_seconds=begin - end, charged_micros=-cost)
             lines.append(Line(*whose[attempt_id], entry, reason))
     return lines
 

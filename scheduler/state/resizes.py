@@ -51,6 +51,12 @@ def apply(
     return done, list(refused.values())
 
 
+def give_back(done: Sequence[Resize], *, at: datetime) -> None:
+    """What tasks held that no agent had fetched; after the plan's transaction, which holds jobs by then and must
+    not wait for nodes. Killed in between, `settle.shrunk_attempts` finds them."""
+    release_members([one.attempt_id for one in done if one.ranks], at=at)
+
+
 def _able(resizes: Sequence[Resize]) -> Collection[Resize]:
     """Those whose attempts are still as they were seen: enough tasks stay, or the work is still saved."""
     found = {
@@ -124,7 +130,6 @@ def _write(
             [at, json.dumps([_event(one, rows, cycle_id) for one in done])],
         ),
     )  # fmt: skip
-    release_members([one.attempt_id for one in done if one.ranks], at=at)
     told = [rows[one.job_id] for one in done]
     outbox.announce_many(
         [outbox.node_topic(node) for node in statements.nodes_of_attempts(one.attempt_id for one in done)]

@@ -224,7 +224,9 @@ def test_a_released_job_goes_on_waiting_for_others(portal: Portal) -> None:
     first = portal.submit()
     second = hold_job(job=portal.submit(depends_on=[first.number]), by=portal.cast.owner)
 
-    assert release_job(job=second, by=portal.cast.owner).state == JobState.BLOCKED
+    released = release_job(job=second, by=portal.cast.owner, reason="done looking")
+    assert released.state == JobState.BLOCKED
+    assert AuditEvent.objects.get(action="job.release").reason == "done looking"
 
 
 # ---------------------------------------------------------------- cancel

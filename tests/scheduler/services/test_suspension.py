@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from accounts.models import AuditEvent
 from quotas.models import LedgerEntry, Quota
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
@@ -221,3 +222,19 @@ def test_fair_share_does_not_count_cpus_that_were_given_back(bench: FakeBench) -
     _, cores, _ = HeldShares().used(decay=decay, at=now, running_only=True)[victim.project_id, victim.user_id]
 
     assert cores == pytest.approx(victim.cpu_millis / 1000 * 1800, rel=0.05)
+
+
+def test_one_that_is_about_to_stand_still_can_be_requeued(bench: FakeBench) -> None:
+    victim = a_victim(bench)
+    urgent = bench.world.submit(priority=90, **all_cpus(bench))
+    bench.world.plan()
+    victim.refresh_from_db()
+
+    requeue_job(job=victim, by=bench.world.user, reason="wrong data")
+
+    attempt = victim.attempts.get()
+    assert (attempt.stop_reason, attempt.stopped_for) == ("preempted", urgent.number)
+    told = JobEvent.objects.filter(job=victim).latest("id")
+    assert told.because == f"requeued by {bench.world.user.username}: wrong data"
+    bench.settle(victim, "queued")
+    assert AuditEvent.objects.filter(action="job.requeue", object_id=str(victim.number)).exists()

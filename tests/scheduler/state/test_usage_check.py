@@ -244,7 +244,7 @@ def test_a_task_that_ends_while_its_job_stands_still_is_given_back_once(world: S
 def test_what_is_given_back_over_the_end_of_a_period_counts_in_both(world: SmallWorld, why: str) -> None:
     early = why.startswith("a task")
     terms = {"tasks": 2, "min_tasks": 1, "elastic": True} if early else {}
-    job, attempt = started(world, cpu_millis=1000, time_limit_seconds=80 * HOUR, **terms)
+    _, attempt = started(world, cpu_millis=1000, time_limit_seconds=80 * HOUR, **terms)
     midnight = (attempt.scheduled_at + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     week = timedelta(days=9)
     same = {"resource": "cpu_milli_seconds", "period": Period.WINDOW}

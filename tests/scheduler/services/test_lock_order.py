@@ -1,0 +1,93 @@
+"""Whoever takes several locks takes them in one order, so that no two wait for each other in a circle."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from scheduler.core.lifecycle import JobState
+from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
+from scheduler.services.datasets import declare_dataset
+from scheduler.services.jobs import submit_job
+from scheduler.services.resize import resize_job
+from scheduler.state.dependencies import lock_data
+from tests.scheduler.portal import a_portal
+from tests.scheduler.services.test_members import a_running_gang
+from tests.scheduler.services.test_members import world as _world
+from tests.support.agents import World
+from tests.support.locks import Apart
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+world = _world
+__all__ = ["world"]
+
+
+def test_a_job_that_waits_for_data_can_be_submitted_while_they_are_declared() -> None:
+    portal = a_portal()
+    first = portal.submit(depends_on=[{"data": "faces"}])
+    after = {"command": "true", "depends_on": [first.number, {"data": "faces"}]}
+
+    with transaction.atomic():
+        lock_data({first.project_id: {"faces"}})  # whoever declares them has come so far
+        other = Apart(lambda: submit_job(payload=after, by=portal.cast.owner))
+        other.until_it_waits()
+        declare_dataset(payload={"name": "faces", "project": first.project.slug}, by=portal.cast.owner)
+    other.end()
+
+    assert Job.objects.get(pk=first.pk).state == JobState.QUEUED
+    assert list(Job.objects.exclude(pk=first.pk).values_list("state", flat=True)) == [JobState.BLOCKED]
+
+
+def an_old_sweep(world: World) -> Job:
+    """Four tasks, two would be enough; it has run for an hour, and the agent has not fetched the last one."""
+    job, tasks = a_running_gang(world, "fail", min_tasks=2, elastic=True, priority=10)
+    Attempt.objects.filter(job=job).update(started_at=timezone.now() - timedelta(hours=1))
+    Task.objects.filter(pk=tasks[3].pk).update(state="assigned")
+    return job
+
+
+def nobody_else_holds(job: Job) -> None:
+    Job.objects.select_for_update(nowait=True, of=("self",)).get(pk=job.pk)
+
+
+def still_holding(job: Job) -> list[int]:
+    return list(Attempt.objects.get(job=job).allocations.held().values_list("rank", flat=True))
+
+
+def test_a_plan_that_makes_a_job_smaller_holds_no_job_while_it_waits_for_a_node(world: World) -> None:
+    SchedulerProfile.objects.update(
+        preemption_enabled=True, preemption={"protected_seconds": 0}, options={"resize_seconds": 600}
+    )
+    sweep = an_old_sweep(world)
+    world.submit(gpu_count=2, priority=90)
+
+    with transaction.atomic():
+        list(Node.objects.select_for_update())  # whoever settles has come so far
+        planner = Apart(world.plan)
+        planner.until_it_waits()
+        nobody_else_holds(sweep)
+    planner.end()
+
+    assert Task.objects.filter(attempt__job=sweep, state__in=["stopping", "stopped"]).count() == 2
+    assert still_holding(sweep) == [0, 1, 2]
+
+
+def test_nor_does_a_person_who_makes_it_smaller(world: World) -> None:
+    sweep = an_old_sweep(world)
+
+    def resize() -> None:
+        with transaction.atomic():  # as with an Idempotency-Key
+            resize_job(job=Job.objects.get(pk=sweep.pk), tasks=3, by=world.user)
+
+    with transaction.atomic():
+        list(Node.objects.select_for_update())
+        person = Apart(resize)
+        person.until_it_waits()
+        nobody_else_holds(sweep)
+    person.end()
+
+    assert still_holding(sweep) == [0, 1, 2]
