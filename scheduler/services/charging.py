@@ -52,7 +52,7 @@ SELECT attempt.id, job.number, job.project_id, job.user_id, attempt.ended_at,
     (SELECT sum(entry.held_seconds) FROM quotas_ledgerentry entry
      WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id)
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-WHERE NOT attempt.state = ANY(%s) AND attempt.ended_at > %s
+WHERE NOT attempt.state = ANY(%s) AND attempt.ended_at > %s AND attempt.id = coalesce(%s, attempt.id)
     AND (SELECT sum(entry.held_seconds) FROM quotas_ledgerentry entry
          WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id) > 0
 ORDER BY attempt.id
@@ -90,10 +90,13 @@ def heal_ledger(*, now: datetime | None = None) -> int:
     now = now or timezone.now()
     without = run(_WITHOUT, [_LIVE, now - YOUNG])
     healed = _in_batches(without, lambda batch: _hold_again(batch, now))
-    stale = run(_STALE, [_LIVE, now - LOOK_BACK])
-    for attempt_id, number, project_id, user_id, ended_at, seconds in stale:
+    for attempt_id, number, project_id, user_id, ended_at, _ in run(_STALE, [_LIVE, now - LOOK_BACK, None]):
         with transaction.atomic():
-            ledger.lock_periods([attempt_id])
+            _lock([attempt_id])
+            still = run(_STALE, [_LIVE, now - LOOK_BACK, attempt_id])
+            if not still:
+                continue  # somebody else has healed it meanwhile
+            seconds = int(still[0][-1])
             whose = ledger.Ending(attempt_id, number, project_id, user_id)
             lines, books = ledger.charges([whose], at=ended_at)
             if not lines:
@@ -120,15 +123,18 @@ def _in_batches(rows: Sequence[Any], write: Callable[[Sequence[Any]], int]) -> i
 
 def _still_live(rows: Sequence[Any]) -> list[Any]:
     """Lock what settling would lock, and answer those that still live."""
-    ids = [row[0] for row in rows]
-    ledger.lock_periods(ids)
-    live = run(
-        "SELECT id FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) AND state = ANY(%s) ORDER BY id"
-        " FOR NO KEY UPDATE",
-        [int_array(ids), _LIVE],
+    states = _lock([row[0] for row in rows])
+    return [row for row in rows if states.get(row[0]) in _LIVE]
+
+
+def _lock(attempt_ids: Sequence[int]) -> dict[int, str]:
+    """Budget periods, then attempts: whoever else writes lines of them waits. Answers their states."""
+    ledger.lock_periods(attempt_ids)
+    rows = run(
+        "SELECT id, state FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
+        [int_array(attempt_ids)],
     )
-    known = {row[0] for row in live}
-    return [row for row in rows if row[0] in known]
+    return {row[0]: row[1] for row in rows}
 
 
 def _charge(rows: Sequence[Any], until: datetime) -> int:
@@ -147,20 +153,14 @@ def _extend(rows: Sequence[Any], until: datetime) -> int:
         return 0
     endings = [ledger.Ending(attempt, number, project, user) for attempt, number, project, user in rows]
     entries, books = ledger.read(endings)
-    lines = [
-        ledger.Line(e.project_id, e.user_id, e.job_number, e.attempt_id, entry)
-        for e in endings
-        for entry in core.more_hold(
-            entries[e.attempt_id],
-            until_s=int(until.timestamp()),
-            cuts={
-                edge
-                for terms in books.of(e.project_id)
-                for edge in terms.cuts(int(until.timestamp()) - 2 * 86_400, int(until.timestamp()))
-            },
-            prices=books.prices,
-        )
-    ]
+    until_s = int(until.timestamp())
+    lines = []
+    for e in endings:
+        own = entries[e.attempt_id]
+        begin_s = min(entry.from_s for entry in own)  # the clock may have stood still for days
+        cuts = {edge for terms in books.of(e.project_id) for edge in terms.cuts(begin_s, until_s)}
+        for entry in core.more_hold(own, until_s=until_s, cuts=cuts, prices=books.prices):
+            lines.append(ledger.Line(e.project_id, e.user_id, e.job_number, e.attempt_id, entry))
     statements = ledger.write(lines, books, at=timezone.now())
     if statements:
         run_together(*statements)

@@ -159,6 +159,8 @@ def _read_changes(
             done.add(row.attempt)  # a second time
         elif state == TaskState.RUNNING and row.state in (TaskState.RUNNING, TaskState.STOPPING):
             continue
+        elif row.task in changes and changes[row.task].ended_at:
+            continue  # its end came first, in this very message
         else:
             changes[row.task] = _change(row, state, report, now)
     return list(changes.values()), stale, done, saved, paused

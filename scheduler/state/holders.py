@@ -9,13 +9,16 @@ import socket
 import uuid
 from pathlib import Path
 
-import psutil
+from scheduler.agent.processes import start_ticks
 
 
 def new_holder() -> str:
-    """A name that no other planner has, on any machine, in any thread."""
-    started = int(psutil.Process().create_time() * 1000)
-    return f"{socket.gethostname()[:50]}:{_place()}:{os.getpid()}:{started}:{uuid.uuid4().hex[:12]}"
+    """A name that no other planner has, on any machine, in any thread.
+
+    When its process began is said in ticks since boot: times of day move when somebody sets the clock.
+    """
+    began = f"t{start_ticks(os.getpid())}"
+    return f"{socket.gethostname()[:50]}:{_place()}:{os.getpid()}:{began}:{uuid.uuid4().hex[:12]}"
 
 
 def is_gone(holder: str) -> bool:
@@ -25,20 +28,21 @@ def is_gone(holder: str) -> bool:
     form, the answer is no. A process number that was given out again started later, and is another one.
     """
     try:
-        _, place, pid, started, _ = holder.rsplit(":", 4)
-        number, began_ms = int(pid), int(started)
+        _, place, pid, began, _ = holder.rsplit(":", 4)
+        number, ticks = int(pid), int(began.removeprefix("t"))
     except ValueError:
         return False
-    if not place or place != _place():
+    if not place or place != _place() or not began.startswith("t") or not ticks:
         return False
+    if now := start_ticks(number):
+        return now != ticks
     try:
-        process = psutil.Process(number)
-        # The kernel counts in ticks of 10 ms, and the time of boot, which psutil adds, may be corrected.
-        return process.status() == psutil.STATUS_ZOMBIE or process.create_time() * 1000 > began_ms + 5_000
-    except psutil.NoSuchProcess:
+        os.kill(number, 0)
+    except ProcessLookupError:
         return True
-    except psutil.Error:
+    except PermissionError:
         return False
+    return Path(f"/proc/{number}/stat").exists()  # only its zombie is there; else it is hidden from us
 
 
 @functools.cache

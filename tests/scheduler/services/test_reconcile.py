@@ -204,8 +204,10 @@ def test_t14_times_come_from_ages_and_stay_in_order(world: World) -> None:
     assert job.scheduled_at <= job.started_at <= job.completed_at
 
 
-def test_reports_out_of_order_move_only_forwards(world: World) -> None:
+@pytest.mark.parametrize("before", ["running", "starting"])
+def test_reports_out_of_order_move_only_forwards(world: World, before: str) -> None:
     job, task = a_running_job(world)
+    Task.objects.filter(pk=task.pk).update(state=before)
     ended = Report(task=task.pk, epoch=1, state="succeeded", pid=7, exit_code=0, stdout_bytes=5)
 
     apply_reports(node=task.node, reports=[ended, Report(task=task.pk, epoch=1, state="running", pid=8)])

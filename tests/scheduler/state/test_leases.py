@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 from django.db import connection, transaction
 
+from scheduler.agent.processes import start_ticks
 from scheduler.models import Lease
 from scheduler.state import leases
 from scheduler.state.holders import is_gone, new_holder
@@ -192,8 +194,15 @@ def test_only_a_process_of_this_place_is_known_to_be_gone() -> None:
 
     assert not is_gone(":".join([host, place, pid, started, unique]))
     assert is_gone(
-        ":".join([host, place, pid, str(int(started) - 60_000), unique])
+        ":".join([host, place, pid, f"t{int(started[1:]) - 6_000}", unique])
     )  # its number, given out again
     assert not is_gone(":".join([host, "elsewhere0", "999999999", started, unique]))
+    # What earlier versions wrote, in milliseconds of a clock that can be set.
+    assert not is_gone(":".join([host, place, pid, "1795857480000", unique]))
     assert not is_gone("a name of another form")
     assert not is_gone("")
+
+
+def test_a_planner_is_named_by_a_clock_that_nobody_can_set() -> None:
+    """In milliseconds since 1970 it would seem to be another process once the clock has been moved forward."""
+    assert new_holder().rsplit(":", 2)[1] == f"t{start_ticks(os.getpid())}"

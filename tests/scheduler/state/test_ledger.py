@@ -28,6 +28,7 @@ from scheduler.state import ledger
 from scheduler.state.settle import end_attempt, settle_many
 from scheduler.state.sql import run_together
 from tests.scheduler.state.small import SmallWorld, broken_invariants, broken_ledger
+from tests.support.locks import Apart
 
 pytestmark = pytest.mark.django_db
 
@@ -250,6 +251,21 @@ def test_a_job_without_a_limit_holds_more_before_its_hold_is_used_up(world: Smal
     assert sums(job) == (0, 5000 * 1000)
 
 
+def test_what_is_held_anew_after_days_of_silence_counts_in_each_period(world: SmallWorld) -> None:
+    job, attempt = started(world, time_limit_seconds=None)
+    began = attempt.scheduled_at
+    edge = began + timedelta(days=1)
+    terms = {"period": Period.WINDOW, "starts_at": began - timedelta(days=9)}
+    first = a_budget(world, 10**12, **terms, ends_at=edge)
+    second = a_budget(world, 10**12, **terms | {"starts_at": edge}, ends_at=edge + timedelta(days=30))
+
+    assert charging.extend_holds(now=began + timedelta(days=5)) == 1
+
+    held = {row.budget_id: row.held for row in BudgetPeriod.objects.all()}
+    assert held == {first.pk: 24 * HOUR * 1000, second.pk: (4 * 24 + 1) * HOUR * 1000}
+    assert sums(job) == ((5 * 24 + 1) * HOUR * 1000, 0)
+
+
 def test_an_attempt_without_a_hold_gets_one_and_a_stale_hold_ends(world: SmallWorld) -> None:
     budget = a_budget(world, 10**12)
     job, attempt = started(world, tasks=2)
@@ -324,3 +340,19 @@ def test_two_planners_at_once_never_overspend_a_budget(world: SmallWorld) -> Non
     assert sorted(outcomes) == ["refused"] * 7 + ["started"] * 5
     assert LedgerEntry.objects.count() == 5
     assert broken_ledger() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_that_heal_at_once_charge_once(world: SmallWorld) -> None:
+    job, attempt = started(world)
+    ended_at = attempt.scheduled_at + timedelta(seconds=40)
+    Attempt.objects.filter(pk=attempt.pk).update(state="failed", ended_at=ended_at)
+    later = attempt.scheduled_at + timedelta(seconds=60)
+
+    with transaction.atomic():
+        assert charging.heal_ledger(now=later) == 1
+        other = Apart(lambda: charging.heal_ledger(now=later))
+        other.until_it_waits()
+    other.end()
+
+    assert sums(job) == (0, 40 * 1000)
