@@ -16,6 +16,7 @@ from accounts.selectors import visible_projects
 #: What a list may be ordered by: what was wasted most.
 SORTS: Final = {
     "gpu": "lost_gpu_milli_seconds",
+    "idle-gpu": "idle_gpu_milli_seconds",
     "cpu": "idle_cpu_milli_seconds",
     "memory": "idle_memory_mib_seconds",
     "time": "unused_seconds",
@@ -24,6 +25,8 @@ SORTS: Final = {
 CHUNK: Final = 1000
 #: Less than this says nothing about how a job works.
 _SHORT_SECONDS: Final = 60
+#: A GPU that works less than this could be shared.
+_IDLE_GPU_PERCENT: Final = 30
 _SECONDS: Final = "extract(epoch FROM held.released_at - held.held_at)"
 _SQL: Final = f"""
 SELECT job.number, job.name, project.slug, person.username, job.state, tries.tries, tries.seconds::bigint,
@@ -31,6 +34,8 @@ SELECT job.number, job.name, project.slug, person.username, job.state, tries.tri
     greatest(tries.tries * coalesce(job.time_limit_seconds, queue.max_wall_seconds) - tries.seconds, 0)::bigint
         AS unused_seconds,
     tries.gpu::bigint AS gpu_milli_seconds, tries.lost_gpu::bigint AS lost_gpu_milli_seconds,
+    tries.gpu_measured::bigint, tries.gpu_used::bigint,
+    greatest(coalesce(tries.gpu_measured - tries.gpu_used, 0), 0)::bigint AS idle_gpu_milli_seconds,
     tries.cpu::bigint AS cpu_milli_seconds, tries.cpu_measured::bigint, tries.cpu_used::bigint,
     greatest(coalesce(tries.cpu_measured - tries.cpu_used, 0), 0)::bigint AS idle_cpu_milli_seconds,
     job.memory_mib, tries.peak_memory_mib,
@@ -40,6 +45,9 @@ FROM (
         sum({_SECONDS}) FILTER (WHERE held.rank = first.rank) AS seconds,
         sum(held.gpu_millis * {_SECONDS}) AS gpu,
         coalesce(sum(held.gpu_millis * {_SECONDS}) FILTER (WHERE attempt.state IN ('failed', 'lost')), 0) AS lost_gpu,
+        sum(least(task.gpu_watched_ms, held.gpu_millis * {_SECONDS})) FILTER (WHERE task.gpu_watched_ms IS NOT NULL)
+            AS gpu_measured,
+        sum(task.gpu_busy_ms) AS gpu_used,
         sum(held.cpu_millis * {_SECONDS}) AS cpu,
         sum(held.cpu_millis * {_SECONDS}) FILTER (WHERE task.cpu_time_ms IS NOT NULL) AS cpu_measured,
         sum(task.cpu_time_ms) AS cpu_used,
@@ -77,6 +85,9 @@ class JobUse:
     unused_seconds: int | None
     gpu_milli_seconds: int
     lost_gpu_milli_seconds: int
+    gpu_measured: int | None
+    gpu_used: int | None
+    idle_gpu_milli_seconds: int
     cpu_milli_seconds: int
     cpu_measured: int | None
     cpu_used: int | None
@@ -88,6 +99,11 @@ class JobUse:
     @property
     def time_percent(self) -> float | None:
         return _percent(self.seconds, self.asked_seconds)
+
+    @property
+    def gpu_percent(self) -> float | None:
+        """Of the GPU time that was watched; a GPU works when a kernel of the job runs on it."""
+        return _percent(self.gpu_used, self.gpu_measured)
 
     @property
     def cpu_percent(self) -> float | None:
@@ -115,6 +131,9 @@ class JobUse:
             and self.cpu_milli_seconds > 1000 * self.seconds
         ):
             found.append(f"Used {self.cpu_percent:.0f} % of its cores: ask for fewer.")
+        gpu = self.gpu_percent
+        if gpu is not None and gpu < _IDLE_GPU_PERCENT:
+            found.append(f"Its GPUs worked {gpu:.0f} % of the time: ask for fewer, or for a share of one.")
         peak = self.peak_memory_mib
         if peak is not None and self.memory_mib >= 2048 and peak < self.memory_mib // 2:
             enough = max(-(-peak * 5 // 4 // 1024), 1)
@@ -125,7 +144,13 @@ class JobUse:
 
 
 #: The columns of a file, in this order; percentages after what they are made of.
-COLUMNS: Final = (*(field.name for field in fields(JobUse)), "time_percent", "cpu_percent", "memory_percent")
+COLUMNS: Final = (
+    *(field.name for field in fields(JobUse)),
+    "time_percent",
+    "gpu_percent",
+    "cpu_percent",
+    "memory_percent",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +193,7 @@ def all_job_uses(asked: Asked) -> Iterator[tuple[Any, ...]]:
         while rows := cursor.fetchmany(CHUNK):
             for row in rows:
                 use = JobUse(*row)
-                yield (*row, use.time_percent, use.cpu_percent, use.memory_percent)
+                yield (*row, use.time_percent, use.gpu_percent, use.cpu_percent, use.memory_percent)
 
 
 def _percent(used: float | None, asked: float | None) -> float | None:

@@ -367,11 +367,12 @@ def visible_reservations(user: User) -> QuerySet[Reservation]:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """What ended tasks used of the CPU time and memory that they were given, where it was measured."""
+    """What ended tasks used of the CPU time, memory and GPU time that they were given, where it was measured."""
 
     tasks: int
     cpu_percent: float | None
     memory_percent: float | None
+    gpu_percent: float | None
     #: GPU time, in thousandths of a GPU times seconds, of attempts that ended with a failure of their own.
     failed_gpu_milli_seconds: int
 
@@ -395,6 +396,8 @@ def measured_use(
         cpu=Sum("tasks__cpu_time_ms"),
         cpu_asked=Sum(F("job__cpu_millis") * seconds, output_field=FloatField()),
         peak=Sum("tasks__peak_memory_mib"),
+        gpu=Sum("tasks__gpu_busy_ms"),
+        gpu_watched=Sum("tasks__gpu_watched_ms"),
         memory=Sum("job__memory_mib", filter=Q(tasks__peak_memory_mib__isnull=False)),
     )
     held = Extract(F("allocations__released_at") - F("allocations__held_at"), "epoch")
@@ -405,6 +408,7 @@ def measured_use(
         sums["count"],
         _percent(sums["cpu"], sums["cpu_asked"]),
         _percent(sums["peak"], sums["memory"]),
+        _percent(sums["gpu"], sums["gpu_watched"]),
         int(failed["gpu"] or 0),
     )
 

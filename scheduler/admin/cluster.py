@@ -250,6 +250,8 @@ class DeviceAdmin(FactsAdmin):
         "gone",
         "utilisation_percent",
         "temperature_c",
+        "power_watts",
+        "trouble",
     )
     list_select_related = ("node",)
     list_filter = ("model", "healthy", "fake", "gone", "node__cluster")

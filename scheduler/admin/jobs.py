@@ -227,6 +227,9 @@ class TaskInline(FactsInline):
         "exit_signal",
         "peak_memory_mib",
         "cpu_time_ms",
+        "gpu_watched_ms",
+        "gpu_busy_ms",
+        "peak_gpu_memory_mib",
     )
     readonly_fields = fields
 

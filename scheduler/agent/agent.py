@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from scheduler.agent import PROTOCOL, VERSION, processes
 from scheduler.agent.client import Refused, ServerClient, ServerUnreachable, clock_ms
+from scheduler.agent.gpus import SAMPLES, Gpus
 from scheduler.agent.inventory import Overrides, take_inventory, without_samples
 from scheduler.agent.keeper_link import KeeperLink
 from scheduler.agent.logs import LogUploader
@@ -30,6 +31,8 @@ LINGER_SECONDS: Final = 0.01
 MAX_REPORTS: Final = 500
 LOG_SECONDS: Final = 0.25
 INVENTORY_SECONDS: Final = 30.0
+#: For the driver to tell of its GPUs at the start; a cold one takes seconds.
+GPUS_SECONDS: Final = 20.0
 #: On a stop of everything: for the tasks to end and for the server to hear of it.
 SHUTDOWN_SECONDS: Final = 9.0
 
@@ -83,6 +86,12 @@ class Agent:
         self._sent_inventory: dict[str, Any] | None = None
         self._inventory_at = 0.0
         self._inventory: dict[str, Any] = {}
+        self._gpus_version = 0
+        given = settings.overrides
+        has_none = given.no_gpus or bool(given.fake_gpus)
+        self.gpus = None if has_none else Gpus(settings.state, avoid_used=given.avoid_used_gpus)
+        if self.gpus is not None:
+            self.table.gpu_use_of = self.gpus.use_of
         self._reached = True
 
     # ------------------------------------------------------------ start and stop
@@ -97,6 +106,10 @@ class Agent:
             threading.Thread(target=self._guard(self._report), name="report", daemon=True),
             threading.Thread(target=self._guard(self._upload), name="logs", daemon=True),
         ]
+        if self.gpus is not None:
+            watch = threading.Thread(target=self._guard(self._watch_gpus), name="gpus", daemon=True)
+            watch.start()
+            self.gpus.wait(GPUS_SECONDS)
         for thread in threads:
             thread.start()
         self.stopping.wait()
@@ -118,6 +131,10 @@ class Agent:
                 os._exit(70)
 
         return guarded
+
+    def _watch_gpus(self) -> None:
+        assert self.gpus is not None
+        self.gpus.watch(self.table.gpu_holders, self.table.keys)
 
     def _end_tasks(self) -> None:
         """The whole portal stops: so do our tasks, and the server is told so that it can run them again."""
@@ -183,9 +200,11 @@ class Agent:
 
     def _measure(self) -> dict[str, Any]:
         now = time.monotonic()
-        if not self._inventory or now - self._inventory_at > INVENTORY_SECONDS:
-            self._inventory = take_inventory(self.settings.overrides, self.settings.state)
-            self._inventory_at = now
+        version = self.gpus.version if self.gpus else 0
+        due = now - self._inventory_at > INVENTORY_SECONDS
+        if not self._inventory or due or version != self._gpus_version:
+            self._inventory = take_inventory(self.settings.overrides, self.settings.state, self.gpus)
+            self._inventory_at, self._gpus_version = now, version
         return self._inventory
 
     # ------------------------------------------------------------ poll: ask for work
@@ -252,7 +271,7 @@ class Agent:
     def _is_news(self, measured: dict[str, Any]) -> bool:
         if self._sent_inventory is None:
             return True
-        has_samples = any("utilisation_percent" in device for device in measured["devices"])
+        has_samples = any(name in device for device in measured["devices"] for name in SAMPLES)
         if has_samples and measured is not self._sent_inventory:
             return True
         return without_samples(measured) != without_samples(self._sent_inventory)
@@ -267,7 +286,8 @@ class Agent:
             self._last_lease = now
         orders: list[TaskOrder] = []
         for assignment in answer["assignments"]:
-            order = task_order(assignment, self.settings.state, node_name=self.settings.name)
+            names = self.gpus.names(assignment["devices"]) if self.gpus and assignment["devices"] else None
+            order = task_order(assignment, self.settings.state, node_name=self.settings.name, gpu_names=names)
             if self.table.add(
                 assignment["task"], assignment["epoch"], job=assignment["job"], folder=order["folder"]
             ):

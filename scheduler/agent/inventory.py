@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 import platform
 import re
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent import VERSION, processes
+from scheduler.agent.gpus import SAMPLES, Gpus
 
 MIB: Final = 1024 * 1024
 #: `4xH100-80GB` or `2xA100-40GB,2xT4-16GB`: count, model, memory; `1xH100-80GB:3x1g.10gb+2x2g.20gb` is cut.
@@ -21,8 +20,6 @@ _FAKE: Final = re.compile(r"(\d{1,3})x([A-Za-z0-9][A-Za-z0-9 ._/-]*?)-(\d{1,5})(
 _FAKE_SLICE: Final = re.compile(r"(\d)x([1-7])g\.(\d{1,3})gb")
 #: The parts that a device may be cut into.
 _PARTS: Final = 7
-#: Slices of real devices are numbered from here on, sixteen for each device.
-FIRST_SLICE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +31,8 @@ class Overrides:
     storage_mib: int | None = None
     fake_gpus: str = ""
     no_gpus: bool = False
+    #: Give no job a GPU that a program which we did not start is using.
+    avoid_used_gpus: bool = False
     labels: dict[str, str] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
     numa_domains: int | None = None
@@ -43,9 +42,9 @@ class BadFakeGpus(ValueError):
     """`--fake-gpus` cannot be read."""
 
 
-def take_inventory(overrides: Overrides, state: Path) -> dict[str, Any]:
-    """Everything the server should know of this machine, in its units."""
-    devices = _devices(overrides)
+def take_inventory(overrides: Overrides, state: Path, gpus: Gpus | None = None) -> dict[str, Any]:
+    """Everything the server should know of this machine, in its units; `gpus` are those that are really there."""
+    devices = parse_fake_gpus(overrides.fake_gpus) if overrides.fake_gpus else gpus.devices() if gpus else []
     domains = overrides.numa_domains or numa_domains()
     if overrides.fake_gpus:
         for position, device in enumerate(devices):
@@ -63,6 +62,7 @@ def take_inventory(overrides: Overrides, state: Path) -> dict[str, Any]:
         "labels": overrides.labels,
         "partitions": list(overrides.partitions),
         "devices": devices,
+        "gpu_trouble": gpus.trouble() if gpus else "",
     }
 
 
@@ -92,12 +92,6 @@ def storage_mib(state: Path) -> int:
 
 def numa_domains() -> int:
     return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
-
-
-def _devices(overrides: Overrides) -> list[dict[str, Any]]:
-    if overrides.fake_gpus:
-        return parse_fake_gpus(overrides.fake_gpus)
-    return [] if overrides.no_gpus else real_gpus()
 
 
 def parse_fake_gpus(text: str) -> list[dict[str, Any]]:
@@ -143,104 +137,6 @@ def _fake_slices(cut: str | None, part: str, gigabytes: int) -> list[tuple[str, 
     if parts > _PARTS or sum(memory for _, memory in slices) > gigabytes:
         raise BadFakeGpus(f"{part!r} cuts a device into more than its {_PARTS} parts or {gigabytes} GB")
     return slices
-
-
-def real_gpus() -> list[dict[str, Any]]:
-    """The GPUs that NVML finds; none when there is no NVIDIA driver or no nvidia-ml-py."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return []
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return []
-    try:
-        found = [_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-        return [one for device in found for one in (_slices(nvml, device) or [device])]
-    except nvml.NVMLError:
-        return []
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _device(nvml: Any, index: int) -> dict[str, Any]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    device: dict[str, Any] = {
-        "index": index,
-        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-        "model": short_model(_text(nvml.nvmlDeviceGetName(handle))),
-        "memory_mib": memory.total // MIB,
-        "numa_domain": _numa_of(nvml, handle),
-        "healthy": True,
-        "fake": False,
-        "memory_used_mib": memory.used // MIB,
-    }
-    # Not every device tells.
-    with contextlib.suppress(nvml.NVMLError):
-        device["utilisation_percent"] = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    with contextlib.suppress(nvml.NVMLError):
-        device["temperature_c"] = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-    return device
-
-
-def _slices(nvml: Any, device: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a device is cut into, each with the name and the UUID that programs are given; [] = it is whole."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(device["index"])
-    try:
-        if not nvml.nvmlDeviceGetMigMode(handle)[0]:
-            return []
-        most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except (nvml.NVMLError, AttributeError):
-        return []  # it cannot be cut, or the library is too old to tell
-    found = []
-    for place in range(most):
-        try:
-            one = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
-            memory = nvml.nvmlDeviceGetMemoryInfo(one)
-            name = _text(nvml.nvmlDeviceGetName(one)).rpartition(" MIG ")[2]
-            uuid = _text(nvml.nvmlDeviceGetUUID(one))
-        except nvml.NVMLError:
-            continue  # nothing is cut there
-        found.append(
-            {
-                "index": FIRST_SLICE + 16 * device["index"] + place,
-                "uuid": uuid,
-                "model": f"{device['model']} MIG {name}",
-                "memory_mib": memory.total // MIB,
-                "numa_domain": device["numa_domain"],
-                "healthy": True,
-                "fake": False,
-            }
-        )
-    return found
-
-
-def _numa_of(nvml: Any, handle: Any) -> int:
-    """The domain of the PCI slot the device sits in."""
-    try:
-        bus = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
-        domain, _, rest = bus.partition(":")
-        return max(0, int(Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node").read_text()))
-    except (nvml.NVMLError, OSError, ValueError):
-        return 0
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def short_model(name: str) -> str:
-    """`NVIDIA H100 80GB HBM3` -> `H100`: the word people ask for."""
-    for word in name.replace("-", " ").split():
-        if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Za-z]?", word):
-            return word
-    return name.removeprefix("NVIDIA ").strip()
-
-
-#: Read anew each time, and never worth a message of their own.
-SAMPLES: Final = ("utilisation_percent", "memory_used_mib", "temperature_c")
 
 
 def without_samples(inventory: dict[str, Any]) -> dict[str, Any]:

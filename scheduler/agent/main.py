@@ -61,6 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--numa-domains", type=_positive, help="NUMA domains to report (default: as the machine says)")
     add("--fake-gpus", default="", help="pretend GPUs for a demo, for example 4xH100-80GB")
     add("--no-gpus", action="store_true", help="offer none: another agent of this machine has them")
+    add(
+        "--avoid-used-gpus",
+        action="store_true",
+        help="give no job a GPU while a program that Muster did not start uses it",
+    )
     add("--labels", type=_labels, default={}, help="key=value,key=value")
     add("--partition", action="append", default=[], help="partition to be part of; may be given again")
     add("--insecure-ok", action="store_true", help="speak plain http to a server on another machine")
@@ -94,6 +99,7 @@ def _settings(given: argparse.Namespace) -> Settings:
             numa_domains=given.numa_domains,
             fake_gpus=given.fake_gpus,
             no_gpus=given.no_gpus,
+            avoid_used_gpus=given.avoid_used_gpus,
             labels=given.labels,
             partitions=tuple(given.partition),
         ),

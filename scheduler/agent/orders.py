@@ -14,7 +14,13 @@ MAX_ARGUMENT_BYTES: Final = 100_000
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def task_order(assignment: Assignment, state: Path, *, node_name: str) -> TaskOrder:
+#: What CUDA_VISIBLE_DEVICES says, and the UUIDs.
+GpuNames = tuple[list[str], list[str]]
+
+
+def task_order(
+    assignment: Assignment, state: Path, *, node_name: str, gpu_names: GpuNames | None = None
+) -> TaskOrder:
     key = task_key(assignment["task"], assignment["epoch"])
     folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
     command, script = assignment["command"], assignment["script"]
@@ -32,10 +38,15 @@ def task_order(assignment: Assignment, state: Path, *, node_name: str) -> TaskOr
         cwd=assignment["working_dir"] or folder + "/work",
         script=script,
         argv=argv,
-        env=environment(assignment, folder, node_name=node_name),
+        env=environment(assignment, folder, node_name=node_name, gpu_names=gpu_names),
         limit_seconds=assignment["limit_seconds"],
         grace_seconds=assignment["grace_seconds"],
-        meta={"task": assignment["task"], "epoch": assignment["epoch"], "job": assignment["job"]},
+        meta={
+            "task": assignment["task"],
+            "epoch": assignment["epoch"],
+            "job": assignment["job"],
+            "devices": assignment["devices"],
+        },
     )
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
@@ -44,10 +55,15 @@ def task_order(assignment: Assignment, state: Path, *, node_name: str) -> TaskOr
     return order
 
 
-def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[str, str]:
+def environment(
+    assignment: Assignment, folder: str, *, node_name: str, gpu_names: GpuNames | None = None
+) -> dict[str, str]:
     """Built from nothing, so that no secret of the agent gets in; what the job sets itself comes last."""
     a = assignment
-    devices = ",".join(a["device_names"] if "device_names" in a else map(str, a["devices"]))
+    numbers = [str(device) for device in a["devices"]]
+    visible, uuids = gpu_names or (numbers, [])
+    if "device_names" in a:
+        visible = uuids = a["device_names"]
     cpus = max(1, a["cpu_millis"] // 1000)
     result = {
         **_account(),
@@ -81,7 +97,10 @@ def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[
         "MASTER_ADDR": a["master_address"],
         "MASTER_PORT": str(a["master_port"]),
         # Also when empty: a job that asked for no GPU sees none.
-        "CUDA_VISIBLE_DEVICES": devices,
+        "CUDA_VISIBLE_DEVICES": ",".join(visible),
+        # As NVML counts; otherwise CUDA puts the fastest first, and a number would mean another GPU.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "MUSTER_GPU_UUIDS": ",".join(uuids),
         "OMP_NUM_THREADS": str(cpus),
         # What scripts written for Slurm look for.
         "SLURM_JOB_ID": str(a["job"]),
@@ -106,8 +125,11 @@ def environment(assignment: Assignment, folder: str, *, node_name: str) -> dict[
         "SLURM_RESTART_COUNT": str(a["epoch"] - 1),
         "SLURM_SUBMIT_DIR": a["working_dir"] or folder + "/work",
     }
-    if devices:
-        result |= {"SLURM_JOB_GPUS": devices, "SLURM_GPUS_ON_NODE": str(len(a["devices"]))}
+    if numbers:
+        result |= {
+            "SLURM_JOB_GPUS": ",".join(a.get("device_names", numbers)),
+            "SLURM_GPUS_ON_NODE": str(len(a["devices"])),
+        }
     if "array_id" in a and "array_index" in a:
         result |= {
             "MUSTER_ARRAY_ID": a["array_id"],

@@ -77,6 +77,10 @@ class Report(TypedDict):
     text: NotRequired[str]
     peak_memory_mib: NotRequired[int]
     cpu_time_ms: NotRequired[int]
+    #: Over all its GPUs: the time they were watched while it held them, and of it the time they worked for it.
+    gpu_watched_ms: NotRequired[int]
+    gpu_busy_ms: NotRequired[int]
+    peak_gpu_memory_mib: NotRequired[int]
     stdout_bytes: NotRequired[int]
     stderr_bytes: NotRequired[int]
     #: When it last said that it has saved its work, and where.

@@ -6,11 +6,12 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.agent import processes
+from scheduler.agent.gpu_use import Holder, Use
 from scheduler.agent.protocol import Report, TaskRecord, task_key
 
 STREAMS: Final = ("stdout", "stderr")
@@ -95,6 +96,8 @@ class TaskTable:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.cap_bytes = 64 * 1024 * 1024
+        #: How a task used its GPUs, where somebody watches them.
+        self.gpu_use_of: Callable[[str], Use | None] = lambda key: None
         self._tasks: dict[str, LocalTask] = {}
         #: Tasks the server asked for that are not here.
         self._unknown: dict[str, Report] = {}
@@ -231,6 +234,9 @@ class TaskTable:
             report["peak_memory_mib"] = record["peak_memory_mib"]
         if record["cpu_time_ms"] is not None:
             report["cpu_time_ms"] = record["cpu_time_ms"]
+        if (use := self.gpu_use_of(entry.key)) is not None and (use.watched_ms or use.peak_memory_mib):
+            report["gpu_watched_ms"], report["gpu_busy_ms"] = round(use.watched_ms), round(use.busy_ms)
+            report["peak_gpu_memory_mib"] = use.peak_memory_mib
         if record["stop_reason"]:
             report["stop_reason"] = record["stop_reason"]
         if text := record["text"] or _GONE_TEXT.get(record["stop_reason"], ""):
@@ -266,6 +272,23 @@ class TaskTable:
             and at >= stored_bytes(entry.stream_path(stream), self.cap_bytes)
             for stream in STREAMS
         )
+
+    def gpu_holders(self) -> list[Holder]:
+        """The tasks that run here, with the GPUs they were given; those without may use some all the same."""
+        now = processes.boot_ms()
+        with self.changed:
+            return [
+                Holder(
+                    key, record["pid"], tuple(record["meta"].get("devices", ())),
+                    max(0, now - record["started_boot_ms"]),
+                )
+                for key, entry in self._tasks.items()
+                if (record := entry.record) is not None and record["state"] == "running"
+            ]  # fmt: skip
+
+    def keys(self) -> list[str]:
+        with self.changed:
+            return list(self._tasks)
 
     def live(self) -> int:
         with self.changed:

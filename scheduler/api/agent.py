@@ -362,6 +362,7 @@ def _read_report(read: _Reader, data: Mapping[str, Any], under: str) -> Report:
     for name, most in (
         ("pid", _INT_MAX), ("started_ago_ms", _BIG_MAX), ("ended_ago_ms", _BIG_MAX), ("exit_code", _INT_MAX),
         ("exit_signal", 128), ("peak_memory_mib", _BIG_MAX), ("cpu_time_ms", _BIG_MAX),
+        ("gpu_watched_ms", _BIG_MAX), ("gpu_busy_ms", _BIG_MAX), ("peak_gpu_memory_mib", _BIG_MAX),
         ("stdout_bytes", _BIG_MAX), ("stderr_bytes", _BIG_MAX), ("saved_ago_ms", _BIG_MAX),
     ):  # fmt: skip
         if name in data:

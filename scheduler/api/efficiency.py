@@ -38,6 +38,11 @@ class JobUseSerializer(serializers.Serializer[Any]):
     unused_seconds = serializers.IntegerField(allow_null=True)
     gpu_milli_seconds = serializers.IntegerField()
     lost_gpu_milli_seconds = serializers.IntegerField(help_text="Of tries that failed or were lost.")
+    gpu_measured = serializers.IntegerField(
+        allow_null=True, help_text="GPU time given, where its use was watched."
+    )
+    gpu_used = serializers.IntegerField(allow_null=True, help_text="Of it, while a kernel of the job ran.")
+    idle_gpu_milli_seconds = serializers.IntegerField()
     cpu_milli_seconds = serializers.IntegerField()
     cpu_measured = serializers.IntegerField(allow_null=True, help_text="Given, where its use was measured.")
     cpu_used = serializers.IntegerField(allow_null=True)
@@ -46,6 +51,7 @@ class JobUseSerializer(serializers.Serializer[Any]):
     peak_memory_mib = serializers.IntegerField(allow_null=True, help_text="Of the task that needed most.")
     idle_memory_mib_seconds = serializers.IntegerField()
     time_percent = serializers.FloatField(allow_null=True)
+    gpu_percent = serializers.FloatField(allow_null=True)
     cpu_percent = serializers.FloatField(allow_null=True)
     memory_percent = serializers.FloatField(allow_null=True)
     advice = serializers.ListField(child=serializers.CharField(), help_text="What would be enough.")

@@ -47,6 +47,8 @@ class GpuSerializer(serializers.Serializer):
     utilisation_percent = serializers.IntegerField(allow_null=True)
     memory_used_bytes = serializers.IntegerField(allow_null=True)
     temperature_c = serializers.IntegerField(allow_null=True)
+    power_watts = serializers.IntegerField(allow_null=True)
+    trouble = serializers.CharField(help_text="Why it is unhealthy, or what else its node saw; else empty.")
     jobs = serializers.ListField(
         child=serializers.IntegerField(), required=False, help_text="Jobs that hold it, if you may see them."
     )
@@ -137,6 +139,8 @@ def gpu_of(device: Device, node: Node, jobs: list[int] | None = None) -> dict[st
         "utilisation_percent": device.utilisation_percent,
         "memory_used_bytes": None if device.memory_used_mib is None else device.memory_used_mib * MIB,
         "temperature_c": device.temperature_c,
+        "power_watts": device.power_watts,
+        "trouble": device.trouble,
     }
     return gpu if jobs is None else {**gpu, "jobs": jobs}
 

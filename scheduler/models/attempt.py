@@ -108,6 +108,10 @@ class Task(models.Model):
     end_text = models.CharField(max_length=300, blank=True)
     peak_memory_mib = models.BigIntegerField(null=True, blank=True)
     cpu_time_ms = models.BigIntegerField(null=True, blank=True)
+    #: Of its GPUs together: the time they were watched while it held them, and of it the time they worked for it.
+    gpu_watched_ms = models.BigIntegerField(null=True, blank=True)
+    gpu_busy_ms = models.BigIntegerField(null=True, blank=True)
+    peak_gpu_memory_mib = models.BigIntegerField(null=True, blank=True)
     #: Total bytes of each stream, known once the stream has ended.
     stdout_bytes = models.BigIntegerField(null=True, blank=True)
     stderr_bytes = models.BigIntegerField(null=True, blank=True)
@@ -127,6 +131,13 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return f"task {self.rank} of {self.attempt}"
+
+    @property
+    def gpu_percent(self) -> float | None:
+        """Of the time that its GPUs were watched."""
+        if not self.gpu_watched_ms or self.gpu_busy_ms is None:
+            return None
+        return round(100 * self.gpu_busy_ms / self.gpu_watched_ms, 1)
 
 
 class Suspension(models.Model):

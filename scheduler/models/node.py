@@ -128,6 +128,8 @@ class Device(models.Model):
     memory_mib = models.BigIntegerField(default=0)
     numa_domain = models.PositiveSmallIntegerField(default=0)
     healthy = models.BooleanField(default=True)
+    #: Why it is not, or what else its agent saw: who uses it without having been given it.
+    trouble = models.CharField(max_length=200, blank=True, db_default="")
     #: Reported by an agent that was told to pretend: it computes nothing.
     fake = models.BooleanField(default=False)
     #: No longer reported by its agent; kept for history.
@@ -139,6 +141,7 @@ class Device(models.Model):
     utilisation_percent = models.PositiveSmallIntegerField(null=True, blank=True)
     memory_used_mib = models.BigIntegerField(null=True, blank=True)
     temperature_c = models.SmallIntegerField(null=True, blank=True)
+    power_watts = models.PositiveSmallIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ["node_id", "index"]

@@ -134,7 +134,7 @@ def cluster_rows() -> Rows:
     cells = Device.objects.filter(gone=False).order_by("node_id", "index")
     for cell in cells.values(
         "node_id", "id", "index", "model", "memory_mib", "healthy", "fake", "used_millis",
-        "utilisation_percent", "memory_used_mib", "temperature_c",
+        "utilisation_percent", "memory_used_mib", "temperature_c", "power_watts", "trouble",
     ):  # fmt: skip
         node = rows.get(f"node:{cell.pop('node_id')}")
         if node is not None:
@@ -260,7 +260,7 @@ def job_rows(number: int) -> Rows:
     tasks = Task.objects.filter(attempt__job=number, attempt__epoch=job["epoch"]).order_by("rank")
     for task in tasks.values(
         "rank", "node__name", "state", "started_at", "ended_at", "exit_code", "exit_signal", "end_text",
-        "peak_memory_mib", "cpu_time_ms",
+        "peak_memory_mib", "cpu_time_ms", "gpu_watched_ms", "gpu_busy_ms", "peak_gpu_memory_mib",
     )[:TASKS_SHOWN]:  # fmt: skip
         task["node"] = task.pop("node__name")
         rows[f"task:{task['rank']}"] = task

@@ -30,6 +30,9 @@ class DeviceFacts:
     utilisation_percent: int | None
     memory_used_mib: int | None
     temperature_c: int | None
+    power_watts: int | None
+    #: Why it is not healthy, or what else there is to know.
+    trouble: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Inventory:
     labels: tuple[tuple[str, str], ...]
     partitions: tuple[str, ...]
     devices: tuple[DeviceFacts, ...]
+    #: Why there may be GPUs that it cannot tell of.
+    gpu_trouble: str
 
 
 class _Reader:
@@ -98,6 +103,7 @@ def read_inventory(data: Any) -> Inventory:
         labels=tuple(sorted((key[:120], value[:200]) for key, value in labels.items())),
         partitions=tuple(partitions),
         devices=tuple(_device(read, device, f"devices/{n}/") for n, device in enumerate(devices)),
+        gpu_trouble=read.text(data, "gpu_trouble", most=200),
     )
     if len({device.index for device in result.devices}) < len(result.devices):
         read.problems.append(FieldProblem("devices", "has two with the same index"))
@@ -121,6 +127,8 @@ def _device(read: _Reader, data: Any, under: str) -> DeviceFacts:
         utilisation_percent=read.optional(data, "utilisation_percent", under, least=0, most=100),
         memory_used_mib=read.optional(data, "memory_used_mib", under, least=0, most=MAX_AMOUNT),
         temperature_c=read.optional(data, "temperature_c", under, least=-100, most=1000),
+        power_watts=read.optional(data, "power_watts", under, least=0, most=32_000),
+        trouble=read.text(data, "trouble", under, most=200),
     )
 
 
@@ -161,9 +169,8 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
         "boot_id": machine.boot_id,
         "agent_version": machine.agent_version,
     }
-    sick = [str(device.index) for device in machine.devices if not device.healthy]
     trouble = [f"less than is in use ({'; '.join(shortfalls)})"] if shortfalls else []
-    trouble += [f"GPU {', '.join(sick)} not healthy"] if sick else []
+    trouble += _gpu_troubles(machine)
     fresh["trouble"] = "; ".join(trouble)[:200]
     changed = {name: value for name, value in fresh.items() if getattr(node, name) != value}
     matters = changed_devices or bool(changed.keys() - {"boot_id", "agent_version"})
@@ -178,8 +185,22 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
     return matters
 
 
-_FACTS: Final = ("uuid", "model", "memory_mib", "numa_domain", "healthy", "fake")
-_SAMPLES: Final = ("utilisation_percent", "memory_used_mib", "temperature_c")
+def _gpu_troubles(machine: Inventory) -> list[str]:
+    """What is wrong with its GPUs; those with the same trouble are told of together."""
+    found: dict[tuple[bool, str], list[str]] = {}
+    for device in machine.devices:
+        if device.trouble or not device.healthy:
+            found.setdefault((device.healthy, device.trouble), []).append(str(device.index))
+    troubles = []
+    for (healthy, why), numbers in sorted(found.items(), key=lambda item: item[0]):
+        words = ("" if healthy else " not healthy") + (f": {why}" if why else "")
+        troubles.append(f"GPU {', '.join(numbers)}{words}")
+    told = {why for _, why in found}
+    return troubles + ([f"GPUs: {machine.gpu_trouble}"] if machine.gpu_trouble not in {"", *told} else [])
+
+
+_FACTS: Final = ("uuid", "model", "memory_mib", "numa_domain", "healthy", "fake", "trouble")
+_SAMPLES: Final = ("utilisation_percent", "memory_used_mib", "temperature_c", "power_watts")
 
 
 def _apply_devices(node: Node, devices: Sequence[DeviceFacts]) -> bool:

@@ -200,7 +200,8 @@ def _change(row: _Row, state: TaskState, report: Report, now: datetime) -> _Chan
 
 _TASK_COLUMNS: Final = (
     ("pid", "int"), ("exit_code", "int"), ("exit_signal", "int"), ("peak_memory_mib", "bigint"),
-    ("cpu_time_ms", "bigint"), ("stdout_bytes", "bigint"), ("stderr_bytes", "bigint"),
+    ("cpu_time_ms", "bigint"), ("gpu_watched_ms", "bigint"), ("gpu_busy_ms", "bigint"),
+    ("peak_gpu_memory_mib", "bigint"), ("stdout_bytes", "bigint"), ("stderr_bytes", "bigint"),
 )  # fmt: skip
 
 

@@ -173,6 +173,8 @@ def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], us
         words.append(f"{device.utilisation_percent} % busy")
     if device.temperature_c is not None:
         words.append(f"{device.temperature_c} °C")
+    if device.trouble:
+        words.append(device.trouble)
     return Cell(device, look, mark, ", ".join(words), url, mine)
 
 

@@ -293,6 +293,18 @@ def test_a_waiting_call_finds_work_without_any_hint(
     assert [a["job"] for a in answers[0][1]["assignments"]] == [job.number]
 
 
+def test_the_use_of_gpus_arrives(world: World, call: Caller) -> None:
+    node, key = a_node(world)
+    task = a_running_task(world, node)
+    report = {"task": task.pk, "epoch": 1, "state": "succeeded", "exit_code": 0, "gpu_watched_ms": 20_000,
+              "gpu_busy_ms": 15_000, "peak_gpu_memory_mib": 812}  # fmt: skip
+
+    assert call("agent/sync", SYNC | {"reports": [report]}, key)[0] == 200
+
+    task.refresh_from_db()
+    assert (task.gpu_percent, task.peak_gpu_memory_mib) == (75.0, 812)
+
+
 def test_asked_again_the_answer_is_the_same(world: World, call: Caller) -> None:
     _, key = a_node(world)
     world.submit("true", gpu_count=0)

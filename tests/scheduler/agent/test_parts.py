@@ -16,7 +16,9 @@ import pytest
 
 from scheduler.agent import keeper, limits, processes
 from scheduler.agent.client import InsecureServer, Refused, ServerClient
-from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus, short_model, take_inventory
+from scheduler.agent.gpu_use import Use
+from scheduler.agent.gpus import short_model
+from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus, take_inventory
 from scheduler.agent.journal import Journal
 from scheduler.agent.keeper_link import KeeperLink
 from scheduler.agent.main import main
@@ -101,6 +103,22 @@ def test_a_job_without_gpus_sees_none() -> None:
 
     assert env["CUDA_VISIBLE_DEVICES"] == ""
     assert "SLURM_JOB_GPUS" not in env
+
+
+def test_gpus_are_named_as_cuda_counts_them() -> None:
+    def env_of(**fields: Any) -> dict[str, str]:
+        names = (["GPU-c", "GPU-e"], ["GPU-c", "GPU-e"])
+        return task_order(an_assignment(**fields), Path("/state"), node_name="n1", gpu_names=names)["env"]
+
+    lost = env_of()
+    assert (lost["CUDA_VISIBLE_DEVICES"], lost["SLURM_JOB_GPUS"]) == ("GPU-c,GPU-e", "3,5")
+    assert lost["MUSTER_GPU_UUIDS"] == "GPU-c,GPU-e"
+    # Else CUDA puts the fastest first.
+    assert lost["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    cut = env_of(device_names=["MIG-x"])
+    assert [cut[name] for name in ("CUDA_VISIBLE_DEVICES", "MUSTER_GPU_UUIDS", "SLURM_JOB_GPUS")] == [
+        "MIG-x"
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -226,6 +244,31 @@ def test_an_order_that_never_reached_the_keeper_may_come_again() -> None:
 
 
 # ---------------------------------------------------------------- client and command line
+
+
+def test_a_task_is_reported_with_the_use_of_its_gpus() -> None:
+    table = TaskTable()
+    uses = {"5-2": Use(watched_ms=20_000.4, busy_ms=15_000.4, peak_memory_mib=812)}
+    table.gpu_use_of = uses.get
+    meta = {"task": 5, "epoch": 2, "job": 41, "devices": [3, 5]}
+    table.update([a_record(meta=meta), a_record(key="6-1", pid=10)], complete=True)
+
+    with_gpus, without = table.gpu_holders()
+    assert (with_gpus.key, with_gpus.leader, with_gpus.devices) == ("5-2", 9, (3, 5))
+    assert 1000 <= with_gpus.ran_ms < 600_000
+    assert (without.key, without.devices) == ("6-1", ())
+
+    ended = {"state": "ended", "exit_code": 0}
+    table.update([a_record(meta=meta, **ended), a_record(key="6-1", **ended)], complete=True)
+
+    first, second = table.pending_reports(10)[0]
+    assert (first["gpu_watched_ms"], first["gpu_busy_ms"], first["peak_gpu_memory_mib"]) == (
+        20_000,
+        15_000,
+        812,
+    )
+    assert "gpu_watched_ms" not in second
+    assert table.gpu_holders() == []
 
 
 def test_keys_do_not_travel_in_the_clear() -> None:
@@ -434,64 +477,3 @@ def test_another_boot_ends_what_ran(tmp_path: Path) -> None:
     assert (record["state"], record["lost"]) == ("ended", True)
     assert record["text"] == "Its end was not seen: the machine was restarted."
     later.journal.close()
-
-
-class _Nvml:
-    """The part of NVML that the inventory asks; its second device does not tell its temperature."""
-
-    NVML_TEMPERATURE_GPU = 0
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlShutdown(self) -> None: ...
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
-        return b"GPU-%d" % handle
-
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return "NVIDIA H100 80GB HBM3"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return type("Memory", (), {"total": 80 * 2**30, "used": 3 * 2**30})
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
-        return type("Pci", (), {"busId": b"00000000:FF:00.0"})
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        return type("Rates", (), {"gpu": 97})
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        if handle == 1:
-            raise self.NVMLError
-        return 61
-
-
-def test_real_gpus_are_described_as_far_as_they_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _Nvml())  # type: ignore[arg-type]
-
-    first, second = take_inventory(Overrides(), tmp_path)["devices"]
-
-    assert first == {
-        "index": 0, "uuid": "GPU-0", "model": "H100", "memory_mib": 81920, "numa_domain": 0, "healthy": True,
-        "fake": False, "memory_used_mib": 3072, "utilisation_percent": 97, "temperature_c": 61,
-    }  # fmt: skip
-    assert second.keys() == first.keys() - {"temperature_c"}
-
-
-def test_a_machine_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class NoDriver(_Nvml):
-        def nvmlInit(self) -> None:
-            raise self.NVMLError
-
-    monkeypatch.setitem(sys.modules, "pynvml", NoDriver())  # type: ignore[arg-type]
-
-    assert take_inventory(Overrides(), tmp_path)["devices"] == []

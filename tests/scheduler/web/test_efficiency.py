@@ -42,7 +42,7 @@ def ran(
 
 @pytest.fixture
 def jobs(world):
-    wasteful = ran(world, hours=2)
+    wasteful = ran(world, hours=2, gpu_watched_ms=2 * HOUR * 1000, gpu_busy_ms=HOUR * 200)
     failed = ran(world, hours=1, state="failed")
     ran(world, hours=0.5, job=failed, epoch=2)
     unmeasured = ran(world, hours=0.25, cpu_time_ms=None, peak_memory_mib=None)
@@ -57,16 +57,20 @@ def test_a_job_is_told_what_would_have_been_enough(as_user, world, jobs) -> None
     assert (one["time_percent"], one["cpu_percent"], one["memory_percent"]) == (20.0, 25.0, 25.0)
     # Two tasks of four cores for two hours, of which one core each worked.
     assert (one["cpu_milli_seconds"], one["idle_cpu_milli_seconds"]) == (16_000 * HOUR, 12_000 * HOUR)
+    # Two GPUs for two hours, each of which worked for twelve minutes.
+    assert (one["gpu_percent"], one["idle_gpu_milli_seconds"]) == (10.0, 3600 * HOUR)
     assert one["idle_memory_mib_seconds"] == (2 * 8192 - 1024 - 2048) * 2 * HOUR
     assert one["advice"] == [
         "Ran 2 hours of the 10 hours asked for: ask for about 3 hours.",
         "Used 25 % of its cores: ask for fewer.",
+        "Its GPUs worked 10 % of the time: ask for fewer, or for a share of one.",
         "Needed 2.0 of 8 GiB: 3 GiB are enough.",
     ]
     tries = rows[jobs[1].number]
     assert (tries["tries"], tries["seconds"], tries["lost_gpu_milli_seconds"]) == (2, 5400, 2000 * HOUR)
     blank = rows[jobs[2].number]
     assert (blank["cpu_percent"], blank["memory_percent"], blank["idle_cpu_milli_seconds"]) == (None, None, 0)
+    assert (blank["gpu_percent"], blank["gpu_measured"], blank["idle_gpu_milli_seconds"]) == (None, None, 0)
 
 
 def test_what_wasted_most_comes_first(as_user, world, jobs) -> None:
@@ -77,6 +81,7 @@ def test_what_wasted_most_comes_first(as_user, world, jobs) -> None:
 
     wasteful, failed, unmeasured = (job.number for job in jobs)
     assert order("gpu")[0] == failed
+    assert order("idle-gpu")[0] == wasteful
     assert order("cpu") == [wasteful, failed, unmeasured]
     assert order("memory")[0] == wasteful
     assert order("time") == [failed, unmeasured, wasteful]
