@@ -135,7 +135,9 @@ NODE_STATES: Final[dict[NodeState, Label]] = {
     NodeState.DOWN: Label("down", "cross", "failed", "stopped answering; what it ran is lost"),
 }
 CORDONED: Final = Label("cordoned", "slash", "cancelled", "takes no new jobs; those there go on")
-DRAINING: Final = Label("draining", "pause", "blocked", "takes no new jobs; those there are leaving")
+DRAINING: Final = Label(
+    "draining", "pause", "blocked", "takes no new jobs; what runs there goes on to its end"
+)
 
 
 def job_label(job: Job) -> Label:

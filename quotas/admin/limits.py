@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts.admin.previewed import PreviewedAdmin, PreviewedForm, last_change
-from quotas.core.resources import show_cpus, show_mib
+from quotas.core.amounts import EXAMPLES, RESOURCE_WORDS, exact_amount, parse_amount
+from quotas.core.resources import BadAmount, show_cpus, show_mib
 from quotas.models import Provider, Quota, QuotaResource
 from quotas.selectors import quota_sheet
 from quotas.services.impact import impact_of_line, shown
@@ -20,14 +23,48 @@ from quotas.standing import span
 FIRST_SHOWN = "Save first shows what the change would mean; save again to keep it."
 SUBJECT = ("organization", "project", "user")
 WHAT = ("resource", "gpu_model", "job_type")
+SHOWN = ("nominal_shown", "soft_shown", "hard_shown")
+
+
+def _amount(help_text: str) -> forms.CharField:
+    return forms.CharField(
+        required=False, max_length=40, widget=UnfoldAdminTextInputWidget(), help_text=help_text
+    )
 
 
 class QuotaForm(PreviewedForm):
-    """Amounts in the line's own units; `seen` is the generation of the quota as the page showed it."""
+    """Amounts as people write them; `seen` is the generation of the quota as the page showed it."""
+
+    nominal = _amount("Its own share: what is in use above it is borrowed.")
+    soft = _amount("From here on it warns.")
+    hard = _amount("Never more than this at once.")
+    borrowing_limit = _amount("How much above its share it may borrow; empty: whatever is idle.")
+    lending_limit = _amount("How much of its idle share others may borrow; empty: all of it.")
 
     class Meta:
         model = Quota
         fields = (*SUBJECT, *WHAT, *EDITABLE)
+        help_texts = {
+            "converge_after_seconds": "After a cut: seconds until jobs are stopped to keep it; empty: none is stopped.",
+            "enforce": "On: jobs wait. Off: it is only reported.",
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "resource" in self.fields:
+            self.fields["resource"].choices = [("", "---------"), *RESOURCE_WORDS.items()]
+        resource = self.instance.resource
+        for name in AMOUNTS:
+            if name not in self.fields:
+                continue
+            if self.instance.pk is not None:
+                value = getattr(self.instance, name)
+                self.initial[name] = "" if value is None else exact_amount(resource, value)
+            written = EXAMPLES.get(resource, "16 cores, 4 GPUs or 64 GiB") if name == AMOUNTS[0] else ""
+            if written:
+                self.fields[name].help_text += (
+                    f" Written in {written}." if resource else f" For example {written}."
+                )
 
     def version(self) -> int:
         """Plain lines of a project are edited together, so they share one."""
@@ -42,6 +79,13 @@ class QuotaForm(PreviewedForm):
         cleaned: dict[str, Any] = super().clean() or {}
         if self.instance.pk is None:
             _check_subject(self, cleaned)
+        resource = str(cleaned.get("resource") or self.instance.resource)
+        for name in AMOUNTS:
+            text = cleaned.get(name) or ""
+            try:
+                cleaned[name] = parse_amount(resource, text) if text and resource else None
+            except BadAmount as bad:
+                self.add_error(name, f"{bad}.")
         soft, hard = cleaned.get("soft"), cleaned.get("hard")
         if soft is not None and hard is not None and soft > hard:
             self.add_error("soft", "The soft limit cannot be above the hard one.")
@@ -59,7 +103,7 @@ class QuotaForm(PreviewedForm):
             "enforce": lambda: "blocks" if value else "reports only",
             "converge_after_seconds": lambda: span(value) if value else "at once",
             "provider": lambda: str(Provider(value).label),
-            "resource": lambda: str(QuotaResource(value).label),
+            "resource": lambda: RESOURCE_WORDS[value],
         }
         return words[name]() if name in words else str(value)
 
@@ -108,15 +152,18 @@ class QuotaAdmin(PreviewedAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         rows: tuple[Any, ...] = (
-            BOUNDS, ("borrowing_limit", "lending_limit", "converge_after_seconds"), ("enforce", "provider"),
+            *BOUNDS, "borrowing_limit", "lending_limit", "converge_after_seconds", ("enforce", "provider"),
             "reason", "seen", "previewed",
         )  # fmt: skip
-        limits = ("Limits", {"fields": rows, "description": FIRST_SHOWN})
+        if obj and not self.has_change_permission(request, obj):
+            rows = (*SHOWN, ("enforce", "provider"))
+        limits = ("Limits", {"fields": rows, "description": FIRST_SHOWN if "reason" in rows else ""})
         facts = ("Facts", {"fields": (("in_use", "generation", "synced_at"),)})
-        return [(None, {"fields": (SUBJECT, WHAT)}), limits, *([facts] if obj else [])]
+        whose: tuple[Any, ...] = ("owner", "what") if obj else (*SUBJECT, *WHAT)
+        return [(None, {"fields": whose}), limits, *([facts] if obj else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return (*SUBJECT, *WHAT, "in_use", "generation", "synced_at") if obj else ()
+        return (*SUBJECT, *WHAT, *SHOWN, "owner", "what", "in_use", "generation", "synced_at") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: Quota, form: Any, change: bool) -> None:
         data = form.cleaned_data
@@ -146,7 +193,7 @@ class QuotaAdmin(PreviewedAdmin):
 
     @display(description="Resource", ordering="resource")
     def what(self, quota: Quota) -> str:
-        label = str(QuotaResource(quota.resource).label)
+        label = RESOURCE_WORDS[quota.resource]
         return " ".join(part for part in (quota.gpu_model, label, quota.job_type) if part)
 
     @display(description="Of", ordering="project__name")

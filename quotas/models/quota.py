@@ -8,6 +8,8 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
+from quotas.core.amounts import RESOURCE_WORDS
+
 
 class QuotaResource(models.TextChoices):
     """What a line limits; the names and units of `quotas.core.resources`, and counts of jobs.
@@ -148,7 +150,8 @@ class Quota(models.Model):
         ]
 
     def __str__(self) -> str:
-        what = " ".join(part for part in (self.gpu_model, self.resource, self.job_type) if part)
+        word = RESOURCE_WORDS.get(self.resource, self.resource)
+        what = " ".join(part for part in (self.gpu_model, word, self.job_type) if part)
         return f"{what} of {self.owner}"
 
     @property

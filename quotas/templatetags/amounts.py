@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django import template
 
+from quotas.core.amounts import RESOURCE_WORDS
 from quotas.core.pricing import UNITS
 from quotas.core.resources import show_cpus, show_mib
 
 register = template.Library()
-
-RESOURCE_WORDS: Final = {
-    "cpu_millis": "CPU cores",
-    "memory_mib": "Memory",
-    "gpu_millis": "GPUs",
-    "storage_mib": "Storage",
-    "running_jobs": "Running jobs",
-    "pending_jobs": "Waiting jobs",
-}
 
 
 @register.filter

@@ -117,14 +117,18 @@ def cpu_seconds(milliseconds: int) -> str:
 
 
 @register.simple_tag(takes_context=True)
-def likely_start(context: template.Context, start: Any) -> SafeString:
-    """`Likely starts 14:10–15:30`, or what is known instead; of a StartRange or a StartForecast."""
+def likely_start(context: template.Context, start: Any, told: str = "") -> SafeString:
+    """`Likely starts 14:10–15:30`, or what is known instead; of a StartRange or a StartForecast.
+
+    Why nobody can say is left out where it is `told` beside it.
+    """
     if start.p90_at is None:
         if start.p50_at is not None and start.p10_at is not None:
             return format_html(
                 "Likely starts about {}, but nobody knows the latest.", when(context, start.p50_at)
             )
-        return format_html("Nobody can say when it starts. {}", start.unknown)
+        why = "" if start.unknown == told else f" {start.unknown}"
+        return format_html("Nobody can say when it starts.{}", why)
     zone = zone_of(context)
     first, last = start.p10_at or start.p90_at, start.p90_at + timedelta(seconds=59.999)  # to the minute, up
     if (last - first).total_seconds() < 120:

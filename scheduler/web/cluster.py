@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.contrib import messages
@@ -27,7 +29,7 @@ UNNAMED: Final = "no rack named"
 IDLE_PERCENT: Final = 5
 DIALOGS: Final = (
     ("cordon", "Cordon {name}?", "It takes no new jobs. Those on it go on to their end.", "Cordon"),
-    ("drain", "Drain {name}?", "It takes no new jobs, and those on it are to leave.", "Drain"),
+    ("drain", "Drain {name}?", "It takes no new jobs. What runs on it goes on to its end.", "Drain"),
 )
 DONE: Final = {
     "cordon": "{name} takes no new jobs; those on it go on.",
@@ -201,9 +203,10 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         "tile": tile,
         "label": tile.label,
         "holdings": [
-            (allocation, shown, [d for d in devices if d.pk in allocation.device_ids])
+            (allocation, shown, [d for d in devices if d.pk in allocation.device_ids], ends_by(allocation))
             for allocation, shown in allocations
         ],
+        "empty_by": empty_by([ends_by(allocation) for allocation, _ in allocations]),
         "any_fake": any(device.fake for device in devices),
         "may_operate": permissions.may(user, "operate", node),
         "dialogs": [(verb, title.format(name=node.name), *rest) for verb, title, *rest in DIALOGS],
@@ -211,6 +214,19 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
     }
     template = "scheduler/node_body.html" if "partial" in request.GET else "scheduler/node.html"
     return render(request, template, context)
+
+
+def ends_by(allocation: Allocation) -> datetime | None:
+    """When its time limit ends it at the latest; None without one."""
+    attempt = allocation.attempt
+    limit = attempt.job.time_limit_seconds or attempt.job.queue.max_wall_seconds
+    return (attempt.started_at or allocation.held_at) + timedelta(seconds=limit) if limit else None
+
+
+def empty_by(ends: Sequence[datetime | None]) -> datetime | None:
+    """When the last of them has ended at the latest; None if nobody can say."""
+    known = [end for end in ends if end is not None]
+    return max(known) if known and len(known) == len(ends) else None
 
 
 @require_POST

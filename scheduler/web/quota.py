@@ -17,10 +17,11 @@ from accounts import permissions
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
 from accounts.web.pages import page, reader
+from quotas.core.amounts import RESOURCE_WORDS
 from quotas.line_states import LineState, find_lines
 from quotas.models import Provider, Quota
 from quotas.provider_view import ProviderView, provider_views
-from quotas.templatetags.amounts import RESOURCE_WORDS, amount
+from quotas.templatetags.amounts import amount
 from scheduler.models import Job
 
 #: Operators see every project; this many are shown, the others through the project's own page.

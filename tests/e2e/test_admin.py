@@ -25,13 +25,13 @@ def test_a_limit_is_saved_after_its_effect_was_shown(page: Page, live_stack: Sta
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.goto("/admin/quotas/quota/?resource__exact=memory_mib")
     page.locator("#result_list a[href*='/change/']").first.click()
-    before = int(page.locator("input[name=hard]").input_value())
-    page.locator("input[name=hard]").fill(str(before + 1024))
+    before = int(page.locator("input[name=hard]").input_value().removesuffix(" GiB"))
+    page.locator("input[name=hard]").fill(f"{before + 1} GiB")
     page.locator("input[name=reason]").fill("a little more")
     page.locator("[name=_save]").click()
 
     expect(page.locator("#preview")).to_contain_text("Nothing is saved yet")
     expect(page.locator("#preview")).to_contain_text("All projects' limits add up to")
-    assert int(page.locator("input[name=hard]").input_value()) == before + 1024
+    assert page.locator("input[name=hard]").input_value() == f"{before + 1} GiB"
     page.locator("[name=_save]").click()
     expect(page.locator("body")).to_contain_text("was changed successfully")

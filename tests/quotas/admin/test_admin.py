@@ -7,9 +7,11 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import AuditEvent, User
+from quotas.core.amounts import exact_amount
 from quotas.models import Quota
 from quotas.selectors import quota_sheet
 from quotas.services.limits import set_quota
+from quotas.services.lines import AMOUNTS
 from tests.support.factories import Cast, JobFactory, NodeFactory, OrganizationFactory, QuotaFactory, the_cast
 
 pytestmark = pytest.mark.django_db
@@ -42,7 +44,11 @@ def form(line: Quota, **changes: object) -> dict[str, object]:
         "nominal": line.nominal, "soft": line.soft, "hard": line.hard, "enforce": "on", "provider": "local",
         "reason": "the new grant", "seen": quota_sheet(line.project).generation,
     }  # fmt: skip
-    return {name: value for name, value in (values | changes).items() if value not in (None, "")}
+    return {
+        name: exact_amount(line.resource, value) if name in AMOUNTS and isinstance(value, int) else value
+        for name, value in (values | changes).items()
+        if value not in (None, "")
+    }
 
 
 def save(client: Client, url: str, body: dict[str, object], **words: object):
@@ -73,6 +79,40 @@ def test_an_operator_edits_with_a_reason_that_lands_in_the_trail(cast: Cast, lin
     assert event.after == {"memory_mib": {"hard": 1024, "soft": 512}}
 
 
+@pytest.mark.parametrize(
+    ("resource", "typed", "stored", "shown"),
+    [
+        ("gpu_millis", "3", 3000, "3"),
+        ("gpu_millis", "0.5", 500, "0.5"),
+        ("cpu_millis", "16", 16_000, "16"),
+        ("memory_mib", "64 GiB", 65_536, "64 GiB"),
+        ("memory_mib", "1500 MiB", 1500, "1500 MiB"),
+        ("running_jobs", "12", 12, "12"),
+    ],
+)
+def test_amounts_are_typed_as_people_say_them(
+    cast: Cast, resource: str, typed: str, stored: int, shown: str
+) -> None:
+    line = QuotaFactory(project=cast.project, resource=resource, hard=1_000_000, nominal=None)
+    client = enter(cast.operator)
+
+    assert save(client, change(line), form(line, hard=typed)).status_code == 302
+
+    line.refresh_from_db()
+    assert line.hard == stored
+    assert f'value="{shown}"' in client.get(change(line)).content.decode()
+
+
+@pytest.mark.parametrize("typed", ["64", "much", "1 GPU", "-2 GiB"])
+def test_an_amount_that_could_mean_something_else_is_refused(cast: Cast, line: Quota, typed: str) -> None:
+    response = enter(cast.operator).post(change(line), form(line, hard=typed))
+
+    assert response.context["muster_preview"] is None
+    assert "write for example" in response.content.decode()
+    line.refresh_from_db()
+    assert line.hard == 512_000
+
+
 def test_without_a_reason_nothing_is_saved(cast: Cast, line: Quota) -> None:
     response = enter(cast.operator).post(change(line), form(line, hard=1, reason=""))
 
@@ -99,7 +139,7 @@ def test_the_second_of_two_admins_sees_both_values(cast: Cast, line: Quota) -> N
     assert "“first”" in clash.who
     page = response.content.decode()
     assert "Theirs, in force now" in page
-    assert f'value="{300 * 1024}"' in page
+    assert 'value="300 GiB"' in page
     line.refresh_from_db()
     assert line.hard == 700 * 1024
 
@@ -190,7 +230,7 @@ def test_a_new_line_goes_through_the_service_too(cast: Cast) -> None:
     body = {
         "project": cast.project.pk,
         "resource": "gpu_millis",
-        "hard": 8000,
+        "hard": "8",
         "enforce": "on",
         "provider": "local",
     }
@@ -232,17 +272,17 @@ def test_the_list_takes_the_same_queries_for_one_and_for_three(
 
 def test_a_line_of_an_organization_and_a_gpu_model_is_made_and_changed_here(cast: Cast) -> None:
     client, lab = enter(cast.operator), OrganizationFactory(slug="lab")
-    wanted = {"organization": lab.pk, "resource": "gpu_millis", "gpu_model": "H100", "nominal": 8000,
-              "borrowing_limit": 2000, "enforce": "on", "provider": "local", "reason": "agreed"}  # fmt: skip
+    wanted = {"organization": lab.pk, "resource": "gpu_millis", "gpu_model": "H100", "nominal": "8",
+              "borrowing_limit": "2", "enforce": "on", "provider": "local", "reason": "agreed"}  # fmt: skip
 
     save(client, ADD, wanted)
 
     line = Quota.objects.get()
     assert (line.owner, line.gpu_model, line.nominal) == ("organization lab", "H100", 8000)
-    cut = {"nominal": 4000, "borrowing_limit": 2000, "enforce": "on", "provider": "local", "reason": "cut",
+    cut = {"nominal": "4", "borrowing_limit": "2", "enforce": "on", "provider": "local", "reason": "cut",
            "seen": line.generation}  # fmt: skip
     save(client, change(line), cut)
     line.refresh_from_db()
     assert (line.nominal, line.generation) == (4000, 2)
-    assert "Somebody else changed this" in client.post(change(line), cut | {"nominal": 1}).content.decode()
+    assert "Somebody else changed this" in client.post(change(line), cut | {"nominal": "1"}).content.decode()
     assert "Choose an organization" in client.post(ADD, wanted | {"organization": ""}).content.decode()

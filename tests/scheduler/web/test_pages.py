@@ -13,7 +13,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Job
+from scheduler.models import Allocation, Job
+from scheduler.services.nodes import drain_node
+from scheduler.services.queues import pause_queue
 from tests.scheduler.web.conftest import a_running_job
 from tests.support.factories import JobFactory, NodeFactory, QueueFactory
 
@@ -279,3 +281,31 @@ def test_a_node_that_is_not_there_leads_to_a_page_with_the_way_out(as_user, worl
 
     assert response.status_code == 404
     assert b"Go home" in response.content
+
+
+def test_a_draining_node_says_until_when_something_runs_there_and_when_it_is_empty(as_user, world) -> None:
+    a_running_job(world, time_limit_seconds=3600)
+    drain_node(node=world.gpu, by=world.cast.operator, reason="a new fan")
+    client, url = as_user(world.cast.operator), reverse("node", args=[world.gpu.pk])
+
+    busy = client.get(url).content.decode()
+    Allocation.objects.update(released_at=timezone.now())
+    empty = client.get(url).content.decode()
+
+    assert "what runs there goes on to its end. Reason: a new fan" in busy
+    assert re.search(r"<h2>1 task runs here, until <time[^>]+>[^<]+</time> at the latest</h2>", busy)
+    assert "nothing runs there any more: it is empty" in empty
+
+
+def test_why_nobody_can_say_when_a_job_starts_is_said_once(as_user, world) -> None:
+    pause_queue(queue=world.queue, by=world.cast.operator, reason="new disks")
+    client = as_user(world.cast.owner)
+
+    page = client.get(
+        reverse("job", args=[world.job.number]), {"tab": "why", "partial": "1"}
+    ).content.decode()
+    preview = client.post(reverse("submit-preview"), {"what": "true", "project": "vision"}).content.decode()
+
+    for text in (page.split('class="tabs"')[1], preview):
+        assert text.count("new disks") == 1
+        assert "Nobody can say when it starts." in text
