@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -59,51 +60,69 @@ class Shrinking:
         least = answers.world.snapshot.running.least_tasks
         self._open: Bools = _settled(answers.world, jobs, seconds) & (jobs.tasks > least)
 
-    def orders(
-        self,
-        wanted: Wanted,
-        priority: int,
-        most: int,
-        rules: Preemption,
-        search: Search,
-        reclaim: Reclaim | None,
-    ) -> list[Resize]:
-        """What at most so many jobs give up, as little as lets the job start; thought away already. [] = none can."""
-        for kind, by in (("reclaim", reclaim), ("preempt", search if rules.enabled else None)):
-            if by is None:
-                continue
-            given = self._fewest(wanted, by, by.allowed(wanted, priority) & self._open)
-            if not given or len(given) > most:
-                continue
-            lines = {victim: by.line_of(victim) if isinstance(by, Reclaim) else "" for victim in given}
-            for victim, count in given.items():
-                for number in range(1, count + 1):
-                    self._jobs.give_up(victim, number)
-                self._open[victim] = False
-            search.close(given)
-            return [
-                self._order(wanted, victim, given[victim], rules, kind, lines[victim])
-                for victim in sorted(given)
-            ]
-        return []
+    def alone(self, wanted: Wanted, by: Search, priority: int, most: int) -> dict[int, int]:
+        """How many tasks each running row gives up so that the job can start: few, of the cheapest; {} = in vain.
 
-    def _fewest(self, wanted: Wanted, by: Search, allowed: Bools) -> dict[int, int]:
-        """How many tasks each gives up: from the cheapest job on until it fits, then spared what can be."""
+        From the cheapest job on until it fits, then spared what can be.
+        """
+        with self._jobs.trial():
+            given = self._thought_away(wanted, by, priority, until_it_fits=True)
+            fits = bool(given) and place_of(self._answers, wanted) is not None
+            given = self._spared(wanted, by, given) if fits else {}
+        return given if len(given) <= most else {}
+
+    def beside(
+        self, wanted: Wanted, by: Search, priority: int, most: int
+    ) -> tuple[dict[int, int], list[int]]:
+        """The same where victims have to end too: as few and cheap as if all such tasks were away, then spared both.
+
+        Whoever has to end gives up nothing before. ({}, []) = in vain.
+        """
+        with self._jobs.trial():
+            given = self._thought_away(wanted, by, priority)
+            others = (
+                by.leaving_alone(given) if by.only_cpus else nullcontext()
+            )  # it stands still, or gets smaller
+            with others:
+                victims = by.victims_of(wanted, priority, most) if given else []
+            for victim in victims:
+                by.release(victim)
+                given.pop(victim, None)
+            given = self._spared(wanted, by, given) if victims else {}
+        return (given, victims) if len(given) + len(victims) <= most else ({}, [])
+
+    def orders(self, wanted: Wanted, given: dict[int, int], by: Search, rules: Preemption) -> list[Resize]:
+        """Think these tasks away for good, and say so."""
+        kind = "reclaim" if isinstance(by, Reclaim) else "preempt"
+        lines = {victim: by.line_of(victim) if isinstance(by, Reclaim) else "" for victim in given}
+        for victim, count in given.items():
+            for number in range(1, count + 1):
+                self._jobs.give_up(victim, number)
+            self._open[victim] = False
+        by.close(given)
+        return [
+            self._order(wanted, victim, given[victim], rules, kind, lines[victim]) for victim in sorted(given)
+        ]
+
+    def _thought_away(
+        self, wanted: Wanted, by: Search, priority: int, *, until_it_fits: bool = False
+    ) -> dict[int, int]:
+        """Tasks of those who may be asked, the cheapest job first; how many of each."""
+        allowed = by.allowed(wanted, priority) & self._open
         least = self._answers.world.snapshot.running.least_tasks
         rows = np.flatnonzero(allowed)
         given: dict[int, int] = {}
         seats = 0
-        with self._answers.workspace.trial():
-            for victim in rows[np.argsort(by.rank[rows])].tolist():
-                for number in range(1, int(self._jobs.tasks[victim] - least[victim]) + 1):
-                    if by.spares(victim) or seats >= _MOST_SEATS:
-                        break
-                    self._jobs.give_up(victim, number)
-                    given[victim] = number
-                    seats += 1
-                    if place_of(self._answers, wanted) is not None:
-                        return self._spared(wanted, by, given)
-        return {}
+        for victim in rows[np.argsort(by.rank[rows])].tolist():
+            for number in range(1, int(self._jobs.tasks[victim] - least[victim]) + 1):
+                if by.spares(victim) or seats >= _MOST_SEATS:
+                    break
+                self._jobs.give_up(victim, number)
+                given[victim] = number
+                seats += 1
+                if until_it_fits and place_of(self._answers, wanted) is not None:
+                    return given
+        return given
 
     def _spared(self, wanted: Wanted, by: Search, given: dict[int, int]) -> dict[int, int]:
         """Without those that were not needed; of each job the first ranks stay, so the lowest is tried first."""

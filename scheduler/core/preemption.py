@@ -88,22 +88,31 @@ def awaiting_decisions(
     for row in rows:
         mine = (running.stopped_for == world.snapshot.pending.id[row]) & (running.stop_by_ms > 0)
         giving = smaller[running.resized_for[smaller] == world.snapshot.pending.id[row]]
-        if mine.any():
-            still = bool((running.pause[mine] == Pause.ASKED).all())
-            yield (
-                row,
-                _told(running.id[mine].tolist(), int(running.stop_by_ms[mine].max()), suspended=still),
-            )
-        elif len(giving):
-            until = int(running.resized_ms[giving].max()) + grace_seconds * 1000
-            yield row, _told(running.id[giving].tolist(), until, smaller=True)
+        if mine.any() or len(giving):
+            still = bool(mine.any() and (running.pause[mine] == Pause.ASKED).all())
+            until_ms = int(running.stop_by_ms[mine].max(initial=0))
+            if len(giving):
+                until_ms = max(until_ms, int(running.resized_ms[giving].max()) + grace_seconds * 1000)
+            ids = running.id[mine].tolist(), running.id[giving].tolist()
+            yield row, _told(*ids, until_ms, suspended=still)
 
 
-def _told(victims: list[int], stop_by_ms: int, *, smaller: bool = False, suspended: bool = False) -> Decision:
-    names = ", ".join(map(str, sorted(victims)[:_NAMED]))
-    facts: dict[str, int | str] = {"jobs": len(victims), "numbers": names, "stop_by_ms": stop_by_ms}
-    how = {"smaller": 1} if smaller else {"suspended": 1} if suspended else {}
-    return decide(ReasonCode.WAITING_FOR_PREEMPTION, **facts, **how)
+def _told(
+    victims: Sequence[int], smaller: Sequence[int], until_ms: int, *, suspended: bool = False
+) -> Decision:
+    """Who ends or stands still for it, and who gives up tasks, alone or beside them."""
+    named = sorted(victims or smaller)
+    facts: dict[str, int | str] = {
+        "jobs": len(named), "numbers": ", ".join(map(str, named[:_NAMED])), "stop_by_ms": until_ms,
+    }  # fmt: skip
+    if not victims:
+        facts["smaller"] = 1
+    elif smaller:
+        facts["givers"] = len(smaller)
+        facts["giver_numbers"] = ", ".join(map(str, sorted(smaller)[:_NAMED]))
+    if suspended and victims:
+        facts["suspended"] = 1
+    return decide(ReasonCode.WAITING_FOR_PREEMPTION, **facts)
 
 
 # ------------------------------------------------------------------ whom to stop
@@ -135,7 +144,8 @@ def choose_victims(
 
     `waiting` are rows that nothing but room keeps from starting, in the order of the cycle. `strict`: only
     the first of each queue, those behind it wait their turn. `leaving` end anyway: their room counts as free.
-    With `resize_seconds` an elastic job gives up tasks where that is enough, before anybody is stopped.
+    With `resize_seconds` elastic jobs give up tasks where that is enough, before anybody is stopped, and beside
+    victims where these are then fewer or cheaper.
     """
     world, workspace = answers.world, answers.workspace
     pending, running = world.snapshot.pending, world.snapshot.running
@@ -164,7 +174,9 @@ def choose_victims(
         left -= len(preempts)
         reclaim = Reclaim(search) if rules.reclaim else None
         shrinking = Shrinking(answers, jobs, resize_seconds) if resize_seconds else None
-        suspend = Suspend(search) if rules.enabled and rules.suspends else None
+        rights: list[Search] = [reclaim] if reclaim else []  # the milder first: it was never the other's own
+        if rules.enabled:
+            rights += [Suspend(search), search] if rules.suspends else [search]
         if reclaim is None:
             asked = np.unique(pending.priority[waiting]).tolist()
             able = [number for number in asked if search.may_stop(number).any()]
@@ -179,59 +191,86 @@ def choose_victims(
                 if left <= 0 or priority <= hopeless[number]:
                     continue
                 wanted = Wanted(row, answers.groups[number])
-                victims: list[int] = []
-                by: Search = search
-                lines: list[str] = []
-                fewer: list[Resize] = []
-                chosen = None
+                chosen, way = None, None
                 if answers.never(wanted.group) is None:
                     chosen = place_of(answers, wanted)
-                    if chosen is None and shrinking is not None:
-                        fewer = shrinking.orders(wanted, priority, left, rules, search, reclaim)
-                        chosen = place_of(answers, wanted) if fewer else None
                     if chosen is None:
-                        # The milder first: what is taken back was never the other's own.
-                        victims = reclaim.victims_of(wanted, priority, left) if reclaim else []
-                        lines = [reclaim.line_of(victim) for victim in victims] if reclaim else []
-                        if not victims and suspend is not None:
-                            victims = suspend.victims_of(wanted, priority, left)
-                            by = suspend if victims else search
-                        if not victims and rules.enabled:
-                            victims = search.victims_of(wanted, priority, left)
-                        for victim in victims:
-                            by.release(victim)
-                        chosen = place_of(answers, wanted) if victims else None
+                        way = _mildest(wanted, priority, left, rights, shrinking)
+                    if way is not None:
+                        fewer = (
+                            shrinking.orders(wanted, way.given, way.by, rules)
+                            if shrinking and way.given
+                            else []
+                        )
+                        for victim in way.victims:
+                            way.by.release(victim)
+                        chosen = place_of(answers, wanted)
                 if chosen is None:
                     hopeless[number] = priority
                     continue
                 # With or without victims of its own it will take this: nobody after it may count on it.
                 count_placed(answers, wanted, take_place(answers, wanted, chosen))
-                if fewer:
-                    left -= len(fewer)
+                if way is not None:
+                    way.by.spend(way.victims)
+                    left -= len(fewer) + len(way.victims)
                     resizes.extend(fewer)
-                    told.append((row, _told([one.job_id for one in fewer], until_ms, smaller=True)))
-                if victims:
-                    by.spend(victims)
-                    left -= len(victims)
-                    preempts.extend(_orders(world, jobs, row, victims, rules, lines, by.only_cpus))
-                    numbers = [int(running.id[victim]) for victim in victims]
-                    told.append((row, _told(numbers, until_ms, suspended=by.only_cpus)))
+                    preempts.extend(_orders(world, jobs, row, way, rules))
+                    told.append(
+                        (
+                            row,
+                            _told(
+                                [int(running.id[victim]) for victim in way.victims],
+                                [one.job_id for one in fewer],
+                                until_ms,
+                                suspended=way.by.only_cpus,
+                            ),
+                        )
+                    )
     return Disturbance(preempts, resizes, told)
+
+
+class _Way(NamedTuple):
+    """How a job can start: running rows that end, tasks that running rows give up, and by which right."""
+
+    by: Search
+    victims: list[int]
+    given: dict[int, int]
+    lines: list[str]  # of each victim, where it is reclaimed
+
+
+def _mildest(
+    wanted: Wanted, priority: int, left: int, rights: Sequence[Search], shrinking: Shrinking | None
+) -> _Way | None:
+    """By the first right that helps: smaller jobs if that is enough, else victims, fewer and cheaper ones where
+    smaller jobs help; None = whatever anybody gave, it would not start.
+    """
+    for by in rights if shrinking else ():
+        if not by.only_cpus and shrinking and (given := shrinking.alone(wanted, by, priority, left)):
+            return _Way(by, [], given, [])
+    for by in rights:
+        victims = by.victims_of(wanted, priority, left)
+        given = {}
+        if shrinking and not (by.only_cpus and victims):  # whoever stands still loses nothing
+            fewer, others = shrinking.beside(wanted, by, priority, left)
+            if others and (not victims or by.worth(others) < by.worth(victims)):
+                victims, given = others, fewer
+        if victims:
+            lines = by.lines_of(wanted, priority, victims) if isinstance(by, Reclaim) else []
+            return _Way(by, victims, given, lines)
+    return None
 
 
 def _orders(
     world: World,
     jobs: RunningJobs,
     row: int,
-    victims: Sequence[int],
+    way: _Way,
     rules: Preemption,
-    lines: Sequence[str] = (),
-    suspended: bool = False,
 ) -> Iterator[Preempt]:
-    """`lines` are those that each victim has borrowed on, for what is reclaimed."""
     running, pending = world.snapshot.running, world.snapshot.pending
-    of = dict(zip(victims, lines, strict=True)) if lines else {}
-    for victim in sorted(victims):
+    of = dict(zip(way.victims, way.lines, strict=True)) if way.lines else {}
+    suspended = way.by.only_cpus
+    for victim in sorted(way.victims):
         yield Preempt(
             job_id=int(running.id[victim]),
             attempt_id=int(running.attempt_id[victim]),

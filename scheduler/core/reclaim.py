@@ -134,13 +134,18 @@ class Reclaim(Search):
         payer = self.answers.world.paths.running.item(victim)
         return self._lenders.borrowing(self._claims, payer) is None
 
+    def lines_of(self, wanted: Wanted, priority: int, victims: Sequence[int]) -> list[str]:
+        """Whose lines have borrowed, of victims that were found for a job."""
+        self.allowed(wanted, priority)
+        return [self.line_of(victim) for victim in victims]
+
     def line_of(self, victim: int) -> str:
         """Whose line has borrowed, of a victim that was just found."""
         payer = self.answers.world.paths.running.item(victim)
         line = self._lenders.borrowing(self._claims, payer)
         return "" if line is None else self.answers.world.snapshot.quotas.owner[line]
 
-    def _worth(self, victims: Sequence[int]) -> tuple[int, ...]:
+    def worth(self, victims: Sequence[int]) -> tuple[int, ...]:
         """Less is better: few, then the latest started."""
         running = self.answers.world.snapshot.running
         return (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,8 @@ class RunningJobs:
         self._order = np.lexsort((allocations.rank, self.of_allocation))
         #: Tasks of each job that stay.
         self.tasks: Ints = np.bincount(self.of_allocation[~allocations.leaving], minlength=len(running))
-        self._charges: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._given: dict[int, int] = {}  # running row -> tasks that are thought away, the last ones
+        self._charges: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
         self._known_seats: dict[tuple[int, bool], list[Seat]] = {}
         self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
         since = np.maximum(running.started_ms, running.saved_ms)
@@ -64,6 +66,14 @@ class RunningJobs:
         total = np.zeros(len(self._first) - 1, dtype=np.int64)
         np.add.at(total, self.of_allocation, amounts)
         return total
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Whatever is thought away inside is there again afterwards."""
+        before = dict(self._given)
+        with self._answers.workspace.trial():
+            yield
+        self._given = before
 
     def charges(self, victim: int, *, only_cpus: bool = False) -> tuple[tuple[int, int], ...]:
         """(quota row, amount) of every enforced line that it counts on; `only_cpus`: of those of CPUs."""
@@ -79,10 +89,11 @@ class RunningJobs:
         )
 
     def _all_charges(self, victim: int) -> tuple[tuple[int, int], ...]:
-        known = self._charges.get(victim)
+        key = victim, self._given.get(victim, 0)
+        known = self._charges.get(key)
         if known is None:
-            world, seats = self._answers.world, self.seats(victim)
-            known = self._charges[victim] = self._answers.workspace.charges_given(
+            world, seats = self._answers.world, self._left(victim)
+            known = self._charges[key] = self._answers.workspace.charges_given(
                 world.paths.running.item(victim),
                 world.snapshot.running.class_index.item(victim),
                 len(seats),
@@ -114,12 +125,21 @@ class RunningJobs:
             ]
         return known
 
+    def _left(self, victim: int) -> list[Seat]:
+        """Its seats without those that are thought away."""
+        seats = self.seats(victim)
+        return seats[: len(seats) - self._given.get(victim, 0)]
+
     def ranks(self, victim: int) -> list[int]:
         """The ranks of its tasks that stay, in ascending order."""
         return [seat.rank for seat in self.seats(victim)]
 
     def give_up(self, victim: int, number: int, *, back: bool = False) -> None:
-        """Give back what one of its tasks holds, the so-manieth from the end; `back` takes it again."""
+        """Give back what one of its tasks holds, the so-manieth from the end; `back` takes it again.
+
+        From the last on, and back in the other order.
+        """
+        self._given[victim] = number - back
         self._move_some(victim, self.seats(victim)[-number : len(self.seats(victim)) - number + 1], back=back)
 
     def release_leaving(self, victim: int) -> None:
@@ -144,6 +164,7 @@ class RunningJobs:
     def release(self, victim: int, *, back: bool = False, only_cpus: bool = False) -> None:
         """Give back all that a running job holds, on every node and of every limit; `back` takes it again.
 
+        Without what tasks held that it gave up before.
         One that is told to stand still gives back its CPUs only, as does any with `only_cpus`.
         """
         if only_cpus or self.pause.item(victim) == Pause.ASKED:
@@ -152,7 +173,7 @@ class RunningJobs:
         world, workspace = self._answers.world, self._answers.workspace
         running = world.snapshot.running
         move = workspace.take if back else workspace.give_back
-        who, seats = int(world.company.running[victim]), self.seats(victim)
+        who, seats = int(world.company.running[victim]), self._left(victim)
         for seat in seats:
             move(seat.row, seat.held, seat.devices, seat.gpu_millis, who)
         class_index = int(running.class_index[victim])
@@ -168,7 +189,7 @@ class RunningJobs:
     def _release_cpus(self, victim: int, *, back: bool) -> None:
         workspace = self._answers.workspace
         move = workspace.take if back else workspace.give_back
-        for seat in self.seats(victim):
+        for seat in self._left(victim):
             move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0)
         workspace.limits.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
 

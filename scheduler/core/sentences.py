@@ -328,18 +328,24 @@ def _waiting_for_preemption(facts: Facts) -> str:
     more = count - len(numbers.split(", "))
     who = f"{numbers} and {more:,} more" if more > 0 else numbers
     one = count == 1
+    givers, giver_numbers = _number(facts, "givers"), _text(facts, "giver_numbers")
+    others = givers - len(giver_numbers.split(", "))
+    beside = ""
+    if givers:
+        named = f"{giver_numbers} and {others:,} more" if others > 0 else giver_numbers
+        beside = (
+            f" {'Job' if givers == 1 else 'Jobs'} {named} {'gives' if givers == 1 else 'give'} up tasks too."
+        )
     if _number(facts, "smaller"):
         return (
             f"{'Job' if one else f'{count:,} jobs:'} {who} {'gives' if one else 'give'} up tasks for it and "
             f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end them."
         )
     if _number(facts, "suspended"):
-        return (
-            f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being suspended for it."
-        )
+        return f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being suspended for it.{beside}"
     return (
         f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being stopped for it and "
-        f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end."
+        f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end.{beside}"
     )
 
 

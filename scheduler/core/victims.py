@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -91,6 +92,14 @@ class Search:
         for victim in victims:
             self._open[victim] = False
 
+    @contextmanager
+    def leaving_alone(self, victims: Iterable[int]) -> Iterator[None]:
+        """Leave these jobs alone for a while."""
+        before = self._open.copy()
+        self.close(victims)
+        yield
+        self._open[:] = before
+
     def spend(self, victims: Sequence[int]) -> None:
         self.close(victims)
         for victim in victims:
@@ -110,12 +119,12 @@ class Search:
             tried.add(tuple(sequence))
             found = self._fewest(wanted, sequence)
             if found and len(found) <= most:
-                worth = self._worth(found)
+                worth = self.worth(found)
                 if best is None or worth < best[0]:
                     best = worth, found
         return best[1] if best else []
 
-    def _worth(self, victims: Sequence[int]) -> tuple[int, ...]:
+    def worth(self, victims: Sequence[int]) -> tuple[int, ...]:
         """Less is better: the highest standing stopped, the cost of all, how many, the latest started."""
         running = self.answers.world.snapshot.running
         return (

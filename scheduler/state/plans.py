@@ -118,9 +118,8 @@ def apply_starts(
         return Applied()
     if not plan.starts:
         leases.fence(lease)
-        stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
-        resized, unresized = resizes.apply(plan.resizes, cycle_id=cycle_id, at=at)
-        return Applied((), (*unstopped, *unresized), tuple(stopped), tuple(resized))
+        stopped, resized, unmoved = _disturb(plan, cycle_id=cycle_id, at=at)
+        return Applied((), tuple(unmoved), tuple(stopped), tuple(resized))
     (applied_to,) = leases.fence_and_read(lease, snapshots.applied_to(cluster_id))
     locked = _lock(plan, cluster_id, applied_to)
     fresh = locked.snapshot
@@ -138,9 +137,8 @@ def apply_starts(
         books=locked.books,
     )  # fmt: skip
     started, broken = _write(wanted, writer)
-    stopped, unstopped = _stop(plan.preempts, cycle_id=cycle_id, at=at)
-    resized, unresized = resizes.apply(plan.resizes, cycle_id=cycle_id, at=at)
-    refused = (*conflicts.values(), *broken, *unstopped, *unresized)
+    stopped, resized, unmoved = _disturb(plan, cycle_id=cycle_id, at=at)
+    refused = (*conflicts.values(), *broken, *unmoved)
     return Applied(tuple(started), refused, tuple(stopped), tuple(resized))
 
 
@@ -312,6 +310,20 @@ def apply_gatherings(
 _STOPPABLE: Final = frozenset(
     {JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING, JobState.SUSPENDED}
 )
+
+
+def _disturb(
+    plan: Plan, *, cycle_id: int | None, at: datetime
+) -> tuple[list[Preempt], list[Resize], list[Refusal]]:
+    """Stop victims and make others smaller: for one job all of it, or none."""
+    judged = resizes.judge(plan.resizes)
+    useless = judged.refused.keys() - {0}
+    stopped, unstopped = _stop(
+        [one for one in plan.preempts if one.for_job_id not in useless], cycle_id=cycle_id, at=at
+    )
+    judged = judged.without({one.job for one in unstopped})
+    resizes.write(judged, cycle_id=cycle_id, at=at)
+    return stopped, judged.able, [*unstopped, *judged.refused.values()]
 
 
 def _stop(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_TASK, JobState, StopReason, TaskState
@@ -19,15 +19,27 @@ from scheduler.state.statements import PreemptionRow
 _STAYING: Final = sorted(s.value for s in LIVE_TASK - {TaskState.STOPPING})
 
 
-def apply(
-    resizes: Sequence[Resize], *, cycle_id: int | None, at: datetime
-) -> tuple[list[Resize], list[Refusal]]:
-    """Tell the tasks that are to end, all of those for one job or none; call it inside the plan's transaction.
+class Judged(NamedTuple):
+    """Changes of size that hold, with the rows of their jobs, which are locked; and by the job for which they are
+    made (0 = for none) those that do not: all of those for one job or none.
+    """
+
+    able: list[Resize]
+    refused: dict[int, Refusal]
+    rows: dict[int, PreemptionRow]
+
+    def without(self, job_ids: Collection[int]) -> Judged:
+        """Leave alone also what was to be done for these jobs, as others cannot do their part."""
+        return self._replace(able=[one for one in self.able if one.for_job_id not in job_ids])
+
+
+def judge(resizes: Sequence[Resize]) -> Judged:
+    """Lock the jobs and see what still holds; call it inside the plan's transaction.
 
     A job that has changed since it was seen is left alone, and so is one that would fall below its least size.
     """
     if not resizes:
-        return [], []
+        return Judged([], {}, {})
     rows, live = statements.lock_for_preemption(
         [r.job_id for r in resizes] + [r.for_job_id for r in resizes if r.for_job_id],
         [r.attempt_id for r in resizes],
@@ -45,10 +57,13 @@ def apply(
         else:
             continue
         refused.setdefault(one.for_job_id, Refusal(one.for_job_id or one.job_id, VICTIM_CHANGED, why))
-    done = [one for one in resizes if one.for_job_id not in refused]
-    if done:
-        _write(done, rows, cycle_id=cycle_id, at=at)
-    return done, list(refused.values())
+    return Judged([one for one in resizes if one.for_job_id not in refused], refused, rows)
+
+
+def write(judged: Judged, *, cycle_id: int | None, at: datetime) -> None:
+    """Tell the tasks that are to end, and the jobs that start again larger."""
+    if judged.able:
+        _write(judged.able, judged.rows, cycle_id=cycle_id, at=at)
 
 
 def give_back(done: Sequence[Resize], *, at: datetime) -> None:

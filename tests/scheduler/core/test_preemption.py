@@ -584,14 +584,14 @@ def test_what_is_found_is_close_to_the_cheapest_of_all_sets() -> None:
                     for one in some:
                         jobs.release(one)
                     if seats.place_of(answers, Wanted(0, answers.groups.of(0))) is not None:
-                        worths.append(search._worth(list(some)))
+                        worths.append(search.worth(list(some)))
                     for one in some:
                         jobs.release(one, back=True)
             assert bool(worths) == bool(plan.preempts), "a set is there and was not found"
             if worths:
                 rows = [snapshot.running.id.tolist().index(p.job_id) for p in plan.preempts]
                 found += 1
-                best += search._worth(rows)[:2] == min(worths)[:2]
+                best += search.worth(rows)[:2] == min(worths)[:2]
     assert found >= 10
     assert best >= 0.9 * found
 

@@ -150,3 +150,52 @@ def test_nodes_hear_of_it(world: World) -> None:
     assert [stop["task"] for stop in orders_for(node, {task.pk: 1 for task in tasks[2:]}).stops] == [
         tasks[3].pk
     ]
+
+
+def a_sweep_and_a_rigid_job(world: World) -> tuple[Job, Job, Job]:
+    """Three GPUs and one; whoever asks for two on one node needs the last task of the one, and all of the other."""
+    sweep = world.submit(tasks=3, gpu_count=1, min_tasks=2, elastic=True, priority=10)
+    world.plan()
+    rigid = world.submit(gpu_count=1, priority=10)
+    world.plan()
+    for task in Task.objects.filter(attempt__job__in=[sweep, rigid]):
+        orders_for(task.node, {})
+        say(task.node, task, state="running")
+    Attempt.objects.update(started_at=timezone.now() - timedelta(hours=1))
+    return sweep, rigid, world.submit(gpu_count=2, priority=90)
+
+
+def test_one_gives_up_a_task_and_the_other_is_stopped_for_one_that_needs_both(world: World) -> None:
+    sweep, rigid, urgent = a_sweep_and_a_rigid_job(world)
+
+    world.plan()
+
+    assert (fresh(sweep).state, fresh(rigid).state) == ("running", "preempting")
+    assert Task.objects.get(attempt__job=sweep, state="stopping").rank == 2
+    assert fresh(urgent).reason_text.endswith(f"to end. Job {sweep.number} gives up tasks too.")
+    assert replay(cycle_id=Cycle.objects.latest("id").pk).identical
+    for task in Task.objects.filter(attempt__job__in=[sweep, rigid]).exclude(rank__lt=2, attempt__job=sweep):
+        say(task.node, task, state="stopped", exit_signal=15)
+    world.plan()
+    assert (fresh(urgent).state, fresh(rigid).state) == ("scheduled", "queued")
+
+
+@pytest.mark.parametrize("whose", ["sweep", "rigid"])
+def test_where_one_cannot_do_its_part_any_more_the_other_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    sweep, rigid, urgent = a_sweep_and_a_rigid_job(world)
+    gone = {"sweep": sweep, "rigid": rigid}[whose]
+    real = plans.apply_starts
+
+    def one_has_changed(plan: object, **words: object) -> object:
+        Job.objects.filter(pk=gone.pk).update(state="stopping")
+        return real(plan, **words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plans, "apply_starts", one_has_changed)
+    world.plan()
+
+    assert {fresh(job).state for job in (sweep, rigid) if job != gone} == {"running"}
+    assert not Task.objects.filter(state="stopping").exists()
+    assert fresh(urgent).state == "queued"
+    Job.objects.filter(pk=gone.pk).update(state="running")
