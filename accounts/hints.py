@@ -7,7 +7,11 @@ nothing else, and a Redis that is down never fails a request.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Final
 
@@ -45,7 +49,89 @@ def announce_many(topics: Iterable[str]) -> None:
 
 
 def publish(topics: list[str]) -> None:
-    """Tell them now."""
+    """Tell them: now, or from a door with `from_a_thread` a moment later."""
+    if _from_a_thread.get():
+        sender.tell(topics)
+    else:
+        _publish(topics)
+
+
+def soon(key: Hashable, call: Callable[[], None]) -> None:
+    """Do what sends a hint: now, or once a moment later however often it was asked for under this key."""
+    if _from_a_thread.get():
+        sender.call(key, call)
+    else:
+        call()
+
+
+@contextmanager
+def from_a_thread() -> Iterator[None]:
+    """Let hints of this block go their way beside the request, which does not wait for Redis then."""
+    before = _from_a_thread.get()
+    _from_a_thread.set(True)
+    try:
+        yield
+    finally:
+        _from_a_thread.set(before)
+
+
+_from_a_thread: ContextVar[bool] = ContextVar("muster_hints_from_a_thread", default=False)
+
+#: The first hint after a silence goes at once; those of so long after it go together.
+PAUSE_SECONDS: Final = 0.05
+
+
+class Sender:
+    """Sends hints from a thread of its own; what comes up while it sends or rests goes together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: set[str] = set()
+        self._calls: dict[Hashable, Callable[[], None]] = {}
+        self._due = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def tell(self, topics: Iterable[str]) -> None:
+        with self._lock:
+            self._topics.update(topics)
+            self._wake()
+
+    def call(self, key: Hashable, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls[key] = call
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._due.is_set():
+            self._due.set()
+        if self._thread is None or not self._thread.is_alive():  # not yet, or this is a fork
+            self._thread = threading.Thread(target=self._run, name="hints", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait()
+            self._due.clear()
+            self.send()
+            time.sleep(PAUSE_SECONDS)
+
+    def send(self) -> None:
+        with self._lock:
+            topics, self._topics = sorted(self._topics), set()
+            calls, self._calls = list(self._calls.values()), {}
+        if topics:
+            _publish(topics)
+        for call in calls:
+            try:
+                call()
+            except Exception as error:  # the next hint goes its way anyway
+                log.warning("hints_unavailable", what="send", error=str(error))
+
+
+sender = Sender()
+
+
+def _publish(topics: list[str]) -> None:
     try:
         client().publish(CHANNEL, json.dumps({"topics": topics}))
     except redis.RedisError as error:

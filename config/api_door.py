@@ -23,6 +23,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
+from accounts import hints
 from config.problems import API_PREFIX
 
 Scope = dict[str, Any]
@@ -75,7 +76,8 @@ class OneHopHandler(ASGIHandler):
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, BytesIO(body))
-        response = refusal if request is None else self.get_response(request)
+        with hints.from_a_thread():
+            response = refusal if request is None else self.get_response(request)
         response._handler_class = self.__class__
         try:
             return Answer(response.status_code, _headers(response), b"".join(response))

@@ -12,19 +12,21 @@ from redis.exceptions import RedisError
 
 log = logging.getLogger(__name__)
 
-# A bucket that refills by itself, by the clock of the server, which all who ask share.
-TAKE_ONE = """
-local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+# A bucket that refills by itself, by the clock of the server, which all who ask share: how many were taken, and for
+# how long there is none.
+TAKE = """
+local rate, burst, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local kept = redis.call('HMGET', KEYS[1], 'left', 'at')
 local left = tonumber(kept[1]) or burst
 left = math.min(burst, left + math.max(0, now - (tonumber(kept[2]) or now)) * rate)
+local taken = math.min(most, math.floor(left))
 local wait = 0
-if left < 1 then wait = (1 - left) / rate else left = left - 1 end
+if taken < 1 then wait = (1 - left) / rate else left = left - taken end
 redis.call('HSET', KEYS[1], 'left', left, 'at', string.format('%.6f', now))
 redis.call('PEXPIRE', KEYS[1], math.ceil(burst / rate * 1000) + 1000)
-return string.format('%.6f', wait)
+return {taken, string.format('%.6f', wait)}
 """
 
 # A server that is down or slow costs one time-out, then nothing until this has passed.
@@ -53,6 +55,7 @@ class QuietRedisCache(RedisCache):
         super().__init__(server, params)
         self._class = OneClient
         self._away_until = 0.0
+        self._take: Any = None
 
     def _try(self, call: Callable[[], Any], otherwise: Any) -> Any:
         if time.monotonic() < self._away_until:
@@ -99,13 +102,18 @@ class QuietRedisCache(RedisCache):
     def clear(self) -> bool:
         return bool(self._try(lambda: RedisCache.clear(self), False))
 
-    def take(self, key: str, *, rate: float, burst: int) -> float | None:
-        """Take one from a bucket that refills: 0, or for how many seconds there is none; None while it is away."""
+    def take(self, key: str, *, rate: float, burst: int, most: int = 1) -> tuple[int, float] | None:
+        """Take up to so many from a bucket that refills: how many there were, and for how long there is none.
+
+        None while Redis is away.
+        """
         name = self.make_and_validate_key(key)
 
-        def ask() -> float:
-            client = self._cache.get_client(name, write=True)
-            return float(client.register_script(TAKE_ONE)(keys=[name], args=[rate, burst]))
+        def ask() -> tuple[int, float]:
+            if self._take is None:
+                self._take = self._cache.get_client(name, write=True).register_script(TAKE)
+            taken, wait = self._take(keys=[name], args=[rate, burst, most])
+            return int(taken), float(wait)
 
-        wait: float | None = self._try(ask, None)
-        return wait
+        answer: tuple[int, float] | None = self._try(ask, None)
+        return answer

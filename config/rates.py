@@ -1,8 +1,14 @@
-"""Buckets of requests that refill: one for all web processes in Redis, one of each process while that is away."""
+"""Buckets of requests that refill: one for all web processes in Redis, one of each process while that is away.
+
+A process takes a few at a time from the bucket they share, so that not every request has to ask. It never lets
+through more than it took; what it has left when a caller falls silent it still has later. So all processes
+together let through what the bucket holds and at most one lot each beside it.
+"""
 
 from __future__ import annotations
 
 import time
+from threading import Lock
 from typing import Any, Final
 
 from django.conf import settings
@@ -38,6 +44,39 @@ class OwnBuckets:
         self._buckets.clear()
 
 
+class Lots:
+    """What this process took from the shared buckets and has not used yet."""
+
+    MOST_KEPT: Final = 10_000
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+        self._lock = Lock()
+
+    def take(self, key: str) -> bool:
+        with self._lock:
+            left = self._left.get(key, 0)
+            if left:
+                self._left[key] = left - 1
+            return left > 0
+
+    def put(self, key: str, count: int) -> None:
+        with self._lock:
+            if len(self._left) > self.MOST_KEPT:
+                self._left.clear()
+            self._left[key] = self._left.get(key, 0) + count
+
+
+#: A lot is what refills in this time, and no more than such a part of a full bucket.
+LOT_SECONDS: Final = 0.04
+LOT_OF_BURST: Final = 50
+
+
+def lot_size(rate: float, burst: int) -> int:
+    """How many a process takes at a time: one where the limit is small enough to be counted one by one."""
+    return max(1, min(int(rate * LOT_SECONDS), burst // LOT_OF_BURST))
+
+
 class Throttle(BaseThrottle):
     """A bucket of MUSTER_API_BURST requests that refills with MUSTER_API_RATE a second, per token or person.
 
@@ -45,6 +84,7 @@ class Throttle(BaseThrottle):
     """
 
     own = OwnBuckets()
+    lots = Lots()
     _wait_seconds = 0.0
 
     def allow_request(self, request: Request, view: Any) -> bool:
@@ -52,9 +92,16 @@ class Throttle(BaseThrottle):
         if not rate:
             return True
         key = _caller(request)
-        wait = cache.take(f"rate:{key}", rate=rate, burst=burst)
-        self._wait_seconds = self.own.take(key, rate=rate, burst=burst) if wait is None else wait
-        return self._wait_seconds == 0
+        if self.lots.take(key):
+            return True
+        answer = cache.take(f"rate:{key}", rate=rate, burst=burst, most=lot_size(rate, burst))
+        if answer is None:
+            self._wait_seconds = self.own.take(key, rate=rate, burst=burst)
+            return self._wait_seconds == 0
+        taken, self._wait_seconds = answer
+        if taken > 1:
+            self.lots.put(key, taken - 1)
+        return taken > 0
 
     def wait(self) -> float:
         return self._wait_seconds

@@ -48,7 +48,9 @@ QUEUES_TOPIC: Final = "queues"
 
 def wake_planner(cluster_id: int, *, trigger: str) -> None:
     """Ask for a cycle of this cluster after commit; several asks before it begins make one cycle."""
-    transaction.on_commit(lambda: _send_wakeup(cluster_id, trigger), robust=True)
+    transaction.on_commit(
+        lambda: hints.soon(("wake", cluster_id), lambda: _send_wakeup(cluster_id, trigger)), robust=True
+    )
 
 
 def planner_is_awake(cluster_id: int) -> None:

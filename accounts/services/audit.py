@@ -21,12 +21,20 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connection, models, transaction
 
-from accounts import context
+from accounts import context, prepared
 from accounts.errors import MusterError
 from accounts.models import AuditChain, AuditEvent, AuditOutcome, Project, User
 
 SHARDS: Final = 16
 NO_HASH: Final = "0" * 64
+
+
+class Head(NamedTuple):
+    """The end of a chain, locked by the transaction under way, and the database's clock once it was."""
+
+    length: int
+    hash: str
+    at: datetime
 
 
 class Thing(NamedTuple):
@@ -47,22 +55,24 @@ def record(
     reason: str = "",
     project: Project | None = None,
     outcome: str = AuditOutcome.DONE,
+    head: Head | None = None,
 ) -> AuditEvent:
     """Append one row to the actor's chain, inside the caller's transaction; call it last there.
 
     Last, because the head of the chain stays locked until that transaction ends. A batch is one row: pass a
-    Thing that names it. Secrets never belong in `before` or `after`.
+    Thing that names it. Secrets never belong in `before` or `after`. Who sent `head_statement` along with the
+    last statement before this one gives what it answered.
     """
     # No savepoint: a row that cannot be written must take the change it tells of with it.
     with transaction.atomic(savepoint=False):
-        shard = (by.pk if by is not None and by.pk else 0) % SHARDS
-        length, head, now = _lock_head(shard)
+        shard = _shard(by)
+        head = head or _lock_head(shard)
         known = context.current()
         described = describe(thing)
         event = AuditEvent(
             shard=shard,
-            number=length + 1,
-            at=now,
+            number=head.length + 1,
+            at=head.at,
             actor_id=by.pk if by is not None else None,
             actor_name=_text(by.get_username() if by is not None else "", 150),
             on_behalf_of=_text(known.on_behalf_of, 150),
@@ -78,7 +88,7 @@ def record(
             before=plain(before),
             after=plain(after),
             reason=_text(reason, 2000),
-            previous_hash=head,
+            previous_hash=head.hash,
         )
         event.hash = row_hash(event, signing_keys()[0])
         _append(event)
@@ -193,17 +203,26 @@ def plain(value: Any) -> Any:
     return _text(str(value), 2000)
 
 
-def _lock_head(shard: int) -> tuple[int, str, datetime]:
-    """Lock the chain; its head, and the database's clock once it is ours: times in a chain only rise."""
-    with connection.cursor() as cursor:
-        for _ in range(2):
-            cursor.execute(
-                "SELECT length, head, clock_timestamp() FROM accounts_auditchain WHERE shard = %s FOR UPDATE",
-                [shard],
-            )
-            if (row := cursor.fetchone()) is not None:
-                return row
-            AuditChain.objects.bulk_create([AuditChain(shard=shard, head=NO_HASH)], ignore_conflicts=True)
+def head_statement(by: User | None) -> prepared.Statement:
+    """Locks the chain that the next row of this actor goes to; its row is a `Head`, or none at its first time."""
+    return _LOCK_HEAD, [_shard(by)]
+
+
+def _shard(by: User | None) -> int:
+    return (by.pk if by is not None and by.pk else 0) % SHARDS
+
+
+#: The database's clock is read once the chain is ours: times in a chain only rise.
+_LOCK_HEAD: Final = (
+    "SELECT length, head, clock_timestamp() FROM accounts_auditchain WHERE shard = %s FOR UPDATE"
+)
+
+
+def _lock_head(shard: int) -> Head:
+    for _ in range(2):
+        if rows := prepared.ask(_LOCK_HEAD, [shard]):
+            return Head(*rows[0])
+        AuditChain.objects.bulk_create([AuditChain(shard=shard, head=NO_HASH)], ignore_conflicts=True)
     raise RuntimeError(f"audit chain {shard} cannot be made")
 
 
@@ -211,9 +230,7 @@ def _append(event: AuditEvent) -> None:
     """Write the row and move the head of its chain, in one statement."""
     sql, fields = _append_statement()
     values = [field.get_db_prep_save(getattr(event, field.attname), connection) for field in fields]
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [*values, event.number, event.hash, event.shard])
-        (event.pk,) = cursor.fetchone()
+    ((event.pk,),) = prepared.ask(sql, [*values, event.number, event.hash, event.shard])
     event._state.adding, event._state.db = False, DEFAULT_DB_ALIAS
 
 

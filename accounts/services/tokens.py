@@ -12,11 +12,11 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Final
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts import context, permissions
+from accounts import context, permissions, prepared
 from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
 from accounts.models import ApiToken, Project, User
 from accounts.rows import Rows
@@ -119,9 +119,7 @@ def authenticate_token(plain: str, address: str = "") -> ApiToken:
 
 def _find(prefix: str) -> ApiToken | None:
     sql, tokens, users, projects = _by_prefix()
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [prefix])
-        row = cursor.fetchone()
+    row = next(iter(prepared.ask(sql, [prefix])), None)
     token = tokens.read(row) if row is not None else None
     if token is not None:
         token.user = users.read(row, tokens.width)

@@ -114,6 +114,10 @@ DATABASES["default"]["OPTIONS"] |= {
     },
 }
 
+# Statements that run with every request are planned once for each connection. A pooler between us and the server
+# that hands out its connections by the transaction may not know of that; then this is to be false.
+MUSTER_DB_PREPARED = env.bool("MUSTER_DB_PREPARED", default=True)
+
 # ---------------------------------------------------------------- hints: broker, cache, live updates
 
 # Redis is a hint and a broker only: without it, nothing is lost and nothing is decided wrongly.

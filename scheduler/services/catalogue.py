@@ -9,11 +9,11 @@ from types import NoneType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from accounts.models import Project, User
+from accounts.prepared import ask_together
 from accounts.rows import Rows
 from accounts.selectors import submit_projects_statement, visible_projects
 from scheduler.models import PriorityClass, Queue
 from scheduler.services.inputs import Inputs
-from scheduler.state.sql import select_together
 
 T = TypeVar("T")
 
@@ -217,9 +217,9 @@ class Catalogue:
         Queues are those open to all and those of the person's projects: others are not for their eyes.
         """
         project_rows, queue_rows = _readers()
-        projects, queues, bounds = select_together(
+        projects, queues, bounds = ask_together(
             submit_projects_statement(self.user, project_rows.columns),
-            (_QUEUES.format(columns=queue_rows.columns), []),
+            (_queues(queue_rows.columns), []),
             (_BOUNDS, [self.user.pk] * 3),
         )
         mine = [project for row in projects if (project := project_rows.read(row))]
@@ -237,6 +237,11 @@ class Catalogue:
     @cached_property
     def _priorities(self) -> list[PriorityClass]:
         return list(PriorityClass.objects.all())
+
+
+@cache
+def _queues(columns: str) -> str:
+    return _QUEUES.format(columns=columns)
 
 
 @cache

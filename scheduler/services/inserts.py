@@ -9,18 +9,22 @@ from typing import Any
 
 from django.db import connection, models
 
+from accounts.prepared import Rows, Statement, ask_together
+
 
 def insert_jobs_with_events(
     job_model: type[models.Model],
     rows: Sequence[Mapping[str, Any]],
     event_model: type[models.Model],
     event: Mapping[str, Any],
-) -> dict[Any, int]:
+    *along: Statement,
+) -> tuple[dict[Any, int], list[Rows]]:
     """Insert job rows, in order, and one equal event for each; answers uuid -> number.
 
     Columns that are equal in all rows go over as one JSON object and each of the others as an array: a
     thousand equal jobs cost little more than one, and the driver has few values to look at. `rows` all have
-    the same columns, by their names in the table.
+    the same columns, by their names in the table. Statements `along` run right after it in the same round trip;
+    their rows are answered too.
     """
     equal: dict[str, Any] = {}
     differing: dict[str, list[Any]] = {}
@@ -34,9 +38,8 @@ def insert_jobs_with_events(
     sql = _statement(job_model, event_model, tuple(equal), tuple(differing), tuple(event))
     types = _types(job_model)
     arrays = [[_plain(v, types[name]) for v in column] for name, column in differing.items()]
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [_json(equal), *arrays, _json(event)])
-        return dict(cursor.fetchall())
+    numbers, *others = ask_together((sql, [_json(equal), *arrays, _json(event)]), *along)
+    return dict(numbers), others
 
 
 @lru_cache(maxsize=64)

@@ -109,12 +109,15 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
         for index in spec.array or (None,):
             rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
             owners.append(spec)
-    numbers = insert_jobs_with_events(
+    # The head of the audit chain comes last. Without others to wait for, nothing comes between.
+    head_too = () if any(spec.depends_on for spec in specs) else (audit.head_statement(by),)
+    numbers, heads = insert_jobs_with_events(
         Job,
         rows,
         JobEvent,
         {"at": now, "kind": "job.submitted", "because": f"submitted by {by.username}", "epoch": None,
          "actor_id": by.pk, "details": {"via": via}},
+        *head_too,
     )  # fmt: skip
     jobs = [_as_job(row, numbers[row["uuid"]], spec, by) for row, spec in zip(rows, owners, strict=True)]
     wait_for_others(jobs, owners, others, at=now)
@@ -126,7 +129,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
     if any(job.state == JobState.QUEUED for job in jobs):
         for cluster_id in {spec.queue.cluster_id for spec in specs}:
             outbox.wake_planner(cluster_id, trigger="submit")
-    _audit_submission(jobs, by)
+    _audit_submission(jobs, by, head=next((audit.Head(*row) for rows in heads for row in rows), None))
     return jobs
 
 
@@ -227,18 +230,14 @@ def _as_job(row: Mapping[str, Any], number: int, spec: JobSpec, by: User) -> Job
     return job
 
 
-def _audit_submission(jobs: Sequence[Job], by: User) -> None:
+def _audit_submission(jobs: Sequence[Job], by: User, *, head: audit.Head | None) -> None:
     first, last = jobs[0], jobs[-1]
-    if len(jobs) == 1:
-        audit.record(by=by, action="job.submit", thing=first, after=_summary(first), project=first.project)
-        return
-    audit.record(
-        by=by,
-        action="job.submit",
-        thing=audit.Thing("job", str(first.number), f"{len(jobs)} jobs, {first.number} to {last.number}"),
-        after={"jobs": len(jobs), "first": first.number, "last": last.number, "example": _summary(first)},
-        project=first.project,
-    )
+    thing: Job | audit.Thing = first
+    after = _summary(first)
+    if len(jobs) > 1:
+        thing = audit.Thing("job", str(first.number), f"{len(jobs)} jobs, {first.number} to {last.number}")
+        after = {"jobs": len(jobs), "first": first.number, "last": last.number, "example": after}
+    audit.record(by=by, action="job.submit", thing=thing, after=after, project=first.project, head=head)
 
 
 def _summary(job: Job) -> dict[str, Any]:

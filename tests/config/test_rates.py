@@ -17,6 +17,17 @@ from config.cache import QuietRedisCache
 NOWHERE = ("redis://127.0.0.1:1/0", {"OPTIONS": {"socket_connect_timeout": 0.5}})
 
 
+class CountingCache:
+    """How often it was asked."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.asked = inner, 0
+
+    def take(self, *args: Any, **kwargs: Any) -> Any:
+        self.asked += 1
+        return self.inner.take(*args, **kwargs)
+
+
 @pytest.fixture
 def a_web_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[str], Any]]:
     """A process with connections and counts of its own: asks for an address, answers what the throttle said."""
@@ -24,10 +35,12 @@ def a_web_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[st
 
     def made(cache: Any = None) -> Callable[[str], Any]:
         cache, own = cache or caches.create_connection("default"), rates.OwnBuckets()
+        lots = rates.Lots()
 
         def ask(address: str = "10.0.0.1") -> Any:
             monkeypatch.setattr(rates, "cache", cache)
             monkeypatch.setattr(rates.Throttle, "own", own)
+            monkeypatch.setattr(rates.Throttle, "lots", lots)
             request = APIRequestFactory().get("/", REMOTE_ADDR=address)
             request.auth = request.user = None
             throttle = rates.Throttle()
@@ -46,6 +59,26 @@ def test_two_web_processes_count_the_same_caller_together(a_web_process: Any) ->
     assert 90 < other() <= 100
     assert 90 < one() <= 100
     assert other("10.0.0.2") is True
+
+
+@override_settings(MUSTER_API_RATE=0.01, MUSTER_API_BURST=100)
+def test_processes_take_a_few_at_a_time_and_never_more_than_there_are(
+    a_web_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "LOT_SECONDS", 1000)
+    busy = CountingCache(caches.create_connection("default"))
+    one, other = a_web_process(busy), a_web_process()
+
+    assert [other(), *(one() for _ in range(98))] == [True] * 99  # 100 are taken, one is left to the other
+    assert busy.asked == 49
+    assert 90 < one() <= 100
+    assert other() is True
+    assert 90 < other() <= 100
+
+
+def test_small_limits_are_counted_one_by_one() -> None:
+    assert [rates.lot_size(*limit) for limit in ((0.01, 3), (20.0, 3000), (1000.0, 1))] == [1, 1, 1]
+    assert rates.lot_size(500.0, 3000) == 20
 
 
 @override_settings(MUSTER_API_RATE=1000.0, MUSTER_API_BURST=1)

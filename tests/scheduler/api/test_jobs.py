@@ -245,6 +245,18 @@ def test_a_running_job_shows_what_it_holds(api: Api, portal: Portal) -> None:
     ]
 
 
+def test_a_submission_asks_the_database_six_times(
+    api: Api, portal: Portal, django_assert_num_queries: Any
+) -> None:
+    client = api(portal.cast.owner)
+    body = {"command": "true"}
+    client.post(JOBS, body)  # the audit chain begins, the cluster's shapes are read
+
+    # The token; what the person may use; begin; the job, its event and the head of the audit chain; the audit row; end.
+    with django_assert_num_queries(6):
+        assert client.post(JOBS, body).status_code == 201
+
+
 def test_lists_and_details_take_as_many_queries_for_three_as_for_one(
     api: Api, portal: Portal, django_assert_num_queries: Any
 ) -> None:

@@ -130,7 +130,7 @@ def test_many_cost_as_many_statements_as_two(portal: Portal, django_assert_max_n
 
     portal.submit()  # the audit chain begins, the cluster's shapes are read
 
-    assert take(2) == take(300) == 6
+    assert take(2) == take(300) == 5
 
 
 def test_one_bad_request_refuses_all_of_a_batch_and_says_which(portal: Portal) -> None:
