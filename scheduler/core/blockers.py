@@ -21,7 +21,7 @@ from scheduler.core.plugins import Rules
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
 from scheduler.core.snapshot import GATE_REASONS, JobGate
 from scheduler.core.spread import Spread
-from scheduler.core.workspace import Workspace
+from scheduler.core.workspace import OpenLine, Workspace
 from scheduler.core.world import World
 
 Facts = dict[str, int | str]
@@ -261,7 +261,37 @@ class Answers:
     def model_quota(self, group: Group) -> list[Decision]:
         """Every line for a GPU model that keeps devices of that model from a job of this group."""
         opened = self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks)
-        return _there(self.quota_line(one.line, one.amount, group.payer) for one in opened)
+        return _there(self.open_line(one, group) for one in opened)
+
+    def open_line(self, one: OpenLine, group: Group) -> Decision | None:
+        """Whether a line for a GPU model has no room for a job that may be given others as well.
+
+        One that is too small for it leaves it the others: for those it waits, and for no person.
+        """
+        if self._leaves_others(one, group):
+            quotas = self.world.snapshot.quotas
+            return decide(
+                ReasonCode.WAITING_FOR_QUOTA,
+                owner=quotas.owner[one.line],
+                resource=quotas.resource[one.line],
+                needs=one.amount,
+                limit=self.workspace.limits.bound[one.line],
+                gpu_model=quotas.gpu_model[one.line],
+                elsewhere=1,
+            )
+        return self.quota_line(one.line, one.amount, group.payer)
+
+    def _leaves_others(self, one: OpenLine, group: Group) -> bool:
+        return one.amount > self.workspace.limits.bound[one.line] and not self.never_by_quota(group)
+
+    def other_models(self) -> Iterator[tuple[int, Decision]]:
+        """(group, decision) wherever a line for one GPU model is too small for a group that may have others."""
+        for number in range(len(self.groups)) if self.workspace.has_model_lines else ():
+            group = self.groups[number]
+            for one in self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks):
+                decision = self.open_line(one, group) if self._leaves_others(one, group) else None
+                if decision is not None:
+                    yield number, decision
 
     def never_by_quota(self, group: Group) -> bool:
         """Whether the group asks for more than a line can ever give: it waits for a person, not for a turn.
@@ -367,6 +397,8 @@ class Answers:
             charges = self.workspace.charges(group.payer, group.class_index, group.shape.tasks)
             found.extend((number, line, need) for line, need in self._short(charges))
             for one in self.workspace.open_lines(group.payer, group.class_index, group.shape.tasks):
+                if self._leaves_others(one, group):
+                    continue  # said by `other_models`
                 if self.workspace.short_quota(((one.line, one.amount),)) is not None:
                     found.append((number, one.line, one.amount))
         group_of, line_of, need_of = np.array(found, dtype=np.int64).reshape(-1, 3).T

@@ -336,6 +336,8 @@ def explain_waiting(
             decision = answers.quota_line(line, need, row)
             if decision is not None:
                 of_group.add(numbers[groups.payer[numbers] == row], decision)
+    for number, decision in answers.other_models():
+        of_group.add(np.array([number], dtype=np.int64), decision)
 
     notes.add_numbers(rows, of_group.of_row[groups.of_row[rows]])
     for array_rows, decision in array_blockers(world, answers.workspace):

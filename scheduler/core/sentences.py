@@ -209,6 +209,11 @@ def _rate_limited(facts: Facts) -> str:
 def _waiting_for_quota(facts: Facts) -> str:
     owner = _text(facts, "owner", "its project")
     used, limit = _number_of(facts, "used"), _number_of(facts, "limit")
+    if _number(facts, "elsewhere"):
+        return (
+            f"Waits for GPUs of another model: of {_text(facts, 'gpu_model')} it needs {_number_of(facts, 'needs')}, "
+            f"and the limit of {owner} is {limit}."
+        )
     text = f"Needs {_amount(facts, 'needs')}; {owner} uses {used} of {limit}"
     if "kept" in facts:
         text += f", and {_number_of(facts, 'kept')} more are kept for those below it that do not lend them"
