@@ -43,16 +43,21 @@ def edit_organization(
 ) -> Organization:
     """Rename it or hang it elsewhere in the tree; never below itself."""
     permissions.require(by, "administer")
-    row = Organization.objects.select_for_update(no_key=True, of=("self",)).get(pk=organization.pk)
+    # All of them, by rising id: two who hang one below the other at the same moment would make a circle.
+    rows = Organization.objects.select_for_update(no_key=True, of=("self",)).order_by("pk")
+    tree = {one.pk: one for one in (rows if "parent" in changes else rows.filter(pk=organization.pk))}
+    row = tree[organization.pk]
     before, after = audit.changed({name: getattr(row, name) for name in ("name", "parent")}, changes)
     after = {name: value for name, value in after.items() if name in changes}
     before = {name: before[name] for name in after}
     above = after.get("parent")
-    while above is not None:
+    met: set[int] = set()
+    while above is not None and above.pk not in met:
+        met.add(above.pk)
         if above.pk == organization.pk:
             message = f"{organization} cannot stand below itself."
             raise InvalidInput(message, problems=[FieldProblem("parent", message)])
-        above = above.parent
+        above = tree.get(tree.get(above.pk, above).parent_id)
     if "name" in after:
         after["name"] = _name_and_slug(after["name"], row.slug)[0]
     if after:

@@ -78,7 +78,7 @@ def build_tree(
 
     `pairs` are people who used or use a project, whether members or not; those of other projects are ignored.
     """
-    every = {row[0]: row for row in organizations}
+    every = _without_circles({row[0]: row for row in organizations})
     listed = list(projects)
     wanted: set[int] = set()
     for project in listed:
@@ -121,6 +121,19 @@ def build_tree(
         soft_percent=np.array([one or 0 for one in columns[5]], dtype=np.int64),
         hard_percent=np.array([one or 0 for one in columns[6]], dtype=np.int64),
     )
+
+
+def _without_circles(every: dict[int, OrganizationRow]) -> dict[int, OrganizationRow]:
+    """Organizations that somebody has put below each other: the lowest of them then stands at the top."""
+    for number in sorted(every):
+        one, met = number, set[int]()
+        while (above := every[one][2]) is not None and above not in met:
+            met.add(one)
+            one = above
+        if above is not None:
+            row = every[number]
+            every[number] = (row[0], row[1], None, *row[3:])
+    return every
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,6 @@ log = structlog.get_logger(__name__)
 NEARLY: Final = 80
 #: A budget that ends is told of so long before.
 EXPIRES_WITHIN: Final = timedelta(days=7)
-#: Alerts that ended so long ago, and notices that were read, are of no use.
-KEEP: Final = timedelta(days=90)
 
 WORDS: Final = {
     "cpu_millis": "CPU cores", "memory_mib": "memory", "gpu_millis": "GPUs", "storage_mib": "storage",
@@ -83,7 +81,6 @@ def look_for_alerts(*, now: datetime | None = None) -> list[Alert]:
             ended_at=now
         )
         _tell(new, found, now)
-        Alert.objects.filter(ended_at__lt=now - KEEP).delete()
     return new
 
 
@@ -289,7 +286,11 @@ def mail_notices(*, now: datetime | None = None) -> int:
         if taken is None:
             continue
         address, lines = taken
-        subject = lines[0][:120] if len(lines) == 1 else f"{len(lines)} notices about quotas and budgets"
+        subject = (
+            " ".join(lines[0].split())[:120]
+            if len(lines) == 1
+            else f"{len(lines)} notices about quotas and budgets"
+        )
         try:
             send_mail(f"Muster: {subject}", "\n\n".join(lines), settings.MUSTER_ALERT_MAIL_FROM, [address])
         except OSError as error:  # SMTP errors and broken connections alike

@@ -147,13 +147,22 @@ def open_periods(budget: Budget, *, now: datetime | None = None) -> int:
                 "enforce": budget.on_spent == OnSpent.REFUSE,
             },
         )
-        if created:
-            made += 1
-            total = sum_of_period(row)
-            BudgetPeriod.objects.filter(pk=row.pk).update(charged=total.charged)
-            with pgtrigger.ignore("quotas.BudgetPeriod:budget_never_passed"):  # it is what is so
-                BudgetPeriod.objects.filter(pk=row.pk).update(held=max(total.held, 0))
+        made += created
+        if created or row.ends_at != ends_at:
+            _count_again(row, ends_at)
     return made
+
+
+def _count_again(row: BudgetPeriod, ends_at: datetime) -> None:
+    """A period with all that the ledger has for it until it ends: a new one, or one that was given more time."""
+    with transaction.atomic():
+        row = BudgetPeriod.objects.select_for_update(of=("self",)).select_related("budget").get(pk=row.pk)
+        row.ends_at = ends_at
+        total = sum_of_period(row)
+        with pgtrigger.ignore("quotas.BudgetPeriod:budget_never_passed"):  # it is what is so
+            BudgetPeriod.objects.filter(pk=row.pk).update(
+                ends_at=ends_at, charged=total.charged, held=max(total.held, 0)
+            )
 
 
 def open_all_periods() -> int:

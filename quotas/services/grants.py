@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -179,23 +179,28 @@ def begin_and_end(*, now: datetime | None = None) -> tuple[int, int]:
     begun = ended = 0
     due = Grant.objects.filter(state=GrantState.APPROVED).filter(Q(starts_at=None) | Q(starts_at__lte=now))
     for pk in due.order_by("pk").values_list("pk", flat=True):
-        with transaction.atomic():
-            row = _locked_pk(pk, GrantState.APPROVED)
-            if row is not None:
-                _begin(row)
-                begun += 1
+        begun += _by_itself(pk, GrantState.APPROVED, _begin)
     over = Grant.objects.filter(state=GrantState.ACTIVE, ends_at__lte=now)
     for pk in over.order_by("pk").values_list("pk", flat=True):
-        with transaction.atomic():
-            row = _locked_pk(pk, GrantState.ACTIVE)
-            if row is not None:
-                _end(row, by=None, reason="its time is over")
-                ended += 1
+        ended += _by_itself(pk, GrantState.ACTIVE, lambda row: _end(row, by=None, reason="its time is over"))
     soon = Grant.objects.filter(state=GrantState.ACTIVE, ends_at__gt=now, ends_at__lte=now + ENDS_SOON)
     for row in soon.select_related("project"):
         with transaction.atomic():
             _tell_of(row, f"ends on {row.ends_at:%d %b %Y}; ask to renew it in time", occasion="ends soon")
     return begun, ended
+
+
+def _by_itself(pk: int, state: GrantState, do: Callable[[Grant], object]) -> bool:
+    """Whether it was done; one that fails is tried again with the next run, and holds up no other."""
+    try:
+        with transaction.atomic():
+            row = _locked_pk(pk, state)
+            if row is not None:
+                do(row)
+            return row is not None
+    except Exception:
+        log.exception("grant_not_moved", grant=pk, state=state)
+        return False
 
 
 def impact_of_grant(grant: Grant, granted: int | None = None) -> Impact:
@@ -322,6 +327,8 @@ def _needs_second(row: Grant, granted: int) -> bool:
 
 
 def _line(project: Project, resource: str, gpu_model: str, *, lock: bool = False) -> Quota | None:
+    if lock:  # the project first, as every edit of its quota does
+        Project.objects.select_for_update(no_key=True, of=("self",)).get(pk=project.pk)
     rows = Quota.objects.filter(
         project=project, user__isnull=True, organization__isnull=True, resource=resource, gpu_model=gpu_model,
         job_type="",

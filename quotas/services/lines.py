@@ -92,6 +92,9 @@ def set_line(
         was, becomes = audit.changed(old, new)
         if not becomes and not made:
             return row
+        if made:
+            row.save()
+            _count(row)
         row.over_since = over_since(row, becomes)
         for name, value in becomes.items():
             setattr(row, name, value)
@@ -148,6 +151,13 @@ def remove_line(*, line: Quota, by: User, reason: str, expected_generation: int 
 # ---------------------------------------------------------------- counters
 
 
+def _count(row: Quota) -> None:
+    """What runs already counts on a new line from its first moment; who starts meanwhile, from the recount on."""
+    if row.resource != QuotaResource.PENDING_JOBS:
+        row.used = usage_source().line_usage([row.pk]).get(row.pk, 0)
+        Quota.objects.filter(pk=row.pk).update(used=row.used)  # while nothing bounds it yet
+
+
 def drifting_lines() -> list[int]:
     """Lines whose counter seems wrong, other than plain ones of projects; read without locks."""
     rows = list(_counted_here())
@@ -174,7 +184,10 @@ def sync_lines(line_ids: Iterable[int], *, reason: str = "the counters were not 
                 found = held.get(row.pk, 0)
                 if row.used != found:
                     drifts.append(Mismatch(DriftKind.QUOTA, str(row), row.used, found, row.project_id))
-                Quota.objects.filter(pk=row.pk).update(used=found, synced_at=now)
+                row.used = found
+                Quota.objects.filter(pk=row.pk).update(
+                    used=found, synced_at=now, over_since=over_since(row, {}, at=now)
+                )
         if drifts:
             outbox.wake_planners()
             record_drift(drifts, reason=reason, repaired=True)
@@ -204,11 +217,11 @@ def _exactly(key: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in key.items()}  # fmt: skip
 
 
-def over_since(row: Quota, becomes: Mapping[str, Any]) -> datetime | None:
+def over_since(row: Quota, becomes: Mapping[str, Any], *, at: datetime | None = None) -> datetime | None:
     """Since when more is in use than the line allows, once it is changed so; None while it is kept."""
     if not _is_over(row, becomes):
         return None
-    return (row.over_since if _is_over(row, {}) else None) or timezone.now()
+    return (row.over_since if _is_over(row, {}) else None) or at or timezone.now()
 
 
 def _is_over(row: Quota, becomes: Mapping[str, Any]) -> bool:

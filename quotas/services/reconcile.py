@@ -61,15 +61,18 @@ def check_budgets(*, by: User | None = None, reason: str = "found by the periodi
 
 def _check_period(pk: int, *, by: User | None, reason: str) -> int:
     """1. Without a lock: nearly all are right. 2. Under the lock that whoever moves it takes, again."""
-    row = BudgetPeriod.objects.select_related("budget__project").get(pk=pk)
+    row = BudgetPeriod.objects.select_related("budget__project").filter(pk=pk).first()
+    if row is None:
+        return 0  # its budget was given an earlier end meanwhile
     total = sum_of_period(row)
     if (row.held, row.charged) == (max(total.held, 0), total.charged):
         BudgetPeriod.objects.filter(pk=pk).update(checked_at=timezone.now())
         return 0
     with transaction.atomic():
-        row = (
-            BudgetPeriod.objects.select_for_update(of=("self",)).select_related("budget__project").get(pk=pk)
-        )
+        rows = BudgetPeriod.objects.select_for_update(of=("self",)).select_related("budget__project")
+        row = rows.filter(pk=pk).first()
+        if row is None:
+            return 0
         total = sum_of_period(row)
         right = {"held": max(total.held, 0), "charged": total.charged}
         before, after = audit.changed({name: getattr(row, name) for name in right}, right)

@@ -26,7 +26,7 @@ def select_together(*statements: Statement) -> list[Rows]:
         found = [cursor.fetchall()]
         while cursor.nextset():
             found.append(cursor.fetchall())
-        return found
+        return found[-len(statements) :]  # ... or have put a statement of its own before them
 
 
 def run_together(*statements: Statement) -> None:

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core import mail
 from django.test import Client, override_settings
+from django.utils import timezone
 
 from quotas.core.forecast import forecast
 from quotas.models import Alert, AlertKind, Budget, Notice, Quota
 from quotas.services import alerts
-from quotas.services.alerts import look_for_alerts, mail_notices, read_notice, unread_notices
+from quotas.services.alerts import look_for_alerts, mail_notices, read_notice, tell, unread_notices
 from quotas.services.budgets import open_periods
 from tests.support.factories import Cast, QuotaFactory, bearer, the_cast
 from tests.support.ledgers import a_life
@@ -180,3 +181,22 @@ def test_a_budget_runs_out_at_the_pace_of_the_last_week(left: int, used: int, ou
     found = forecast(left=left, used_lately=used, since_s=0, now_s=7 * day, ends_s=30 * day)
 
     assert found.runs_out_s == (None if out is None else (7 + out) * day)
+
+
+@override_settings(MUSTER_ALERT_MAIL_FROM="muster@example.org")
+def test_a_reason_of_several_lines_is_no_reason_not_to_mail(cast: Cast) -> None:
+    text = "Vision: the request for 4 GPUs more was declined: not now\nask again in June"
+    tell(kind=AlertKind.GRANT, subject="grant 1 declined", text=text, people=[cast.lead.pk], project_id=None)
+
+    assert mail_notices(now=timezone.now()) == 1
+
+    assert mail.outbox[0].subject.endswith("declined: not now ask again in June")
+
+
+def test_alerts_are_kept_as_long_as_the_settings_say(cast: Cast) -> None:
+    old = NOON - timedelta(days=200)
+    alert = Alert.objects.create(kind=AlertKind.FULL, subject="quota 1", text="x", at=old, ended_at=old)
+
+    look_for_alerts(now=NOON)
+
+    assert Alert.objects.filter(pk=alert.pk).exists()

@@ -18,7 +18,7 @@ from quotas.core.periods import Period
 from quotas.core.pricing import Rates
 from quotas.models import Budget, BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, OnSpent, PriceRow
 from quotas.rows import sum_of_period, terms_of
-from quotas.services.budgets import open_periods
+from quotas.services.budgets import change_budget, open_periods
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
@@ -28,6 +28,7 @@ from scheduler.state import ledger
 from scheduler.state.settle import end_attempt, settle_many
 from scheduler.state.sql import run_together
 from tests.scheduler.state.small import SmallWorld, broken_invariants, broken_ledger
+from tests.support.factories import OperatorFactory
 from tests.support.locks import Apart
 
 pytestmark = pytest.mark.django_db
@@ -264,6 +265,28 @@ def test_what_is_held_anew_after_days_of_silence_counts_in_each_period(world: Sm
     held = {row.budget_id: row.held for row in BudgetPeriod.objects.all()}
     assert held == {first.pk: 24 * HOUR * 1000, second.pk: (4 * 24 + 1) * HOUR * 1000}
     assert sums(job) == ((5 * 24 + 1) * HOUR * 1000, 0)
+
+
+@pytest.mark.parametrize("period", [Period.WINDOW, Period.MONTH])
+def test_a_budget_that_is_given_more_time_counts_and_refuses_again(world: SmallWorld, period: Period) -> None:
+    now = datetime.now(UTC)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    budget = a_budget(
+        world, HOUR * 1000, period=period, starts_at=midnight - timedelta(days=2), ends_at=midnight
+    )
+    open_periods(budget, now=now - timedelta(days=1))
+    started(world)  # nothing counts now
+    assert BudgetPeriod.objects.get(budget=budget, starts_at__lt=midnight).held == 0
+
+    by = OperatorFactory()
+    change_budget(budget=budget, changes={"ends_at": midnight + timedelta(days=2)}, by=by, reason="more time")
+
+    row = BudgetPeriod.objects.get(budget=budget, starts_at__lte=now, ends_at__gt=now)
+    assert (row.held, check_budgets()) == (HOUR * 1000, 0)
+    job = world.job(gpus=1, time_limit_seconds=HOUR)
+    world.plan()
+    job.refresh_from_db()
+    assert (job.state, job.reason_code) == ("queued", "BudgetSpent")
 
 
 def test_an_attempt_without_a_hold_gets_one_and_a_stale_hold_ends(world: SmallWorld) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 
+import pghistory
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -21,6 +22,7 @@ from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
 from scheduler.models import Cluster, Partition, PriorityClass, SchedulerProfile
 from scheduler.state.snapshots import load_snapshot, reason_marks
+from scheduler.state.sql import select_together
 from tests.scheduler.state.small import SmallWorld, a_queue
 from tests.support.factories import (
     AllocationFactory,
@@ -397,3 +399,11 @@ def test_a_node_allows_as_long_as_the_longest_of_its_partitions() -> None:
 
     assert snapshot.nodes.max_wall_seconds.tolist() == [600, 1800, 0, 0]
     assert snapshot.queues.max_wall_seconds.tolist() == [1800]
+
+
+def test_statements_that_run_together_give_their_own_rows_whoever_adds_one_before_them() -> None:
+    """Row history names the request in a statement of its own, before all that does not begin with SELECT."""
+    with pghistory.context(url="/"):
+        first, second = select_together(("WITH one AS (SELECT 1) SELECT * FROM one", []), ("SELECT 2", []))
+
+    assert (first, second) == ([(1,)], [(2,)])
