@@ -14,11 +14,11 @@ from django.utils import timezone
 from accounts import permissions
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
-from quotas.core.budgets import COUNTED
+from quotas.core.budgets import COUNTED, first_period
 from quotas.core.forecast import LATELY, Forecast, forecast
 from quotas.core.ledger import Kind
 from quotas.models import Budget, BudgetPeriod, LedgerEntry
-from quotas.rows import budgets_of_projects, projects_of
+from quotas.rows import budgets_of_projects, projects_of, terms_of
 
 #: What usage may be grouped by, and the columns that say which group.
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -194,8 +194,23 @@ def budget_states(
     return [_state(row, now, days=days) for row in rows]
 
 
+def budget_state(budget: Budget, *, now: datetime | None = None) -> BudgetState:
+    """One budget in the period that is; before its first one in that, and after its last one in that."""
+    now = now or timezone.now()
+    present = budget_states(None, now=now, only=budget)
+    if present:
+        return present[0]
+    rows = budget.periods.order_by("starts_at")
+    row = rows.filter(starts_at__gt=now).first() or rows.last()
+    if row is None:  # it begins so late that no period was opened yet
+        begin, end = (datetime.fromtimestamp(moment, tz=UTC) for moment in first_period(terms_of(budget)))
+        row = BudgetPeriod(budget=budget, starts_at=begin, ends_at=end, amount=budget.amount)
+    row.budget = budget
+    return _state(row, now, days=False)
+
+
 def _state(row: BudgetPeriod, now: datetime, *, days: bool) -> BudgetState:
-    since = max(row.starts_at, now - timedelta(seconds=LATELY))
+    since = min(max(row.starts_at, now - timedelta(seconds=LATELY)), now)
     lately, by_day = _charged(row, since, now, days=days)
     outlook = forecast(
         left=row.left,
@@ -244,6 +259,7 @@ __all__ = [
     "MOST_DAYS",
     "BudgetState",
     "Usage",
+    "budget_state",
     "budget_states",
     "total",
     "usage",

@@ -20,11 +20,11 @@ from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Budget, BudgetResource, OnSpent
 from quotas.rows import budgets_of_projects
 from quotas.services.budgets import change_budget, end_budget, make_budget
-from quotas.usage import BudgetState, budget_states
+from quotas.usage import BudgetState, budget_state, budget_states
 
 
 class BudgetSerializer(serializers.Serializer[BudgetState]):
-    """A budget in its present period; amounts in the unit of its resource."""
+    """A budget in its present period, or in its first or last one; amounts in the unit of its resource."""
 
     id = serializers.IntegerField(source="budget.id")
     name = serializers.CharField(source="budget.name")
@@ -142,7 +142,4 @@ def _visible(request: Request, budget_id: int) -> Budget:
 
 
 def _shown(budget: Budget) -> Any:
-    state = next(iter(budget_states(None, only=budget)), None)
-    if state is None:
-        raise NotFound("The budget has no period at present.", way_out="It begins or ended at another time.")
-    return BudgetSerializer(state).data
+    return BudgetSerializer(budget_state(budget)).data

@@ -37,6 +37,12 @@ class BudgetTerms:
         return {edge for period in found for edge in period}
 
 
+def first_period(terms: BudgetTerms) -> tuple[int, int]:
+    """The first and the last second of the period that it begins with."""
+    found = terms.period_at(terms.from_s)
+    return found if found is not None else (terms.from_s, terms.from_s + 1)
+
+
 #: A period of a budget: the budget's id, and its first and last second.
 Key = tuple[int, int, int]
 

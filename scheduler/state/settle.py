@@ -29,6 +29,7 @@ from scheduler.core.lifecycle import (
 from scheduler.core.reasons import CATEGORY, ReasonCode
 from scheduler.models import Job
 from scheduler.state import dependencies, ledger, queries
+from scheduler.state.capacity import giving_back
 from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge
 from scheduler.state.lines import Lines, amount_held
 from scheduler.state.sql import run_together, select_together
@@ -343,9 +344,8 @@ def _release(
             on_devices[attempt_id][device_id] += amounts[3] // len(device_ids)
     if nodes:
         _run(
-            "UPDATE scheduler_node n SET used_cpu_millis = n.used_cpu_millis - l.cpu,"
-            " used_memory_mib = n.used_memory_mib - l.memory, used_storage_mib = n.used_storage_mib - l.storage,"
-            " used_gpu_millis = n.used_gpu_millis - l.gpu"
+            f"UPDATE scheduler_node n SET {giving_back('cpu', 'l.cpu')}, {giving_back('memory', 'l.memory')},"
+            " used_storage_mib = n.used_storage_mib - l.storage, used_gpu_millis = n.used_gpu_millis - l.gpu"
             " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
             " AS l(id, cpu, memory, storage, gpu) WHERE n.id = l.id",
             [list(nodes), *(list(column) for column in zip(*nodes.values(), strict=True))],

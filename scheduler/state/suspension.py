@@ -17,6 +17,7 @@ from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, JobState, NodeState, StopReason
 from scheduler.core.plan import Preempt, Resume
 from scheduler.state import leases
+from scheduler.state.capacity import giving_back
 from scheduler.state.leases import HeldLease
 from scheduler.state.lines import Lines
 from scheduler.state.settle import lock_rows, write_events
@@ -322,9 +323,9 @@ def _count(found: Sequence[_Still], moved: Iterable[tuple[Any, ...]], lines: Lin
                 of_lines[row.id] += cpus[one.attempt]
     run_together(
         (
-            "UPDATE scheduler_node n SET used_cpu_millis = n.used_cpu_millis + %s * m.millis"
-            " FROM unnest(%s::bigint[], %s::bigint[]) AS m(id, millis) WHERE n.id = m.id",
-            [sign, int_array(nodes), int_array(nodes.values())],
+            f"UPDATE scheduler_node n SET {giving_back('cpu', 'm.less')}"
+            " FROM unnest(%s::bigint[], %s::bigint[]) AS m(id, less) WHERE n.id = m.id",
+            [int_array(nodes), int_array(-sign * millis for millis in nodes.values())],
         ),
         (
             # A line made while the job ran did not count it: it never goes below nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.test import Client
@@ -150,6 +150,8 @@ def test_only_operators_correct_the_ledger_and_it_is_audited(client: Client, cas
 
 # ------------------------------------------------------------------ budgets
 
+TODAY = datetime.now(UTC).date()
+
 
 def a_budget(client: Client, cast: Cast, **words: object):
     body = {
@@ -168,6 +170,30 @@ def test_a_budget_counts_what_was_used_before_it_was_made(client: Client, cast: 
     body = response.json()
     assert (body["held"], body["charged"], body["left"]) == (0, 4_200_000, 5_800_000)
     assert AuditEvent.objects.get(action="budget.make").reason == "granted"
+
+
+@pytest.mark.parametrize(
+    ("starts_at", "ends_at"),
+    [
+        (TODAY + timedelta(days=20), None),  # its period is opened already
+        (TODAY + timedelta(days=400), None),
+        (TODAY - timedelta(days=90), TODAY - timedelta(days=30)),
+    ],
+    ids=["soon", "later", "over"],
+)
+def test_a_budget_of_another_time_is_made_and_shown(
+    client: Client, cast: Cast, starts_at: date, ends_at: date | None
+) -> None:
+    words = {"starts_at": f"{starts_at}T00:00:00Z", "ends_at": ends_at and f"{ends_at}T00:00:00Z"}
+
+    made = a_budget(client, cast, **words)
+
+    assert made.status_code == 201, made.content
+    assert made.json()["period_starts_at"] == words["starts_at"]
+    path = f"{BUDGETS}/{made.json()['id']}"
+    assert get(client, cast.operator, path).json()["amount"] == 10_000_000
+    changed = post(client, cast.operator, path, {"name": "Spring", "reason": "moved"}, "PATCH")
+    assert (changed.status_code, changed.json()["name"]) == (200, "Spring")
 
 
 def test_those_who_live_under_a_budget_see_it_and_only_operators_change_it(

@@ -21,11 +21,14 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskState
 from scheduler.core.plan import Plan, Start
 from scheduler.models import Allocation, Attempt, Device, Job, JobEvent, Lease, Node, Task
+from scheduler.services.configure import save_settings
 from scheduler.state import leases, plans, settle, snapshots
 from scheduler.state.leases import HeldLease, LeaseLost
 from scheduler.state.plans import Applied
+from scheduler.state.settle import end_attempt
 from scheduler.state.snapshots import Loaded
 from tests.scheduler.state.small import SmallWorld, a_queue, broken_invariants
+from tests.support.factories import OperatorFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -606,3 +609,33 @@ def test_a_job_does_not_start_beside_one_that_has_ended_meanwhile(world: SmallWo
     outcome = applied(world, loaded, plan, a_lease(world))
 
     assert refused(outcome) == {app.number: "JobAffinity"}
+
+
+def test_a_node_that_is_given_away_less_starts_nothing_until_enough_has_ended(world: SmallWorld) -> None:
+    node = world.node("n1", cpu_millis=8000, cpu_millis_capacity=16_000)
+    type(world.cluster).objects.update(cpu_overcommit_percent=200)
+    for _ in range(2):
+        world.job(cpu_millis=8000, max_restarts=0)
+    assert world.plan().started == 2
+    late = world.job(cpu_millis=1000)
+    world.cluster.refresh_from_db()
+    world.cluster.cpu_overcommit_percent = 100
+    save_settings(
+        thing=world.cluster,
+        changed_fields=["cpu_overcommit_percent"],
+        by=OperatorFactory(),
+        reason="too slow",
+    )
+
+    def end_one() -> int:
+        attempt = Attempt.objects.live().first()
+        end_attempt(attempt_id=attempt.pk, epoch=attempt.epoch, lost_text="gone")
+        return world.plan().started
+
+    assert end_one() == 0
+    node.refresh_from_db()
+    assert (node.used_cpu_millis, node.cpu_millis_capacity) == (8000, 8000)
+    assert end_one() == 1
+    late.refresh_from_db()
+    node.refresh_from_db()
+    assert (late.state, node.cpu_millis_capacity, broken_invariants()) == ("scheduled", 8000, [])
