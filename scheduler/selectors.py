@@ -90,10 +90,8 @@ def queue_position(job: Job) -> QueuePosition | None:
     """Where a queued job stands by submission order, or by priority where its queue orders so."""
     if job.state != JobState.QUEUED:
         return None
-    profile = job.queue.profile or job.queue.cluster.profile
-    policy = profile.policy if profile else settings.SCHEDULING_POLICY
     before = Q(number__lt=job.number)
-    if policy != "fifo":
+    if job.queue.policy != "fifo":
         before = Q(priority__gt=job.priority) | Q(priority=job.priority, number__lt=job.number)
     ahead = Job.objects.queued().filter(before, queue_id=job.queue_id)
     rows = ahead.values_list("gpus", "tasks").annotate(jobs=Count("number")).order_by()

@@ -10,16 +10,17 @@ from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from scheduler.admin.base import SettingsAdmin, SettingsForm, Verb
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.plugins import PluginError, resolve
-from scheduler.core.policy import Policy, options_of
+from scheduler.core.policy import OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cycles import installed_plugins
 from scheduler.services.profiles import class_begins
 from scheduler.services.queues import pause_queue, resume_queue
-from scheduler.state.snapshots import TIE_BREAKERS, preemption_of
+from scheduler.state.snapshots import OF_PREEMPTION, TIE_BREAKERS, preemption_of
 
 
 class QueueForm(SettingsForm):
@@ -140,6 +141,20 @@ class ProfileForm(SettingsForm):
         model = SchedulerProfile
         fields = ("name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins",
                   "backfill", "options", "preemption_enabled", "preemption")  # fmt: skip
+        help_texts = {
+            "tie_breakers": f"Who goes first among equals: a list out of {', '.join(sorted(TIE_BREAKERS))}.",
+            "strict_order": "Later jobs wait until every earlier one has started.",
+            "options": f'Further knobs by name, such as {{"backfill_promises": 16}}; out of {", ".join(OPTIONS)}.',
+            "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
+            "plugins": "A list of the names of installed plugins, in order.",
+            "preemption_enabled": "Whether jobs may be stopped for others.",
+            "preemption": 'What differs from the usual, such as {"mode": "suspend", "grace_seconds": 120}; out of '
+            f"{', '.join(OF_PREEMPTION)}.",
+        }
+        widgets = {
+            name: UnfoldAdminTextareaWidget(attrs={"rows": 3})
+            for name in ("tie_breakers", "options", "score_weights", "plugins", "preemption")
+        }
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()

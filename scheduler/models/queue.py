@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pghistory
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
@@ -129,3 +130,15 @@ class Queue(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def policy(self) -> SchedulingPolicy:
+        """By what the jobs of this queue take turns."""
+        rules = self.profile or self.cluster.profile
+        return SchedulingPolicy(rules.policy if rules else settings.SCHEDULING_POLICY)
+
+    @property
+    def counts_priority(self) -> bool:
+        """Whether the priority of a job says whose turn it is among those of this queue."""
+        rules = self.profile or self.cluster.profile
+        return self.policy == SchedulingPolicy.PRIORITY or bool(rules and "priority" in rules.tie_breakers)

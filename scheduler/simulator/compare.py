@@ -223,21 +223,28 @@ def as_html(workload: str, results: Sequence[Result]) -> str:
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table[1:]
     )
     lost = "".join(
-        f"<h2>Who waits longer under {html.escape(result.report.policy)}</h2><ul>"
-        + "".join(
-            f"<li>{html.escape(one.name)}: {one.jobs:,} jobs, {one.wait_before_seconds:,.0f} s → "
-            f"{one.wait_after_seconds:,.0f} s</li>"
-            for one in losers(results[0], result)
+        f"<h2>Who waits longer under {html.escape(result.report.policy)} than under"
+        f" {html.escape(results[0].report.policy)}</h2>"
+        + (
+            "<ul>"
+            + "".join(
+                f"<li>{html.escape(one.name)}: {one.jobs:,} jobs, {one.wait_before_seconds:,.0f} s → "
+                f"{one.wait_after_seconds:,.0f} s</li>"
+                for one in found
+            )
+            + "</ul>"
+            if found
+            else "<p>Nobody.</p>"
         )
-        + "</ul>"
         for result in results[1:]
+        for found in [losers(results[0], result)]
     )
     return (
-        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{html.escape(workload)}</title><style>body{{font:15px system-ui;max-width:70rem;margin:2rem auto;"
         "padding:0 1rem}table{border-collapse:collapse}th,td{padding:.3rem .7rem;text-align:right;"
-        "border-bottom:1px solid #ccc}th:first-child,td:first-child{text-align:left}</style>"
-        f"<h1>{html.escape(workload)}</h1><table><tr>{head}</tr>{body}</table>"
+        "border-bottom:1px solid #ccc}.wide{overflow-x:auto}th:first-child,td:first-child{text-align:left}</style>"
+        f"<h1>{html.escape(workload)}</h1><div class=wide><table><tr>{head}</tr>{body}</table></div>"
         f"<h2>Share of jobs that waited at most so long</h2>{_curves(results)}"
         f"<h2>Share of the machine in use over time</h2>{_use(results)}{lost}</html>"
     )
@@ -252,7 +259,7 @@ def _curves(results: Sequence[Result]) -> str:
     ]
     longest = max((float(wait.max(initial=10.0)) for wait in waits), default=10.0)
     span = float(np.log10(max(longest, 10.0)))
-    parts = [f'<svg viewBox="0 0 {width + 60} {height + 40}" role="img" aria-label="waits" width="100%">']
+    parts = [f'<svg viewBox="-12 0 {width + 90} {height + 40}" role="img" aria-label="waits" width="100%">']
     for power in range(int(span) + 1):
         x = 40 + power / span * width
         parts.append(f'<line x1="{x:.0f}" y1="10" x2="{x:.0f}" y2="{height}" stroke="#ddd"/>')
@@ -292,7 +299,7 @@ def _use(results: Sequence[Result]) -> str:
         default=first + 1,
     )
     edges = np.linspace(first, last, spans + 1)
-    parts = [f'<svg viewBox="0 0 {width + 60} {height + 40}" role="img" aria-label="use" width="100%">']
+    parts = [f'<svg viewBox="-12 0 {width + 90} {height + 40}" role="img" aria-label="use" width="100%">']
     for share in (0, 50, 100):
         y = height - share / 100 * (height - 10)
         parts.append(f'<line x1="40" y1="{y:.0f}" x2="{width + 40}" y2="{y:.0f}" stroke="#ddd"/>')

@@ -369,12 +369,17 @@ def _knobs(
     }
 
 
+#: What a profile may say about preemption.
+OF_PREEMPTION: Final = tuple(
+    sorted({f.name for f in fields(Preemption)} - {"enabled", "classes", "cannot_suspend"})
+)
+
+
 def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> Preemption:
     """A profile's rules of preemption; raises ValueError that names the word it does not know."""
-    known = {f.name for f in fields(Preemption)} - {"enabled", "classes", "cannot_suspend"}
     for name, value in words.items():
-        if name not in known:
-            raise ValueError(f"{name!r} is not a setting of preemption; there are {', '.join(sorted(known))}")
+        if name not in OF_PREEMPTION:
+            raise ValueError(f"{name!r} is not a setting of preemption; there are {', '.join(OF_PREEMPTION)}")
         if name == "mode":
             if value not in MODES:
                 raise ValueError(f"{value!r} is not a mode of preemption; there are {', '.join(MODES)}")

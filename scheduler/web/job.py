@@ -52,6 +52,7 @@ SAID: Final = {
     "release": "Job {number} is released.",
     "requeue": "Job {number} goes back to its queue.",
     "boost": "Job {number} is boosted: it goes before others of its priority.",
+    "boost, in vain": "Job {number} is boosted, but the order of its queue is not by priority: its turn stays.",
     "boosted": "Job {number} has its own priority again.",
 }
 
@@ -256,7 +257,8 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
         boost_job(
             job=job, by=user, points=points, reason=request.POST.get("reason", "")[:200], seconds=hours * 3600
         )
-        messages.success(request, SAID["boost" if points else "boosted"].format(number=number))
+        said = "boost" if job.queue.counts_priority else "boost, in vain"
+        messages.success(request, SAID[said if points else "boosted"].format(number=number))
         return redirect("job", number=number)
     VERBS[verb](job=job, by=user, reason=request.POST.get("reason", "").strip()[:300])
     said = "stopping" if verb == "cancel" and not job.is_terminal else verb

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.db.models import Min
 from django.http import Http404, HttpRequest, HttpResponse
@@ -16,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from accounts import permissions
 from accounts.web.pages import page, reader
 from scheduler.models import Job, Queue
+from scheduler.models.queue import SchedulingPolicy
 from scheduler.selectors import QueueOverview, queue_by_ref, queue_overview
 from scheduler.services.queues import pause_queue, resume_queue
 
@@ -54,6 +56,11 @@ def index(request: HttpRequest) -> HttpResponse:
     )
     context = {
         "rows": [Row(overview, oldest.get(overview.queue.pk)) for overview in overviews],
+        "queues_in_order": any(
+            (queue.cluster.profile.policy if queue.cluster.profile else settings.SCHEDULING_POLICY)
+            == SchedulingPolicy.PRIORITY
+            for queue in (overview.queue for overview in overviews)
+        ),
         "may_operate": permissions.may(user, "operate"),
         "live_url": f"{reverse('queues')}?partial=1",
     }

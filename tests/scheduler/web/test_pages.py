@@ -13,7 +13,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Allocation, Job
+from scheduler.models import Allocation, Job, SchedulerProfile
+from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.nodes import drain_node
 from scheduler.services.queues import pause_queue
 from tests.scheduler.web.conftest import a_running_job
@@ -309,3 +310,39 @@ def test_why_nobody_can_say_when_a_job_starts_is_said_once(as_user, world) -> No
     for text in (page.split('class="tabs"')[1], preview):
         assert text.count("new disks") == 1
         assert "Nobody can say when it starts." in text
+
+
+@pytest.mark.parametrize(("policy", "counts"), [("priority", True), ("fifo", False)])
+def test_a_boost_promises_a_turn_only_where_the_order_is_by_priority(as_user, world, policy, counts) -> None:
+    world.cluster.profile = SchedulerProfile.objects.create(name="site", policy=policy)
+    world.cluster.save()
+    client, url = as_user(world.cast.operator), reverse("job", args=[world.job.number])
+
+    queues = client.get(reverse("queues")).content.decode()
+    dialog = client.get(url).content.decode()
+    boost = {"points": 10, "hours": 1, "reason": "deadline"}
+    said = client.post(
+        reverse("job-act", args=[world.job.number, "boost"]), boost, follow=True
+    ).content.decode()
+
+    assert ("Queues with a higher priority are looked at first" in queues) == counts
+    assert SchedulingPolicy(policy).label.capitalize() in queues
+    assert (
+        "a boost changes nobody&#x27;s turn" in dialog or "a boost changes nobody's turn" in dialog
+    ) != counts
+    assert ("it goes before others of its priority" in said) == counts
+    assert ("its turn stays" in said) != counts
+
+
+def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
+    job = a_running_job(world)
+    Job.objects.filter(pk=job.pk).update(state=JobState.SUSPENDED)
+
+    text = (
+        as_user(world.cast.owner).get(reverse("job", args=[job.number]), {"tab": "overview"}).content.decode()
+    )
+    where = text.split("<h2>Where it is</h2>")[1].split("</section>")[0]
+
+    assert "suspended" in where
+    assert "stands still" in where
+    assert "running" not in where
