@@ -161,7 +161,7 @@ def show(figure: float) -> str:
         return f"{figure:,.0f}"
     if abs(figure) >= 1:
         return f"{figure:.1f}"
-    return f"{float(f'{figure:.2g}'):.12f}".rstrip("0")  # two digits, and never as 5e-05
+    return f"{float(f'{figure:.2g}'):.12f}".rstrip("0").rstrip(".")  # two digits, and never as 5e-05
 
 
 @register.filter

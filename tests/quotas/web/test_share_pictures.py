@@ -15,7 +15,7 @@ from quotas.core.decay import Decay
 from quotas.fading import fading
 from quotas.sharing import share_rules, use_at
 from quotas.standing import standing
-from quotas.templatetags.charts import WIDTH
+from quotas.templatetags.charts import WIDTH, hours
 from quotas.templatetags.share_charts import boxes_of
 from tests.quotas.sharing import a_shared_site
 
@@ -95,3 +95,11 @@ def test_the_command_line_shows_the_tree(site) -> None:
     }
     with pytest.raises(CommandError, match="nobody"):
         said("--as", "nobody")
+
+
+@pytest.mark.parametrize(
+    ("milli_seconds", "words"),
+    [(0, "0"), (3_599_990, "1"), (3_600_000, "1"), (3_200_000, "0.89"), (5_400_000, "1.5"), (36, "<0.001")],
+)
+def test_hours_are_written_with_what_matters_of_them(milli_seconds: int, words: str) -> None:
+    assert hours(milli_seconds) == words
