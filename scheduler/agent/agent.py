@@ -91,7 +91,7 @@ class Agent:
         has_none = given.no_gpus or bool(given.fake_gpus)
         self.gpus = None if has_none else Gpus(settings.state, avoid_used=given.avoid_used_gpus)
         if self.gpus is not None:
-            self.table.gpu_use_of = self.gpus.use_of
+            self.table.gpu_use_of, self.table.gpu_faults_of = self.gpus.use_of, self.gpus.faults_of
         self._reached = True
 
     # ------------------------------------------------------------ start and stop
@@ -317,6 +317,7 @@ class Agent:
             with self.table.changed:
                 self.table.changed.wait_for(self.table.has_pending_reports, timeout=1.0)
             self.table.look_for_checkpoints()
+            self.table.look_at_gpu_use()
             if not self._key or not self.table.has_pending_reports():
                 self.stopping.wait(0 if self._key else 0.2)
                 continue

@@ -156,8 +156,9 @@ class Gpus:
         """Look for ever; `holders` are the tasks that run, `keys` those that are not forgotten."""
         while True:
             self.look(holders())
+            kept = list(keys())  # not under our lock: who asks us how a task used its GPUs holds the table's
             with self._lock:
-                self._ledger.forget_all_but(keys())
+                self._ledger.forget_all_but(kept)
             time.sleep(LOOK_SECONDS)
 
     def wait(self, seconds: float) -> bool:
@@ -188,6 +189,14 @@ class Gpus:
     def use_of(self, key: str) -> Use | None:
         with self._lock:
             return self._ledger.uses.get(key)
+
+    def faults_of(self, numbers: Sequence[int]) -> str:
+        """What is wrong with these, for a task that held them; empty when nothing is."""
+        return "; ".join(
+            f"GPU {device['index']}, which it held, is not healthy: {device['trouble']}."
+            for device in self.devices()
+            if device["index"] in numbers and not device["healthy"]
+        )
 
     def names(self, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
         """(what CUDA_VISIBLE_DEVICES is to say, the UUIDs) of these GPUs.

@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,6 +42,8 @@ class LocalTask:
     #: When it last wrote its checkpoint file (ns since 1970), and the first line of that.
     saved_ns: int = 0
     saved_path: str = ""
+    #: When its age says that the use of its GPUs is to be told again.
+    use_due_ms: int = 60_000
 
     @property
     def ended(self) -> bool:
@@ -98,6 +100,8 @@ class TaskTable:
         self.cap_bytes = 64 * 1024 * 1024
         #: How a task used its GPUs, where somebody watches them.
         self.gpu_use_of: Callable[[str], Use | None] = lambda key: None
+        #: What is wrong with GPUs, by their numbers.
+        self.gpu_faults_of: Callable[[Sequence[int]], str] = lambda numbers: ""
         self._tasks: dict[str, LocalTask] = {}
         #: Tasks the server asked for that are not here.
         self._unknown: dict[str, Report] = {}
@@ -196,6 +200,21 @@ class TaskTable:
                     entry.version += 1
                     self.changed.notify_all()
 
+    def look_at_gpu_use(self) -> None:
+        """Have the use of GPUs told while a task runs: after a minute, after two, four, then every five."""
+        now = processes.boot_ms()
+        with self.changed:
+            for entry in self._tasks.values():
+                if (record := entry.record) is None or record["state"] != "running":
+                    continue
+                age_ms = now - record["started_boot_ms"]
+                if age_ms < entry.use_due_ms or not record["meta"].get("devices"):
+                    continue
+                entry.use_due_ms = age_ms + min(age_ms, 300_000)
+                if self.gpu_use_of(entry.key) is not None:
+                    entry.version += 1
+                    self.changed.notify_all()
+
     def has_pending_reports(self) -> bool:
         return bool(self._unknown) or any(
             entry.version != entry.acknowledged and not entry.stale for entry in self._tasks.values()
@@ -221,6 +240,9 @@ class TaskTable:
         if entry.saved_ns:
             report["saved_ago_ms"] = max(0, (time.time_ns() - entry.saved_ns) // 1_000_000)
             report["saved_path"] = entry.saved_path
+        if (use := self.gpu_use_of(entry.key)) is not None and (use.watched_ms or use.peak_memory_mib):
+            report["gpu_watched_ms"], report["gpu_busy_ms"] = round(use.watched_ms), round(use.busy_ms)
+            report["peak_gpu_memory_mib"] = use.peak_memory_mib
         if record["state"] != "ended":
             report["suspended"] = _stands_still(record)
             return report
@@ -234,12 +256,12 @@ class TaskTable:
             report["peak_memory_mib"] = record["peak_memory_mib"]
         if record["cpu_time_ms"] is not None:
             report["cpu_time_ms"] = record["cpu_time_ms"]
-        if (use := self.gpu_use_of(entry.key)) is not None and (use.watched_ms or use.peak_memory_mib):
-            report["gpu_watched_ms"], report["gpu_busy_ms"] = round(use.watched_ms), round(use.busy_ms)
-            report["peak_gpu_memory_mib"] = use.peak_memory_mib
         if record["stop_reason"]:
             report["stop_reason"] = record["stop_reason"]
-        if text := record["text"] or _GONE_TEXT.get(record["stop_reason"], ""):
+        text = record["text"] or _GONE_TEXT.get(record["stop_reason"], "")
+        if not text and report["state"] == "failed":
+            text = self.gpu_faults_of(record["meta"].get("devices", ()))
+        if text:
             report["text"] = text
         report["stdout_bytes"] = stored_bytes(entry.stream_path("stdout"), self.cap_bytes)
         report["stderr_bytes"] = stored_bytes(entry.stream_path("stderr"), self.cap_bytes)

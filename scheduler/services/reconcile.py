@@ -92,6 +92,7 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
         return []
     with transaction.atomic():
         changes, stale, done, saved, paused = _read_changes(node, reports)
+        _write_gpu_use(node, [r for r in reports if r["state"] == "running" and "gpu_watched_ms" in r])
         shrunk: list[int] = []
         if changes:
             _write_tasks(changes)
@@ -227,6 +228,28 @@ def _write_tasks(changes: Sequence[_Change]) -> None:
             *([c.report.get(name) for c in changes] for name, _ in _TASK_COLUMNS),
         ],
     )
+
+
+def _write_gpu_use(node: Node, reports: Sequence[Report]) -> None:
+    """How tasks that run use their GPUs, so far."""
+    if not reports:
+        return
+    rows = _run(
+        "UPDATE scheduler_task t SET gpu_watched_ms = v.watched, gpu_busy_ms = v.busy, peak_gpu_memory_mib = v.peak"
+        " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[])"
+        " AS v(id, epoch, watched, busy, peak), scheduler_attempt a"
+        " WHERE t.id = v.id AND a.id = t.attempt_id AND a.epoch = v.epoch AND t.node_id = %s"
+        " AND t.state IN ('starting', 'running', 'stopping') RETURNING a.job_id",
+        [
+            [report["task"] for report in reports],
+            [report["epoch"] for report in reports],
+            [report["gpu_watched_ms"] for report in reports],
+            [report.get("gpu_busy_ms", 0) for report in reports],
+            [report.get("peak_gpu_memory_mib", 0) for report in reports],
+            node.pk,
+        ],
+    )
+    outbox.announce_many(outbox.job_topic(number) for (number,) in rows)
 
 
 def _write_started(node: Node, changes: Sequence[_Change]) -> None:

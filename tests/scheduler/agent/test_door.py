@@ -293,16 +293,26 @@ def test_a_waiting_call_finds_work_without_any_hint(
     assert [a["job"] for a in answers[0][1]["assignments"]] == [job.number]
 
 
-def test_the_use_of_gpus_arrives(world: World, call: Caller) -> None:
+def test_the_use_of_gpus_arrives_while_it_grows(world: World, call: Caller) -> None:
     node, key = a_node(world)
-    task = a_running_task(world, node)
-    report = {"task": task.pk, "epoch": 1, "state": "succeeded", "exit_code": 0, "gpu_watched_ms": 20_000,
-              "gpu_busy_ms": 15_000, "peak_gpu_memory_mib": 812}  # fmt: skip
+    _, other_key = a_node(world, "n2")
+    task = a_running_task(world, node, state="running")
 
-    assert call("agent/sync", SYNC | {"reports": [report]}, key)[0] == 200
+    def told(key: str = key, **fields: Any) -> tuple[int | None, int | None]:
+        plain = {"task": task.pk, "epoch": 1, "state": "running", "peak_gpu_memory_mib": 812}
+        assert (
+            call("agent/sync", SYNC | {"known": [[task.pk, 1]], "reports": [plain | fields]}, key)[0] == 200
+        )
+        task.refresh_from_db()
+        return task.gpu_watched_ms, task.gpu_busy_ms
 
-    task.refresh_from_db()
-    assert (task.gpu_percent, task.peak_gpu_memory_mib) == (75.0, 812)
+    assert told() == (None, None)
+    assert told(gpu_watched_ms=10_000, gpu_busy_ms=5_000) == (10_000, 5_000)
+    # Neither another node nor an earlier try has a say.
+    assert told(other_key, gpu_watched_ms=1, gpu_busy_ms=1) == (10_000, 5_000)
+    assert told(epoch=2, gpu_watched_ms=1, gpu_busy_ms=1) == (10_000, 5_000)
+    assert told(state="succeeded", exit_code=0, gpu_watched_ms=20_000, gpu_busy_ms=15_000) == (20_000, 15_000)
+    assert (task.gpu_percent, task.peak_gpu_memory_mib, task.state) == (75.0, 812, "succeeded")
 
 
 def test_asked_again_the_answer_is_the_same(world: World, call: Caller) -> None:

@@ -15,6 +15,7 @@ from scheduler.agent import gpu_use, nvml, processes
 from scheduler.agent.gpu_use import Holder, Use
 from scheduler.agent.gpus import LOOK_SECONDS, RETRY_SECONDS, SILENT_SECONDS, Gpus
 from scheduler.agent.inventory import Overrides, take_inventory, without_samples
+from scheduler.agent.table import TaskTable
 from tests.support.nvml import LOST, RESET_REQUIRED, FakeGpu, FakeNvml, some_gpus, xid
 
 Install = Callable[..., FakeNvml]
@@ -261,6 +262,23 @@ def test_a_driver_that_hangs_takes_its_gpus_out_and_nothing_else(install: Instal
     assert gpus.devices(now=1012.0)[0]["healthy"]
 
 
+def test_looking_and_reporting_do_not_wait_for_each_other(install: Install) -> None:
+    """The table asks for the use of a task under its own lock, and tells the watch whom to remember."""
+    install(*some_gpus(1))
+    gpus, table = Gpus(None), TaskTable()
+    table.gpu_use_of = gpus.use_of
+
+    def keys() -> list[str]:
+        asked = threading.Thread(target=lambda: gpus.use_of("5-1"), daemon=True)
+        asked.start()
+        asked.join(30)
+        assert not asked.is_alive()
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        gpus.watch(table.gpu_holders, keys)
+
+
 # ---------------------------------------------------------------- numbers
 
 
@@ -314,6 +332,19 @@ def test_beside_a_lost_gpu_jobs_are_given_uuids(install: Install) -> None:
 
     assert gpus.names([1]) == (["GPU-1"], ["GPU-1"])
     assert gpus.names([9]) == (["9"], [])
+
+
+def test_a_task_that_failed_is_told_of_its_broken_gpu(install: Install) -> None:
+    first, second = some_gpus(2)
+    install(first, second)
+    gpus = looked()
+    assert gpus.faults_of([0, 1]) == ""
+
+    second.lost = LOST
+    gpus.look(now=1005.0)
+
+    assert gpus.faults_of([0]) == ""
+    assert gpus.faults_of([0, 1]) == "GPU 1, which it held, is not healthy: it has fallen off the bus."
 
 
 def test_slices_come_and_go_with_their_names(install: Install, tmp_path: Path) -> None:

@@ -258,10 +258,14 @@ def test_a_task_is_reported_with_the_use_of_its_gpus() -> None:
     assert 1000 <= with_gpus.ran_ms < 600_000
     assert (without.key, without.devices) == ("6-1", ())
 
-    ended = {"state": "ended", "exit_code": 0}
-    table.update([a_record(meta=meta, **ended), a_record(key="6-1", **ended)], complete=True)
+    table.gpu_faults_of = lambda numbers: f"{numbers} are broken."
+    ended = {"state": "ended", "exit_code": 1}
+    table.update(
+        [a_record(meta=meta, **ended), a_record(key="6-1", **ended | {"exit_code": 0})], complete=True
+    )
 
     first, second = table.pending_reports(10)[0]
+    assert (first["text"], second.get("text")) == ("[3, 5] are broken.", None)
     assert (first["gpu_watched_ms"], first["gpu_busy_ms"], first["peak_gpu_memory_mib"]) == (
         20_000,
         15_000,
@@ -269,6 +273,26 @@ def test_a_task_is_reported_with_the_use_of_its_gpus() -> None:
     )
     assert "gpu_watched_ms" not in second
     assert table.gpu_holders() == []
+
+
+def test_the_use_of_gpus_is_told_again_and_again_while_a_task_runs() -> None:
+    table = TaskTable()
+    table.gpu_use_of = {"5-2": Use(watched_ms=1, busy_ms=1), "6-1": Use(watched_ms=1)}.get
+
+    def told(minutes: float) -> list[int]:
+        began = processes.boot_ms() - int(minutes * 60_000)
+        for key, devices in (("5-2", [3]), ("6-1", [])):
+            meta = {"task": int(key[0]), "epoch": int(key[2]), "job": 41, "devices": devices}
+            table.update([a_record(key=key, started_boot_ms=began, meta=meta)], complete=False)
+        table.look_at_gpu_use()
+        reports, versions = table.pending_reports(10)
+        table.acknowledge(versions)
+        return [report["task"] for report in reports]
+
+    assert told(0.5) == [5, 6]  # that they run
+    assert [told(minutes) for minutes in (0.9, 1.1, 1.9, 2.3, 4.5, 4.7, 9.1, 9.5, 14.6)] == [
+        [], [5], [], [5], [], [5], [], [5], [5],
+    ]  # fmt: skip
 
 
 def test_keys_do_not_travel_in_the_clear() -> None:
