@@ -57,14 +57,14 @@ def _read() -> Iterator[Metric]:
         [_values(PENDING)],
     )  # fmt: skip
     yield _family(
-        "muster_gpus", "GPUs by what they do.", ["state", "model"],
+        "muster_gpus", "GPUs by what they do; a slice counts as its part of one.", ["state", "model"],
         """
         SELECT CASE WHEN NOT device.healthy THEN 'sick'
                 WHEN device.used_millis >= device.share_millis THEN 'used'
                 WHEN device.used_millis > 0 THEN 'shared'
                 WHEN node.state <> 'up' OR node.cordoned OR node.draining THEN 'unavailable'
                 ELSE 'free' END,
-            device.model, count(*)
+            device.model, sum(device.share_millis) / 1000.0
         FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
         WHERE device.kind = 'gpu' AND NOT device.gone GROUP BY 1, 2
         """,

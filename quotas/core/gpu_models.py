@@ -35,7 +35,7 @@ def suits(wanted: str, have: str) -> bool:
     """
     if slice_of(wanted.split("|")[0]) != slice_of(have):
         return False
-    models = [model for model in map(_without_slice, wanted.split("|")) if model]
+    models = [model for model in map(without_slice, wanted.split("|")) if model]
     return not models or model_matches("|".join(models), have)
 
 
@@ -71,7 +71,8 @@ def read_slice(text: str) -> tuple[str, str] | None:
     return ((found.group(1) or "").strip(), found.group(2).lower()) if found else None
 
 
-def _without_slice(model: str) -> str:
+def without_slice(model: str) -> str:
+    """`H100 MIG 1g.10gb` -> `H100`."""
     return _SLICE.sub("", model.strip()).strip()
 
 

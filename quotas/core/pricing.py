@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from quotas.core.gpu_models import without_slice
+
 #: How many of a resource's own units make one of what a price is named for: a core, a GiB, a GPU.
 UNITS: Final = {"cpu_millis": 1000, "memory_mib": 1024, "gpu_millis": 1000, "storage_mib": 1024}
 HOUR: Final = 3600
@@ -18,7 +20,8 @@ _PARTS: Final = 128_000 * HOUR
 class Price:
     """What an hour of one core, GiB or GPU costs from one moment until another; times in whole seconds.
 
-    A price with a GPU model goes before one without. `until_s` None = until further notice.
+    A price with a GPU model goes before one without, and one for a slice before that of its model. All are those
+    of a whole GPU: a slice costs its part of it. `until_s` None = until further notice.
     """
 
     resource: str
@@ -64,12 +67,13 @@ def cost_micros(rates: Rates, from_s: int, until_s: int, prices: Iterable[Price]
 
 def _valid(prices: list[Price], resource: str, gpu_model: str, at_s: int) -> Price | None:
     """The price of a resource at a moment: of the model itself if there is one, the youngest if several."""
+    names = ("", without_slice(gpu_model), gpu_model)
     found = [
         price
         for price in prices
         if price.resource == resource
-        and price.gpu_model in ("", gpu_model)
+        and price.gpu_model in names
         and price.from_s <= at_s
         and (price.until_s is None or at_s < price.until_s)
     ]
-    return max(found, key=lambda price: (price.gpu_model != "", price.from_s), default=None)
+    return max(found, key=lambda price: (len(price.gpu_model), price.from_s), default=None)

@@ -109,7 +109,10 @@ class NodeSerializer(serializers.Serializer):
             "cpu_cores": amount(node.cpu_millis_capacity / 1000, node.used_cpu_millis / 1000),
             "memory_bytes": amount(node.memory_mib_capacity * MIB, node.used_memory_mib * MIB),
             "storage_bytes": amount(node.storage_mib * MIB, node.used_storage_mib * MIB),
-            "gpu_count": amount(len(devices), sum(device.used_millis for device in devices) / 1000),
+            "gpu_count": amount(
+                sum(device.share_millis for device in devices) / 1000,
+                sum(device.used_millis for device in devices) / 1000,
+            ),
             "gpus": [gpu_of(device, node) for device in devices],
             "extras": node.extras,
             "agent_version": node.agent_version,

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from quotas.core.budgets import COUNTED
+from quotas.core.gpu_models import without_slice
 from quotas.core.pricing import Price, Rates, cost_micros
 from quotas.core.resources import Resources
 from scheduler.core.classes import RequestClass
@@ -135,7 +136,7 @@ def _money(
 ) -> int:
     """At today's prices. A model that is a wish for several, or none, costs what the dearest of all does."""
     names = {name for _, name, _ in prices if name}
-    models = [model] if model in names else ["", *sorted(names)]
+    models = [model] if {model, without_slice(model)} & names else ["", *sorted(names)]
     known = [Price(resource, micros, 0, None, name) for resource, name, micros in prices]
     found = [
         Rates(

@@ -25,16 +25,17 @@ _SCALE: Final = 16 * GPU_MILLIS
 class Usual:
     """The usual GPU requests of a cluster: what one task of each needs, and how often it is asked for.
 
-    A shape is a share of one device, or a number of whole ones; requests differ in CPU and memory as well.
+    A shape is a share of one device, a number of whole ones, or a slice; requests differ in CPU and memory as well.
     """
 
     total: int  # how many tasks ask for them
     weight: Floats  # of each request: tasks times the GPU that one holds
     cpu_millis: Ints
     memory_mib: Ints
-    shape: Ints  # of each request, into shares followed by wholes
+    shape: Ints  # of each request, into shares followed by wholes and slices
     shares: Ints
     wholes: Ints
+    slices: tuple[str, ...]
     accepts: Bools  # node, request: whether the node has such devices at all
 
 
@@ -58,6 +59,11 @@ class Prospects:
         self._device: Ints = np.where(there, first[:-1, None] + np.arange(there.shape[1]), 0)
         self._there: Bools = there
         self._works: Bools = self._of_devices(world.device_healthy)
+        #: Of each device its place in `usual.slices`, less than 0 where it is none of these.
+        self._slice: Ints = (
+            world.slice_numbers(self.usual.slices)[self._device] if len(world.device_id) else self._device
+        )
+        self._whole: Bools = self._works & (self._slice == -1) if len(world.device_id) else self._works
         self._matches: dict[tuple[str, int], Bools] = {}
         #: How many shares of each size go into what is free of a device.
         self._shares_in: Ints = np.arange(GPU_MILLIS + 1)[:, None] // self.usual.shares
@@ -85,14 +91,21 @@ class Prospects:
             new = self._shares_in[np.maximum(free - per_task.gpu_millis, 0)]
             idle = free == GPU_MILLIS
             after = self._filled(
-                old.sum(axis=1)[:, None] - old + new, idle.sum(axis=1)[:, None] - idle, room[:, None]
+                old.sum(axis=1)[:, None] - old + new,
+                idle.sum(axis=1)[:, None] - idle,
+                self._idle_slices(rows)[:, None],
+                room[:, None],
             )
             return np.where(possible, before[:, None] - after, np.inf)
-        if per_task.gpus:
+        slices = self._idle_slices(rows)
+        if request.gpu_slice:
+            if request.gpu_slice in usual.slices:
+                slices[:, usual.slices.index(request.gpu_slice)] -= 1
+        elif per_task.gpus:
             taken = (free == GPU_MILLIS) & self.matches(request)[rows]
             free[taken & (np.cumsum(taken, axis=1) <= per_task.gpus)] = 0
         return before - self._filled(
-            self._shares_in[free].sum(axis=1), (free == GPU_MILLIS).sum(axis=1), room
+            self._shares_in[free].sum(axis=1), (free == GPU_MILLIS).sum(axis=1), np.maximum(slices, 0), room
         )
 
     def matches(self, request: RequestClass) -> Bools:
@@ -105,14 +118,26 @@ class Prospects:
     def _of_nodes(self, rows: Ints) -> Floats:
         free = self._free(rows)
         return self._filled(
-            self._shares_in[free].sum(axis=1), (free == GPU_MILLIS).sum(axis=1), self._room(rows, 0, 0)
+            self._shares_in[free].sum(axis=1),
+            (free == GPU_MILLIS).sum(axis=1),
+            self._idle_slices(rows),
+            self._room(rows, 0, 0),
         )
 
     def _free(self, rows: Ints) -> Ints:
-        """Free thousandths of each device of these nodes; 0 where there is none, or none that works."""
+        """Free thousandths of each whole device of these nodes; 0 where there is none, or none that works."""
         if not len(self.workspace.device_used):
             return np.zeros((len(rows), 1), dtype=np.int64)
-        return np.where(self._works[rows], GPU_MILLIS - self.workspace.device_used[self._device[rows]], 0)
+        return np.where(self._whole[rows], GPU_MILLIS - self.workspace.device_used[self._device[rows]], 0)
+
+    def _idle_slices(self, rows: Ints) -> Ints:
+        """How many idle slices of each usual kind these nodes have."""
+        kinds = len(self.usual.slices)
+        if not kinds:
+            return np.zeros((len(rows), 0), dtype=np.int64)
+        idle = self._works[rows] & (self.workspace.device_used[self._device[rows]] == 0)
+        which = self._slice[rows]
+        return np.stack([(idle & (which == kind)).sum(axis=1) for kind in range(kinds)], axis=1)
 
     def _room(self, rows: Ints, cpu_millis: int, memory_mib: int) -> Ints:
         """How many tasks of each usual request CPU and memory allow once so much is gone."""
@@ -122,10 +147,13 @@ class Prospects:
         room = np.minimum(cpu[:, None] // usual.cpu_millis, memory[:, None] // usual.memory_mib)
         return room * usual.accepts[rows]
 
-    def _filled(self, shares: Ints, idle: Ints, room: Ints) -> Floats:
+    def _filled(self, shares: Ints, idle: Ints, slices: Ints, room: Ints) -> Floats:
         """Twice the GPU that the usual requests could get, summed over them as often as each is asked for."""
         usual = self.usual
-        slots = np.concatenate([shares, idle[..., None] // usual.wholes], axis=-1).take(usual.shape, axis=-1)
+        parts = [shares, idle[..., None] // usual.wholes]
+        if usual.slices:
+            parts.append(np.broadcast_to(slices, (*idle.shape, len(usual.slices))))
+        slots = np.concatenate(parts, axis=-1).take(usual.shape, axis=-1)
         both: Floats = (np.minimum(slots, room) + slots * (room > 0)).astype(np.float64) @ usual.weight
         return both
 
@@ -179,7 +207,16 @@ def usual_requests(world: World) -> Usual:
     usual = sorted(asked, key=lambda row: (-count[row], row))[:_USUAL]
     requests = [snapshot.classes[row] for row in usual]
     shares = sorted({one.per_task.gpu_millis for one in requests if one.shares_gpu})
-    wholes = sorted({one.per_task.gpus for one in requests if not one.shares_gpu})
+    slices = sorted({one.gpu_slice for one in requests if one.gpu_slice})
+    wholes = sorted({one.per_task.gpus for one in requests if not one.shares_gpu and not one.gpu_slice})
+
+    def shape(one: RequestClass) -> int:
+        if one.shares_gpu:
+            return shares.index(one.per_task.gpu_millis)
+        if one.gpu_slice:
+            return len(shares) + len(wholes) + slices.index(one.gpu_slice)
+        return len(shares) + wholes.index(one.per_task.gpus)
+
     accepts = [world.gpu_counts(one.gpu_model, one.gpu_memory_mib) > 0 for one in requests]
     return Usual(
         total=int(count[usual].sum()),
@@ -189,16 +226,9 @@ def usual_requests(world: World) -> Usual:
         ),
         cpu_millis=np.array([max(one.per_task.cpu_millis, 1) for one in requests], dtype=np.int64),
         memory_mib=np.array([max(one.per_task.memory_mib, 1) for one in requests], dtype=np.int64),
-        shape=np.array(
-            [
-                shares.index(one.per_task.gpu_millis)
-                if one.shares_gpu
-                else len(shares) + wholes.index(one.per_task.gpus)
-                for one in requests
-            ],
-            dtype=np.int64,
-        ),
+        shape=np.array([shape(one) for one in requests], dtype=np.int64),
         shares=np.array(shares, dtype=np.int64),
         wholes=np.array(wholes, dtype=np.int64),
+        slices=tuple(slices),
         accepts=np.array(accepts, dtype=np.bool_).reshape(len(requests), world.node_count).T,
     )

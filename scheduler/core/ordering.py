@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from quotas.core.fairshare import NOTHING, flat_share
-from quotas.core.resources import GPU_MILLIS
 from scheduler.core.blockers import own_blockers
 from scheduler.core.budgets import demoted
 from scheduler.core.columns import Ints, rows_of, stable_order
@@ -107,7 +106,7 @@ def factor(world: World, policy: Policy, name: str) -> Ints:
         waited: Ints = np.clip(snapshot.now_ms - since, 0, cap)
         return waited * _STEPS // cap
     if name == "size":
-        return _cost(world) * _STEPS // max(GPU_MILLIS * len(world.device_id), 1)
+        return _cost(world) * _STEPS // max(int(world.device_share.sum()), 1)
     if (of_tree := _tree_factor(world)) is not None:
         return of_tree
     share = fair_share(snapshot.projects.share_weight, snapshot.projects.used_gpu_seconds)

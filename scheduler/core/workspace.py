@@ -87,7 +87,9 @@ class Workspace:
         self._features: dict[tuple[str, int], GpuFeatures] = {}
         self.free_gpu_millis: Ints = np.zeros(world.node_count, dtype=np.int64)
         np.add.at(
-            self.free_gpu_millis, world.device_node, (GPU_MILLIS - self.device_used) * world.device_healthy
+            self.free_gpu_millis,
+            world.device_node,
+            (world.device_share - self.device_used) * world.device_healthy,
         )
 
         #: Thousandths of working devices that each node has, and tasks that run on it.
@@ -105,10 +107,9 @@ class Workspace:
 
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)
-        self._largest_gpu = max(world.most_devices, 1)
+        self._largest_gpu = max(world.most_gpu_millis, 1)
         #: No count of devices, and no share of one, is larger.
-        self.largest_count = max(self._largest_gpu, GPU_MILLIS)
-        self._largest_gpu *= GPU_MILLIS
+        self.largest_count = max(world.most_devices, GPU_MILLIS)
         self._with_gpu: list[tuple[bool, int, Floats]] = []
         self._without_gpu: list[tuple[bool, int, Floats]] = []
         self._gpus_taken: list[tuple[bool, int, Floats]] = []
@@ -123,7 +124,7 @@ class Workspace:
             max(int(nodes.cpu_millis.max(initial=0)), int(self.free_cpu_millis.max(initial=0))) < MOST_CPU
             and max(int(nodes.memory_mib.max(initial=0)), int(self.free_memory_mib.max(initial=0)))
             < MOST_MEMORY
-            and self._largest_gpu < MOST_DEVICES * GPU_MILLIS
+            and world.most_devices < MOST_DEVICES
         )
         self._rooms: dict[tuple[str, int, bool] | None, Room] = {}
         self._plain_room: Ints | None = None
@@ -418,10 +419,10 @@ class Workspace:
     def set_free(self, row: int, cpu_millis: int, memory_mib: int, storage_mib: int, used: list[int]) -> None:
         """Let a node have just this free, and its devices hold so much."""
         self._set(row, cpu_millis, memory_mib, storage_mib, used)
-        healthy, gpu_millis = self.world.device_healthy_list, 0
+        healthy, share, gpu_millis = self.world.device_healthy_list, self.world.device_share, 0
         for device, millis in enumerate(used, self.world.device_first[row]):
             if healthy[device]:
-                gpu_millis += GPU_MILLIS - millis
+                gpu_millis += max(share.item(device) - millis, 0)
         self._gpu[row] = self.free_gpu_millis[row] = gpu_millis
         self._touch(row)
 

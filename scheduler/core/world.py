@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from quotas.core.gpu_models import slice_of, suits
+from quotas.core.gpu_models import share_of, slice_of, suits
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.classes import (
     HARD_EFFECTS,
@@ -104,9 +105,27 @@ class World:
         return self.device_node * self.numa_count + self.device_numa
 
     @cached_property
+    def device_share(self) -> Ints:
+        """Thousandths of a GPU that each device is: a slice is its part."""
+        if not self._has_slices:
+            return np.full(len(self.device_id), GPU_MILLIS, dtype=np.int64)
+        return np.array([share_of(model) for model in self._models], dtype=np.int64)[self._model_number]
+
+    @cached_property
     def gpu_capacity(self) -> Ints:
         """Thousandths of working devices that each node has."""
-        return self.per_node(self.device_healthy) * GPU_MILLIS
+        return self.per_node(self.device_healthy * self.device_share)
+
+    @cached_property
+    def most_gpu_millis(self) -> int:
+        """As much GPU as any node has, working or not."""
+        return int(self.per_node(self.device_share).max(initial=0))
+
+    def slice_numbers(self, names: Sequence[str]) -> Ints:
+        """Of each device the place of its slice among these names; -1 = whole, -2 = another slice."""
+        place = {"": -1} | {name: number for number, name in enumerate(names)}
+        numbers = np.array([place.get(slice_of(model), -2) for model in self._models] or [-1], dtype=np.int64)
+        return numbers[self._model_number]
 
     @cached_property
     def most_devices(self) -> int:
@@ -472,8 +491,8 @@ class World:
             known = self._reaching[key] = column, column >= need  # the column too: its id must stay its own
         return known[1]
 
-    def per_node(self, devices: Bools) -> Ints:
-        """How many of these devices each node has."""
+    def per_node(self, devices: Bools | Ints) -> Ints:
+        """How many of these devices each node has, or how much of each they are together."""
         counts = np.bincount(self.device_node, weights=devices, minlength=self.node_count)
         return counts.astype(np.int64)
 

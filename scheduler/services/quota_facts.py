@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.db.models import Avg, Count, F, Q, QuerySet, Sum
 from django.utils import timezone
 
+from quotas.core.gpu_models import model_matches
 from quotas.services.impact import Demand, Whose
 from scheduler.core.lifecycle import ACTIVE, NodeState
 from scheduler.core.reasons import ReasonCode
@@ -47,9 +48,8 @@ class SchedulerFacts:
         nodes = Node.objects.filter(state=NodeState.UP)
         if resource == "gpu_millis":
             devices = Device.objects.filter(gone=False, node__in=nodes)
-            if gpu_model:
-                devices = devices.filter(model=gpu_model)
-            return devices.count() * 1000
+            parts = devices.order_by().values_list("model").annotate(Sum("share_millis"))
+            return sum(part for model, part in parts if not gpu_model or model_matches(gpu_model, model))
         column = {
             "cpu_millis": "cpu_millis_capacity",
             "memory_mib": "memory_mib_capacity",
@@ -75,13 +75,19 @@ class SchedulerFacts:
             return pending.count()
         if resource == "gpu_millis":
             if gpu_model:
-                pending = pending.filter(gpu_model=gpu_model)
+                asked = pending.values_list("gpu_model", flat=True).distinct()
+                pending = pending.filter(gpu_model__in=[one for one in asked if _asks(gpu_model, one)])
             whole = (
                 pending.filter(gpu_millis=0).aggregate(total=Sum(F("gpus") * F("tasks") * 1000))["total"] or 0
             )
             shares = pending.exclude(gpu_millis=0).aggregate(total=Sum(F("gpu_millis") * F("tasks")))["total"]
             return int(whole + (shares or 0))
         return int(pending.aggregate(total=Sum(_EACH[resource] * F("tasks")))["total"] or 0)
+
+
+def _asks(model: str, wish: str) -> bool:
+    """Whether whoever wishes for this, one of several models or a slice, may be counted on a line for a model."""
+    return any(model_matches(model, one) for one in wish.split("|"))
 
 
 def _counted(whose: Whose) -> Q:

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 
+from quotas.core.gpu_models import share_of
 from quotas.core.resources import Resources
 from scheduler.core.classes import ClassTable, request_class
 from scheduler.core.columns import Ints
@@ -170,4 +171,6 @@ def amounts_of(snapshot: Snapshot) -> Ints:
 
 def capacity_of(snapshot: Snapshot) -> int:
     """All there is to hold, counted as `amounts_of` does."""
-    return 1000 * len(snapshot.devices) if len(snapshot.devices) else int(snapshot.nodes.cpu_millis.sum())
+    if len(snapshot.devices):
+        return sum(share_of(model) for model in snapshot.devices.model)
+    return int(snapshot.nodes.cpu_millis.sum())

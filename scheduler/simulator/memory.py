@@ -9,6 +9,7 @@ import numpy as np
 
 from quotas.core.decay import Decay, Tally
 from quotas.core.fairshare import METERED, Metering
+from quotas.core.gpu_models import share_of
 from quotas.core.share_tree import Pair, ShareTree, shares_of
 from scheduler.core.plan import Start
 from scheduler.core.policy import Policy
@@ -27,7 +28,7 @@ class ShareMemory:
         self.tree = tree
         self.metering = Metering() if len(snapshot.devices) else Metering(gpu=0, cpu=1)
         self.capacity = {
-            "gpu": float(len(snapshot.devices)),
+            "gpu": sum(share_of(model) for model in snapshot.devices.model) / 1000,
             "cpu": float(snapshot.nodes.cpu_millis.sum()) / 1000,
         }
         self._ended: dict[Pair, tuple[Tally, Tally]] = {}  # of GPUs and cores

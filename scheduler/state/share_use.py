@@ -65,7 +65,7 @@ WHERE held.released_at > to_timestamp(%s) AND still.starts_at < held.released_at
 """
 
 _CAPACITY: Final = """
-SELECT (SELECT count(*) FROM scheduler_device WHERE kind = 'gpu' AND NOT gone),
+SELECT (SELECT coalesce(sum(share_millis), 0) / 1000.0 FROM scheduler_device WHERE kind = 'gpu' AND NOT gone),
     coalesce(sum(cpu_millis), 0) / 1000.0, coalesce(sum(memory_mib), 0) / 1024.0
 FROM scheduler_node
 """

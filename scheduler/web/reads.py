@@ -97,7 +97,7 @@ def gpu_supply() -> list[GpuSupply]:
         used[model] += millis
         fake[model] = fake.get(model, True) and pretended
         if not healthy or state != NodeState.UP or cordoned or draining:
-            off[model] += 1000 - millis
+            off[model] += share - millis
     return [
         GpuSupply(name or "GPU", total[name], used[name], off[name], fake[name]) for name in sorted(total)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quotas.core.gpu_models import model_matches, suits
+from quotas.core.gpu_models import model_matches, share_of, suits
 from quotas.core.limits import charge
 from scheduler.core.classes import HARD_EFFECTS, OWN_ARRAY
 from scheduler.core.plan import Plan, Start
@@ -551,7 +551,11 @@ def _factor(state: State, job: dict[str, Any], policy: Policy, name: str) -> int
         cap = policy.age_cap_seconds * 1000
         return min(max(waited, 0), cap) * 1_000_000 // cap
     if name == "size":
-        return _cost(state, job) * 1_000_000 // max(1000 * len(state.devices), 1)
+        return (
+            _cost(state, job)
+            * 1_000_000
+            // max(sum(share_of(one["model"]) for one in state.devices.values()), 1)
+        )
     best = max(_share(project) for project in state.projects.values())
     return int(_share(state.projects[int(job["project_id"])]) / best * 1_000_000)
 

@@ -83,3 +83,19 @@ def test_a_price_of_the_model_goes_before_one_for_all_and_a_new_price_counts_fro
     assert cost == 2 * (1_500_000 + 3_000_000) + 8 * 5_000
     assert cost_micros(Rates(gpu_millis=500, gpu_model="A40"), noon, noon + 3600, known) == 500_000
     assert cost_micros(Rates(gpu_millis=1), noon, noon + 1, [Price("gpu_millis", 1_800_000, from_s=0)]) == 1
+
+
+def test_a_slice_costs_its_part_of_its_model_unless_it_has_a_price_of_its_own() -> None:
+    prices = [
+        Price("gpu_millis", 1_000_000, from_s=0),
+        Price("gpu_millis", 7_000_000, from_s=0, gpu_model="H100"),
+        Price("gpu_millis", 2_000_000, from_s=10, gpu_model="H100 MIG 1g.10gb"),
+    ]
+
+    def an_hour(model: str, *, of: list[Price] = prices) -> int:
+        return cost_micros(Rates(gpu_millis=142, gpu_model=model), 100, 3700, of)
+
+    assert an_hour("H100 MIG 1g.10gb") == 142 * 2_000
+    assert an_hour("H100 MIG 1g.10gb", of=prices[:2]) == 142 * 7_000
+    assert an_hour("A100 MIG 1g.10gb") == 142 * 1_000
+    assert an_hour("H100") == 142 * 7_000

@@ -17,9 +17,11 @@ from scheduler.core.conflicts import find_conflicts
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.explain import node_table
 from scheduler.core.forecast import forecast
+from scheduler.core.fragmentation import Prospects
 from scheduler.core.policy import Policy
 from scheduler.core.qos import Qos
 from scheduler.core.standing import Preemption
+from scheduler.core.workspace import Workspace
 from tests.support import obvious
 from tests.support.builders import MINUTE_MS, a_job, a_node, a_quota, a_snapshot, a_world, running
 from tests.support.strategies import a_random_world
@@ -263,3 +265,66 @@ def test_a_broken_rule_about_slices_is_noticed(
 
     with pytest.raises((AssertionError, ValueError)):
         plan_many_worlds()
+
+
+# ------------------------------------------------------------------ what slices count for
+
+
+def test_a_node_of_slices_is_no_node_of_as_many_gpus() -> None:
+    """best_fit takes the node that has less left: one GPU and seven slices are two GPUs, not eight."""
+    world = a_world(
+        nodes=[
+            a_node("whole", gpus=2, first_device_id=10),
+            a_node("cut", gpus=1, slices=("1g.10gb",) * 6, first_device_id=20),
+        ],
+        pending=[a_job("one", gpus=1)],
+    )
+
+    assert world.starts(plan_cycle(world.snapshot, Policy(placement="best_fit"))) == {"one": ["cut"]}
+    assert world.starts(plan_cycle(world.snapshot, Policy(placement="spread"))) == {"one": ["whole"]}
+
+
+def test_idle_slices_are_no_prospect_for_whole_jobs_and_one_for_those_of_slices() -> None:
+    def prospect(slices: tuple[str, ...], *, cut: bool = False) -> float:
+        jobs = [
+            a_job("one", gpus=1),
+            a_job("pair", gpus=2),
+            *([a_job("small", slice="1g.10gb")] if cut else []),
+        ]
+        world = a_world(nodes=[a_node("n", gpus=2, slices=slices)], pending=jobs)
+        return float(Prospects(Workspace(world_module.World(world.snapshot))).current()[0])
+
+    cut = [prospect(("1g.10gb",) * count, cut=True) for count in range(3)]
+
+    assert prospect(("1g.10gb",) * 4) == prospect(())
+    assert cut[2] - cut[1] == cut[1] - cut[0] == 2 * 142  # one more task of a seventh
+
+
+def test_what_is_free_of_a_slice_is_its_part_and_nothing_once_it_is_held() -> None:
+    snapshot = a_world(
+        nodes=[a_node("n", gpus=1, slices=("1g.10gb", "3g.40gb"))],
+        running=[running(a_job("r", slice="1g.10gb"), ("n", [1]))],
+    ).snapshot
+    workspace = Workspace(world_module.World(snapshot))
+
+    assert workspace.gpu_capacity.tolist() == [1000 + 142 + 428]
+    assert workspace.free_gpu_millis.tolist() == [1000 + 428]
+
+
+def test_a_slice_that_is_taken_costs_the_usual_whole_jobs_nothing() -> None:
+    """By fragmentation it goes beside the GPUs that nobody could use whole any more."""
+    world = a_world(
+        nodes=[
+            a_node("roomy", gpus=2, cpus=4, slices=("1g.10gb",), first_device_id=10),
+            a_node("tight", gpus=2, cpus=4, slices=("1g.10gb",), first_device_id=20),
+        ],
+        running=[running(a_job("r", gpus=2, cpus=2), ("tight", [0, 1]))],
+        pending=[
+            a_job("small", slice="1g.10gb", cpus=2, priority=90),
+            a_job("pair", gpus=2, cpus=4, priority=10),
+        ],
+    )
+
+    plan = plan_cycle(world.snapshot, Policy(name="priority", placement="frag"))
+
+    assert world.starts(plan) == {"small": ["tight"], "pair": ["roomy"]}

@@ -9,14 +9,20 @@ from django.db import IntegrityError, transaction
 
 from accounts.errors import MusterError
 from quotas.core.gpu_models import model_matches, read_slice, share_of, slice_of, suits
+from quotas.services.impact import Whose
+from scheduler import metrics
 from scheduler.agent.inventory import BadFakeGpus, parse_fake_gpus
+from scheduler.api.machines import NodeSerializer
 from scheduler.models import Allocation, Device, Node
 from scheduler.services.cycles import run_cycle
 from scheduler.services.dispatch import orders_for
 from scheduler.services.inventory import apply_inventory, read_inventory
 from scheduler.services.jobs import cancel_job
+from scheduler.services.quota_facts import SchedulerFacts
 from scheduler.services.specs import parse_job
+from scheduler.state.share_use import HeldShares
 from scheduler.state.snapshots import load_snapshot
+from scheduler.web.reads import gpu_supply
 from tests.scheduler.portal import Portal, a_portal
 
 
@@ -113,3 +119,45 @@ def test_a_job_runs_on_its_slice_by_the_name_that_the_driver_knows(portal: Porta
     with pytest.raises(IntegrityError, match="device_not_overcommitted"), transaction.atomic():
         Device.objects.filter(pk=held[jobs[0].number].device_ids[0]).update(used_millis=284)
     cancel_job(job=jobs[2], by=portal.cast.owner)
+
+
+@pytest.mark.django_db
+def test_a_slice_is_its_part_of_a_gpu_wherever_gpus_are_counted(portal: Portal) -> None:
+    """n1 has whole ones; n2 one whole, two of a seventh each and one of three sevenths: 1.712 in all."""
+    whole = Device.objects.filter(node=portal.n1).count()
+    portal.submit(gpu_slice="1g.10gb")
+    run_cycle(cluster_id=portal.cluster.pk, trigger="test")
+    h100 = {model for model in Device.objects.values_list("model", flat=True) if model_matches("H100", model)}
+    assert h100 == {"H100", "H100 MIG 1g.10gb", "H100 MIG 3g.40gb"}
+    on_n1 = Device.objects.filter(node=portal.n1, model__in=h100).count()
+
+    facts = SchedulerFacts()
+    assert facts.capacity("gpu_millis", "") == 1000 * whole + 1712
+    assert facts.capacity("gpu_millis", "H100") == 1000 * on_n1 + 1712
+    assert facts.capacity("gpu_millis", "H100 MIG 1g.10gb") == 284
+    assert HeldShares().capacity()["gpu"] == pytest.approx(whole + 1.712)
+    metrics._metrics = []
+    gauges = {
+        (sample.labels["state"], sample.labels["model"]): sample.value
+        for family in metrics.collect()
+        for sample in family.samples
+        if sample.name == "muster_gpus"
+    }
+    assert gauges["used", "H100 MIG 1g.10gb"] == gauges["free", "H100 MIG 1g.10gb"] == pytest.approx(0.142)
+    assert gauges["free", "H100 MIG 3g.40gb"] == pytest.approx(0.428)
+    Node.objects.filter(pk=portal.n2.pk).update(cordoned=True)
+    supply = {one.model: one for one in gpu_supply()}["H100 MIG 1g.10gb"]
+    assert (supply.total, supply.used, supply.off, supply.free) == (284, 142, 142, 0)
+    portal.submit(gpu_slice="1g.10gb", tasks=2)
+    asked = facts.demand(Whose(project_ids=None), "gpu_millis", "").asked
+    assert asked == 284
+    metrics._metrics = []
+
+
+@pytest.mark.django_db
+def test_nodes_say_how_much_gpu_their_slices_are(portal: Portal) -> None:
+    node = (
+        Node.objects.select_related("cluster").prefetch_related("devices", "partitions").get(pk=portal.n2.pk)
+    )
+
+    assert NodeSerializer(node).data["gpu_count"] == {"total": 1.712, "used": 0, "free": 1.712}
