@@ -31,6 +31,13 @@ class AmountSerializer(serializers.Serializer):
     free = serializers.FloatField()
 
 
+class SizedAmountSerializer(AmountSerializer):
+    size = serializers.FloatField(
+        help_text="What the machine itself has; `total` may be given away, which is more where it is overcommitted. "
+        "No single task gets more than this."
+    )
+
+
 class GpuSerializer(serializers.Serializer):
     id = serializers.IntegerField()
     node = serializers.CharField()
@@ -75,8 +82,8 @@ class NodeSerializer(serializers.Serializer):
     zone = serializers.CharField()
     region = serializers.CharField()
     numa_domains = serializers.IntegerField()
-    cpu_cores = AmountSerializer()
-    memory_bytes = AmountSerializer()
+    cpu_cores = SizedAmountSerializer()
+    memory_bytes = SizedAmountSerializer()
     storage_bytes = AmountSerializer()
     gpu_count = AmountSerializer()
     gpus = GpuSerializer(many=True)
@@ -106,8 +113,10 @@ class NodeSerializer(serializers.Serializer):
             "zone": node.zone,
             "region": node.region,
             "numa_domains": node.numa_domains,
-            "cpu_cores": amount(node.cpu_millis_capacity / 1000, node.used_cpu_millis / 1000),
-            "memory_bytes": amount(node.memory_mib_capacity * MIB, node.used_memory_mib * MIB),
+            "cpu_cores": amount(node.cpu_millis_capacity / 1000, node.used_cpu_millis / 1000)
+            | {"size": node.cpu_millis / 1000},
+            "memory_bytes": amount(node.memory_mib_capacity * MIB, node.used_memory_mib * MIB)
+            | {"size": node.memory_mib * MIB},
             "storage_bytes": amount(node.storage_mib * MIB, node.used_storage_mib * MIB),
             "gpu_count": amount(
                 sum(device.share_millis for device in devices) / 1000,

@@ -29,13 +29,21 @@ V1 = "/api/v1"
 
 
 def test_nodes_show_what_they_have_and_what_is_in_use(api: Api, portal: Portal) -> None:
-    Node.objects.filter(pk=portal.n2.pk).update(used_cpu_millis=1500)
+    Node.objects.filter(pk=portal.n2.pk).update(
+        used_cpu_millis=1500,
+        cpu_millis=8000,
+        cpu_millis_capacity=16_000,
+        memory_mib=32_768,
+        memory_mib_capacity=65_536,
+    )
     Device.objects.filter(node=portal.n2, index=0).update(used_millis=500)
 
     nodes = api(portal.cast.owner).get(f"{V1}/nodes").json()["results"]
 
     assert [node["name"] for node in nodes] == ["n1", "n2"]
-    assert nodes[1]["cpu_cores"] == {"total": 16.0, "used": 1.5, "free": 14.5}
+    assert nodes[1]["cpu_cores"] == {"total": 16.0, "used": 1.5, "free": 14.5, "size": 8.0}  # overcommitted
+    assert nodes[1]["memory_bytes"] == {"total": 64 << 30, "used": 0, "free": 64 << 30, "size": 32 << 30}
+    assert "size" not in nodes[1]["gpu_count"]
     assert nodes[1]["gpu_count"] == {"total": 4, "used": 0.5, "free": 3.5}
     assert [gpu["state"] for gpu in nodes[1]["gpus"]] == ["shared", "free", "free", "free"]
     assert nodes[1]["schedulable"] is True
