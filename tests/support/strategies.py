@@ -154,7 +154,8 @@ def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> li
 def a_random_tree(dice: random.Random) -> tuple[QuotaSpec, ...]:
     """Lines of two labs in a university, their projects, people and job types, some of one GPU model only.
 
-    Some lend and some keep back; what is in use on a line is at least what is in use below it.
+    Some lend and some keep back; what is in use on a line is at least what is in use below it, and some limits
+    were lowered to less than that.
     """
     lines: list[QuotaSpec] = []
     for resource, model, unit in dice.sample(
@@ -181,7 +182,7 @@ def a_random_tree(dice: random.Random) -> tuple[QuotaSpec, ...]:
             lines.append(
                 QuotaSpec(
                     resource,
-                    dice.choice([-1, unit * most]),
+                    dice.choice([-1, -1, unit * most, unit * most, max(used - unit, 0)]),
                     projects=projects,
                     owner=owner,
                     used=used,
@@ -218,8 +219,9 @@ def a_random_tree(dice: random.Random) -> tuple[QuotaSpec, ...]:
 
 
 def a_world_of_lines(seed: int, node_count: int, job_count: int) -> World:
-    """A random world under a random tree of limits."""
-    return a_random_world(seed, node_count, job_count, a_random_tree(random.Random(f"{seed} lines")))
+    """A random world, in every other one with GPUs that are cut into slices, under a random tree of limits."""
+    tree = a_random_tree(random.Random(f"{seed} lines"))
+    return a_random_world(seed, node_count, job_count, tree, cut=seed % 2 == 1)
 
 
 def a_random_world(
