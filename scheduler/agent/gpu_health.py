@@ -63,7 +63,7 @@ def of_device(ask: Ask, nvml: Any) -> tuple[list[str], list[str]]:
     _memory(ask, nvml, faults)
     if ask("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED:
         faults.append("its compute mode lets no program use it")
-    _fabric(ask, nvml, faults)
+    _fabric(ask, nvml, faults, notes)
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:
         reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
@@ -91,7 +91,7 @@ def _memory(ask: Ask, nvml: Any, faults: list[str]) -> None:
         faults.append("a bad part of its memory waits for a reset to be replaced")
 
 
-def _fabric(ask: Ask, nvml: Any, faults: list[str]) -> None:
+def _fabric(ask: Ask, nvml: Any, faults: list[str], notes: list[str]) -> None:
     """Where GPUs are joined by switches, none works before the fabric manager has set them up."""
     form = getattr(nvml, "c_nvmlGpuFabricInfo_t", None)
     if form is None:
@@ -102,4 +102,4 @@ def _fabric(ask: Ask, nvml: Any, faults: list[str]) -> None:
     if info.state in (nvml.NVML_GPU_FABRIC_STATE_NOT_STARTED, nvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS):
         faults.append("its fabric is not set up: is the fabric manager running?")
     elif info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status != 0:
-        faults.append(f"its fabric could not be set up (error {info.status})")
+        notes.append(f"its links to other GPUs could not be set up (error {info.status})")

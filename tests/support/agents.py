@@ -96,6 +96,8 @@ class AgentProcess:
     state: Path
     token: str
     arguments: tuple[str, ...] = ()
+    #: Where it looks for modules first.
+    python_path: str = ""
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> AgentProcess:
@@ -116,7 +118,12 @@ class AgentProcess:
                     *("--state", str(self.state), *arguments),
                 ],
                 cwd=ROOT,
-                env={"PATH": os.environ["PATH"], "MUSTER_JOIN_TOKEN": self.token, "PYTHONUNBUFFERED": "1"},
+                env={
+                    "PATH": os.environ["PATH"],
+                    "MUSTER_JOIN_TOKEN": self.token,
+                    "PYTHONUNBUFFERED": "1",
+                    "PYTHONPATH": self.python_path,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ from scheduler.agent.gpu_use import Holder, Use
 from scheduler.agent.gpus import LOOK_SECONDS, RETRY_SECONDS, SILENT_SECONDS, Gpus
 from scheduler.agent.inventory import Overrides, take_inventory, without_samples
 from scheduler.agent.table import TaskTable
-from tests.support.nvml import LOST, RESET_REQUIRED, FakeGpu, FakeNvml, some_gpus, xid
+from tests.support.nvml import LOST, RESET_REQUIRED, FakeGpu, FakeNvml, NVMLError, some_gpus, xid
 
 Install = Callable[..., FakeNvml]
 
@@ -187,12 +187,22 @@ def test_what_was_dealt_with_leaves_a_gpu_sound(install: Install, fields: dict[s
     assert (device["healthy"], device["trouble"]) == (True, "")
 
 
-def test_heat_is_told_and_takes_nothing_out(install: Install) -> None:
-    install(FakeGpu("GPU-a", clock_reasons=0x40))
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"clock_reasons": 0x40}, "slowed: it is too hot"),
+        ({"fabric": (3, 23)}, "its links to other GPUs could not be set up (error 23)"),
+        ({"mig": (0, 1)}, "cutting it is to be turned on by its next reset"),
+    ],
+)
+def test_what_a_gpu_can_work_with_is_told_and_takes_nothing_out(
+    install: Install, fields: dict[str, Any], words: str
+) -> None:
+    install(FakeGpu("GPU-a", **fields))
 
     [device] = looked().devices()
 
-    assert (device["healthy"], device["trouble"]) == (True, "slowed: it is too hot")
+    assert (device["healthy"], device["trouble"]) == (True, words)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +227,20 @@ def test_errors_that_the_driver_reports_are_remembered(
     good, told = gpus.devices()
     assert (good["healthy"], good["trouble"]) == (True, "")
     assert (told["healthy"], told["trouble"]) == (healthy, trouble)
+
+
+def test_a_gpu_that_is_lost_in_the_middle_of_a_look_is_lost(install: Install) -> None:
+    fake = install(FakeGpu("GPU-a"))
+    gpus = looked()
+
+    def lost(gpu: FakeGpu) -> int:
+        raise NVMLError(LOST)
+
+    fake.nvmlDeviceGetPowerUsage = lost  # type: ignore[method-assign]
+    gpus.look(now=1005.0)
+
+    [device] = gpus.devices()
+    assert (device["healthy"], device["trouble"]) == (False, "it has fallen off the bus")
 
 
 def test_gpus_are_not_forgotten_when_the_driver_fails(install: Install) -> None:

@@ -12,11 +12,11 @@ from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from scheduler.agent import processes
-from scheduler.models import Attempt, Job, SchedulerProfile, Task
+from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
 from scheduler.services.jobs import cancel_job
 from scheduler.services.resize import resize_job
 from tests.scheduler.agent.conftest import StartAgent
-from tests.support.agents import World, wait_for
+from tests.support.agents import ROOT, World, wait_for
 from tests.support.patience import patience
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -193,6 +193,20 @@ def test_usage_is_measured(world: World, start_agent: StartAgent) -> None:
     task = Task.objects.get()
     assert 76 <= task.peak_memory_mib < 300
     assert 10 <= task.cpu_time_ms < 20_000
+
+
+def test_gpus_that_nvml_tells_of_are_given_out(world: World, start_agent: StartAgent) -> None:
+    start_agent(python_path=str(ROOT / "tests/support/pretend_nvml"))
+
+    node = Node.objects.get()
+    assert [(d.uuid, d.model, d.healthy, d.power_watts) for d in node.devices.all()] == [
+        ("GPU-0", "H200", True, 76), ("GPU-1", "H200", False, 76),
+    ]  # fmt: skip
+    assert node.trouble == "GPU 1 not healthy: a bad row of its memory could not be replaced"
+
+    job = world.submit("echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $MUSTER_GPU_UUIDS", gpu_count=1)
+    world.run_until(job, "completed")
+    assert world.output(job) == b"GPU-0 PCI_BUS_ID GPU-0\n"
 
 
 def test_a_cancelled_job_gets_its_grace(world: World, start_agent: StartAgent, tmp_path: Path) -> None:
