@@ -191,10 +191,14 @@ def _horizon(answers: Answers, starts: Sequence[Start]) -> Horizon:
     row_of = {number: row for row, number in enumerate(world.snapshot.pending.id.tolist())} if starts else {}
     for start in starts:
         until_ms = after_ms(now_ms, _length_ms(world, row_of[start.job_id]))
+        request = world.snapshot.classes[world.snapshot.pending.class_index.item(row_of[start.job_id])]
         for placement in start.placements:
             devices = [world.device_row[device] for device in placement.device_ids]
             row = world.node_row[placement.node_id]
-            horizon.started(Hold(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis))
+            domain = world.numa.of(request, row, placement.numa) if request.one_domain else -1
+            horizon.started(
+                Hold(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis, domain)
+            )
     return horizon
 
 

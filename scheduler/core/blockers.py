@@ -13,6 +13,8 @@ from quotas.core.gpu_models import model_matches
 from quotas.core.limits import charge
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.crossing import GATE as NUMA_GATE
+from scheduler.core.crossing import crosses_always, crosses_now
 from scheduler.core.feasibility import FactGate, Question, RoomGate, task_slots
 from scheduler.core.groups import Group, Groups, number_together
 from scheduler.core.placement import Candidates, Shape, choose_nodes, domain_room, fit_on, largest
@@ -439,9 +441,12 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
         return _no_matching_node(candidates, rules)
     if fit_on(slots, shape, world):
         return None
-    facts: Facts
     rooms = _capacities(question, world, rules)
     counts = gate_counts(candidates)
+    crosses = crosses_always(candidates, shape)
+    if crosses is not None:
+        return _with_gates(ReasonCode.INVALID_SPEC, crosses | {"kind": "numa"}, world, counts)
+    facts: Facts
     if not slots.any():
         for name, column, need in rooms:
             largest = int(column[allowed].max())
@@ -492,6 +497,10 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     if not (candidates.is_possible if world.all_up else (suitable & world.is_up).any()):
         silent = int(suitable.sum())
         return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, world, counts)
+
+    crosses = crosses_now(candidates, shape)
+    if crosses is not None:
+        return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, crosses, world, counts)
 
     for name, column, need in _frees(candidates):
         free = workspace.sum_over(column, opened)
@@ -644,6 +653,8 @@ def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:
     """Every measured resource: what each node has free, and what a task needs."""
     request, workspace = candidates.question.request, candidates.workspace
     for name, (column, need) in candidates.rooms.items():
+        if name == NUMA_GATE:
+            continue  # no amount of its own
         if name == "gpus" and request.shares_gpu:
             yield "gpu_millis", workspace.shares_left(request.gpu_model, request.gpu_memory_mib), need
         else:
@@ -655,6 +666,8 @@ def _capacities(question: Question, world: World, rules: Rules) -> list[tuple[st
     found: list[tuple[str, Ints, int]] = []
     for gate in rules.gates:
         if isinstance(gate, RoomGate) and (headroom := gate.capacity(question, world)) is not None:
+            if gate.name == NUMA_GATE:
+                continue
             if gate.name == "gpus" and question.request.shares_gpu:
                 found.append(("gpu_millis", headroom[0] * GPU_MILLIS, question.request.per_task.gpu_millis))
             else:

@@ -31,7 +31,8 @@ _MODELS: Final = 8
 class Change:
     """One thing to ask differently; the planner itself then starts the job in this cycle."""
 
-    field: str  # "gpus", "cpu_millis", "memory_mib", "tasks", "gpu_model", "time_limit_seconds", "queue"
+    #: "gpus", "cpu_millis", "memory_mib", "tasks", "gpu_model", "numa", "time_limit_seconds" or "queue"
+    field: str
     before: int | str
     after: int | str
     start: Start
@@ -56,6 +57,8 @@ def words_of(field: str, before: int | str, after: int | str, *, each: bool = Fa
     if field == "time_limit_seconds":
         asked = f" instead of {_duration(int(before))}" if before else ""
         return f"With a time limit of {_duration(int(after))}{asked}"
+    if field == "numa":
+        return "Without the demand for one NUMA domain"
     if field == "queue":
         return f"In the queue {after}"
     after = amount(field, int(after))
@@ -143,6 +146,10 @@ def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[
                     after=model,
                     request=replace(request, gpu_model=model),
                 )
+    if request.one_domain:
+        yield same._replace(
+            loss=4, field="numa", before="one", after="prefer", request=replace(request, one_domain=False)
+        )
     if per_task.gpus > 1:
         yield from _less(same, "gpus", per_task.gpus, 1, fits)
     if shape.tasks > 1 and not shape.nodes and not shape.tasks_per_node:

@@ -170,6 +170,7 @@ class RequestClass:
     task_term: TaskTerm | None = None
     cpu_limit_millis: int = 0  # what a task may use at most; 0 = whatever is idle
     memory_limit_mib: int = 0
+    one_domain: bool = False  # CPUs, memory and devices of each task have to be of one NUMA domain
 
     @property
     def qos(self) -> Qos:
@@ -217,6 +218,7 @@ def request_class(
     task_term: TaskTerm | None = None,
     cpu_limit_millis: int = 0,
     memory_limit_mib: int = 0,
+    one_domain: bool = False,
 ) -> RequestClass:
     """Make a class in its one canonical form, whatever order the parts came in."""
     if per_task.gpu_millis >= 1000 or (per_task.gpu_millis and per_task.gpus != 1):
@@ -245,6 +247,7 @@ def request_class(
         task_term=task_term,
         cpu_limit_millis=cpu_limit_millis,
         memory_limit_mib=memory_limit_mib,
+        one_domain=one_domain,
     )
 
 

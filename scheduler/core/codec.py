@@ -57,7 +57,7 @@ _TYPES: Final = ("<i1", "<i2", "<i4", "<i8")
 _LARGEST: Final = 1 << 30  # bytes a recording may unpack to
 
 #: Words of a request class that are written only where a job says them.
-_LATER_WORDS: Final = ("cpu_limit_millis", "memory_limit_mib")
+_LATER_WORDS: Final = ("cpu_limit_millis", "memory_limit_mib", "one_domain")
 
 _C = TypeVar("_C", bound=Columns)
 

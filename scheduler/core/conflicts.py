@@ -235,6 +235,7 @@ class _Place(NamedTuple):
     row: int
     devices: list[int]
     gpu_millis: int
+    domain: int  # the NUMA domain that it is bound to; -1 = none
 
 
 def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Place | _Closed:
@@ -270,11 +271,16 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
         devices.append(device)
     if len(devices) != request.per_task.gpus or placement.gpu_millis != wanted:
         return _Closed((("gate", "device"), ("node", name)))
-    return _Place(row, devices, wanted)
+    domain, numa = -1, candidates.numa
+    if numa is not None:
+        domain = world.numa.find(row, placement.numa)
+        if not numa.fits(request, row, domain, devices):
+            return _Closed((("gate", "numa"), ("node", name), ("numa", placement.numa)))
+    return _Place(row, devices, wanted, domain)
 
 
 def _hold(place: _Place, candidates: Candidates) -> None:
     question = candidates.question
     candidates.workspace.take(
-        place.row, question.request.per_task, place.devices, place.gpu_millis, question.who
+        place.row, question.request.per_task, place.devices, place.gpu_millis, question.who, place.domain
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.numa import bind, bound_column, bound_in
 from scheduler.core.plan import Plan, Resize
 from scheduler.core.policy import Policy
 from scheduler.core.reclaim import Reclaim
@@ -213,6 +214,12 @@ def _waiting_again(answers: Answers, jobs: RunningJobs, row: int) -> Snapshot:
         for device in held.device_ids[allocation]:
             if device in world.device_row:
                 device_used[world.device_row[device]] -= held.gpu_millis[allocation]
+    bound = bound_in(nodes)
+    for allocation in np.flatnonzero(mine & (held.numa >= 0)).tolist():
+        bind(
+            bound, world.allocation_node.item(allocation), held.numa.item(allocation),
+            -held.cpu_millis.item(allocation), -held.memory_mib.item(allocation),
+        )  # fmt: skip
     quota_used, pool_used = snapshot.quotas.used.copy(), snapshot.pools.used.copy()
     for line, amount in jobs.charges(row):
         quota_used[line] -= amount
@@ -243,7 +250,11 @@ def _waiting_again(answers: Answers, jobs: RunningJobs, row: int) -> Snapshot:
     others = running.id != number
     return _with(
         snapshot,
-        nodes=replace(nodes, **{f"used_{name}": column for name, column in used.items()}),
+        nodes=replace(
+            nodes,
+            bound=bound_column(bound, len(nodes)),
+            **{f"used_{name}": column for name, column in used.items()},
+        ),
         devices=replace(devices, used_millis=device_used),
         pending=PendingColumns(**again),
         running=running.take(others),

@@ -10,6 +10,7 @@ import numpy as np
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
 from scheduler.core.classes import Labels, RequestClass
 from scheduler.core.columns import Ints, rows_of
+from scheduler.core.crossing import lacks_in_domains
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.feasibility import RoomGate
 from scheduler.core.groups import Group
@@ -221,10 +222,9 @@ def _take_starts(answers: Answers, rows: Ints, starts: tuple[Start, ...]) -> Non
         group = answers.groups.of(row)
         for placement in start.placements:
             devices = [world.device_row[device_id] for device_id in placement.device_ids]
-            workspace.take(
-                world.node_row[placement.node_id], start.per_task, devices, placement.gpu_millis,
-                group.question.who,
-            )  # fmt: skip
+            node, request = world.node_row[placement.node_id], group.question.request
+            domain = world.numa.of(request, node, placement.numa) if request.one_domain else -1
+            workspace.take(node, start.per_task, devices, placement.gpu_millis, group.question.who, domain)
         workspace.take_limits(
             queue_row=group.queue_row,
             array_id=int(pending.array_id[row]),
@@ -265,10 +265,24 @@ def _node_sentence(candidates: Candidates, group: Group, node: int, gate: str | 
         return f"is itself smaller than one task of it: it has {has}"
     if gate == "jobs":
         return _company_words(candidates, node)
+    if gate == "numa":
+        return _domain_words(candidates, node)
     room = _room(candidates, gate, node)
     if room is not None:
         return room
     return _ONE_NODE.get(gate, f"is turned away by {gate}")
+
+
+def _domain_words(candidates: Candidates, node: int) -> str:
+    """`has 2 NUMA domains; the most free in one is 8 CPUs, 32 GiB of memory and 1 GPU`."""
+    found = lacks_in_domains(candidates, node)
+    if found is None:
+        return "does not say what each of its NUMA domains has"
+    domains, cpu, memory, gpus = found
+    most = [amount("cpu_millis", cpu), amount("memory_mib", memory)]
+    most += [amount("gpus", gpus)] if candidates.question.request.per_task.gpus else []
+    has = "one NUMA domain" if domains == 1 else f"{domains} NUMA domains"
+    return f"has {has}; the most free in one is {', '.join(most[:-1])} and {most[-1]}"
 
 
 def _company_words(candidates: Candidates, node: int) -> str:

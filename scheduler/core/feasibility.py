@@ -244,6 +244,16 @@ def _all_storage(question: Question, world: World) -> Headroom | None:
     return (world.snapshot.nodes.storage_mib, need) if need else None
 
 
+def _free_domains(question: Question, workspace: Workspace) -> Headroom | None:
+    if not question.request.one_domain or workspace.numa is None:
+        return None
+    return workspace.numa.slots(question.request), 1
+
+
+def _all_domains(question: Question, world: World) -> Headroom | None:
+    return (world.numa.most(question.request), 1) if question.request.one_domain else None
+
+
 BUILT_IN: Final[Mapping[str, FactGate | RoomGate | JobsGate]] = {
     gate.name: gate
     for gate in (
@@ -264,6 +274,7 @@ BUILT_IN: Final[Mapping[str, FactGate | RoomGate | JobsGate]] = {
         RoomGate("cpu_millis", _free_cpu, _all_cpu),
         RoomGate("memory_mib", _free_memory, _all_memory),
         RoomGate("storage_mib", _free_storage, _all_storage),
+        RoomGate("numa", _free_domains, _all_domains),
     )
 }
 assert tuple(BUILT_IN) == FILTERS

@@ -30,6 +30,7 @@ class Free:
     memory_mib: Ints
     storage_mib: Ints
     gpu_used: Ints
+    domains: Ints  # CPU and then memory of every NUMA domain that is not bound; empty when no job demands one
 
     def take(self, hold: Hold, sign: int = 1) -> None:
         """Hand one task's amounts out; `sign` -1 gives them back."""
@@ -40,11 +41,14 @@ class Free:
             self.storage_mib[row] -= sign * per_task.storage_mib
         for device in hold.devices:
             self.gpu_used[device] += sign * hold.gpu_millis
+        for domain, held in hold.bound(len(self.domains)):
+            self.domains[domain] -= sign * held
 
     def copy(self) -> Free:
         return Free(
-            self.cpu_millis.copy(), self.memory_mib.copy(), self.storage_mib.copy(), self.gpu_used.copy()
-        )
+            self.cpu_millis.copy(), self.memory_mib.copy(), self.storage_mib.copy(), self.gpu_used.copy(),
+            self.domains.copy(),
+        )  # fmt: skip
 
     def least(self, other: Free) -> Free:
         """What is free at both moments."""
@@ -53,6 +57,7 @@ class Free:
             np.minimum(self.memory_mib, other.memory_mib),
             np.minimum(self.storage_mib, other.storage_mib),
             np.maximum(self.gpu_used, other.gpu_used),
+            np.minimum(self.domains, other.domains),
         )
 
 
@@ -65,6 +70,14 @@ class Hold(NamedTuple):
     per_task: Resources
     devices: list[int]
     gpu_millis: int
+    domain: int = -1  # the NUMA domain that it is bound to
+
+    def bound(self, places: int) -> tuple[tuple[int, int], ...]:
+        """(place, amount) of what it holds in a column of so many places: CPUs of all domains, then memory."""
+        if self.domain < 0:
+            return ()
+        per_task = self.per_task
+        return (self.domain, per_task.cpu_millis), (places // 2 + self.domain, per_task.memory_mib)
 
 
 class Horizon:
@@ -86,6 +99,10 @@ class Horizon:
         self._cpu, self._memory = allocations.cpu_millis[order], allocations.memory_mib[order]
         held = allocations.storage_mib
         self._storage: Ints | None = held[order] if held.any() else None  # None = nobody holds any
+        #: The NUMA domain that each is bound to; None where no job demands one.
+        self._domain: Ints | None = None
+        if world.asks_one_domain:
+            self._domain = np.array(world.numa.of_allocations(), dtype=np.int64)[order]
         allocation, device = world.allocated_devices
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -115,6 +132,7 @@ class Horizon:
             workspace.free_memory_mib,
             workspace.free_storage_mib,
             workspace.device_used,
+            np.array(workspace.domain_free, dtype=np.int64),
         )
 
     def free_at(self, at_ms: int) -> Free:
@@ -163,9 +181,20 @@ class Horizon:
             grown(before.memory_mib, self._memory),
             grown(before.storage_mib, self._storage),
             before.gpu_used - freed.astype(np.int64),
+            before.domains if self._domain is None else self._unbound(before.domains, self._domain, some),
         )
         self._ended.insert(place, (at_ms, some.stop, devices.stop, free))
         return free.copy() if self._started or self._promised else free
+
+    def _unbound(self, free: Ints, domain: Ints, some: slice) -> Ints:
+        """What is not bound in NUMA domains once these allocations have ended."""
+        bound, count = domain[some] >= 0, len(free) // 2
+        where = domain[some][bound]
+        ended = [
+            np.bincount(where, weights=held[some][bound], minlength=count)
+            for held in (self._cpu, self._memory)
+        ]
+        return free + np.concatenate(ended).astype(np.int64)
 
     def free_through(self, from_ms: int, until_ms: int) -> Free:
         """What is free all the time from one moment to another: it only shrinks where a promise begins."""
@@ -274,6 +303,8 @@ class SpareWorkspace(Workspace):
         )
         then.device_used = free.gpu_used
         super().__init__(then)
+        if self.numa is not None:
+            self.numa.become(free.domains)
 
     def match(self, row: int, now: Workspace, later: Free) -> None:
         """Let a node have free what it has both now and later."""
@@ -281,6 +312,8 @@ class SpareWorkspace(Workspace):
         first, last = self.world.device_first[row], self.world.device_first[row + 1]
         if used:
             used = list(map(max, used, later.gpu_used[first:last].tolist()))
+        if self.numa is not None:
+            self.numa.match(row, now.domain_free, later.domains)
         self.set_free(
             row,
             min(cpu_millis, later.cpu_millis.item(row)),
@@ -312,6 +345,8 @@ def slots_in(question: Question, answers: Answers, free: Free, allowed: Bools) -
         else:
             count = world.per_node(usable & (free.gpu_used == 0)) // per_task.gpus
         np.minimum(slots, count, out=slots)
+    if request.one_domain and "numa" in gates:
+        np.minimum(slots, world.numa.slots(request, free.domains, free.gpu_used), out=slots)
     return np.maximum(slots, 0)
 
 

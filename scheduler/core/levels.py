@@ -30,8 +30,10 @@ class Levels:
             *(
                 new[np.newaxis].copy() if before is None else np.insert(before, place, new, axis=0)
                 for new, before in zip(
-                    (free.cpu_millis, free.memory_mib, free.storage_mib, free.gpu_used),
-                    (old.cpu_millis, old.memory_mib, old.storage_mib, old.gpu_used) if old else (None,) * 4,
+                    (free.cpu_millis, free.memory_mib, free.storage_mib, free.gpu_used, free.domains),
+                    (old.cpu_millis, old.memory_mib, old.storage_mib, old.gpu_used, old.domains)
+                    if old
+                    else (None,) * 5,
                     strict=True,
                 )
             )
@@ -41,6 +43,7 @@ class Levels:
             np.minimum.accumulate(each.memory_mib, axis=0),
             np.minimum.accumulate(each.storage_mib, axis=0),
             np.maximum.accumulate(each.gpu_used, axis=0),
+            np.minimum.accumulate(each.domains, axis=0),
         )  # fmt: skip
 
     def least(self, level: int) -> Free:
@@ -49,8 +52,9 @@ class Levels:
         assert least is not None
         place = level - 1
         return Free(
-            least.cpu_millis[place], least.memory_mib[place], least.storage_mib[place], least.gpu_used[place]
-        )
+            least.cpu_millis[place], least.memory_mib[place], least.storage_mib[place], least.gpu_used[place],
+            least.domains[place],
+        )  # fmt: skip
 
     def take(self, hold: Hold, places: slice | list[int]) -> None:
         """Something that is there when the promises of these places begin."""
@@ -63,8 +67,13 @@ class Levels:
             each.storage_mib[places, row] -= per_task.storage_mib
         for device in hold.devices:
             each.gpu_used[places, device] += hold.gpu_millis
+        bound = hold.bound(each.domains.shape[1])
+        for domain, held in bound:
+            each.domains[places, domain] -= held
         if least is each:
             return
+        for domain, _ in bound:
+            least.domains[:, domain] = np.minimum.accumulate(each.domains[:, domain])
         least.cpu_millis[:, row] = np.minimum.accumulate(each.cpu_millis[:, row])
         least.memory_mib[:, row] = np.minimum.accumulate(each.memory_mib[:, row])
         if per_task.storage_mib:

@@ -21,6 +21,7 @@ from scheduler.core.feasibility import (
     fits_empty,
     task_slots,
 )
+from scheduler.core.numa import DomainRoom
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.scoring import Part
@@ -240,13 +241,23 @@ class Candidates:
         row = int(scores.argmax())
         return row if scores.item(row) >= 0.0 else -1
 
-    def pick_devices(self, row: int) -> list[int]:
-        """Device rows for one task on this node: as a scorer wishes, else as `Workspace.pick_devices`."""
+    def pick_devices(self, row: int, domain: int = -1) -> list[int]:
+        """Device rows for one task on this node: as a scorer wishes, else as `Workspace.pick_devices`.
+
+        `domain` is the NUMA domain that it is bound to; -1 = to none.
+        """
+        numa = self.workspace.numa if domain >= 0 else None
         for picker in self.rules.pickers:
             device = picker.pick_device(self.question.request, self.workspace, row)
-            if device is not None:
+            if device is not None and (numa is None or numa.domains.of_device[device] == domain):
                 return [device]
-        return self.workspace.pick_devices(row, self.question.request, self._features)
+        within = -1 if numa is None else numa.within(domain)
+        return self.workspace.pick_devices(row, self.question.request, self._features, within)
+
+    @property
+    def numa(self) -> DomainRoom | None:
+        """Where its tasks are bound to one NUMA domain each; None when they need not be."""
+        return self.workspace.numa if self.question.request.one_domain else None
 
     def slots(self) -> Ints:
         """How many tasks each node could take at once, now."""
@@ -555,8 +566,8 @@ def _best_rows(rows: Ints, scores: Floats) -> list[int]:
     return order
 
 
-#: (node row, rows of its devices) of a task.
-Seat = tuple[int, list[int]]
+#: (node row, rows of its devices, row of the NUMA domain that it is bound to or -1) of a task.
+Seat = tuple[int, list[int], int]
 
 
 def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[Placement, ...]:
@@ -570,23 +581,28 @@ def hand_out(
     """The same, by ids and by rows."""
     workspace, question = candidates.workspace, candidates.question
     per_task, world = question.request.per_task, workspace.world
-    millis = candidates.millis
+    millis, numa = candidates.millis, candidates.numa
     node_ids, device_ids = world.snapshot.nodes.id, world.device_id_list
     placements: list[Placement] = []
     seats: list[Seat] = []
     for row, count in chosen:
         node_id = node_ids.item(row)
         for _ in range(count):
-            devices = candidates.pick_devices(row) if millis else []
-            workspace.take(row, per_task, devices, millis, question.who)
-            seats.append((row, devices))
+            domain = -1 if numa is None else numa.pick(question.request, row)
+            devices = candidates.pick_devices(row, domain) if millis else []
+            workspace.take(row, per_task, devices, millis, question.who, domain)
+            seats.append((row, devices, domain))
             placements.append(
                 Placement(
                     len(placements),
                     node_id,
                     tuple([device_ids[device] for device in devices]),
                     millis,
-                    workspace.numa_of(devices) if devices else -1,
+                    world.numa.number[domain]
+                    if domain >= 0
+                    else workspace.numa_of(devices)
+                    if devices
+                    else -1,
                 )
             )
     return tuple(placements), seats

@@ -57,6 +57,7 @@ FILTERS: Final = (
     "cpu_millis",
     "memory_mib",
     "storage_mib",
+    "numa",
 )
 
 

@@ -14,7 +14,7 @@ from scheduler.core.groups import Group
 from scheduler.core.plan import Decision, Preempt, Resize
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.reclaim import Reclaim, to_converge
-from scheduler.core.seats import RunningJobs, Wanted, count_placed, place_of, take_place
+from scheduler.core.seats import Place, RunningJobs, Wanted, count_placed, place_of, take_place
 from scheduler.core.snapshot import Pause
 from scheduler.core.standing import Preemption
 from scheduler.core.suspension import Suspend, why_requeued
@@ -53,7 +53,7 @@ def hold_places(answers: Answers, rows: Ints) -> list[int]:
     that nobody starts on the part that is free already. A job that no longer finds one holds nothing.
     """
     workspace, world = answers.workspace, answers.world
-    found: list[tuple[int, Group, list[tuple[int, list[int], int]]]] = []
+    found: list[tuple[int, Group, list[Place]]] = []
     with workspace.trial():
         jobs = RunningJobs(answers)
         running = world.snapshot.running
@@ -74,8 +74,9 @@ def hold_places(answers: Answers, rows: Ints) -> list[int]:
             if chosen is not None:
                 found.append((row, group, take_place(answers, Wanted(row, group), chosen)))
     for row, group, places in found:
-        for node_row, devices, millis in places:
-            workspace.take(node_row, group.question.request.per_task, devices, millis, group.question.who)
+        per_task, who = group.question.request.per_task, group.question.who
+        for node_row, devices, millis, domain in places:
+            workspace.take(node_row, per_task, devices, millis, who, domain)
         count_placed(answers, Wanted(row, group), places)
     return [row for row, _, _ in found]
 

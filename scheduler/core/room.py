@@ -227,7 +227,9 @@ class ClusterRoom:
         if level:
             known = self._synced.get(level) == workspace.log_length
             for hold in holds:
-                workspace.take(hold.row, hold.per_task, hold.devices, hold.gpu_millis, group.question.who)
+                workspace.take(
+                    hold.row, hold.per_task, hold.devices, hold.gpu_millis, group.question.who, hold.domain
+                )
                 self._promises.take(hold, slice(level))
             if known:  # the workspace of this level has them already
                 self._synced[level] = workspace.log_length
@@ -285,7 +287,10 @@ class ClusterRoom:
 def _holds(seats: list[Seat], group: Group, from_ms: int, until_ms: int) -> list[Hold]:
     request = group.question.request
     millis = held_millis(request)
-    return [Hold(from_ms, until_ms, row, request.per_task, devices, millis) for row, devices in seats]
+    return [
+        Hold(from_ms, until_ms, row, request.per_task, devices, millis, domain)
+        for row, devices, domain in seats
+    ]
 
 
 def lengths_ms(limit_seconds: Ints, bound_seconds: Ints) -> Ints:

@@ -16,6 +16,9 @@ from scheduler.core.groups import Group
 from scheduler.core.placement import near_tasks, take_tasks
 from scheduler.core.snapshot import Pause
 
+#: (node row, device rows, thousandths held of each, NUMA domain that it is bound to or -1) of a task.
+Place = tuple[int, list[int], int, int]
+
 #: A pending row, and (node row, tasks on it) for all of its tasks.
 Chosen = list[tuple[int, int]]
 
@@ -35,6 +38,7 @@ class Seat(NamedTuple):
     held: Resources
     devices: list[int]
     gpu_millis: int
+    domain: int = -1  # the NUMA domain that it is bound to
 
 
 class RunningJobs:
@@ -48,6 +52,7 @@ class RunningJobs:
         self.of_allocation: Ints = rows_of(running.id, allocations.job_id, what="running job")
         self.project_row: Ints = rows_of(world.snapshot.projects.id, running.project_id, what="project")
         self.queue_row: Ints = rows_of(world.snapshot.queues.id, running.queue_id, what="queue")
+        self._domains = world.numa.of_allocations() if world.asks_one_domain else None
         self._order = np.lexsort((allocations.rank, self.of_allocation))
         #: Tasks of each job that stay.
         self.tasks: Ints = np.bincount(self.of_allocation[~allocations.leaving], minlength=len(running))
@@ -119,6 +124,7 @@ class RunningJobs:
                     ),
                     [device_row[one] for one in allocations.device_ids[row] if one in device_row],
                     allocations.gpu_millis.item(row),
+                    -1 if self._domains is None else self._domains[row],
                 )
                 for row in self._order[self._first[victim] : self._first[victim + 1]].tolist()
                 if allocations.leaving.item(row) == leaving
@@ -152,7 +158,7 @@ class RunningJobs:
         payer, who = world.paths.running.item(victim), int(world.company.running[victim])
         move = workspace.take if back else workspace.give_back
         for seat in seats:
-            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who)
+            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who, seat.domain)
             # The lines that count jobs and not what they hold are left alone: it goes on.
             one = Counter(
                 dict(workspace.charges_given(payer, class_index, 2, seat.devices * 2, seat.gpu_millis))
@@ -175,7 +181,7 @@ class RunningJobs:
         move = workspace.take if back else workspace.give_back
         who, seats = int(world.company.running[victim]), self._left(victim)
         for seat in seats:
-            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who)
+            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who, seat.domain)
         class_index = int(running.class_index[victim])
         workspace.give_back_limits(
             queue_row=int(self.queue_row[victim]),
@@ -190,7 +196,7 @@ class RunningJobs:
         workspace = self._answers.workspace
         move = workspace.take if back else workspace.give_back
         for seat in self._left(victim):
-            move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0)
+            move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0, domain=seat.domain)
         workspace.limits.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
 
 
@@ -222,20 +228,23 @@ def place_of(answers: Answers, wanted: Wanted) -> Chosen | None:
     return sorted(chosen) if chosen is not None else None
 
 
-def take_place(answers: Answers, wanted: Wanted, chosen: Chosen) -> list[tuple[int, list[int], int]]:
-    """Hand the place out in the workspace; answers (node row, device rows, thousandths) of each task."""
-    world = answers.world
+def take_place(answers: Answers, wanted: Wanted, chosen: Chosen) -> list[Place]:
+    """Hand the place out in the workspace; answers that of each task."""
+    world, request = answers.world, wanted.group.question.request
     return [
         (
             world.node_row[placement.node_id],
             [world.device_row[device] for device in placement.device_ids],
             placement.gpu_millis,
+            world.numa.of(request, world.node_row[placement.node_id], placement.numa)
+            if request.one_domain
+            else -1,
         )
         for placement in take_tasks(answers.candidates(wanted.group), chosen)
     ]
 
 
-def count_placed(answers: Answers, wanted: Wanted, places: Sequence[tuple[int, list[int], int]]) -> None:
+def count_placed(answers: Answers, wanted: Wanted, places: Sequence[Place]) -> None:
     workspace, group = answers.workspace, wanted.group
     workspace.budgets.take(wanted.row)
     workspace.take_limits(
@@ -245,7 +254,7 @@ def count_placed(answers: Answers, wanted: Wanted, places: Sequence[tuple[int, l
             group.payer,
             group.class_index,
             group.shape.tasks,
-            (device for _, devices, _ in places for device in devices),
+            (device for _, devices, *_ in places for device in devices),
             places[0][2] if places else 0,
         ),
         request=group.question.request,

@@ -31,6 +31,7 @@ GATE_WORDS: Final[Mapping[str, str]] = {
     "cpu_millis": "have too few free CPUs",
     "memory_mib": "have too little free memory",
     "storage_mib": "have too little free storage",
+    "numa": "have no NUMA domain with room for all of one task",
 }
 
 
@@ -99,7 +100,9 @@ def _duration(seconds: int) -> str:
 def _invalid_spec(facts: Facts) -> str:
     needs, total = _amount(facts, "needs"), _number_of(facts, "total")
     kind = _text(facts, "kind")
-    if kind == "shape":
+    if kind == "numa":
+        why = _across_domains(facts)
+    elif kind == "shape":
         tasks, nodes = amount("tasks", _number(facts, "tasks")), amount("nodes", _number(facts, "nodes"))
         each = _number(facts, "tasks_per_node")
         why = f"Asks for {tasks} on {nodes}{f' with {each:,} on each' if each else ''}, which cannot be."
@@ -115,6 +118,21 @@ def _invalid_spec(facts: Facts) -> str:
     else:
         why = f"Asks for {needs} in all; the nodes that suit it have {total}."
     return f"{why} It can never start as written."
+
+
+def _across_domains(facts: Facts) -> str:
+    most = [amount("cpu_millis", _number(facts, "largest_cpu_millis")),
+            amount("memory_mib", _number(facts, "largest_memory_mib"))]  # fmt: skip
+    most += [amount("gpus", _number(facts, "largest_gpus"))] if _number(facts, "gpus") else []
+    if _number(facts, "total"):
+        return (
+            f"Asks for {_amount(facts, 'needs')} at once, each in one NUMA domain; all nodes that suit it, idle, "
+            f"hold {_number_of(facts, 'total')} so."
+        )
+    return (
+        f"Asks for all of {'a task' if _number(facts, 'needs') > 1 else 'it'} in one NUMA domain; on the nodes that "
+        f"suit it none has more than {', '.join(most[:-1])} and {most[-1]}."
+    )
 
 
 def _number_of(facts: Facts, name: str) -> str:
@@ -276,7 +294,25 @@ def _job_affinity(facts: Facts) -> str:
     return text + (f", and its other rules about jobs leave {left:,}." if left < open_ else ".")
 
 
+def _crosses(facts: Facts) -> str:
+    tasks, node, others = _number(facts, "needs"), _text(facts, "node"), _number(facts, "nodes") - 1
+    across = f"{node} only across {_number(facts, 'domains') or 'several'} NUMA domains" if node else ""
+    more = (
+        f", as {'does' if others == 1 else 'do'} {others:,} more {_plural('node', others)}"
+        if others > 0
+        else ""
+    )
+    if tasks == 1:
+        return f"Needs all of it in one NUMA domain; it fits {across}{more}."
+    return (
+        f"Needs each of its {amount('tasks', tasks)} in one NUMA domain; there is room for "
+        f"{_number_of(facts, 'free')} so" + (f", and more fit {across}{more}." if node else ".")
+    )
+
+
 def _topology_fragmented(facts: Facts) -> str:
+    if "numa" in facts:
+        return _crosses(facts)
     if "pack" in facts:
         where, most = _text(facts, "pack"), _number_of(facts, "largest")
         near = "on one node" if where == "node" else f"in one {where}"

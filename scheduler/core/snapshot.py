@@ -72,6 +72,9 @@ class NodeColumns(Columns):
     max_wall_seconds: Ints = ints(default=0)  # the most that one of its partitions allows; 0 = no bound
     size_cpu_millis: Ints = ints(default=0)  # what the machine itself has; 0 = as much as may be given away
     size_memory_mib: Ints = ints(default=0)
+    #: (number, CPU, memory) of each NUMA domain of the machine itself; () = it is one, or nobody has said.
+    domains: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())
+    bound: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())  # and what is bound in them
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +183,7 @@ class AllocationColumns(Columns):
     leaving: Bools = bools(
         default=False
     )  # this task of an elastic job was told to end, or has; the others go on
+    numa: Ints = ints(default=-1)  # the NUMA domain that all of it is bound to; -1 = it is not
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,6 +112,10 @@ def _lesser(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[Va
                     after=model,
                     request=replace(request, gpu_model=model),
                 )
+    if request.one_domain:
+        yield same._replace(
+            loss=4, field="numa", before="one", after="prefer", request=replace(request, one_domain=False)
+        )
     for eighths in _EIGHTHS:
         limit = asked * eighths // 8 // 60 * 60
         if _SHORTEST_SECONDS <= limit < asked:

@@ -78,16 +78,17 @@ def resume(answers: Answers, suspended: Ints) -> Iterator[Resume]:
         if running.stop_by_ms[row]:
             continue  # it is told to end
         each = world.snapshot.classes[int(running.class_index[row])].per_task.cpu_millis
-        nodes = [seat.row for seat in jobs.seats(row)]
+        seats = jobs.seats(row)
+        nodes, domains = [seat.row for seat in seats], [seat.domain for seat in seats if seat.domain >= 0]
         room = all(
             world.snapshot.nodes.state[node] == NodeState.UP
             and workspace.free_on(node)[0] >= each * nodes.count(node)
             for node in set(nodes)
-        )
+        ) and all(workspace.domain_free[domain] >= each * domains.count(domain) for domain in set(domains))
         charges = jobs.charges(row, only_cpus=True)
         if not room or workspace.short_quota(charges) is not None:
             continue
-        for node in nodes:
-            workspace.take(node, Resources(cpu_millis=each), [], 0)
+        for seat in seats:
+            workspace.take(seat.row, Resources(cpu_millis=each), [], 0, domain=seat.domain)
         workspace.limits.take(charges)
         yield Resume(int(running.id[row]), int(running.attempt_id[row]))

@@ -257,6 +257,8 @@ def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[N
     for gate in candidates.rules.gates:
         if not isinstance(gate, RoomGate) or (headroom := gate.free(question, workspace)) is None:
             continue
+        if gate.name == "numa":
+            continue  # more than enough is looked for here; the trial says whether it is in one domain
         if gate.name != "gpus":
             comes = gate.name == "cpu_millis" or not only_cpus
             amounts = getattr(world.snapshot.allocations, gate.name)[held] if comes else nothing

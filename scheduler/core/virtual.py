@@ -13,6 +13,7 @@ from quotas.core.limits import charge
 from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
 from scheduler.core.gatherings import Gatherings
+from scheduler.core.numa import Bound, bind, bound_column, bound_in
 from scheduler.core.plan import Plan, Preempt, Resize, Start
 from scheduler.core.progress import Progress, speed_of
 from scheduler.core.snapshot import (
@@ -79,6 +80,7 @@ class VirtualCluster:
     _held: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)  # job id -> rows of its allocations
     _charged: dict[int, _Charge] = field(default_factory=dict)
     _used: dict[str, Ints] = field(default_factory=dict)
+    _bound: Bound = field(default_factory=dict)
     _device_used: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _quota_used: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _queue_running: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -120,6 +122,7 @@ class VirtualCluster:
                 name: getattr(snapshot.nodes, f"used_{name}").copy()
                 for name in ("cpu_millis", "memory_mib", "storage_mib")
             },
+            _bound=bound_in(snapshot.nodes),
             _device_used=snapshot.devices.used_millis.copy(),
             _quota_used=snapshot.quotas.used.copy(),
             _queue_running=snapshot.queues.running_jobs.copy(),
@@ -193,7 +196,7 @@ class VirtualCluster:
         groups = {f.name: getattr(base, f.name) for f in fields(base)}
         changed = {
             "now_ms": now_ms,
-            "nodes": replace(base.nodes, **used),
+            "nodes": replace(base.nodes, bound=bound_column(self._bound, len(base.nodes)), **used),
             "devices": replace(base.devices, used_millis=self._device_used),
             "pending": pending,
             "reservations": base.reservations if set_aside is None else set_aside,
@@ -320,10 +323,12 @@ class VirtualCluster:
     def _start(self, start: Start, now_ms: int) -> None:
         per_task, number = start.per_task, start.job_id
         rows = []
+        bound = self.base.classes[self.jobs.class_index.item(self.row_of[number])].one_domain
         for placement in start.placements:
             rows.append(
                 (self._next_allocation, number, placement.rank, placement.node_id, per_task.cpu_millis,
-                 per_task.memory_mib, per_task.storage_mib, placement.device_ids, placement.gpu_millis, False)
+                 per_task.memory_mib, per_task.storage_mib, placement.device_ids, placement.gpu_millis, False,
+                 placement.numa if bound else -1)
             )  # fmt: skip
             self._next_allocation += 1
         place = self.row_of[number]
@@ -431,10 +436,11 @@ class VirtualCluster:
 
     def _hold(self, rows: list[tuple[Any, ...]], sign: int) -> None:
         snapshot = self.base
-        for _, _, _, node_id, cpu, memory, storage, devices, millis, _ in rows:
+        for _, _, _, node_id, cpu, memory, storage, devices, millis, _, numa in rows:
             node = int(np.searchsorted(snapshot.nodes.id, node_id))
             for name, amount in (("cpu_millis", cpu), ("memory_mib", memory), ("storage_mib", storage)):
                 self._used[name][node] += sign * amount
+            bind(self._bound, node, numa, sign * cpu, sign * memory)
             for device in devices:
                 self._device_used[int(np.searchsorted(snapshot.devices.id, device))] += sign * millis
 

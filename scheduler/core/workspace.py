@@ -30,6 +30,7 @@ from scheduler.core.devices import (
     Room,
     pick_whole,
 )
+from scheduler.core.numa import room_of
 from scheduler.core.world import World
 
 Floats = npt.NDArray[np.float64]
@@ -98,6 +99,7 @@ class Workspace:
         #: Where jobs are that others want to be near to or apart from; None when no job has such terms.
         self.neighbours = Neighbours(world) if world.company.is_there else None
 
+        self.numa, self.domain_free = room_of(self)
         self._cpu: list[int] = self.free_cpu_millis.tolist()
         self._memory: list[int] = self.free_memory_mib.tolist()
         self._gpu: list[int] = self.free_gpu_millis.tolist()
@@ -336,18 +338,21 @@ class Workspace:
     def queue_is_full(self, queue_row: int) -> bool:
         return 0 < self.queue_bound[queue_row] <= self.queue_running[queue_row]
 
-    def pick_devices(self, row: int, request: RequestClass, features: GpuFeatures | None = None) -> list[int]:
+    def pick_devices(
+        self, row: int, request: RequestClass, features: GpuFeatures | None = None, within: int = -1
+    ) -> list[int]:
         """Device rows for one task on a node that `feasibility` has passed.
 
         Whole devices come from the NUMA domain that they fill best, else from as few domains as can be;
         a share goes to the device that is used most and still has room. Ties by lowest position. `features`
-        are those of the request, for who has them at hand.
+        are those of the request, for who has them at hand; `within` is a mask of the devices to choose from.
         """
         per_task = request.per_task
         wanted = per_task.gpus
         if not wanted:
             return []
         first, bits = self.world.device_first[row], (features or self.gpu_features(request)).bits[row]
+        bits &= within
         if per_task.gpu_millis and request.shares_gpu:
             used, share = self._device_used, per_task.gpu_millis
             fullest, most = -1, -1
@@ -377,10 +382,14 @@ class Workspace:
 
     # Changing.
 
-    def take(self, row: int, per_task: Resources, devices: list[int], gpu_millis: int, who: int = 0) -> None:
-        """Hand one task's amounts out on a node; `who` is its profile in `World.company`."""
+    def take(
+        self, row: int, per_task: Resources, devices: list[int], gpu_millis: int, who: int = 0, domain: int = -1,
+    ) -> None:  # fmt: skip
+        """Hand out one task's amounts; `who` is its profile in `World.company`, `domain` where it is bound."""
         if self._trials:
             self._remember(row)
+        if domain >= 0 and self.numa is not None:
+            self.numa.hold(domain, per_task)
         self._move(row, per_task, 1)
         if devices:
             self._hold(row, devices, gpu_millis)
@@ -390,12 +399,14 @@ class Workspace:
             self._touch_all(self.neighbours.count(row, who, 1))
 
     def give_back(
-        self, row: int, per_task: Resources, devices: list[int], gpu_millis: int, who: int = 0
-    ) -> None:
+        self, row: int, per_task: Resources, devices: list[int], gpu_millis: int, who: int = 0, domain: int = -1,
+    ) -> None:  # fmt: skip
         """The reverse of `take`, for a job that is thought away; only inside a trial: caches of what
         failed hold while capacity shrinks.
         """
         self._remember(row)
+        if domain >= 0 and self.numa is not None:
+            self.numa.hold(domain, per_task, -1)
         self._move(row, per_task, -1)
         if devices:
             self._hold(row, devices, -gpu_millis)
@@ -471,6 +482,7 @@ class Workspace:
         """Try something: unless `keep()` is called, everything is as before on leaving."""
         counts = (
             self.quota_used, self.limits.kept, self.queue_running, self.pool_used, self.budgets.left,
+            self.domain_free,
         )  # fmt: skip
         saved_counts = [list(count) for count in counts]
         saved_arrays = dict(self.array_running)
@@ -591,6 +603,8 @@ class Workspace:
                 part = (_POINTS - gpu) / 1000
                 for flipped, weight, points in self._gpus_taken:
                     points[row] = (100.0 - part if flipped else part) * weight
+        if self.numa is not None:
+            self.numa.touch(row)
         if self.log_length == len(self.log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
         self.log[self.log_length] = row

@@ -24,6 +24,7 @@ from scheduler.core.classes import (
 from scheduler.core.columns import Bools, Ints, find_rows, rows_of, stable_order
 from scheduler.core.company import Company
 from scheduler.core.lifecycle import NodeState
+from scheduler.core.numa import Domains
 from scheduler.core.paths import Paths
 from scheduler.core.snapshot import Snapshot, share_key
 
@@ -457,6 +458,16 @@ class World:
     def node_domains(self) -> list[tuple[int, ...]]:
         """The same turned round: for each node, its devices in each NUMA domain."""
         return list(zip(*self.domain_bits, strict=True)) or [()] * self.node_count
+
+    @cached_property
+    def asks_one_domain(self) -> bool:
+        """Whether any job demands one NUMA domain for each of its tasks."""
+        return any(request.one_domain for request in self.snapshot.classes)
+
+    @cached_property
+    def numa(self) -> Domains:
+        """The NUMA domains of all nodes."""
+        return Domains(self)
 
     def kind_of(self, row: int) -> int:
         """A number for a node: equal where the devices are alike, one by one, in all that stays."""

@@ -99,6 +99,7 @@ def gpu_mix(seed: int = 1, *, jobs: int = 500, nodes: int = 16) -> ClusterWorklo
             name=[f"gpu{number:03}" for number in range(1, nodes + 1)],
             cpu_millis=[96_000] * nodes,
             memory_mib=[1024 * 1024] * nodes,
+            domains=[((0, 48_000, 512 * 1024), (1, 48_000, 512 * 1024))] * nodes,
         ),
         devices=DeviceColumns(
             id=range(1, count + 1),

@@ -64,6 +64,7 @@ _SINCE: Final = {
     "cpu_millis": "has too few free CPUs",
     "memory_mib": "has too little free memory",
     "storage_mib": "has too little free storage",
+    "numa": "has no room in that NUMA domain",
 }
 
 

@@ -23,6 +23,7 @@ from scheduler.core.classes import (
     Toleration,
     request_class,
 )
+from scheduler.core.numa import Bound, bind, bound_column, bound_in
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot import (
@@ -59,6 +60,7 @@ class NodeSpec:
     gpu_memory_gib: int = 80
     slices: tuple[str, ...] = ()  # of further devices that are cut, in the positions after the whole ones
     numa: int = 1
+    domains: bool = True  # whether it says what its NUMA domains have: its CPUs and memory in even parts
     unhealthy: tuple[int, ...] = ()
     state: str = "up"
     rack: str = ""
@@ -124,6 +126,7 @@ class RunningSpec:
     resized: int | None = None  # minutes from now, its last change of size
     leaving: tuple[int, ...] = ()  # ranks that were told to end
     resized_for: str = ""  # the pending job they make room for
+    domains: tuple[int, ...] = ()  # of a job that demands one, of each task the NUMA domain it is bound to
     pause: str = ""  # "asked" to stand still, or "suspended": it holds no CPUs
 
 
@@ -203,6 +206,7 @@ def a_job(
     spread: TaskTerm | None = None,
     cpu_limit: float = 0,
     memory_limit_gib: float = 0,
+    numa: str = "prefer",
     **words: Any,
 ) -> JobSpec:
     """`a_job("train", tasks=2, gpus=4)`: amounts are per task; 1 core and 1 GiB unless said."""
@@ -229,6 +233,7 @@ def a_job(
         task_term=spread,
         cpu_limit_millis=round(cpu_limit * 1000),
         memory_limit_mib=round(memory_limit_gib * GIB),
+        one_domain=numa == "one",
     )
     return JobSpec(name, request, **words)
 
@@ -339,6 +344,7 @@ def a_world(
         dict.fromkeys(node_ids, 0),
     )
     used_device = dict.fromkeys(device_ids.values(), 0)
+    bound: Bound = {}
     allocations: list[tuple[Any, ...]] = []
     for spec in running:
         request = spec.job.request
@@ -348,6 +354,8 @@ def a_world(
             used_cpu[node] += cpu_millis
             used_memory[node] += request.per_task.memory_mib
             used_storage[node] += request.per_task.storage_mib
+            domain = spec.domains[rank] if spec.domains else -1
+            bind(bound, list(node_ids).index(node), domain, cpu_millis, request.per_task.memory_mib)
             held = tuple(device_ids[node, position] for position in positions)
             for device in held:
                 used_device[device] += millis
@@ -363,6 +371,7 @@ def a_world(
                     held,
                     millis,
                     rank in spec.leaving,
+                    domain,
                 )
             )
 
@@ -392,6 +401,8 @@ def a_world(
             max_wall_seconds=[spec.max_minutes * 60 for spec in nodes],
             size_cpu_millis=[round(spec.cpus * 1000) for spec in nodes],
             size_memory_mib=[round(spec.memory_gib * GIB) for spec in nodes],
+            domains=[_domains_of(spec) for spec in nodes],
+            bound=bound_column(bound, len(nodes)),
         ),
         devices=DeviceColumns(
             id=[number for _, _, number in devices],
@@ -558,6 +569,13 @@ def a_world(
     return World(snapshot, node_ids, job_ids, device_ids)
 
 
+def _domains_of(spec: NodeSpec) -> tuple[tuple[int, int, int], ...]:
+    if spec.numa < 2 or not spec.domains:
+        return ()
+    cpu, memory = round(spec.cpus * 1000) // spec.numa, round(spec.memory_gib * GIB) // spec.numa
+    return tuple((number, cpu, memory) for number in range(spec.numa))
+
+
 def _slice_at(spec: NodeSpec, position: int) -> str:
     return spec.slices[position - spec.gpus] if position >= spec.gpus else ""
 
@@ -596,6 +614,7 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
     line_row = {number: row for row, number in enumerate(quotas.id.tolist())}
     used_millis, quota_used = devices.used_millis.copy(), quotas.used.copy()
     queue_running, pool_used = queues.running_jobs.copy(), pools.used.copy()
+    bound = bound_in(nodes)
     running = list(zip(*(getattr(snapshot.running, name) for name in _names(RunningColumns)), strict=True))
     allocations = list(
         zip(*(getattr(snapshot.allocations, name) for name in _names(AllocationColumns)), strict=True)
@@ -605,11 +624,17 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
     for start in plan.starts:
         row = snapshot.job_row(start.job_id)
         pending = snapshot.pending
+        demands = snapshot.job_class(start.job_id).one_domain
         for placement in start.placements:
             for name, column in used.items():
                 column[node_row[placement.node_id]] += getattr(start.per_task, name)
             for device in placement.device_ids:
                 used_millis[device_row[device]] += placement.gpu_millis
+            if demands:
+                bind(
+                    bound, node_row[placement.node_id], placement.numa,
+                    start.per_task.cpu_millis, start.per_task.memory_mib,
+                )  # fmt: skip
             allocations.append(
                 (
                     len(allocations) + 1_000_000,
@@ -622,6 +647,7 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
                     placement.device_ids,
                     placement.gpu_millis,
                     False,
+                    placement.numa if demands else -1,
                 )
             )
         project = snapshot.projects.id.tolist().index(start.project_id)
@@ -663,7 +689,11 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
     keep = [row for row, number in enumerate(snapshot.pending.id.tolist()) if number not in started]
     return Snapshot.build(
         now_ms=snapshot.now_ms,
-        nodes=replace(nodes, **{f"used_{name}": column for name, column in used.items()}),
+        nodes=replace(
+            nodes,
+            bound=bound_column(bound, len(nodes)),
+            **{f"used_{name}": column for name, column in used.items()},
+        ),
         devices=replace(devices, used_millis=used_millis),
         classes=snapshot.classes,
         pending=snapshot.pending.take(np.array(keep, dtype=np.int64)),

@@ -38,6 +38,20 @@ class State:
         self.pools = {pool["name"]: pool for pool in Rows(snapshot.pools).by_id.values()}
         self.reservations = list(Rows(snapshot.reservations).by_id.values())
         self.arrays: dict[int, int] = {}
+        #: What bound tasks have left of each NUMA domain, and what it is itself, by node and number.
+        self.domains = {
+            (number, domain): [cpu, memory]
+            for number, node in self.nodes.items()
+            for domain, cpu, memory in self._domains_of(node)
+        }
+        self.domain_sizes = {place: tuple(left) for place, left in self.domains.items()}
+        for (number, _), left in self.domains.items():  # what may be given away of each
+            for at, name in enumerate(("cpu_millis", "memory_mib")):
+                size = self.nodes[number][f"size_{name}"] or self.nodes[number][name]
+                left[at] = left[at] * self.nodes[number][name] // size if size else 0
+        for number, node in self.nodes.items():
+            for domain, cpu, memory in node["bound"]:
+                self._bind(number, domain, cpu, memory)
         running = Rows(snapshot.running).by_id
         #: (job, node) of every task that runs.
         self.placed = [
@@ -47,6 +61,30 @@ class State:
         for job in running.values():
             if job["array_id"]:
                 self.arrays[int(job["array_id"])] = self.arrays.get(int(job["array_id"]), 0) + 1
+
+    def _domains_of(self, node: dict[str, Any]) -> list[tuple[int, int, int]]:
+        if node["domains"]:
+            return list(node["domains"])
+        met = {int(one["numa"]) for one in self.devices.values() if one["node_id"] == node["id"]} or {0}
+        return [(met.pop(), node["cpu_millis"], node["memory_mib"])] if len(met) == 1 else [(-1, 0, 0)]
+
+    def _bind(self, node_id: int, domain: int, cpu: int, memory: int) -> None:
+        left = self.domains[node_id, domain]
+        left[0] -= cpu
+        left[1] -= memory
+
+    def domains_for(self, node: dict[str, Any], request: Any) -> list[int]:
+        """NUMA domains of a node with CPUs and memory for one task that is bound."""
+        need = request.per_task.cpu_millis, request.per_task.memory_mib
+        return [
+            domain
+            for (number, domain), left in self.domains.items()
+            if number == node["id"]
+            and all(
+                not one or one <= min(left[at], self.domain_sizes[number, domain][at])
+                for at, one in enumerate(need)
+            )
+        ]
 
     def request(self, job: dict[str, Any]) -> Any:
         return self.snapshot.classes[int(job["class_index"])]
@@ -289,9 +327,16 @@ class State:
         return any(not term.apart and not term.weight for term in self.request(job).job_terms)
 
     def devices_for(
-        self, node: dict[str, Any], request: Any, closed: set[str] | frozenset[str] = frozenset()
+        self,
+        node: dict[str, Any],
+        request: Any,
+        closed: set[str] | frozenset[str] = frozenset(),
+        domain: int | None = None,
     ) -> list[int] | None:
-        """Some devices for one task on this node, none of a closed model; None when there are not enough."""
+        """Some devices for one task on this node, none of a closed model; None when there are not enough.
+
+        With `domain` of that NUMA domain only.
+        """
         wanted = request.per_task.gpus
         share = request.per_task.gpu_millis if request.shares_gpu else 1000
         fitting = [
@@ -299,6 +344,7 @@ class State:
             for number, device in self.devices.items()
             if device["node_id"] == node["id"]
             and device["healthy"]
+            and domain in (None, device["numa"])
             and device["model"] not in closed
             and suits(request.gpu_model, device["model"])
             and device["memory_mib"] >= request.gpu_memory_mib
@@ -316,14 +362,18 @@ class State:
         request, taken = self.request(job), []
         count, closed = 0, self.closed_to(job)
         while count < tasks:
-            devices = self.devices_for(node, request, closed)
-            if devices is None or not self._has_room(node, request):
+            found = [
+                (devices, domain)
+                for domain in (self.domains_for(node, request) if request.one_domain else [None])
+                if (devices := self.devices_for(node, request, closed, domain)) is not None
+            ]
+            if not found or not self._has_room(node, request):
                 break
-            self._move(node, devices, request, 1)
-            taken.append(devices)
+            self._move(node, *found[0][:1], request, 1, found[0][1])
+            taken.append(found[0])
             count += 1
-        for devices in taken:
-            self._move(node, devices, request, -1)
+        for devices, domain in taken:
+            self._move(node, devices, request, -1, domain)
         return count
 
     def can_place(self, job: dict[str, Any], tasks: int = 0) -> bool:
@@ -404,6 +454,10 @@ class State:
             assert self.company_allows(node, job), "other jobs keep it away"
             assert self._has_room(node, request), "the node is overcommitted"
             assert len(set(placement.device_ids)) == len(placement.device_ids) == request.per_task.gpus
+            domain = placement.numa if request.one_domain else None
+            if domain is not None:
+                assert domain in self.domains_for(node, request), "a NUMA domain is overcommitted"
+                assert {self.devices[one]["numa"] for one in placement.device_ids} <= {domain}, "it crosses"
             assert placement.gpu_millis == (share if request.per_task.gpus else 0)
             for number in placement.device_ids:
                 device = self.devices[number]
@@ -412,7 +466,7 @@ class State:
                 assert device["used_millis"] + share <= 1000, "a device is overcommitted"
                 assert not (request.gpu_slice and device["used_millis"]), "a slice is given twice"
                 assert suits(request.gpu_model, device["model"])
-            self._move(node, list(placement.device_ids), request, 1)
+            self._move(node, list(placement.device_ids), request, 1, domain)
         assert not job["nodes"] or len(counts) == job["nodes"]
         if job["pack"] >= MUST and len(counts) > 1:
             level = PACKS[int(job["pack"]) % MUST]
@@ -448,7 +502,12 @@ class State:
             for name in ("cpu_millis", "memory_mib", "storage_mib")
         )
 
-    def _move(self, node: dict[str, Any], devices: list[int], request: Any, sign: int) -> None:
+    def _move(
+        self, node: dict[str, Any], devices: list[int], request: Any, sign: int, domain: int | None = None
+    ) -> None:
+        if domain is not None:
+            per_task = request.per_task
+            self._bind(node["id"], domain, sign * per_task.cpu_millis, sign * per_task.memory_mib)
         for name in ("cpu_millis", "memory_mib", "storage_mib"):
             node[f"used_{name}"] += sign * getattr(request.per_task, name)
         share = request.per_task.gpu_millis or 1000

@@ -81,7 +81,8 @@ def _at(
         if _end(snapshot, job) > moment:
             request = state.request(job)
             for placement in start.placements:
-                state._move(state.nodes[placement.node_id], list(placement.device_ids), request, 1)
+                domain = placement.numa if request.one_domain else None
+                state._move(state.nodes[placement.node_id], list(placement.device_ids), request, 1, domain)
     ends = {
         int(number): int(end) or NEVER
         for number, end in zip(snapshot.running.id.tolist(), snapshot.running.expected_end_ms.tolist())
@@ -92,6 +93,10 @@ def _at(
             node = state.nodes[int(held.node_id[row])]
             for name in ("cpu_millis", "memory_mib", "storage_mib"):
                 node[f"used_{name}"] -= int(getattr(held, name)[row])
+            if held.numa[row] >= 0:
+                state._bind(
+                    node["id"], int(held.numa[row]), -int(held.cpu_millis[row]), -int(held.memory_mib[row])
+                )
             for device in held.device_ids[row]:
                 state.devices[device]["used_millis"] -= int(held.gpu_millis[row])
     object.__setattr__(state, "snapshot", _moved(snapshot, min(moment, NEVER // 2)))

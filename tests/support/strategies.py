@@ -48,6 +48,7 @@ def a_random_node(dice: random.Random, name: str, *, cut: bool = False) -> NodeS
         memory_gib=dice.choice([4, 8, 16]),
         gpus=gpus,
         numa=dice.choice([1, 2]),
+        domains=random.Random(f"{name} domains").random() < 0.8,
         model=dice.choice(["H100-80GB", "A100"]),
         slices=("1g.10gb", "1g.10gb", "3g.40gb") if name == "n2" and cut else (),
         unhealthy=dice.choice([(), (), (), (0,)]) if gpus else (),
@@ -99,6 +100,8 @@ def _random_words(dice: random.Random, *, cut: bool) -> dict[str, Any]:
         "pack": dice.choice([""] * 6 + ["node!", "rack", "rack!", "zone!"]),
     }
     seed = dice.random()
+    if random.Random(f"{seed} numa").random() < 0.25:
+        words["numa"] = "one"
     if cut and random.Random(f"{seed} slice").random() < 0.25:
         words |= {"slice": random.Random(f"{seed} which").choice(["1g.10gb", "3g.40gb", "2g.20gb"])}
     return words | _random_company(random.Random(seed), tasks)
@@ -132,6 +135,7 @@ def _random_company(dice: random.Random, tasks: int) -> dict[str, Any]:
 def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> list[RunningSpec]:
     """Jobs of one task each, on nodes that have room for them."""
     left = {node.name: [node.cpus, node.memory_gib, 0] for node in nodes}
+    unbound = {(node.name, domain): node.cpus // node.numa for node in nodes for domain in range(node.numa)}
     found: list[RunningSpec] = []
     for number in range(count if nodes else 0):
         node, gpus = dice.choice(nodes), dice.choice([0, 1, 2])
@@ -139,15 +143,27 @@ def random_running(dice: random.Random, nodes: list[NodeSpec], count: int) -> li
         if cpus < 1 or memory < 1 or taken + gpus > node.gpus:
             continue
         left[node.name] = [cpus - 1, memory - 1, taken + gpus]
+        devices = tuple(range(int(taken), int(taken) + gpus))
+        total = max(node.gpus + len(node.slices), 1)
+        domains = {place * node.numa // total for place in devices} or {number % node.numa}
+        bound = (node.numa == 1 or node.domains) and len(domains) == 1 and number % 2 == 0
+        bound = bound and unbound[node.name, *domains] >= 1 and node.memory_gib >= 2 * node.numa
+        if bound:
+            unbound[node.name, *domains] -= 1
         job = a_job(
             f"r{number}",
             gpus=gpus,
+            numa="one" if bound else "prefer",
             project=dice.choice(["vision", "speech"]),
             array=dice.choice([0, 0, 0, 7]),
             **_random_company(random.Random(number), 1),
         )
-        devices = tuple(range(int(taken), int(taken) + gpus))
-        found.append(RunningSpec(job, ((node.name, devices),), ends_in=dice.choice([0, 10, 20])))
+        ends_in = dice.choice([0, 10, 20])
+        found.append(
+            RunningSpec(
+                job, ((node.name, devices),), ends_in=ends_in, domains=tuple(domains) if bound else ()
+            )
+        )
     return found
 
 
