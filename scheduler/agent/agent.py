@@ -287,7 +287,13 @@ class Agent:
         orders: list[TaskOrder] = []
         for assignment in answer["assignments"]:
             names = self.gpus.names(assignment["devices"]) if self.gpus and assignment["devices"] else None
-            order = task_order(assignment, self.settings.state, node_name=self.settings.name, gpu_names=names)
+            order = task_order(
+                assignment,
+                self.settings.state,
+                node_name=self.settings.name,
+                gpu_names=names,
+                numa_domains=self.settings.overrides.numa_domains,
+            )
             if self.table.add(
                 assignment["task"], assignment["epoch"], job=assignment["job"], folder=order["folder"]
             ):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.agent import VERSION, processes
+from scheduler.agent import VERSION, numa, processes
 from scheduler.agent.gpus import SAMPLES, Gpus
 
 MIB: Final = 1024 * 1024
@@ -45,20 +45,23 @@ class BadFakeGpus(ValueError):
 def take_inventory(overrides: Overrides, state: Path, gpus: Gpus | None = None) -> dict[str, Any]:
     """Everything the server should know of this machine, in its units; `gpus` are those that are really there."""
     devices = parse_fake_gpus(overrides.fake_gpus) if overrides.fake_gpus else gpus.devices() if gpus else []
-    domains = overrides.numa_domains or numa_domains()
+    parts = numa.domains(overrides.numa_domains)
+    domains = len(parts)
+    cpus, memory = overrides.cpus or usable_cpus(), overrides.memory_mib or memory_mib()
     if overrides.fake_gpus:
         for position, device in enumerate(devices):
-            device["numa_domain"] = position * domains // len(devices)
+            device["numa_domain"] = parts[position * domains // len(devices)].number
     return {
         "hostname": socket.gethostname(),
         "agent_version": VERSION,
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "boot_id": processes.boot_id(),
-        "cpu_millis": (overrides.cpus or usable_cpus()) * 1000,
-        "memory_mib": overrides.memory_mib or memory_mib(),
+        "cpu_millis": cpus * 1000,
+        "memory_mib": memory,
         "storage_mib": overrides.storage_mib or storage_mib(state),
         "numa_domains": domains,
+        "domains": _domains(parts, cpus, memory) if domains > 1 else [],
         "labels": overrides.labels,
         "partitions": list(overrides.partitions),
         "devices": devices,
@@ -90,8 +93,14 @@ def storage_mib(state: Path) -> int:
     return shutil.disk_usage(state).total // MIB
 
 
-def numa_domains() -> int:
-    return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
+def _domains(parts: list[numa.Domain], cpus: int, memory: int) -> list[dict[str, int]]:
+    """What is offered, divided over the NUMA domains as the machine divides what it has."""
+    cores = numa.shares(cpus, [len(part.cpus) if part.real else 1 for part in parts])
+    amounts = numa.shares(memory, [part.memory_mib for part in parts])
+    return [
+        {"number": part.number, "cpu_millis": count * 1000, "memory_mib": amount}
+        for part, count, amount in zip(parts, cores, amounts, strict=True)
+    ]
 
 
 def parse_fake_gpus(text: str) -> list[dict[str, Any]]:

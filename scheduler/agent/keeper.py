@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.agent import limits, processes
+from scheduler.agent import limits, numa, processes
 from scheduler.agent.journal import Journal
 from scheduler.agent.protocol import TaskOrder, TaskRecord
 from scheduler.agent.wire import Wire
@@ -34,6 +34,9 @@ ADOPTED_POLL_SECONDS: Final = 0.25
 MEMORY_POLL_SECONDS: Final = 1.0
 #: Names the task in the environment of all its processes, also of those that left its process group.
 KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
+
+#: Says what of a task could be bound to its NUMA domain: "cpus,memory", "cpus" or nothing.
+NUMA_VARIABLE: Final = "MUSTER_NUMA_BOUND"
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 #: Python ignores some signals, and a child would inherit that.
@@ -283,10 +286,18 @@ class Keeper:
                 os.fchmod(file.fileno(), 0o700)
         os.chdir(order["cwd"])
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        if "cpu_limit_millis" in order:
+        among = order.get("cpus", [])
+        if "cpu_limit_millis" in order or among:
             bound = [other.cpus for other in self.by_pid.values()]
-            task.cpus = limits.choose_cpus(order["cpu_limit_millis"], (), bound)
-        with limits.on_cpus(task.cpus):
+            task.cpus = limits.choose_cpus(order.get("cpu_limit_millis"), among, bound)
+        # What does not fit into its domain as it is now would be killed there: it gets memory where there is some.
+        domain = order.get("memory_domain")
+        if domain is not None and numa.free_mib(domain) < order.get("memory_mib", 0):
+            domain = None
+        kept = ["cpus"] if set(among) & set(limits.usable()) else []
+        with limits.on_cpus(task.cpus), numa.on_memory(domain) as has_memory:
+            if "cpus" in order:
+                order["env"][NUMA_VARIABLE] = ",".join([*kept, "memory"] if has_memory else kept)
             return os.posix_spawn(
                 order["argv"][0],
                 order["argv"],

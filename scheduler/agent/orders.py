@@ -7,6 +7,7 @@ import pwd
 from pathlib import Path
 from typing import Final
 
+from scheduler.agent import numa
 from scheduler.agent.protocol import Assignment, TaskOrder, task_key
 
 #: One argument may be this long on Linux (MAX_ARG_STRLEN); longer commands go through a file.
@@ -19,8 +20,14 @@ GpuNames = tuple[list[str], list[str]]
 
 
 def task_order(
-    assignment: Assignment, state: Path, *, node_name: str, gpu_names: GpuNames | None = None
+    assignment: Assignment,
+    state: Path,
+    *,
+    node_name: str,
+    gpu_names: GpuNames | None = None,
+    numa_domains: int | None = None,
 ) -> TaskOrder:
+    """`numa_domains` are as many as the command line lays out; None = those of the machine."""
     key = task_key(assignment["task"], assignment["epoch"])
     folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
     command, script = assignment["command"], assignment["script"]
@@ -52,6 +59,13 @@ def task_order(
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
     if "cpu_limit_millis" in assignment:
         order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
+    if "numa_domain" in assignment:
+        number = assignment["numa_domain"]
+        order["env"]["MUSTER_NUMA_DOMAIN"] = str(number)
+        found = next((one for one in numa.domains(numa_domains) if one.number == number), None)
+        order["cpus"] = list(found.cpus) if found is not None else []
+        if found is not None and found.real:
+            order["memory_domain"], order["memory_mib"] = number, assignment["memory_mib"]
     return order
 
 

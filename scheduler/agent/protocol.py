@@ -42,6 +42,8 @@ class Assignment(TypedDict):
     #: What it may use at most, where its job says so.
     cpu_limit_millis: NotRequired[int]
     memory_limit_mib: NotRequired[int]
+    #: The NUMA domain of the node that its CPUs and memory have to be of.
+    numa_domain: NotRequired[int]
     #: A job whose size is chosen when it starts: the least and the most tasks it may have.
     least_tasks: NotRequired[int]
     most_tasks: NotRequired[int]
@@ -160,6 +162,10 @@ class TaskOrder(TypedDict):
     memory_limit_mib: NotRequired[int]
     #: Runs on no more CPUs than these; left out = on all.
     cpu_limit_millis: NotRequired[int]
+    #: The CPUs of the NUMA domain that it is bound to, the domain where memory can be bound, and how much it needs.
+    cpus: NotRequired[list[int]]
+    memory_domain: NotRequired[int]
+    memory_mib: NotRequired[int]
 
 
 class TaskRecord(TypedDict):

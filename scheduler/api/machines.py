@@ -333,7 +333,9 @@ class Topology(ApiView):
 
 
 def _branch(node: Node) -> dict[str, Any]:
-    domains: dict[int, list[dict[str, Any]]] = {number: [] for number in range(max(1, node.numa_domains))}
+    has = {number: (cpu_millis, memory_mib) for number, cpu_millis, memory_mib in node.domains}
+    numbers = has or range(max(1, node.numa_domains))
+    domains: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
     for device in node.devices.all():
         gpu = {
             "id": device.pk,
@@ -343,6 +345,8 @@ def _branch(node: Node) -> dict[str, Any]:
             "state": gpu_state(device, node),
         }
         domains.setdefault(device.numa_domain, []).append(gpu)
+    if len(domains) == 1:
+        has = dict.fromkeys(domains, (node.cpu_millis, node.memory_mib))
     return {
         "id": node.pk,
         "name": node.name,
@@ -350,5 +354,13 @@ def _branch(node: Node) -> dict[str, Any]:
         "schedulable": node.schedulable,
         "cpu_cores": node.cpu_millis / 1000,
         "memory_bytes": node.memory_mib * MIB,
-        "numa": [{"domain": number, "gpus": gpus} for number, gpus in sorted(domains.items())],
+        "numa": [
+            {
+                "domain": number,
+                "cpu_cores": has[number][0] / 1000 if number in has else None,
+                "memory_bytes": has[number][1] * MIB if number in has else None,
+                "gpus": gpus,
+            }
+            for number, gpus in sorted(domains.items())
+        ],
     }

@@ -9,6 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quotas.core.resources import MIB
+from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reasons import ReasonCategory
@@ -125,6 +126,7 @@ class JobSerializer(serializers.Serializer):
     gpu_type = serializers.CharField()
     gpu_slice = serializers.CharField(help_text="A slice of one GPU, such as 1g.10gb.")
     gpu_share = serializers.FloatField(allow_null=True)
+    numa = serializers.ChoiceField(NUMA_WORDS, help_text="one: each task in one NUMA domain, or it waits.")
     extras = serializers.DictField(child=serializers.IntegerField())
     time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
     env = serializers.DictField(child=serializers.CharField())
@@ -220,6 +222,7 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "gpu_type": job.gpu_model,
         "gpu_slice": job.gpu_slice,
         "gpu_share": job.gpu_millis / 1000 if job.gpu_millis else None,
+        "numa": job.numa,
         "extras": job.extras,
         "time_limit": job.time_limit_seconds,
         "env": job.env,
@@ -385,6 +388,11 @@ class JobRequestSerializer(serializers.Serializer):
         max_length=24, required=False, help_text="A slice of one GPU instead of a whole one: 1g.10gb."
     )
     gpu_share = AmountField(required=False, help_text='Part of one GPU: 0.25 or "25%".')
+    numa = serializers.ChoiceField(
+        NUMA_WORDS,
+        required=False,
+        help_text="one: CPUs, memory and GPUs of each task are of one NUMA domain, or it waits.",
+    )
     extras = serializers.DictField(child=serializers.IntegerField(min_value=0), required=False)
     time_limit = NumberOrText(required=False, help_text="Seconds, HH:MM:SS or D-HH:MM:SS.")
     priority = NumberOrText(required=False, help_text="0 to 100, or the name of a class.")

@@ -16,6 +16,9 @@ NO_SCHEDULE: Final = "NoSchedule"
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 NO_EXECUTE: Final = "NoExecute"
 
+#: What a job may say about NUMA domains: its devices are of one where that can be, or all of a task is, always.
+NUMA_WORDS: Final = ("prefer", "one")
+
 #: Effects that keep a new task off a node; PreferNoSchedule only lowers its score.
 HARD_EFFECTS: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
 

@@ -148,7 +148,7 @@ class VirtualCluster:
             elif held[_AT["pause"]] == Pause.ASKED:
                 cluster.awaited.add(held[_AT["stopped_for"]])
                 cluster._stand_still(number, now_ms)
-            leaving = tuple(row[2] for row in cluster._held[number] if row[-1])
+            leaving = tuple(row[2] for row in cluster._held[number] if row[9])
             if leaving:
                 cluster._leave(number, leaving)
                 cluster.awaited.add(held[_AT["resized_for"]])

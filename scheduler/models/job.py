@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
+from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.lifecycle import (
     ACTIVE,
     PENDING,
@@ -98,6 +99,13 @@ class Job(models.Model):
     #: What a task may use at most; null = whatever is idle on its node.
     cpu_limit_millis = models.BigIntegerField(null=True, blank=True)
     memory_limit_mib = models.BigIntegerField(null=True, blank=True)
+    #: "one": CPUs, memory and devices of each task are of one NUMA domain, or it waits.
+    numa = models.CharField(
+        max_length=8,
+        choices=[(word, word) for word in NUMA_WORDS],
+        default=NUMA_WORDS[0],
+        db_default="prefer",
+    )
     time_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
 
     # Where.
@@ -205,6 +213,7 @@ class Job(models.Model):
                 condition=(Q(cpu_limit_millis=None) | Q(cpu_limit_millis__gte=F("cpu_millis")))
                 & (Q(memory_limit_mib=None) | Q(memory_limit_mib__gte=F("memory_mib"))),
             ),
+            models.CheckConstraint(name="job_numa_known", condition=Q(numa__in=NUMA_WORDS)),
             models.CheckConstraint(
                 name="job_share_of_one_gpu",
                 condition=Q(gpu_millis=0) | (Q(gpus=1) & Q(gpu_millis__lt=1000)),

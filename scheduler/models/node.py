@@ -50,6 +50,8 @@ class Node(models.Model):
     memory_mib = models.BigIntegerField(default=0)
     storage_mib = models.BigIntegerField(default=0)
     numa_domains = models.PositiveSmallIntegerField(default=1)
+    #: [[number, CPU thousandths, memory MiB]] of each NUMA domain, where it has several and says so.
+    domains = models.JSONField(default=list, blank=True)
     #: Named countable extras: {"licence/matlab": 5}.
     extras = models.JSONField(default=dict, blank=True)
     #: Its own overcommit instead of its partitions' or the cluster's.

@@ -211,6 +211,7 @@ def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignm
     layouts = _layouts([pk for pk, attempt in attempts.items() if attempt.job.tasks > 1])
     devices = _devices(node.pk, list(attempts))
     names = _slice_names(node.pk, devices)
+    domains = _domains(node.pk, [pk for pk, attempt in attempts.items() if attempt.job.numa == "one"])
     grace = settings.MUSTER_GRACE_SECONDS
     result: list[Assignment] = []
     for task_id, rank, attempt_id in tasks:
@@ -251,6 +252,8 @@ def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignm
             assignment["cpu_limit_millis"] = job.cpu_limit_millis
         if job.memory_limit_mib is not None:
             assignment["memory_limit_mib"] = job.memory_limit_mib
+        if job.numa == "one" and (domain := domains.get((attempt_id, rank))) is not None:
+            assignment["numa_domain"] = domain
         if job.min_tasks is not None:
             assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
         if job.array_id is not None and job.array_index is not None:
@@ -290,6 +293,18 @@ def _devices(node_id: int, attempt_ids: list[int]) -> dict[tuple[int, int], list
         return {}
     index = dict(Device.objects.filter(node_id=node_id).values_list("pk", "index"))
     return {(attempt, rank): sorted(index[pk] for pk in ids if pk in index) for attempt, rank, ids in held}
+
+
+def _domains(node_id: int, attempt_ids: list[int]) -> dict[tuple[int, int], int]:
+    """The NUMA domain on this node that each (attempt, rank) is bound to."""
+    if not attempt_ids:
+        return {}
+    held = _run(
+        "SELECT attempt_id, rank, numa_domain FROM scheduler_allocation"
+        " WHERE attempt_id = ANY(%s) AND node_id = %s AND numa_domain IS NOT NULL",
+        [attempt_ids, node_id],
+    )
+    return {(attempt, rank): domain for attempt, rank, domain in held}
 
 
 def _slice_names(node_id: int, devices: Mapping[tuple[int, int], list[int]]) -> dict[tuple[int, int], str]:

@@ -26,6 +26,8 @@ _CALLED_ELSEWHERE: Final = {
     "cmd": "command", "args": "command", "partition": "queue", "account": "project", "workdir": "working_dir",
     "cwd": "working_dir", "ntasks": "tasks", "replicas": "tasks", "walltime": "time_limit", "timeout": "time_limit",
     "wall_seconds": "time_limit", "dependency": "depends_on", "environment": "env",
+    "mem_bind": "numa", "gpu_bind": "numa", "cpu_bind": "numa", "topology_policy": "numa", "numa_policy": "numa",
+    "numa_node": "numa", "single_numa_node": "numa",
 }  # fmt: skip
 
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")

@@ -41,6 +41,7 @@ class Inventory:
     memory_mib: int
     storage_mib: int
     numa_domains: int
+    domains: tuple[tuple[int, int, int], ...]
     boot_id: str
     agent_version: str
     labels: tuple[tuple[str, str], ...]
@@ -98,6 +99,7 @@ def read_inventory(data: Any) -> Inventory:
         memory_mib=read.whole(data, "memory_mib", least=1, most=MAX_AMOUNT),
         storage_mib=read.whole(data, "storage_mib", most=MAX_AMOUNT),
         numa_domains=read.whole(data, "numa_domains", least=1, most=1024),
+        domains=_domains(read, data.get("domains", [])),
         boot_id=read.text(data, "boot_id", most=64),
         agent_version=read.text(data, "agent_version", most=32),
         labels=tuple(sorted((key[:120], value[:200]) for key, value in labels.items())),
@@ -130,6 +132,28 @@ def _device(read: _Reader, data: Any, under: str) -> DeviceFacts:
         power_watts=read.optional(data, "power_watts", under, least=0, most=32_000),
         trouble=read.text(data, "trouble", under, most=200),
     )
+
+
+def _domains(read: _Reader, data: Any) -> tuple[tuple[int, int, int], ...]:
+    """(number, CPU thousandths, memory MiB) of each NUMA domain, by number; () where it does not say."""
+    if not isinstance(data, list) or len(data) > 1024:
+        read.problems.append(FieldProblem("domains", "has to be a list of at most 1024"))
+        return ()
+    found: dict[int, tuple[int, int, int]] = {}
+    for place, domain in enumerate(data):
+        under = f"domains/{place}/"
+        if not isinstance(domain, Mapping):
+            read.problems.append(FieldProblem(under.rstrip("/"), "has to be an object"))
+            continue
+        number = read.whole(domain, "number", under, most=1024)
+        if number in found:
+            read.problems.append(FieldProblem(under + "number", "is there twice"))
+        found[number] = (
+            number,
+            read.whole(domain, "cpu_millis", under, most=MAX_AMOUNT),
+            read.whole(domain, "memory_mib", under, most=MAX_AMOUNT),
+        )
+    return tuple(found[number] for number in sorted(found))
 
 
 def _is_texts(labels: Any) -> bool:
@@ -165,6 +189,7 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
         "memory_mib_capacity": at_least_used("memory MiB", given["memory_mib"], node.used_memory_mib),
         "gpu_millis": at_least_used("GPU thousandths", gpu_millis, node.used_gpu_millis),
         "numa_domains": machine.numa_domains,
+        "domains": [list(domain) for domain in machine.domains],
         "labels": {**node.labels, **dict(machine.labels)},
         "boot_id": machine.boot_id,
         "agent_version": machine.agent_version,

@@ -560,6 +560,7 @@ def _suggestion(
 _REQUEST_FIELDS: Final = {
     "gpus": "gpu_count", "cpu_millis": "cpu_cores", "memory_mib": "memory", "tasks": "tasks",
     "gpu_model": "gpu_type", "time_limit_seconds": "time_limit", "queue": "queue",
+    "numa": "numa",
 }  # fmt: skip
 
 

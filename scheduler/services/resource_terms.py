@@ -1,4 +1,4 @@
-"""What a job says beside amounts: limits on what a task uses, and which slice of a GPU it wants (R4, R10)."""
+"""What a job says beside amounts: limits on what a task uses, a slice of a GPU, one NUMA domain (R4, R10, R11)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import Resources, cores_to_millis, parse_mib, show_cpus, show_mib
+from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.qos import QOS_WORDS, qos_of
 from scheduler.services.inputs import BadValue, Inputs
 
 #: The fields of a job that are read here.
-FIELDS: Final = frozenset({"cpu_limit", "memory_limit", "gpu_slice"})
+FIELDS: Final = frozenset({"cpu_limit", "memory_limit", "gpu_slice", "numa"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,14 @@ class ResourceTerms:
     cpu_limit_millis: int | None = None
     memory_limit_mib: int | None = None
     gpu_slice: str = ""
+    numa: str = NUMA_WORDS[0]
 
     def columns(self) -> dict[str, Any]:
         return {
             "cpu_limit_millis": self.cpu_limit_millis,
             "memory_limit_mib": self.memory_limit_mib,
             "gpu_slice": self.gpu_slice,
+            "numa": self.numa,
         }
 
     def of_class(self) -> dict[str, Any]:
@@ -34,11 +37,12 @@ class ResourceTerms:
         return {
             "cpu_limit_millis": self.cpu_limit_millis or 0,
             "memory_limit_mib": self.memory_limit_mib or 0,
+            "one_domain": self.numa == "one",
         }
 
 
 def read_terms(inputs: Inputs) -> ResourceTerms:
-    """`cpu_limit`, `memory_limit` and `gpu_slice`, as they are said; `check_limits` holds limits to the request.
+    """`cpu_limit`, `memory_limit`, `gpu_slice` and `numa`, as said; `check_limits` holds limits to the request.
 
     A slice may also be named as the model: `gpu_type: "H100 1g.10gb"`.
     """
@@ -50,6 +54,7 @@ def read_terms(inputs: Inputs) -> ResourceTerms:
         cpu_limit_millis=inputs.read("cpu_limit", cores_to_millis) or None,
         memory_limit_mib=inputs.read("memory_limit", parse_mib) or None,
         gpu_slice=inputs.read("gpu_slice", _slice, default=named[1] if named else ""),
+        numa=inputs.choice("numa", NUMA_WORDS, default=NUMA_WORDS[0]),
     )
 
 

@@ -281,6 +281,23 @@ def _chdir(found: Directives, value: str) -> None:
     found.fields["working_dir"] = value
 
 
+def _gres_flags(found: Directives, value: str) -> str | None:
+    """CPUs near the GPUs that a task is given, or it waits."""
+    others = [flag for flag in value.split(",") if flag.strip().lower() != "enforce-binding"]
+    if len(others) < len(value.split(",")):
+        found.fields["numa"] = "one"
+    return f"It changes nothing here: {','.join(others)[:60]}." if others else None
+
+
+def _mem_bind(found: Directives, value: str) -> str | None:
+    """Memory of the domain that the task runs in; the other ways to divide it are not known here."""
+    words = [word.strip().lower() for word in value.split(",")]
+    if "local" in words:
+        found.fields["numa"] = "one"
+    others = [word for word in words if word not in ("local", "quiet", "q", "verbose", "v", "none", "no")]
+    return f"Only local is known here; not {','.join(others)[:60]}." if others else None
+
+
 SHORT: Final = {
     "J": "job-name", "t": "time", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "p": "partition",
     "A": "account", "a": "array", "d": "dependency", "o": "output", "e": "error", "D": "chdir",
@@ -317,6 +334,8 @@ READERS: Final[dict[str, Callable[[Directives, str], Any]]] = {
     "chdir": _chdir,
     "workdir": _chdir,
     "constraint": _constraint,
+    "gres-flags": _gres_flags,
+    "mem-bind": _mem_bind,
     "requeue": _restart("on_failure"),
     "no-requeue": _restart("never"),
     "hold": _hold,

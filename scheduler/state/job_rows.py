@@ -115,7 +115,7 @@ def _class_numbers(columns: Rows, table: ClassTable) -> Ints:
 
 def class_of_row(
     cpu_millis: int, memory_mib: int, storage_mib: int, gpus: int, gpu_millis: int, gpu_model: str, gpu_slice: str,
-    cpu_limit_millis: int, memory_limit_mib: int,
+    cpu_limit_millis: int, memory_limit_mib: int, one_domain: bool,
     extras: str, node_selector: str, tolerations: str, affinity: str,
 ) -> RequestClass:  # fmt: skip
     """The request class of a job's columns; the last four are JSON."""
@@ -134,6 +134,7 @@ def class_of_row(
         affinity=json.loads(affinity),
         cpu_limit_millis=cpu_limit_millis,
         memory_limit_mib=memory_limit_mib,
+        one_domain=one_domain,
     )
 
 
@@ -146,6 +147,7 @@ def class_of_request(
     affinity: Mapping[str, Any],
     cpu_limit_millis: int = 0,
     memory_limit_mib: int = 0,
+    one_domain: bool = False,
 ) -> RequestClass:
     """The class of what a job's columns hold."""
     return request_class(
@@ -197,6 +199,7 @@ def class_of_request(
         task_term=_task_term(affinity.get("tasks")),
         cpu_limit_millis=cpu_limit_millis,
         memory_limit_mib=memory_limit_mib,
+        one_domain=one_domain,
     )
 
 

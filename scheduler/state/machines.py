@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
+from typing import Final
 
 from scheduler.core.classes import NO_EXECUTE, Labels, Taint
+from scheduler.core.numa import UNKNOWN, Amounts, Bound, bind, bound_column
 from scheduler.core.snapshot import (
     AllocationColumns,
     DeviceColumns,
@@ -16,22 +19,39 @@ from scheduler.core.snapshot import (
 )
 from scheduler.state.sql import Rows
 
+_NODE_COLUMNS: Final = (
+    "id", "name", "state", "cordoned", "draining", "cpu_millis", "memory_mib", "storage_mib",
+    "used_cpu_millis", "used_memory_mib", "used_storage_mib", "generation", "labels", "taints",
+    "partition_ids", "rack", "zone", "region", "max_wall_seconds", "size_cpu_millis", "size_memory_mib",
+    "domains",
+)  # fmt: skip
 
-def node_columns(rows: Rows) -> NodeColumns:
-    return NodeColumns.from_rows(
+
+def node_columns(rows: Rows, bound: Rows = ()) -> NodeColumns:
+    """`bound` are (node, number of a NUMA domain, CPU, memory) that tasks are bound to there."""
+    columns = NodeColumns.from_rows(
         (
             (
                 *row[:12], labels_of(row[12]), _taints(row[13]), tuple(row[14]),
-                *_places(*row[15:18], row[12]), row[18] or 0, row[19], row[20],
+                *_places(*row[15:18], row[12]), row[18] or 0, row[19], row[20], _domains(row[21], row[22]),
             )
             for row in rows
         ),
-        (
-            "id", "name", "state", "cordoned", "draining", "cpu_millis", "memory_mib", "storage_mib",
-            "used_cpu_millis", "used_memory_mib", "used_storage_mib", "generation", "labels", "taints",
-            "partition_ids", "rack", "zone", "region", "max_wall_seconds", "size_cpu_millis", "size_memory_mib",
-        ),
+        _NODE_COLUMNS,
     )  # fmt: skip
+    if not bound:
+        return columns
+    place = {row[0]: number for number, row in enumerate(rows)}
+    held: Bound = {}
+    for node_id, number, cpu_millis, memory_mib in bound:
+        if node_id in place:
+            bind(held, place[node_id], number, cpu_millis, memory_mib)
+    return replace(columns, bound=bound_column(held, len(rows)))
+
+
+def bound_by(held: Rows) -> Rows:
+    """What allocations are bound to, as `node_columns` takes it."""
+    return [(row[3], row[10], row[4], row[5]) for row in held if row[10] >= 0]
 
 
 def _places(rack: str, zone: str, region: str, labels: str) -> tuple[str, str, str]:
@@ -53,7 +73,7 @@ def device_columns(rows: Rows) -> DeviceColumns:
 def allocation_columns(rows: Rows) -> AllocationColumns:
     """`gpu_millis` of a row counts all its devices together, the column counts each."""
     return AllocationColumns.from_rows(
-        (*row[:7], tuple(row[7]), row[8] // len(row[7]) if row[7] else 0, row[9]) for row in rows
+        (*row[:7], tuple(row[7]), row[8] // len(row[7]) if row[7] else 0, row[9], row[10]) for row in rows
     )
 
 
@@ -96,6 +116,13 @@ def pool_columns(nodes: Rows, held: Rows) -> PoolColumns:
 @lru_cache(maxsize=4096)
 def labels_of(text: str) -> Labels:
     return tuple(sorted((str(key), str(value)) for key, value in json.loads(text).items()))
+
+
+@lru_cache(maxsize=1024)
+def _domains(text: str, count: int) -> Amounts:
+    """What a machine says of its NUMA domains; of one that has several and says nothing nobody knows them."""
+    said = tuple(sorted((int(number), int(cpu), int(memory)) for number, cpu, memory in json.loads(text)))
+    return said or ((UNKNOWN, 0, 0),) * (count > 1)
 
 
 @lru_cache(maxsize=1024)

@@ -74,8 +74,8 @@ _BOOST: Final = "CASE WHEN job.boost_until_at > statement_timestamp() THEN job.b
 #: What makes a request class, last in each row of a job.
 _CLASS: Final = """job.cpu_millis, job.memory_mib, job.storage_mib, job.gpus, job.gpu_millis, job.gpu_model,
     job.gpu_slice, coalesce(job.cpu_limit_millis, 0), coalesce(job.memory_limit_mib, 0),
-    job.extras::text, job.node_selector::text, job.tolerations::text, job.affinity::text"""
-CLASS_WIDTH: Final = 13
+    job.numa = 'one', job.extras::text, job.node_selector::text, job.tolerations::text, job.affinity::text"""
+CLASS_WIDTH: Final = 14
 
 #: The lower half of the array's UUID: one number per array, the same in every cycle.
 _ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0
@@ -220,6 +220,7 @@ SELECT allocation.id, attempt.job_id, allocation.rank, allocation.node_id, alloc
         WHERE task.attempt_id = attempt.id AND task.rank = allocation.rank
             AND task.state NOT IN ('assigned', 'starting', 'running'))
         ELSE false END,
+    CASE WHEN job.numa = 'one' THEN coalesce(allocation.numa_domain, -1) ELSE -1 END,
     allocation.extras::text
 FROM scheduler_allocation allocation
     JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
@@ -227,6 +228,18 @@ FROM scheduler_allocation allocation
     JOIN scheduler_node node ON node.id = allocation.node_id
 WHERE allocation.released_at IS NULL AND attempt.state = ANY(%s) AND {OF_CLUSTER} AND node.cluster_id = %s
 ORDER BY allocation.id
+"""
+
+#: What is bound in the NUMA domains of these nodes.
+BOUND: Final = """
+SELECT allocation.node_id, allocation.numa_domain, sum(allocation.cpu_millis)::bigint,
+    sum(allocation.memory_mib)::bigint
+FROM scheduler_allocation allocation
+    JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
+    JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE allocation.released_at IS NULL AND attempt.state = ANY(%s) AND job.numa = 'one'
+    AND allocation.numa_domain IS NOT NULL AND allocation.node_id = ANY(%s::bigint[])
+GROUP BY 1, 2
 """
 
 NODES: Final = """
@@ -238,7 +251,7 @@ SELECT node.id, node.name, node.state, node.cordoned, node.draining, node.cpu_mi
     (SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
         FROM scheduler_node_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
         WHERE part.node_id = node.id),
-    node.cpu_millis, node.memory_mib, node.extras::text
+    node.cpu_millis, node.memory_mib, node.domains::text, node.numa_domains, node.extras::text
 FROM scheduler_node node WHERE {which} ORDER BY node.id {lock}
 """
 

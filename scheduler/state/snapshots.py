@@ -34,6 +34,7 @@ from scheduler.state.ledger import Books
 from scheduler.state.lines import Lines
 from scheduler.state.machines import (
     allocation_columns,
+    bound_by,
     device_columns,
     node_columns,
     pool_columns,
@@ -130,7 +131,7 @@ def load_snapshot(
         )
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
-        nodes=node_columns(nodes),
+        nodes=node_columns(nodes, bound_by(held)),
         devices=device_columns(devices),
         classes=table.classes,
         pending=pending,
@@ -214,6 +215,9 @@ def load_for_apply(
             (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
         )
+    bound: Rows = []
+    if any(request.one_domain for request in table.classes):
+        bound = run(queries.BOUND, [queries.LIVE, int_array(node_ids)])
     found = lines_of(line_rows, projects)
     bounded = found.columns()
     if choosy:
@@ -232,7 +236,7 @@ def load_for_apply(
         pending, running = named(pending, running, table, ())
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
-        nodes=node_columns(nodes),
+        nodes=node_columns(nodes, bound),
         devices=device_columns(devices),
         classes=table.classes,
         pending=pending,

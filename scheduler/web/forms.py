@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from accounts.errors import FieldProblem, InvalidInput
 from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mib
+from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.lifecycle import RestartPolicy, TaskFailure
 from scheduler.models import Job
 from scheduler.services.inputs import BadValue, read_seconds
@@ -20,7 +21,7 @@ PLAIN: Final = (
     "name", "project", "queue", "cpu_cores", "memory", "gpu_count", "gpu_type", "gpu_share", "tasks", "nodes",
     "tasks_per_node", "time_limit", "priority", "working_dir", "array", "restart_policy",
     "depends_timeout", "on_depends_timeout", "min_tasks", "on_task_failure", "assembly_timeout",
-    "cpu_limit", "memory_limit", "gpu_slice",
+    "cpu_limit", "memory_limit", "gpu_slice", "numa",
 )  # fmt: skip
 #: Fields of the request that the form shows under another name.
 SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "memory_bytes": "memory"}
@@ -29,6 +30,7 @@ ADVANCED: Final = (
     "tasks", "nodes", "tasks_per_node", "gpu_share", "env", "working_dir", "array", "depends_on", "begin_at",
     "depends_data", "depends_timeout", "min_tasks", "pack", "on_task_failure", "assembly_timeout",
     "restart_policy", "node_selector", "hold", "cpu_limit", "memory_limit", "gpu_slice",
+    "numa",
 )  # fmt: skip
 
 #: What the form offers for `pack`; ! is a must.
@@ -153,7 +155,7 @@ _NAMES: Final = {
     "min_tasks": "Tasks at least", "pack": "Near to each other", "on_task_failure": "If a task fails",
     "assembly_timeout": "Gathers nodes for", "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
     "begin_at": "Not before", "restart_policy": "Restart", "cpu_limit": "CPU cores at most",
-    "memory_limit": "Memory at most", "gpu_slice": "Slice of a GPU",
+    "memory_limit": "Memory at most", "gpu_slice": "Slice of a GPU", "numa": "NUMA domains",
 }  # fmt: skip
 
 
@@ -179,6 +181,7 @@ def form_of(job: Job) -> dict[str, str]:
         "gpu_count": str(job.gpus) if job.gpus else "",
         "gpu_type": job.gpu_model,
         "gpu_slice": job.gpu_slice,
+        "numa": job.numa if job.numa != NUMA_WORDS[0] else "",
         "gpu_share": show_cpus(job.gpu_millis) if job.gpu_millis and not job.gpu_slice else "",
         "tasks": str(job.tasks) if job.tasks > 1 else "",
         "nodes": str(job.nodes or ""),

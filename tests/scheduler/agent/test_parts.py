@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.agent import keeper, limits, processes
+from scheduler.agent import keeper, limits, numa, processes
 from scheduler.agent.client import InsecureServer, Refused, ServerClient
 from scheduler.agent.gpu_use import Use
 from scheduler.agent.gpus import short_model
@@ -133,6 +133,65 @@ def test_scripts_run_by_their_interpreter(script: str, argv: list[str]) -> None:
 
 
 # ---------------------------------------------------------------- inventory
+
+
+def a_machine(root: Path, domains: dict[int, tuple[str, int]]) -> Path:
+    """What the kernel says of so many domains: number -> CPUs, MiB."""
+    for number, (cpus, memory_mib) in domains.items():
+        folder = root / f"node{number}"
+        folder.mkdir()
+        (folder / "cpulist").write_text(cpus + "\n")
+        lines = {"MemTotal": memory_mib, "MemFree": 100, "Active(file)": 20, "Inactive(file)": 3}
+        (folder / "meminfo").write_text(
+            "".join(f"Node {number} {name}: {value * 1024} kB\n" for name, value in lines.items())
+        )
+    return root
+
+
+def test_numa_domains_are_those_of_the_kernel_or_laid_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "usable", lambda: [0, 1, 2, 3, 6, 9])
+    root = a_machine(tmp_path, {8: ("4-7", 3000), 0: ("0-3", 1000), 1: ("", 500)})
+
+    assert numa.domains(root=root) == [
+        numa.Domain(0, (0, 1, 2, 3), 1000), numa.Domain(1, (), 500), numa.Domain(8, (6,), 3000),
+    ]  # fmt: skip
+    assert numa.domains(2, root) == [
+        numa.Domain(0, (0, 1, 2), 2250, real=False), numa.Domain(1, (3, 6, 9), 2250, real=False),
+    ]  # fmt: skip
+    assert numa.free_mib(8, root) == 123
+    (only,) = numa.domains(root=tmp_path / "nothing")
+    assert (only.number, only.cpus) == (0, (0, 1, 2, 3, 6, 9))
+
+
+def test_what_is_offered_is_divided_as_the_machine_is(tmp_path: Path) -> None:
+    assert numa.shares(10, [1, 1, 2]) == [2, 3, 5]
+    assert numa.shares(5, [0, 0]) == [2, 3]
+
+    machine = take_inventory(Overrides(cpus=9, memory_mib=1001, numa_domains=2, no_gpus=True), tmp_path)
+
+    assert machine["domains"] == [
+        {"number": 0, "cpu_millis": 4000, "memory_mib": 500},
+        {"number": 1, "cpu_millis": 5000, "memory_mib": 501},
+    ]
+    one = take_inventory(Overrides(numa_domains=1), tmp_path)
+    assert (one["numa_domains"], one["domains"]) == (1, [])
+
+
+def test_an_order_names_the_cpus_of_its_domain_and_memory_only_where_the_kernel_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order = task_order(an_assignment(numa_domain=1), Path("/state"), node_name="n1", numa_domains=2)
+    usable = limits.usable()
+
+    assert order["cpus"] == usable[len(usable) // 2 :]
+    assert order["env"]["MUSTER_NUMA_DOMAIN"] == "1"
+    assert "memory_domain" not in order
+    monkeypatch.setattr(numa, "domains", lambda count=None: [numa.Domain(1, (7,), 100)])
+    real = task_order(an_assignment(numa_domain=1), Path("/state"), node_name="n1")
+    assert (real["cpus"], real["memory_domain"], real["memory_mib"]) == ([7], 1, 100)
+    assert "cpus" not in task_order(an_assignment(), Path("/state"), node_name="n1")
 
 
 def test_fake_gpus_are_read_and_spread_over_numa_domains(tmp_path: Path) -> None:
@@ -436,6 +495,32 @@ def test_a_task_runs_on_no_more_cpus_than_its_limit(kept: Kept) -> None:
 
     assert (kept.state / "tasks/1-1/stdout").read_text() == "1\n"
     assert (kept.state / "tasks/2-1/stdout").read_text() == f"{len(limits.usable())}\n"
+
+
+def test_a_task_is_bound_to_its_numa_domain_as_far_as_the_kernel_allows(kept: Kept) -> None:
+    """`numa_maps` says what the kernel does; where it refuses, the task is told so."""
+    cpu = limits.usable()[-1]
+    show = "echo $MUSTER_NUMA_BOUND; head -1 /proc/self/numa_maps; grep Cpus_allowed_list /proc/self/status"
+    kept.start("1-1", show, cpus=[cpu], memory_domain=0, memory_mib=1)
+    kept.start("2-1", show, cpus=[cpu], memory_domain=0, memory_mib=2**40)  # more than is free there
+    kept.start("3-1", show, cpus=[], cpu_limit_millis=None)
+    with numa.on_memory(0) as allowed:
+        pass
+
+    said = {}
+    for key in ("1-1", "2-1", "3-1"):
+        kept.wait(key)
+        said[key] = (kept.state / f"tasks/{key}/stdout").read_text().splitlines()
+
+    free = numa.free_mib(0) > 1
+    assert said["1-1"][0] == ("cpus,memory" if allowed and free else "cpus")
+    assert [line.split()[-1] for line in (said["1-1"][-1], said["2-1"][-1])] == [str(cpu)] * 2
+    if allowed and free:
+        assert " bind:0 " in said["1-1"][1]
+        assert " bind" not in said["2-1"][1]
+    assert (said["2-1"][0], said["3-1"][0]) == ("cpus", "")
+    with numa.on_memory(numa._MOST_DOMAINS + 1) as nowhere:
+        assert not nowhere
 
 
 def test_bound_tasks_go_where_the_fewest_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,7 @@ def test_freeing_everything_never_takes_a_chance_away(world: World, policy: Poli
             snapshot.nodes,
             used_cpu_millis=snapshot.nodes.used_cpu_millis * 0,
             used_memory_mib=snapshot.nodes.used_memory_mib * 0,
+            bound=((),) * len(snapshot.nodes),
         ),
         devices=replace(snapshot.devices, used_millis=snapshot.devices.used_millis * 0),
     )
