@@ -48,9 +48,11 @@ def take_inventory(overrides: Overrides, state: Path, gpus: Gpus | None = None) 
     parts = numa.domains(overrides.numa_domains)
     domains = len(parts)
     cpus, memory = overrides.cpus or usable_cpus(), overrides.memory_mib or memory_mib()
-    if overrides.fake_gpus:
-        for position, device in enumerate(devices):
+    for position, device in enumerate(devices):
+        if overrides.fake_gpus:
             device["numa_domain"] = parts[position * domains // len(devices)].number
+        elif all(device["numa_domain"] != part.number for part in parts):
+            device["numa_domain"] = parts[-1].number  # fewer are laid out than there are
     return {
         "hostname": socket.gethostname(),
         "agent_version": VERSION,
