@@ -100,7 +100,7 @@ def _random_words(dice: random.Random, *, cut: bool) -> dict[str, Any]:
         "pack": dice.choice([""] * 6 + ["node!", "rack", "rack!", "zone!"]),
     }
     seed = dice.random()
-    if random.Random(f"{seed} numa").random() < 0.25:
+    if random.Random(f"{seed} numa").random() < 0.12:
         words["numa"] = "one"
     if cut and random.Random(f"{seed} slice").random() < 0.25:
         words |= {"slice": random.Random(f"{seed} which").choice(["1g.10gb", "3g.40gb", "2g.20gb"])}
