@@ -161,6 +161,22 @@ def _scaled(sizes: Ints, capacity: Ints, size: Ints, node: Ints) -> Ints:
     return np.where(whole > 0, sizes * capacity[node] // np.maximum(whole, 1), 0)
 
 
+class _Need:
+    """What one task of a request takes of a domain, looked up once."""
+
+    __slots__ = ("column", "cpu", "gpus", "memory", "share", "usable")
+
+    def __init__(self, domains: Domains, request: RequestClass, column: Ints) -> None:
+        per_task = request.per_task
+        self.cpu, self.memory, self.gpus = per_task.cpu_millis, per_task.memory_mib, per_task.gpus
+        self.share = per_task.gpu_millis if request.shares_gpu else 0
+        #: Of each node its devices that count.
+        self.usable: list[int] = []
+        if self.gpus:
+            self.usable = domains.world.usable_bits(request.gpu_model, request.gpu_memory_mib)
+        self.column = column
+
+
 class DomainRoom:
     """What domains have left in a workspace, and live columns of how many tasks fit whole into one of them."""
 
@@ -168,24 +184,23 @@ class DomainRoom:
         self.domains = domains
         self._workspace = workspace
         self._count = len(domains)
-        self._sizes = domains.size_cpu_millis.tolist(), domains.size_memory_mib.tolist()
+        self._size_cpu: list[int] = domains.size_cpu_millis.tolist()
+        self._size_memory: list[int] = domains.size_memory_mib.tolist()
         #: CPU and then memory of every domain that is not bound. The workspace puts it back after a trial.
         self.free: list[int] = domains.free.tolist()
-        self._columns: dict[RequestClass, Ints] = {}
+        self._needs: dict[RequestClass, _Need] = {}
 
     def slots(self, request: RequestClass) -> Ints:
         """A live column: how many tasks each node takes now, each whole in one domain."""
-        column = self._columns.get(request)
-        if column is None:
-            free = np.array(self.free, dtype=np.int64)
-            column = self.domains.slots(request, free, self._workspace.device_used)
-            self._columns[request] = column
-        return column
+        return self._need(request).column
 
-    def touch(self, row: int) -> None:
-        """Bring the columns up to date where a node has changed."""
-        for request, column in self._columns.items():
-            column[row] = sum([tasks for _, tasks in self._fitting(request, row)])
+    def touch(self, row: int, idle: int) -> None:
+        """Bring the columns up to date where a node has changed; `idle` are its devices that nobody holds."""
+        used: list[int] | None = None
+        for need in self._needs.values():
+            if need.share and used is None:
+                used = self._workspace.free_on(row)[3]
+            need.column[row] = sum(self._fitting(need, row, idle, used))
 
     def hold(self, domain: int, per_task: Resources, sign: int = 1) -> None:
         self.free[domain] -= sign * per_task.cpu_millis
@@ -206,23 +221,30 @@ class DomainRoom:
 
         Of shares, where the device is that is used most; else where it leaves the fewest idle devices, then CPUs.
         """
-        found = [domain for domain, tasks in self._fitting(request, row) if tasks > 0]
-        if len(found) < 2:
-            return found[0] if found else -1
-        used, usable = self._used(request, row)
-        need = request.per_task.gpu_millis
-
-        def worth(domain: int) -> tuple[int, int, int, int]:
-            here = [used[place] for place in _places(self.domains.bits[domain] & usable)]
-            fullest = max((one for one in here if one + need <= GPU_MILLIS), default=0)
-            return (-fullest if request.shares_gpu else 0, here.count(0), self.free[domain], domain)
-
-        return min(found, key=worth)
+        used, need, first = self._workspace.free_on(row)[3], self._need(request), self.domains.first[row]
+        idle = _idle(used)
+        best: tuple[int, int, int, int] | None = None
+        for domain, tasks in enumerate(self._fitting(need, row, idle, used), first):
+            if tasks <= 0:
+                continue
+            here = self.domains.bits[domain] & (need.usable[row] if need.gpus else -1)
+            fullest = 0
+            if need.share:
+                fullest = max(
+                    (used[at] for at in _places(here) if used[at] + need.share <= GPU_MILLIS), default=0
+                )
+            worth = -fullest, (here & idle).bit_count(), self.free[domain], domain
+            if best is None or worth < best:
+                best = worth
+        return best[3] if best is not None else -1
 
     def fits(self, request: RequestClass, row: int, domain: int, devices: list[int]) -> bool:
         """Whether one task fits into this domain of a node, with these devices."""
-        open_ = {one for one, tasks in self._fitting(request, row) if tasks > 0}
-        return domain in open_ and all(self.domains.of_device[device] == domain for device in devices)
+        first, last = self.domains.first[row], self.domains.first[row + 1]
+        if not first <= domain < last or any(self.domains.of_device[one] != domain for one in devices):
+            return False
+        used = self._workspace.free_on(row)[3]
+        return self._fitting(self._need(request), row, _idle(used), used)[domain - first] > 0
 
     def within(self, domain: int) -> int:
         """The devices of a domain as a mask over those of its node."""
@@ -231,46 +253,46 @@ class DomainRoom:
     def roomiest(self, request: RequestClass, row: int) -> tuple[int, int, int]:
         """The most CPU, the most memory and the most devices that a single domain of a node has free."""
         first, last = self.domains.first[row], self.domains.first[row + 1]
-        used, usable = self._used(request, row)
-        free_cpu, free_memory, _, _ = self._workspace.free_on(row)
-        devices = [
-            sum(used[place] == 0 for place in _places(bits & usable))
-            for bits in self.domains.bits[first:last]
-        ]
+        free_cpu, free_memory, _, used = self._workspace.free_on(row)
+        need = self._need(request)
+        idle = _idle(used) & need.usable[row] if need.gpus else 0
         memory = self.free[self._count + first : self._count + last]
         return (
             max(0, min(free_cpu, max(self.free[first:last]))),
             max(0, min(free_memory, max(memory))),
-            max(devices),
+            max((bits & idle).bit_count() for bits in self.domains.bits[first:last]),
         )
 
-    def _used(self, request: RequestClass, row: int) -> tuple[list[int], int]:
-        """What the devices of a node hold, and which of them count."""
-        if not request.per_task.gpus:
-            return self._workspace.free_on(row)[3], -1
-        bits = self.domains.world.usable_bits(request.gpu_model, request.gpu_memory_mib)[row]
-        return self._workspace.free_on(row)[3], bits
+    def _need(self, request: RequestClass) -> _Need:
+        need = self._needs.get(request)
+        if need is None:
+            free = np.array(self.free, dtype=np.int64)
+            column = self.domains.slots(request, free, self._workspace.device_used)
+            need = self._needs[request] = _Need(self.domains, request, column)
+        return need
 
-    def _fitting(self, request: RequestClass, row: int) -> list[tuple[int, int]]:
-        """(domain, tasks that fit into it) of one node; by the same arithmetic as `Domains.slots`."""
-        per_task, found = request.per_task, []
-        cpu, memory, gpus = per_task.cpu_millis, per_task.memory_mib, per_task.gpus
-        used, usable = self._used(request, row) if gpus else ([], 0)
+    def _fitting(self, need: _Need, row: int, idle: int, used: list[int] | None) -> list[int]:
+        """Of each domain of a node the tasks that fit into it; by the same arithmetic as `Domains.slots`.
+
+        `used` says what each device of the node holds; it is only asked where tasks share one.
+        """
+        cpu, memory, gpus, free, found = need.cpu, need.memory, need.gpus, self.free, []
+        usable = need.usable[row] if gpus else 0
         for domain in range(self.domains.first[row], self.domains.first[row + 1]):
             tasks = _ANY_NUMBER
-            for need, size, place in (
-                (cpu, self._sizes[0], domain),
-                (memory, self._sizes[1], self._count + domain),
-            ):
-                if need:
-                    tasks = min(tasks, self.free[place] // need if size[domain] >= need else 0)
+            if cpu:
+                tasks = free[domain] // cpu if self._size_cpu[domain] >= cpu else 0
+            if memory and tasks > 0:
+                fits = free[self._count + domain] // memory if self._size_memory[domain] >= memory else 0
+                tasks = min(tasks, fits)
             if gpus and tasks > 0:
-                there = [used[place] for place in _places(self.domains.bits[domain] & usable)]
-                if request.shares_gpu:
-                    tasks = min(tasks, sum((GPU_MILLIS - one) // per_task.gpu_millis for one in there))
+                here = self.domains.bits[domain] & usable
+                if need.share and used is not None:
+                    fits = sum([(GPU_MILLIS - used[place]) // need.share for place in _places(here)])
                 else:
-                    tasks = min(tasks, there.count(0) // gpus)
-            found.append((domain, max(tasks, 0)))
+                    fits = (here & idle).bit_count() // gpus
+                tasks = min(tasks, fits)
+            found.append(tasks if tasks > 0 else 0)
         return found
 
 
@@ -280,6 +302,11 @@ def room_of(workspace: Workspace) -> tuple[DomainRoom | None, list[int]]:
         return None, []
     room = DomainRoom(workspace, workspace.world.numa)
     return room, room.free
+
+
+def _idle(used: list[int]) -> int:
+    """Devices that nobody holds, as a mask."""
+    return sum([1 << place for place, millis in enumerate(used) if not millis])
 
 
 def _places(bits: int) -> list[int]:

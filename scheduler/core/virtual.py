@@ -181,6 +181,8 @@ class VirtualCluster:
         base, pending = self.base, self.jobs.take(waiting)
         moved: dict[str, Any] = {}
         used: dict[str, Any] = {f"used_{name}": column for name, column in self._used.items()}
+        if self._bound:
+            used["bound"] = bound_column(self._bound, len(base.nodes))
         if self.promised or base.pending.promised_ms.any():
             moved["promised_ms"] = [self.promised.get(number, 0) for number in pending.id.tolist()]
         if self.awaited or base.pending.awaited.any():
@@ -196,7 +198,7 @@ class VirtualCluster:
         groups = {f.name: getattr(base, f.name) for f in fields(base)}
         changed = {
             "now_ms": now_ms,
-            "nodes": replace(base.nodes, bound=bound_column(self._bound, len(base.nodes)), **used),
+            "nodes": replace(base.nodes, **used),
             "devices": replace(base.devices, used_millis=self._device_used),
             "pending": pending,
             "reservations": base.reservations if set_aside is None else set_aside,

@@ -604,7 +604,7 @@ class Workspace:
                 for flipped, weight, points in self._gpus_taken:
                     points[row] = (100.0 - part if flipped else part) * weight
         if self.numa is not None:
-            self.numa.touch(row)
+            self.numa.touch(row, idle)
         if self.log_length == len(self.log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
         self.log[self.log_length] = row

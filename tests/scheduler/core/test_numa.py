@@ -382,7 +382,7 @@ def _the_first_domain_whatever_it_has(patch: pytest.MonkeyPatch) -> None:
 
 
 def _live_columns_stay_as_they_were(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(numa.DomainRoom, "touch", lambda self, row: None)
+    patch.setattr(numa.DomainRoom, "touch", lambda self, row, idle: None)
 
 
 @pytest.mark.parametrize(
