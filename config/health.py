@@ -49,7 +49,7 @@ class Check:
 
 @never_cache
 def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when the database answers and is migrated; Redis down is 200 with `degraded`."""
+    """200 when the database answers and is migrated; Redis down or a silent planner is 200 with `degraded`."""
     checks = list(run_checks())
     failed = [check.name for check in checks if check.needed and not check.ok]
     degraded = [check.name for check in checks if not check.needed and not check.ok]
@@ -76,7 +76,10 @@ def run_checks() -> Iterator[Check]:
     database = _timed("database", True, _database)
     yield database
     if database.ok:
-        yield _timed("migrations", True, _migrations)
+        migrations = _timed("migrations", True, _migrations)
+        yield migrations
+        if migrations.ok:
+            yield _timed("planner", False, _planner)
     yield _timed("redis", False, _redis)
 
 
@@ -128,6 +131,17 @@ def _migrations() -> str:
 def _leaf_migrations() -> frozenset[tuple[str, str]]:
     """The last migration of each app in this code; it cannot change while the process lives."""
     return frozenset(MigrationLoader(None).graph.leaf_nodes())
+
+
+def _planner() -> str:
+    from scheduler.state.pulse import longest_silence  # not before the apps are there
+
+    silent = longest_silence()
+    if silent is not None:
+        raise _NotReadyError(
+            f"no cycle for {silent:.0f} s; look at the worker of queue `scheduling`, and at beat"
+        )
+    return "at work"
 
 
 def _redis() -> str:

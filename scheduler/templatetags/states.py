@@ -7,6 +7,8 @@ from typing import Any
 
 from django import template
 from django.core.cache import cache
+from django.db.models import OuterRef, Subquery, TextField, Value
+from django.db.models.functions import Cast, Concat
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -16,8 +18,9 @@ from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
 from scheduler.core.reasons import ReasonCategory
 from scheduler.labels import Label
-from scheduler.models import Cluster, Job, Node
+from scheduler.models import Cluster, Job, Lease, Node
 from scheduler.services.resource_terms import qos_word
+from scheduler.state.pulse import silence, term_since
 
 register = template.Library()
 
@@ -69,15 +72,25 @@ def reason_title(code: str) -> str:
 
 
 @register.simple_tag
-def paused_clusters() -> list[dict[str, Any]]:
-    """Clusters where nothing new starts, for the banner of every page; asked once every few seconds."""
-    found = cache.get("muster:paused-clusters")
+def cluster_troubles() -> dict[str, list[dict[str, Any]]]:
+    """For the banner of every page: clusters where nothing new starts because somebody paused them, and those
+    whose planner is not heard; asked once every few seconds."""
+    found = cache.get("muster:clusters")
     if found is None:
+        token = Lease.objects.filter(scope=Concat(Value("cluster:"), Cast(OuterRef("pk"), TextField())))
         found = list(
-            Cluster.objects.filter(paused=True).values("name", "paused_reason", "paused_by", "paused_at")
+            Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values(
+                "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token"
+            )
         )
-        cache.set("muster:paused-clusters", found, PAUSE_MEMORY_SECONDS)
-    return found
+        for row in found:
+            row["since"] = term_since(row["pk"], row["token"])
+        cache.set("muster:clusters", found, PAUSE_MEMORY_SECONDS)
+    silent = [{**row, "seconds": silence(row["since"])} for row in found]
+    return {
+        "paused": [row for row in found if row["paused"]],
+        "silent": [row for row in silent if row["seconds"] is not None],
+    }
 
 
 @register.filter

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from accounts import permissions
 from accounts.models import User
+from accounts.templatetags.ui import duration
 from accounts.web.pages import page, reader
 from scheduler import labels
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
@@ -29,6 +30,7 @@ from scheduler.services.logs import read_log
 from scheduler.services.preview import NodeLine, explain_job
 from scheduler.services.standing_still import why_it_stands_still
 from scheduler.state.dependencies import conditions_of
+from scheduler.state.pulse import silent_for
 from scheduler.web.reads import exit_words
 from scheduler.web.submit import funnel
 
@@ -119,7 +121,8 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
 def sentence(job: Job) -> str:
     """One sentence under the title: why it waits, or how it ended."""
     if job.state in PENDING:
-        return job.reason_text or reason_sentence(ReasonCode.NOT_EVALUATED_YET, ())
+        unseen = job.reason_code in ("", ReasonCode.NOT_EVALUATED_YET)
+        return not_looked_at(job) if unseen else job.reason_text
     if job.is_terminal:
         told, words = job.end_text, exit_words(job)
         bare = words.removeprefix("ended by ").removeprefix("ended with ")
@@ -130,6 +133,13 @@ def sentence(job: Job) -> str:
     if still:
         return still
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
+
+
+def not_looked_at(job: Job) -> str:
+    silent = silent_for(job.queue.cluster_id)
+    if silent is None:
+        return reason_sentence(ReasonCode.NOT_EVALUATED_YET, ())
+    return f"Not looked at yet: the scheduler has not been heard for {duration(silent)}."
 
 
 def steps(job: Job) -> list[Step]:
