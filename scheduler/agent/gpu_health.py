@@ -55,15 +55,18 @@ def of_xids(xids: Iterable[int]) -> tuple[list[str], list[str]]:
     return faults, notes
 
 
-def of_device(ask: Ask, nvml: Any) -> tuple[list[str], list[str]]:
-    """(faults, notes) of what it answers now; what it does not answer counts as sound."""
+def of_device(ask: Ask, nvml: Any, *, alone: bool = False) -> tuple[list[str], list[str]]:
+    """(faults, notes) of what it answers now; what it does not answer counts as sound.
+
+    `alone`: it is the only GPU of its machine, so that it has nobody to be joined to.
+    """
     faults: list[str] = []
     notes: list[str] = []
     _recovery(ask, faults)
     _memory(ask, nvml, faults)
     if ask("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED:
         faults.append("its compute mode lets no program use it")
-    _fabric(ask, nvml, faults, notes)
+    _fabric(ask, nvml, notes if alone else faults, notes)
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:
         reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0

@@ -167,7 +167,11 @@ class Session:
         reading.faults, reading.notes = gpu_health.of_xids(self._xids.get(known.uuid, ()))
         try:
             self._sample(known, reading)
-            faults, notes = gpu_health.of_device(lambda *asked: self._ask(known.handle, *asked), nvml)
+            faults, notes = gpu_health.of_device(
+                lambda *asked: self._ask(known.handle, *asked),
+                nvml,
+                alone=len(self._known) + len(self.nameless) == 1,
+            )
             reading.faults += faults
             reading.notes += notes
             self._read_slices(known, reading)

@@ -192,6 +192,7 @@ def test_what_was_dealt_with_leaves_a_gpu_sound(install: Install, fields: dict[s
     [
         ({"clock_reasons": 0x40}, "slowed: it is too hot"),
         ({"fabric": (3, 23)}, "its links to other GPUs could not be set up (error 23)"),
+        ({"fabric": (2, 0)}, "its fabric is not set up: is the fabric manager running?"),  # it has no other
         ({"mig": (0, 1)}, "cutting it is to be turned on by its next reset"),
     ],
 )
