@@ -162,11 +162,6 @@ def node_label(node: Node) -> Label:
     return NODE_STATES[state]
 
 
-def public_label(state: str) -> Label:
-    """The label of one of the seven, also given as text."""
-    return PUBLIC_STATES[PublicState(state)]
-
-
 def reason_title(code: str) -> str:
     """A short title of a reason; an unknown code is shown as it is."""
     try:

@@ -21,8 +21,7 @@ from accounts.models import Project, User
 from accounts.permissions import sees_everything
 from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
-from quotas.models import Quota
-from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, AttemptState, JobState, StopReason
+from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
 from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Queue, Reservation
 from scheduler.models.job import JobQuerySet
 
@@ -75,30 +74,6 @@ def with_allocations(jobs: JobQuerySet) -> JobQuerySet:
         ),
         "dependencies__on",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePosition:
-    """How many pending jobs of the same queue stand before one, and the GPUs they ask for."""
-
-    position: int
-    ahead_jobs: int
-    ahead_gpus: int
-
-
-def queue_position(job: Job) -> QueuePosition | None:
-    """Where a queued job stands by submission order, or by priority where its queue orders so."""
-    if job.state != JobState.QUEUED:
-        return None
-    before = Q(number__lt=job.number)
-    if job.queue.policy != "fifo":
-        before = Q(priority__gt=job.priority) | Q(priority=job.priority, number__lt=job.number)
-    ahead = Job.objects.queued().filter(before, queue_id=job.queue_id)
-    rows = ahead.values_list("gpus", "tasks").annotate(jobs=Count("number")).order_by()
-    jobs = gpus = 0
-    for each, tasks, count in rows:
-        jobs, gpus = jobs + count, gpus + each * tasks * count
-    return QueuePosition(position=jobs + 1, ahead_jobs=jobs, ahead_gpus=gpus)
 
 
 def priority_names() -> list[tuple[int, str]]:
@@ -224,10 +199,6 @@ def state_counts(user: User, *, project: Project | None = None, mine: bool = Fal
     return dict(jobs.order_by().values_list("state").annotate(jobs=Count("number")))
 
 
-def finished_states() -> list[str]:
-    return [state.value for state in TERMINAL]
-
-
 # ---------------------------------------------------------------- machines
 
 
@@ -323,28 +294,20 @@ def cluster_shapes(cluster_id: int, *, fresh: bool = False) -> tuple[NodeShape, 
 # ---------------------------------------------------------------- quotas, reservations
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaUse:
-    """One line of a project: what is used, what waits for it, and the bounds."""
-
-    line: Quota
-    pending: int
-
-
-def quota_overview(project: Project) -> list[QuotaUse]:
-    """The project's lines with what its pending jobs ask for, in two queries."""
-    asked: Counter[str] = Counter()
-    rows = Job.objects.pending().filter(project=project).order_by()
-    for cpu, memory, storage, gpus, share, tasks, count in rows.values_list(
-        "cpu_millis", "memory_mib", "storage_mib", "gpus", "gpu_millis", "tasks"
+def asked_of(project_ids: Iterable[int]) -> dict[int, Counter[str]]:
+    """What the pending jobs of each project ask for, by the resource of a line; one query."""
+    asked: dict[int, Counter[str]] = {pk: Counter() for pk in project_ids}
+    rows = Job.objects.pending().filter(project__in=asked).order_by()
+    for project_id, cpu, memory, storage, gpus, share, tasks, count in rows.values_list(
+        "project_id", "cpu_millis", "memory_mib", "storage_mib", "gpus", "gpu_millis", "tasks"
     ).annotate(jobs=Count("number")):
-        times = tasks * count
-        asked["cpu_millis"] += cpu * times
-        asked["memory_mib"] += memory * times
-        asked["storage_mib"] += storage * times
-        asked["gpu_millis"] += (share or gpus * 1000) * times
-        asked["running_jobs"] += count
-    return [QuotaUse(line, asked[line.resource]) for line in Quota.objects.plain().filter(project=project)]
+        sums, times = asked[project_id], tasks * count
+        sums["cpu_millis"] += cpu * times
+        sums["memory_mib"] += memory * times
+        sums["storage_mib"] += storage * times
+        sums["gpu_millis"] += (share or gpus * 1000) * times
+        sums["running_jobs"] += count
+    return asked
 
 
 def visible_datasets(user: User) -> QuerySet[Dataset]:

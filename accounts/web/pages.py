@@ -6,16 +6,20 @@ import functools
 from collections.abc import Callable
 from typing import Any, cast
 
+import structlog
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from accounts.errors import MusterError, NotAllowed, NotFound
+from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed, NotFound
 from accounts.models import User
 from accounts.services import audit
+
+log = structlog.get_logger(__name__)
 
 View = Callable[..., HttpResponse]
 
@@ -34,8 +38,24 @@ def page(view: View) -> View:
         except MusterError as error:
             audit.record_refusal(error, by=request.user)
             return refusal(request, error)
+        except DataError as error:
+            log.warning("data_error", exc_info=error)
+            return refusal(request, _no_such_value(request))
 
     return wrapped
+
+
+def _no_such_value(request: HttpRequest) -> InvalidInput:
+    """The last line of defence: what the database cannot hold, nor look for, is no failure of ours."""
+    problems = [
+        FieldProblem(name.replace("\0", "?"), "Holds a NUL character, which no text does.")
+        for given in (request.GET, request.POST)
+        for name, values in given.lists()
+        if any("\0" in text for text in (name, *map(str, values)))
+    ]
+    return InvalidInput(
+        "A value in the request cannot be stored.", way_out="Type it again.", problems=problems
+    )
 
 
 def _ask_to_sign_in(request: HttpRequest) -> HttpResponse:

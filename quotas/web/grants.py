@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from accounts import permissions
 from accounts.errors import FieldProblem, InvalidInput, MusterError, NotFound
-from accounts.models import Project
+from accounts.models import Project, User
 from accounts.selectors import project_by_ref
 from accounts.web.pages import page, reader
 from quotas.core.resources import MAX_AMOUNT
@@ -67,7 +67,7 @@ def ask(request: HttpRequest) -> HttpResponse:
                 reason=given["reason"],
                 starts_at=_day(given["starts"], "starts"),
                 ends_at=_day(given["ends"], "ends"),
-                renews=grant_by_id(user, int(given["renews"])) if given["renews"].isdecimal() else None,
+                renews=_renewed(user, given["renews"]),
                 by=user,
             )
         except InvalidInput as error:
@@ -153,6 +153,12 @@ def _lines(project: Project) -> Any:
     """Bounds that may be raised; the plain ones first."""
     rows = Quota.objects.filter(project=project, user__isnull=True, job_type="", hard__isnull=False)
     return rows.exclude(resource=QuotaResource.PENDING_JOBS).order_by("gpu_model", "id")
+
+
+def _renewed(user: User, text: str) -> Grant | None:
+    if not text:
+        return None
+    return grant_by_id(user, int(text) if text.isdecimal() and len(text) < 19 else 0)
 
 
 def _amount(resource: str, text: str, field: str) -> int:

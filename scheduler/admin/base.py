@@ -322,12 +322,5 @@ def milliseconds(microseconds: int) -> str:
     return f"{microseconds / 1000:.1f} ms"
 
 
-def mebibytes(value: int | None) -> str:
-    """Memory as people say it."""
-    if value is None:
-        return "–"
-    return f"{value / 1024:g} GiB" if value >= 1024 else f"{value} MiB"
-
-
 def cores(millis: int | None) -> str:
     return "–" if millis is None else f"{millis / 1000:g}"

@@ -27,14 +27,6 @@ def priority_band(value: int) -> str:
     return "low" if value <= 33 else "normal" if value <= 66 else "high"
 
 
-class NameSerializer(serializers.Serializer):
-    """A thing by its id and its two names."""
-
-    id = serializers.IntegerField()
-    name = serializers.CharField()
-    slug = serializers.CharField(allow_null=True)
-
-
 class ReasonSerializer(serializers.Serializer):
     code = serializers.CharField()
     category = serializers.ChoiceField([c.value for c in ReasonCategory])

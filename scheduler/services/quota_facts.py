@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db.models import Avg, Count, F, Q, QuerySet, Sum
+from django.db.models import Avg, BigIntegerField, Case, Count, F, Q, QuerySet, Sum, When
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from quotas.core.gpu_models import model_matches
@@ -25,6 +26,8 @@ _EACH: Final = {
     "memory_mib": F("memory_mib"),
     "storage_mib": F("storage_mib"),
 }
+#: Two columns multiplied are no wider than they are.
+_LONG: Final = BigIntegerField()
 
 
 class SchedulerFacts:
@@ -74,14 +77,10 @@ class SchedulerFacts:
         if resource in ("running_jobs", "pending_jobs"):
             return pending.count()
         if resource == "gpu_millis":
-            if gpu_model:
-                asked = pending.values_list("gpu_model", flat=True).distinct()
-                pending = pending.filter(gpu_model__in=[one for one in asked if _asks(gpu_model, one)])
-            whole = (
-                pending.filter(gpu_millis=0).aggregate(total=Sum(F("gpus") * F("tasks") * 1000))["total"] or 0
-            )
-            shares = pending.exclude(gpu_millis=0).aggregate(total=Sum(F("gpu_millis") * F("tasks")))["total"]
-            return int(whole + (shares or 0))
+            whole = When(gpu_millis=0, then=Cast("gpus", _LONG) * 1000)
+            each = Case(whole, default=F("gpu_millis"), output_field=_LONG)
+            sums = pending.values_list("gpu_model").annotate(asked=Sum(each * F("tasks")))
+            return sum(int(asked) for wish, asked in sums if not gpu_model or _asks(gpu_model, wish))
         return int(pending.aggregate(total=Sum(_EACH[resource] * F("tasks")))["total"] or 0)
 
 

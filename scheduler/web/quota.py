@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
-from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -22,7 +20,7 @@ from quotas.line_states import LineState, find_lines
 from quotas.models import Provider, Quota
 from quotas.provider_view import ProviderView, provider_views
 from quotas.templatetags.amounts import amount
-from scheduler.models import Job
+from scheduler.selectors import asked_of
 
 #: Operators see every project; this many are shown, the others through the project's own page.
 MOST_PROJECTS: Final = 100
@@ -146,7 +144,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 def _sections(projects: list[Project], user: User, roles: dict[int, str]) -> tuple[list[Section], list[Line]]:
     """Every project's limits and those around them; and what limits the reader wherever a job runs."""
-    asked = _asked([project.pk for project in projects])
+    asked = asked_of(project.pk for project in projects)
     found = find_lines(projects, user_id=user.pk, everybody=True)
     states = found.standings().states()
 
@@ -197,19 +195,3 @@ def _rows_url(quota: Quota) -> str:
         "kind": "hold",
     }
     return f"{reverse('ledger')}?{urlencode({name: word for name, word in words.items() if word})}"
-
-
-def _asked(ids: list[int]) -> dict[int, Counter[str]]:
-    """What the pending jobs of each project ask for."""
-    asked: dict[int, Counter[str]] = {pk: Counter() for pk in ids}
-    rows = Job.objects.pending().filter(project__in=ids).order_by()
-    for project_id, cpu, memory, storage, gpus, share, tasks, count in rows.values_list(
-        "project_id", "cpu_millis", "memory_mib", "storage_mib", "gpus", "gpu_millis", "tasks"
-    ).annotate(jobs=Count("number")):
-        sums, times = asked[project_id], tasks * count
-        sums["cpu_millis"] += cpu * times
-        sums["memory_mib"] += memory * times
-        sums["storage_mib"] += storage * times
-        sums["gpu_millis"] += (share or gpus * 1000) * times
-        sums["running_jobs"] += count
-    return asked

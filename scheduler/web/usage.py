@@ -143,6 +143,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "measured": measured_use(user, asked.first, asked.until, project=asked.project, person=asked.person),
         "currency": settings.LEDGER_CURRENCY,
         "ledger_url": asked.link("ledger"),
+        "charges_url": asked.link("ledger", kind="charge"),
         "may_see_drift": permissions.may(user, "operate") or permissions.may(user, "audit"),
     }
     return render(request, "scheduler/usage.html", context)

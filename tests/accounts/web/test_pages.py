@@ -306,3 +306,16 @@ def test_the_page_of_a_broken_server_needs_no_server(cast) -> None:
     from django.template.loader import render_to_string
 
     assert "Something broke" in render_to_string("500.html")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_the_database_cannot_hold_is_refused_in_words(client, transactional_db) -> None:
+    cast = the_cast()
+    client.force_login(cast.lead, backend="accounts.backends.PasswordBackend")
+
+    asked = client.get(reverse("usage"), {"user": "a\0b"})
+    posted = client.post(reverse("grant-ask"), {"project": "vision", "gpu_model": "a\0", "amount": "1"})
+
+    assert asked.status_code == 422
+    assert "user: Holds a NUL character" in asked.content.decode()
+    assert posted.status_code in (302, 422)

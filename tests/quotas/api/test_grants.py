@@ -117,3 +117,13 @@ def test_pages_ask_show_and_decide(client: Client, cast: Cast) -> None:
     client.force_login(cast.stranger, backend="accounts.backends.PasswordBackend")
     assert client.get(reverse("grant", args=[grant.pk])).status_code == 404
     assert client.get(reverse("grant-ask"), {"project": "vision"}).status_code == 404
+
+
+def test_the_form_refuses_what_is_no_text_and_no_number(client: Client, cast: Cast) -> None:
+    client.force_login(cast.lead, backend="accounts.backends.PasswordBackend")
+    form = {"project": "vision", "resource": "gpu_millis", "amount": "4", "reason": "a paper"}
+
+    for bad in ({"reason": "a\0b"}, {"gpu_model": "H\0"}, {"renews": "9" * 5000}):
+        answer = client.post(reverse("grant-ask"), form | bad)
+        assert answer.status_code in (302, 404, 422), bad
+    assert not Grant.objects.exists()

@@ -142,16 +142,20 @@ def broken_ledger() -> list[str]:
     for attempt in Attempt.objects.filter(pk__in=lines).prefetch_related("allocations"):
         own = lines[attempt.pk]
         ended = not any(one.released_at is None for one in attempt.allocations.all())
+        # What is forgiven is forgiven whole, the time that it stood still too.
+        forgiven = any(e.kind == "refund" and e.charged_seconds and e.reason not in GIVEN_BACK for e in own)
         for name in ("cpu_millis", "memory_mib", "storage_mib", "gpu_millis"):
             held = sum(getattr(e, name) * e.held_seconds for e in own)
             charged = sum(
                 getattr(e, name) * e.charged_seconds
                 for e in own
-                if e.kind == "charge" or e.reason in GIVEN_BACK  # forgiven is another matter
+                if forgiven or e.kind == "charge" or e.reason in GIVEN_BACK
             )
             if held < 0 or (ended and held):
                 found.append(f"{attempt} sets {held} {name} seconds aside")
-            if ended and charged != sum(_used(a, name) for a in attempt.allocations.all()):
+            if ended and charged != (
+                0 if forgiven else sum(_used(a, name) for a in attempt.allocations.all())
+            ):
                 found.append(f"{attempt} is charged {charged} {name} seconds")
     for period in BudgetPeriod.objects.select_related("budget"):
         total = sum_of_period(period)

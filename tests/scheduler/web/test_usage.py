@@ -179,3 +179,15 @@ def test_small_figures_are_never_written_with_an_exponent(as_user, used) -> None
 
     assert "&lt;0.001" in text
     assert not re.search(r"\de-\d", text)
+
+
+def test_the_sum_opens_to_the_lines_of_the_same_question(as_user, used) -> None:
+    client = as_user(used.cast.operator)
+    page = client.get(reverse("usage"), {"of_model": "H100", "user": "colleague"}).content.decode()
+
+    link = re.search(r'<a href="([^"]*)"><b>[^<]*</b><span>GPU-hours used', page)
+    assert link is not None
+    url = link[1].replace("&amp;", "&")
+    assert "of_model=H100" in url
+    assert "kind=charge" in url
+    assert client.get(reverse("usage"), {"user": "a\0"}).status_code == 422
