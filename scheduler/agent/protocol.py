@@ -7,6 +7,8 @@ from typing import Any, Final, NotRequired, TypedDict
 #: What one log message may carry, and one chunk of it.
 CHUNK_BYTES: Final = 256 * 1024
 LOG_BATCH_BYTES: Final = 2 * 1024 * 1024
+#: Why a task is gone whose agent was told to end: nobody's fault, however often it happens.
+SHUT_DOWN: Final = "Muster was stopped on this node."
 
 
 class Assignment(TypedDict):

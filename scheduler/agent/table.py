@@ -12,12 +12,12 @@ from typing import Final
 
 from scheduler.agent import processes
 from scheduler.agent.gpu_use import Holder, Use
-from scheduler.agent.protocol import Report, TaskRecord, task_key
+from scheduler.agent.protocol import SHUT_DOWN, Report, TaskRecord, task_key
 
 STREAMS: Final = ("stdout", "stderr")
 _GONE_TEXT: Final = {
     "fenced": "The node was cut off from the server for too long and stopped its tasks.",
-    "shutdown": "Muster was stopped on this node.",
+    "shutdown": SHUT_DOWN,
 }
 
 

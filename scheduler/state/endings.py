@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scheduler.agent.protocol import SHUT_DOWN
 from scheduler.core.lifecycle import AttemptState, JobState, RestartPolicy, StopReason, TaskFailure, TaskState
 
 #: The first wait before another try; it doubles with each, up to the longest (H4).
@@ -111,8 +112,11 @@ def _succeeded(job: JobFacts) -> Verdict:
 
 
 def _lost(job: JobFacts, text: str) -> Verdict:
-    """Not the job's fault, so it is tried again whatever its policy, but not for ever."""
-    if job.earlier_lost < job.max_restarts:
+    """Not the job's fault, so it is tried again whatever its policy, but not for ever.
+
+    Stopping Muster in good order never fails a job; it only waits longer where that happens again and again.
+    """
+    if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
         wait = backoff_seconds(job.earlier_lost)
         return Verdict(AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait)
     times = job.earlier_lost + 1

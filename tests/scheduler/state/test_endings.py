@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.agent.protocol import SHUT_DOWN
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.state.endings import JobFacts, TaskEnd, backoff_seconds, duration, judge
 
@@ -44,6 +45,8 @@ STOPPED = TaskEnd(0, "n1", "stopped", None, 15)
         ({"restart_policy": "always", "earlier_ended": 3}, "", [GOOD], "succeeded", "completed", None),
         ({}, "", [GOOD, TaskEnd(1, "n2", "lost")], "lost", "queued", 5),
         ({"earlier_lost": 3}, "", [TaskEnd(0, "n1", "lost")], "lost", "failed", None),
+        ({"earlier_lost": 3}, "", [TaskEnd(0, "n1", "lost", text=SHUT_DOWN)], "lost", "queued", 40),
+        ({"earlier_lost": 90}, "", [TaskEnd(0, "n1", "lost", text=SHUT_DOWN)], "lost", "queued", 900),
         ({"state": "stopping"}, "cancelled", [TaskEnd(0, "n1", "lost")], "lost", "cancelled", None),
     ],
 )
