@@ -132,6 +132,8 @@ class NewestFirst(CursorPagination):
     ordering = "-pk"
     page_size = 100
     max_page_size = 500
+    #: Rows of the same moment, as all jobs of one array are, are counted from the first of them.
+    offset_cutoff = 20_000
     page_size_query_param = "limit"
     cursor_query_param = "cursor"
     invalid_cursor_message = "This cursor is not one that a list gave."

@@ -10,6 +10,7 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from unfold.decorators import display
+from unfold.paginator import InfinitePaginator
 
 from accounts.admin.base import FactsAdmin, FactsInline
 from accounts.admin.previewed import PreviewedAdmin, PreviewedForm, Row, last_change
@@ -244,6 +245,7 @@ class LedgerAdmin(FactsAdmin):
         "charged_seconds", "starts_at", "reason",
     )  # fmt: skip
     list_select_related = ("project", "user")
-    list_filter = ("kind", "gpu_model", "project")
+    list_filter = ("kind", "project")
     search_fields = ("=job_number", "user__username", "project__slug")
+    paginator = InfinitePaginator
     show_full_result_count = False

@@ -9,9 +9,10 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 
 from accounts.errors import FieldProblem, InvalidInput
+from accounts.models import Project, User
 from scheduler.core.lifecycle import PENDING, JobState, PublicState
 from scheduler.core.reasons import ReasonCategory, ReasonCode
-from scheduler.models import Job
+from scheduler.models import Allocation, Job, Queue
 from scheduler.models.job import JobQuerySet
 
 _STATES = [(s.value, s.value) for s in PublicState]
@@ -30,14 +31,12 @@ class JobFilter(django_filters.FilterSet):
     queue = django_filters.CharFilter(method="by_queue")
     project = django_filters.CharFilter(method="by_project")
     user = django_filters.CharFilter(method="by_user", help_text='A username, or "me".')
-    gpu_type = django_filters.CharFilter(field_name="gpu_model", lookup_expr="iexact")
-    name = django_filters.CharFilter(lookup_expr="icontains")
+    gpu_type = django_filters.CharFilter(method="by_gpu_type")
+    name = django_filters.CharFilter(method="by_name", help_text="A part of it, in any case.")
     job_type = django_filters.CharFilter(lookup_expr="exact")
     submitted__gte = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     submitted__lte = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lte")
-    reason = django_filters.ChoiceFilter(
-        field_name="reason_code", choices=[(c.value, c.value) for c in ReasonCode]
-    )
+    reason = django_filters.ChoiceFilter(choices=[(c.value, c.value) for c in ReasonCode], method="by_reason")
     reason_category = django_filters.ChoiceFilter(
         choices=[(c.value, c.value) for c in ReasonCategory], method="by_category"
     )
@@ -55,35 +54,53 @@ class JobFilter(django_filters.FilterSet):
     def by_states(self, jobs: JobQuerySet, name: str, values: list[str]) -> JobQuerySet:
         return jobs.in_public_states(values)
 
+    # Names are looked up first: the database chooses another way for a person with few jobs than for one with
+    # many, and cannot do so behind a join.
+
     def by_queue(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
-        return jobs.filter(slug_or_id("queue", value))
+        return jobs.filter(queue__in=_keys(Queue.objects.filter(slug_or_id(value))))
 
     def by_project(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
-        return jobs.filter(slug_or_id("project", value))
+        return jobs.filter(project__in=_keys(Project.objects.filter(slug_or_id(value))))
 
     def by_user(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
-        return jobs.filter(user=self.request.user) if value == "me" else jobs.filter(user__username=value)
+        if value == "me":
+            return jobs.filter(user=self.request.user)
+        return jobs.filter(user__in=_keys(User.objects.filter(username=value)))
+
+    def by_gpu_type(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        return jobs.exclude(gpu_model="").filter(gpu_model__iexact=value)
+
+    def by_name(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        return jobs.called(value)
+
+    def by_reason(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        return jobs.with_reason().filter(reason_code=value)
 
     def by_category(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         return jobs.filter(reason_category=value, state__in=PENDING)
 
     def by_node(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
-        return jobs.filter(
-            attempts__allocations__node__name=value, attempts__allocations__released_at__isnull=True
-        ).distinct()
+        held = Allocation.objects.held().filter(node__name=value)
+        return jobs.filter(number__in=list(held.values_list("attempt__job_id", flat=True)))
 
     def by_label(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        what = Q()
         for wanted in self.data.getlist("label")[:16]:
             key, equals, text = wanted.partition("=")
-            jobs = jobs.filter(labels__contains={key: text}) if equals else jobs.filter(labels__has_key=key)
-        return jobs
+            what &= Q(labels__contains={key: text}) if equals else Q(labels__has_key=key)
+        return jobs.matching(what, over=what & ~Q(labels={}))
 
 
-def slug_or_id(relation: str, value: str) -> Q:
-    wanted = Q(**{f"{relation}__slug": value})
+def slug_or_id(value: str) -> Q:
+    wanted = Q(slug=value)
     if value.isascii() and value.isdecimal() and len(value) < 19:
-        wanted |= Q(**{f"{relation}_id": int(value)})
+        wanted |= Q(pk=int(value))
     return wanted
+
+
+def _keys(rows: QuerySet[Any]) -> list[int]:
+    return list(rows.order_by().values_list("pk", flat=True))
 
 
 def filtered(

@@ -16,7 +16,7 @@ from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import JobFilter, filtered
 from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer
 from scheduler.models import Job
-from scheduler.selectors import job_by_ref, priority_names, visible_jobs, with_allocations
+from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
 from scheduler.services import jobs as services
 from scheduler.services.boosts import DAY_SECONDS, LONGEST_SECONDS, boost_job
 from scheduler.services.datasets import report_checkpoint
@@ -57,11 +57,14 @@ class Jobs(JobView):
     pagination_class = NewestFirst
     filterset_class = JobFilter
     required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
+    page_ordering: tuple[str, ...] = ("-pk",)
 
     @extend_schema(operation_id="jobs_list", responses=JobRowSerializer(many=True), filters=True)
     def get(self, request: Request) -> Response:
         """Jobs that you may see, newest first."""
-        rows = filtered(JobFilter, request, with_allocations(visible_jobs(person(request))))
+        rows = filtered(JobFilter, request, with_allocations(listed_jobs(person(request))))
+        if "submitted__lte" in request.query_params:
+            self.page_ordering = ("-created_at", "-pk")  # the newest of them are not the newest of all
         page = self.paginate_queryset(rows)
         names = priority_names()
         return self.get_paginated_response(

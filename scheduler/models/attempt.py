@@ -67,6 +67,8 @@ class Attempt(models.Model):
             models.Index(
                 fields=["resized_for"], name="attempt_resized_for", condition=Q(resized_for__isnull=False)
             ),
+            # What ended lately is looked at again; what was used in a month, too.
+            models.Index(fields=["ended_at"], name="attempt_by_end", condition=Q(ended_at__isnull=False)),
             models.Index(
                 fields=["stop_asked_at"],
                 name="attempt_interrupted",

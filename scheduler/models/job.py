@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Upper
 from django.utils import timezone
 
 from scheduler.core.classes import NUMA_WORDS
@@ -44,6 +47,68 @@ class JobQuerySet(models.QuerySet["Job"]):
         wanted = {PublicState(s) for s in states}
         return self.filter(state__in=[inner for inner, outer in PUBLIC.items() if outer in wanted])
 
+    def in_projects(self, keys: Collection[int]) -> JobQuerySet:
+        """Of these projects; the newest so many of a few projects are looked for in each of them.
+
+        In one go the database expects all of them to have as many of each state as the others have: where they
+        have none it would look through everybody's jobs.
+        """
+        found = self.filter(project_id__in=list(keys))
+        found._arms = tuple(keys) if 1 < len(keys) <= MOST_ARMS else ()
+        return found
+
+    _arms: tuple[int, ...] = ()
+
+    def _clone(self) -> JobQuerySet:
+        clone: JobQuerySet = super()._clone()  # type: ignore[misc]
+        clone._arms = self._arms
+        return clone
+
+    def __getitem__(self, wanted: Any) -> Any:
+        if not self._arms or not isinstance(wanted, slice) or wanted.stop is None or wanted.step is not None:
+            return super().__getitem__(wanted)
+        if self._result_cache is not None or self.query.order_by not in _BY_NUMBER:  # type: ignore[attr-defined]
+            return super().__getitem__(wanted)
+        whole = self.all()
+        whole._arms = ()
+        alone = whole.select_related(None).prefetch_related(None)
+        arms = [alone.filter(project_id=key).values("number")[: wanted.stop] for key in self._arms]
+        return whole.filter(number__in=arms[0].union(*arms[1:], all=True))[wanted]
+
+    def with_reason(self) -> JobQuerySet:
+        """Only these can have a reason to wait."""
+        return self.filter(state__in=NOT_OVER)
+
+    def called(self, text: str) -> JobQuerySet:
+        """Whose names contain this, in any case."""
+        return self.matching(Q(name__icontains=text))
+
+    def matching(self, what: Q, *, over: Q | None = None) -> JobQuerySet:
+        """Those that this holds for, where an index of it has only the jobs that are over: words and labels.
+
+        Such an index would have to be kept up with each move of each job. Where few match, they are found
+        through it; where many do, the newest are found soon by looking at one after the other.
+        `over` is what holds for jobs that are over in the words of their index.
+        """
+        ended = self.filter(over or what, state__in=OVER).order_by()
+        numbers = list(ended.values_list("number", flat=True)[: FEW + 1])
+        if len(numbers) > FEW:
+            return self.filter(what)
+        return self.filter(Q(number__in=numbers) | (Q(state__in=NOT_OVER) & what))
+
+
+#: Projects of one person whose jobs are looked for in each by itself.
+MOST_ARMS: Final = 20
+_BY_NUMBER: Final = (("-number",), ("number",), ("-pk",), ("pk",))
+#: In the order of the conditions of their indexes.
+OVER: Final = sorted(state.value for state in TERMINAL)
+NOT_OVER: Final = sorted(state.value for state in set(JobState) - TERMINAL)
+#: So many rows are read one by one in a few milliseconds.
+FEW: Final = 2000
+
+
+_IS_OVER: Final = Q(state__in=OVER)
+
 
 def _choices(enum: type) -> list[tuple[str, str]]:
     return [(member.value, member.value) for member in enum]  # type: ignore[attr-defined]
@@ -73,7 +138,9 @@ class Job(models.Model):
     project = models.ForeignKey(
         "accounts.Project", on_delete=models.PROTECT, related_name="jobs", db_index=False
     )
-    queue = models.ForeignKey("scheduler.Queue", on_delete=models.PROTECT, related_name="jobs")
+    queue = models.ForeignKey(
+        "scheduler.Queue", on_delete=models.PROTECT, related_name="jobs", db_index=False
+    )
     job_type = models.CharField(max_length=32, default="batch")
 
     # What runs: one of the two is set.
@@ -193,7 +260,21 @@ class Job(models.Model):
             models.Index(fields=["state", "-number"], name="job_by_state"),
             models.Index(fields=["user", "-number"], name="job_by_user"),
             models.Index(fields=["project", "-number"], name="job_by_project"),
+            models.Index(fields=["queue", "-number"], name="job_by_queue"),
             models.Index(fields=["-created_at", "-number"], name="job_by_age"),
+            models.Index(
+                Upper("gpu_model"), F("number").desc(), name="job_by_gpu_model", condition=~Q(gpu_model="")
+            ),
+            models.Index(fields=["job_type", "-number"], name="job_by_type", condition=~Q(job_type="batch")),
+            # Of jobs that are over there may be millions. These are written once, when a job ends.
+            *(
+                models.Index(fields=[of, "state", "-number"], name=f"job_over_by_{of}", condition=_IS_OVER)
+                for of in ("user", "project", "queue")
+            ),
+            GinIndex(
+                OpClass(Upper("name"), name="gin_trgm_ops"), name="job_over_by_name", condition=_IS_OVER
+            ),
+            GinIndex(fields=["labels"], name="job_over_by_label", condition=_IS_OVER & ~Q(labels={})),
         ]
         constraints = [
             models.CheckConstraint(

@@ -14,7 +14,7 @@ from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState
 from scheduler.models import Allocation, Device, Job, JobEvent, Node, Queue, Task
 from scheduler.realtime.auth import Viewer
-from scheduler.selectors import visible_jobs
+from scheduler.selectors import listed_jobs
 
 #: The list page shows as many; older jobs do not change.
 JOBS_SHOWN: Final = 100
@@ -228,7 +228,7 @@ _JOB_FIELDS: Final = (
 
 
 def _jobs_of(viewer: Viewer) -> Any:
-    jobs = visible_jobs(viewer.user)
+    jobs = listed_jobs(viewer.user)
     return jobs if viewer.only_project_id is None else jobs.filter(project=viewer.only_project_id)
 
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from django.db import connection
 
+from accounts.prepared import ask_together
 from scheduler.state.holders import is_gone
-from scheduler.state.sql import Rows, Statement, select_together
+from scheduler.state.sql import Rows, Statement
 
 #: Trust ends this much before the database's own expiry: the time to notice and to stop.
 MARGIN_SECONDS: Final = 1.0
@@ -107,7 +108,7 @@ def fence(lease: HeldLease) -> None:
 def fence_and_read(lease: HeldLease, *statements: Statement) -> list[Rows]:
     """The same, and the rows of SELECTs, in one round trip."""
     if lease.trusted:
-        found, *rows = select_together((_FENCE % _POSITIONS, list(_term(lease).values())), *statements)
+        found, *rows = ask_together((_FENCE % _POSITIONS, list(_term(lease).values())), *statements)
         if found:
             return rows
     raise LeaseLost(lease)

@@ -13,6 +13,7 @@ import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from accounts.prepared import ask_together
 from scheduler import outbox
 from scheduler.core.columns import Ints
 from scheduler.core.conflicts import Conflict, find_conflicts
@@ -29,7 +30,7 @@ from scheduler.state.ledger import Books
 from scheduler.state.lines import Lines
 from scheduler.state.refusals import VICTIM_CHANGED, Refusal
 from scheduler.state.snapshots import Locked
-from scheduler.state.sql import Rows, run_together
+from scheduler.state.sql import Rows
 
 log = structlog.get_logger(__name__)
 
@@ -246,7 +247,7 @@ def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], l
         starts, moved,
         known=writer.books, seconds=writer.hold_seconds, model_of=writer.gpu_models, at=writer.at,
     )  # fmt: skip
-    run_together(
+    ask_together(
         statements.insert_tasks(starts, attempts),
         statements.insert_allocations(starts, attempts, at=writer.at),
         statements.raise_node_counters(starts),

@@ -13,6 +13,7 @@ import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
 
+from accounts.prepared import ask_together
 from quotas.providers.waiting import away_sentence
 from scheduler.core.classes import ClassTable
 from scheduler.core.columns import Bools, Ints
@@ -177,7 +178,7 @@ def load_for_apply(
     # Planning a statement that finds nothing takes the database as long as one that does.
     lines, keepers = (lines, []) if keeps_back else (lines[:2], [[], []])
     books, empty = (books, []) if has_budgets else ([], [[], []])
-    queues, nodes, devices, projects, away, prices, *rows, jobs, reservations = select_together(
+    queues, nodes, devices, projects, away, prices, *rows, jobs, reservations = ask_together(
         (
             queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue"), counted=queries.IF_BOUND),
             [queries.ACTIVE, queues_wanted],

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from accounts.prepared import ask
 from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, JobState, StopReason, TaskState
 from scheduler.core.plan import GiveBack, Preempt, Reserve, Start
 from scheduler.state.lines import Lines, charges_of, held_by_model
@@ -35,7 +36,7 @@ def schedule_jobs(
 
     A job that is no longer as planned is not in the answer.
     """
-    rows = run(
+    rows = ask(
         """
         WITH moved AS (
             UPDATE scheduler_job AS job SET state = %s, generation = job.generation + 1,

@@ -14,13 +14,14 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts.errors import MusterError
-from accounts.models import User
+from accounts.models import Project, User
 from accounts.services import audit
 from accounts.web.pages import back, page, reader
 from scheduler.core.lifecycle import PublicState
 from scheduler.core.reasons import ReasonCategory
+from scheduler.models import Queue
 from scheduler.models.job import JobQuerySet
-from scheduler.selectors import visible_jobs, visible_queues
+from scheduler.selectors import listed_jobs, visible_queues
 from scheduler.services.jobs import cancel_job, hold_job, release_job
 from scheduler.web import reads
 
@@ -61,18 +62,24 @@ class Filters:
         """Everything but the state, which the strip counts over."""
         if self.scope == "mine":
             jobs = jobs.filter(user=user)
+        # Names are looked up first: behind a join the database cannot tell whether many jobs are meant or few.
         if self.queue:
-            jobs = jobs.filter(queue__slug=self.queue)
+            jobs = jobs.filter(queue__in=list(Queue.objects.filter(slug=self.queue)))
         if self.project:
-            jobs = jobs.filter(project__slug=self.project)
+            jobs = jobs.filter(project__in=list(Project.objects.filter(slug=self.project)))
         if self.category:
             jobs = jobs.pending().filter(reason_category=self.category)
         if self.text:
-            match = Q(name__icontains=self.text) | Q(user__username=self.text)
-            if self.text.isascii() and self.text.isdecimal() and len(self.text) < 19:
-                match |= Q(number=int(self.text))
-            jobs = jobs.filter(match)
+            jobs = jobs.matching(self._match())
         return jobs
+
+    def _match(self) -> Q:
+        match = Q(name__icontains=self.text)
+        if people := list(User.objects.filter(username=self.text).values_list("pk", flat=True)):
+            match |= Q(user__in=people)
+        if self.text.isascii() and self.text.isdecimal() and len(self.text) < 19:
+            match |= Q(number=int(self.text))
+        return match
 
     @property
     def set(self) -> list[tuple[str, str]]:
@@ -91,7 +98,7 @@ class Filters:
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     filters = Filters.of(request, user)
-    jobs = filters.apply(visible_jobs(user), user)
+    jobs = filters.apply(listed_jobs(user), user)
     counts = reads.public_counts(jobs)
     if filters.state:
         jobs = jobs.in_public_states([filters.state])
@@ -107,7 +114,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "filters_query": filters.query(),
         "live_url": f"{reverse('jobs')}?{filters.query(before=before, partial=1)}",
         "counts": counts,
-        "all_count": sum(count.count for count in counts),
+        "all_count": reads.all_shown(counts),
         "jobs": shown,
         "nodes": reads.node_names(shown),
         "older": filters.query(before=shown[-1].number) if len(rows) > PAGE_SIZE else "",

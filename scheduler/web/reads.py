@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db.models import Count, Q
+from django.core.exceptions import EmptyResultSet
+from django.db import connection
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts.models import ApiToken, User
@@ -18,7 +20,7 @@ from scheduler import labels
 from scheduler.core.lifecycle import PUBLIC, JobState, NodeState, PublicState
 from scheduler.core.reasons import ReasonCategory
 from scheduler.models import Allocation, Device, Job
-from scheduler.models.job import JobQuerySet
+from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
 from scheduler.selectors import visible_jobs
 
 #: A failure is news for so long.
@@ -34,14 +36,51 @@ class StateCount:
     state: PublicState
     label: labels.Label
     count: int
+    #: There are more than were counted.
+    more: bool = False
+
+    @property
+    def shown(self) -> str:
+        return _at_least(self.count, self.more)
+
+
+#: Jobs that are over are counted up to here: beyond it the number says little and takes long.
+MOST_COUNTED: Final = 1000
 
 
 def public_counts(jobs: JobQuerySet) -> list[StateCount]:
     """How many of these jobs are in each of the seven states; one query."""
+    of_each = jobs.order_by().values("state")
+    counted = of_each.filter(state__in=NOT_OVER).union(
+        *(of_each.filter(state=state)[:MOST_COUNTED] for state in OVER), all=True
+    )
     sums: Counter[PublicState] = Counter()
-    for state, count in jobs.order_by().values_list("state").annotate(jobs=Count("number")):
+    for state, count in _how_many(counted):
         sums[PUBLIC[JobState(state)]] += count
-    return [StateCount(state, labels.PUBLIC_STATES[state], sums[state]) for state in PublicState]
+    return [
+        StateCount(state, labels.PUBLIC_STATES[state], sums[state], sums[state] >= MOST_COUNTED)
+        for state in PublicState
+    ]
+
+
+def all_shown(counts: Iterable[StateCount]) -> str:
+    """All together, as a page says it."""
+    some = list(counts)
+    return _at_least(sum(count.count for count in some), any(count.more for count in some))
+
+
+def _at_least(count: int, more: bool) -> str:
+    return f"{count:,}{'+' if more else ''}"
+
+
+def _how_many(states: QuerySet[Any, Any]) -> list[tuple[str, int]]:
+    try:
+        sql, parameters = states.query.sql_with_params()
+    except EmptyResultSet:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT state, count(*) FROM ({sql}) AS counted GROUP BY state", parameters)  # noqa: S608
+        return cursor.fetchall()
 
 
 def node_names(jobs: Sequence[Job]) -> dict[int, list[str]]:

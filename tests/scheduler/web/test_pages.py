@@ -25,7 +25,7 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 #: Queries of a page, signed-in reader and session included; the same for one row and for three.
 QUERIES = {
     "home": 11,
-    "jobs": 7,
+    "jobs": 8,
     "cluster": 8,
     "queues": 7,
     "quota": 8,

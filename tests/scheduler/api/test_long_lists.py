@@ -1,0 +1,153 @@
+"""Lists of more jobs than anybody reads: found through indexes, whole and in order whichever way is taken."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from accounts.models import User
+from accounts.selectors import visible_projects
+from scheduler import selectors
+from scheduler.core.lifecycle import JobState
+from scheduler.models import Job
+from scheduler.models import job as job_module
+from scheduler.models.job import OVER
+from scheduler.selectors import listed_jobs, queue_loads, state_counts, visible_jobs
+from scheduler.web import reads
+from tests.scheduler.api.conftest import Api
+from tests.scheduler.portal import Portal
+from tests.support.factories import JobFactory, MembershipFactory, ProjectFactory
+
+JOBS = "/api/v1/jobs"
+MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def person(portal: Portal) -> User:
+    """A member of three projects, with jobs in two of them, and strangers' jobs between."""
+    projects = [portal.cast.project, ProjectFactory(), ProjectFactory()]
+    for project in projects[1:]:
+        MembershipFactory(user=portal.cast.owner, project=project)
+    strange = ProjectFactory()
+    for number in range(12):
+        of = (projects[0], projects[1], strange)[number % 3]
+        JobFactory(
+            project=of, user=portal.cast.owner if of != strange else portal.cast.stranger, queue=portal.queue,
+            name=f"train {number}", labels={"nth": str(number % 2)},
+            state=JobState.COMPLETED if number < 6 else JobState.FAILED if number < 9 else JobState.QUEUED,
+            completed_at=MOMENT if number < 9 else None, created_at=MOMENT + timedelta(hours=number),
+        )  # fmt: skip
+    return portal.cast.owner
+
+
+@pytest.mark.parametrize("order", ["-number", "number", "-created_at"])
+@pytest.mark.parametrize("states", [OVER, ["failed"], ["queued", "running"], ["cancelled"]])
+def test_the_newest_of_several_projects_are_those_of_all_of_them(
+    person: User, order: str, states: list[str]
+) -> None:
+    assert len(visible_projects(person)) == 3
+    rows = listed_jobs(person).filter(state__in=states).order_by(order)
+    plain = list(visible_jobs(person).filter(state__in=states).order_by(order))
+
+    assert [list(rows[at : at + 3]) for at in (0, 1, 4)] == [plain[at : at + 3] for at in (0, 1, 4)]
+    assert rows[:1].count() == min(1, len(plain))
+    assert list(rows) == plain
+    assert rows.first() == (plain[0] if plain else None)
+
+
+def test_a_page_of_several_projects_goes_on_where_it_ended(api: Api, person: User) -> None:
+    client, seen, url = api(person), [], f"{JOBS}?limit=3"
+
+    while url:
+        page = client.get(url).json()
+        seen += [job["name"] for job in page["results"]]
+        url = page["next"]
+
+    assert seen == [f"train {number}" for number in (10, 9, 7, 6, 4, 3, 1, 0)]
+
+
+@pytest.mark.parametrize("few", [0, 2, 2000])
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("name=TRAIN", [10, 9, 7, 6, 4, 3, 1, 0]),
+        ("name=rain%201", [10, 1]),
+        ("name=n%201&state=queued", [10]),
+        ("name=none", []),
+        ("label=nth=1", [9, 7, 3, 1]),
+        ("label=nth&state=completed&name=train", [4, 3, 1, 0]),
+        ("label=nth=1&label=other", []),
+    ],
+)
+def test_words_and_labels_find_the_same_whether_few_or_many_match(
+    api: Api, person: User, monkeypatch: pytest.MonkeyPatch, query: str, numbers: list[int], few: int
+) -> None:
+    monkeypatch.setattr(job_module, "FEW", few)
+
+    found = api(person).get(f"{JOBS}?{query}").json()["results"]
+
+    assert [job["name"] for job in found] == [f"train {number}" for number in numbers]
+
+
+def test_what_was_submitted_until_a_moment_comes_in_the_order_of_submission(api: Api, person: User) -> None:
+    late = JobFactory(project=Job.objects.last().project, user=person, name="late", created_at=MOMENT)
+    Job.objects.filter(name__in=["train 3", "train 4"]).update(created_at=MOMENT)
+    until = (MOMENT + timedelta(hours=7)).isoformat().replace("+", "%2B")
+    client, seen, url = api(person), [], f"{JOBS}?limit=2&submitted__lte={until}"
+
+    while url:
+        page = client.get(url).json()
+        seen += [job["name"] for job in page["results"]]
+        url = page["next"]
+
+    assert late.number > Job.objects.get(name="train 7").number
+    assert seen == ["train 7", "train 6", "train 1", "late", "train 4", "train 3", "train 0"]
+
+
+def test_the_strip_counts_up_to_a_bound_and_says_so(
+    person: User, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    jobs = listed_jobs(person)
+
+    with django_assert_num_queries(1):
+        exact = reads.public_counts(jobs)
+    monkeypatch.setattr(reads, "MOST_COUNTED", 3)
+    bounded = reads.public_counts(jobs)
+
+    assert {c.state.value: c.shown for c in exact if c.count} == {
+        "completed": "4", "failed": "2", "queued": "2"
+    }  # fmt: skip
+    assert {c.state.value: c.shown for c in bounded if c.count} == {
+        "completed": "3+", "failed": "2", "queued": "2"
+    }  # fmt: skip
+    assert (reads.all_shown(exact), reads.all_shown(bounded)) == ("8", "7+")
+    assert reads.all_shown(reads.public_counts(jobs.none())) == "0"
+
+
+def test_finished_jobs_are_counted_once_a_minute_and_others_each_time(
+    portal: Portal, person: User, django_assert_num_queries: Any
+) -> None:
+    def load() -> tuple[int, int]:
+        found = queue_loads([portal.queue.pk])[portal.queue.pk]
+        return found.pending, found.total
+
+    assert load() == (3, 12)
+    assert state_counts(person) == {"queued": 2, "completed": 4, "failed": 2}
+    Job.objects.filter(name__in=["train 9", "train 10"]).update(state="cancelled", completed_at=MOMENT)
+
+    with django_assert_num_queries(1):
+        assert load() == (1, 10)
+    assert state_counts(person) == {"completed": 4, "failed": 2}
+    selectors.forget_what_was_read()
+
+    assert load() == (1, 12)
+    assert state_counts(person) == {"cancelled": 2, "completed": 4, "failed": 2}
+
+
+def test_the_planner_knows_how_often_words_of_names_occur(db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT stxname FROM pg_statistic_ext WHERE stxname = 'job_upper_name'")
+        assert cursor.fetchone() is not None
