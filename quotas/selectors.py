@@ -8,12 +8,13 @@ from typing import Final
 
 from django.db import connection
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from accounts import permissions
 from accounts.errors import NotFound
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
-from quotas.models import Grant, Quota, QuotaResource
+from quotas.models import Budget, Grant, Quota, QuotaResource
 from quotas.providers.base import QuotaSheet
 from quotas.providers.local import sheet_of
 from quotas.providers.registry import provider, usage_source
@@ -79,8 +80,23 @@ def line_by_id(user: User, line_id: int) -> Quota:
 
 def visible_grants(user: User) -> QuerySet[Grant]:
     """The requests of every project that the person may see."""
-    rows = Grant.objects.select_related("project", "asked_by", "decided_by", "seconded_by")
+    rows = Grant.objects.select_related("project", "budget", "asked_by", "decided_by", "seconded_by")
     return rows.filter(project__in=visible_projects(user).order_by().values("pk"))
+
+
+def budgets_to_raise(project: Project) -> QuerySet[Budget]:
+    """The project's own budgets that are not over: a grant may raise them for a time."""
+    return Budget.objects.filter(project=project).exclude(ends_at__lte=timezone.now()).order_by("id")
+
+
+def budget_of_project(project: Project, budget_id: int) -> Budget:
+    found = Budget.objects.filter(project=project, pk=budget_id).first()
+    if found is None:
+        raise NotFound(
+            f"{project.name} has no budget {budget_id} of its own.",
+            way_out="GET /api/v1/quotas/budgets lists those that you can see.",
+        )
+    return found
 
 
 def grant_by_id(user: User, grant_id: int) -> Grant:

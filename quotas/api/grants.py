@@ -12,12 +12,12 @@ from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import NotFound
+from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.selectors import project_by_ref
 from config.rest import NewestFirst
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Grant, GrantState, QuotaResource
-from quotas.selectors import grant_by_id, visible_grants
+from quotas.selectors import budget_of_project, grant_by_id, visible_grants
 from quotas.services import grants as services
 from quotas.services.impact import Impact, impact_of
 
@@ -36,8 +36,8 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
     class Meta:
         model = Grant
         fields = [
-            "id", "project", "resource", "gpu_model", "amount", "granted", "reason", "evidence", "starts_at", "ends_at",
-            "renews", "state", "asked_by", "asked_at", "decided_by", "decided_at", "decision", "seconded_by",
+            "id", "project", "resource", "gpu_model", "budget", "amount", "granted", "reason", "evidence", "starts_at",
+            "ends_at", "renews", "state", "asked_by", "asked_at", "decided_by", "decided_at", "decision", "seconded_by",
             "seconded_at", "begun_at", "ended_at", "generation",
         ]  # fmt: skip
         read_only_fields = fields
@@ -45,7 +45,14 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
 
 class NewGrantSerializer(StrictSerializer):
     project = serializers.CharField(max_length=120)
-    resource = serializers.ChoiceField(choices=[(r.value, r.label) for r in QuotaResource.counted()])
+    resource = serializers.ChoiceField(
+        choices=[(r.value, r.label) for r in QuotaResource.counted()], required=False,
+        help_text="Of a limit; needed unless a budget is named.",
+    )  # fmt: skip
+    budget = serializers.IntegerField(
+        required=False, allow_null=True, min_value=1, max_value=2**63 - 1,
+        help_text="Of this budget of the project, in the unit that it counts, instead of a limit.",
+    )  # fmt: skip
     gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True, default="")
     amount = serializers.IntegerField(
         min_value=1, max_value=MAX_AMOUNT, help_text="On top of the present bound."
@@ -123,7 +130,13 @@ class GrantsView(APIView):
         serializer.is_valid(raise_exception=True)
         data: dict[str, Any] = dict(serializer.validated_data)
         project = project_by_ref(request.user, data.pop("project"))
-        renews = data.pop("renews", None)
+        renews, number = data.pop("renews", None), data.pop("budget", None)
+        if number is not None:
+            budget = budget_of_project(project, number)
+            data |= {"budget": budget, "resource": data.get("resource", budget.resource)}
+        elif "resource" not in data:
+            message = "Say of what: a resource, or a budget of the project."
+            raise InvalidInput(message, problems=[FieldProblem("resource", message, "required")])
         grant = services.ask_for_quota(
             project=project,
             by=request.user,

@@ -14,6 +14,12 @@ RESOURCE_WORDS: Final = {
     "running_jobs": "Running jobs",
     "pending_jobs": "Waiting jobs",
 }
+#: The same of what budgets count.
+BUDGET_WORDS: Final = {
+    "gpu_milli_seconds": "GPU time",
+    "cpu_milli_seconds": "CPU time",
+    "money_micros": "Money",
+}
 #: What an amount of each may look like.
 EXAMPLES: Final = {
     "cpu_millis": "cores, for example 16 or 0.5",

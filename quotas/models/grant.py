@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
+from quotas.models.budget import BudgetResource
 from quotas.models.quota import QuotaResource
 
 
@@ -33,16 +34,21 @@ def _person(**words: object) -> models.ForeignKey:  # type: ignore[type-arg]
 
 @pghistory.track()
 class Grant(models.Model):
-    """So much more of a resource for a project, from a day until a day.
+    """So much more of a resource for a project, from a day until a day: of a limit, or of a budget of the project.
 
     `amount` is what was asked for on top of the present bound, `granted` what was approved of it, both in the
-    units of the line. While it is in force the line's hard bound, and its share where it has one, are higher by
-    `raised_hard` and `raised_nominal`; they are lowered by as much when it ends. `evidence` is what was known
+    units of the line or the budget. While it is in force the line's hard bound, and its share where it has one, are
+    higher by `raised_hard` and `raised_nominal`, or the budget's amount by `raised_hard`; they are lowered by as
+    much when it ends. `evidence` is what was known
     of the project's use when it was asked.
     """
 
     project = models.ForeignKey("accounts.Project", on_delete=models.CASCADE, related_name="grants")
-    resource = models.CharField(max_length=16, choices=QuotaResource)
+    #: Of a limit, or with `budget` what that counts.
+    resource = models.CharField(max_length=20, choices=[*QuotaResource.choices, *BudgetResource.choices])
+    budget = models.ForeignKey(
+        "quotas.Budget", null=True, blank=True, on_delete=models.CASCADE, related_name="grants"
+    )
     gpu_model = models.CharField(max_length=64, blank=True, default="")
     amount = models.BigIntegerField()
     reason = models.TextField()
@@ -72,6 +78,11 @@ class Grant(models.Model):
         ordering = ["-id"]
         constraints = [
             models.CheckConstraint(name="grant_state_known", condition=Q(state__in=GrantState.values)),
+            models.CheckConstraint(
+                name="grant_of_a_line_or_a_budget",
+                condition=Q(budget__isnull=False, resource__in=BudgetResource.values)
+                | Q(budget__isnull=True, resource__in=QuotaResource.values),
+            ),
             models.CheckConstraint(name="grant_asks_for_some", condition=Q(amount__gt=0)),
             models.CheckConstraint(
                 name="grant_no_more_than_asked",

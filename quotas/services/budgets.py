@@ -109,16 +109,42 @@ def change_budget(
             # A period that begins after the new end is no period; the one it falls in ends with it.
             budget.periods.filter(starts_at__gte=budget.ends_at).delete()
             budget.periods.filter(ends_at__gt=budget.ends_at).update(ends_at=budget.ends_at)
-        budget.periods.filter(ends_at__gt=now).update(
-            amount=budget.amount, enforce=budget.on_spent == OnSpent.REFUSE
-        )
-        open_periods(budget)
+        _follow(budget, now)
         outbox.wake_planners()
         audit.record(
             by=by, action="budget.change", thing=budget, before=before, after=after, reason=reason,
             project=budget.project,
         )  # fmt: skip
     return budget
+
+
+@transaction.atomic
+def shift_budget(*, budget: Budget, by_amount: int, reason: str) -> int:
+    """Let a budget allow so much more (or less) from now on, as a grant begins or ends; answers by how much it changed.
+
+    The present and later periods follow. Less than what is taken stops nobody who runs.
+    """
+    row = Budget.objects.select_for_update(of=("self",)).get(pk=budget.pk)
+    before, row.amount = row.amount, min(max(row.amount + by_amount, 0), MAX_AMOUNT)
+    if row.amount == before:
+        return 0
+    row.generation += 1
+    row.save(update_fields=["amount", "generation"])
+    _follow(row, timezone.now())
+    outbox.wake_planners()
+    audit.record(
+        by=None, action="budget.change", thing=row, before={"amount": before}, after={"amount": row.amount},
+        reason=reason, project=row.project,
+    )  # fmt: skip
+    return row.amount - before
+
+
+def _follow(budget: Budget, now: datetime) -> None:
+    """Let the periods that are or come be as the budget is."""
+    budget.periods.filter(ends_at__gt=now).update(
+        amount=budget.amount, enforce=budget.on_spent == OnSpent.REFUSE
+    )
+    open_periods(budget, now=now)
 
 
 def end_budget(*, budget: Budget, by: User, reason: str, at: datetime | None = None) -> Budget:

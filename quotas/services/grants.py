@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -20,10 +19,11 @@ from accounts.models import Project, ProjectRole, SiteRole, User
 from accounts.permissions import current_memberships
 from accounts.services import audit
 from quotas.core.resources import MAX_AMOUNT
-from quotas.models import AlertKind, Grant, GrantState, Quota, QuotaResource
+from quotas.models import AlertKind, Budget, Grant, GrantState, Quota, QuotaResource
+from quotas.services import raises
 from quotas.services.alerts import tell
-from quotas.services.impact import Impact, Whose, impact_of, quota_facts, shown
-from quotas.services.lines import Subject, set_line
+from quotas.services.budget_impact import BudgetImpact, amount_shown
+from quotas.services.impact import Impact, shown
 
 log = structlog.get_logger(__name__)
 
@@ -45,26 +45,24 @@ def ask_for_quota(
     starts_at: datetime | None = None,
     ends_at: datetime | None = None,
     renews: Grant | None = None,
+    budget: Budget | None = None,
 ) -> Grant:
-    """Ask for so much more than the present bound; what is known of the project's use goes with it."""
+    """Ask for so much more than the present bound; what is known of the project's use goes with it.
+
+    Of a limit, or with `budget` of that budget of the project (then `resource` is what the budget counts).
+    """
     permissions.require(by, "ask_quota", project)
     reason, gpu_model = reason.strip(), gpu_model.strip()
     now = timezone.now()
-    _check(resource, gpu_model, amount, reason, starts_at, ends_at, now)
+    _check(resource, gpu_model, amount, reason, starts_at, ends_at, now, budget)
     Project.objects.select_for_update(no_key=True, of=("self",)).get(pk=project.pk)
-    line = _line(project, resource, gpu_model)
-    if line is None or line.hard is None:
-        message = f"{project.name} has no limit of {_what(resource, gpu_model)}: there is nothing to raise."
-        raise InvalidInput(
-            message,
-            way_out="If jobs wait all the same, their page says what for.",
-            problems=[FieldProblem("resource", message)],
-        )
+    what = _budget_to_raise(project, budget, now) if budget else _line_to_raise(project, resource, gpu_model)
     waiting = Grant.objects.filter(project=project, state__in=[GrantState.ASKED, GrantState.SECONDING])
-    same = waiting.filter(resource=resource, gpu_model=gpu_model).first()
+    same = waiting.filter(resource=resource, gpu_model=gpu_model, budget=budget).first()
     if same is not None:
+        more = f"of the budget {budget.name}" if budget else raises.what_words(resource, gpu_model)
         raise Conflict(
-            f"{same} already asks for more {_what(resource, gpu_model)}.",
+            f"{same} already asks for more {more}.",
             code="asked-already",
             way_out="Wait until it is decided, or withdraw it and ask anew.",
             extra={"request": same.pk},
@@ -78,9 +76,10 @@ def ask_for_quota(
         project=project,
         resource=resource,
         gpu_model=gpu_model,
+        budget=budget,
         amount=amount,
         reason=reason,
-        evidence=_evidence(project, line),
+        evidence=raises.evidence(project, what),
         starts_at=starts_at,
         ends_at=ends_at,
         renews=renews,
@@ -90,7 +89,7 @@ def ask_for_quota(
     tell(
         kind=AlertKind.GRANT,
         subject=f"grant {grant.pk} asked",
-        text=f"{project.name} asks for {shown(resource, amount)}{_of(gpu_model)} more.",
+        text=f"{project.name} asks for {raises.in_words(grant, amount)} more.",
         people=_operators(),
         project_id=project.pk,
     )
@@ -203,17 +202,9 @@ def _by_itself(pk: int, state: GrantState, do: Callable[[Grant], object]) -> boo
         return False
 
 
-def impact_of_grant(grant: Grant, granted: int | None = None) -> Impact:
+def impact_of_grant(grant: Grant, granted: int | None = None) -> Impact | BudgetImpact:
     """What approving it (or so much of it) would mean now."""
-    line = _line(grant.project, grant.resource, grant.gpu_model)
-    present = None if line is None else line.hard
-    more = grant.amount if granted is None else granted
-    return impact_of(
-        project=grant.project,
-        resource=grant.resource,
-        gpu_model=grant.gpu_model,
-        bound_after=None if present is None else present + more,
-    )
+    return raises.impact(grant, grant.amount if granted is None else granted)
 
 
 # ---------------------------------------------------------------- steps
@@ -229,51 +220,18 @@ def _approved(row: Grant, now: datetime) -> Grant:
 
 
 def _begin(row: Grant) -> Grant:
-    """Raise the line; a bound that was taken away meanwhile needs no raising."""
-    assert row.granted is not None
-    line = _line(row.project, row.resource, row.gpu_model, lock=True)
-    raised = {
-        name: row.granted
-        for name in ("hard", "nominal")
-        if line is not None and getattr(line, name) is not None
-    }
-    if line is not None and raised:
-        changes = {name: min(getattr(line, name) + more, MAX_AMOUNT) for name, more in raised.items()}
-        raised = {name: changes[name] - getattr(line, name) for name in changes}
-        _change(row, changes, f"{row} begins: {row.decision}")
+    raised = raises.raise_for(row, f"{row} begins: {row.decision}"[:MOST_REASON])
     return _move(
         row, GrantState.ACTIVE, by=None, action="grant.begin", reason="", begun_at=timezone.now(),
-        raised_hard=raised.get("hard", 0), raised_nominal=raised.get("nominal", 0),
+        raised_hard=raised.hard, raised_nominal=raised.nominal,
     )  # fmt: skip
 
 
 def _end(row: Grant, *, by: User | None, reason: str) -> Grant:
-    """Lower the line by what it was raised; it may be left with more in use than it allows (I3)."""
-    line = _line(row.project, row.resource, row.gpu_model, lock=True)
-    if line is not None:
-        changes = {
-            name: max(getattr(line, name) - raised, 0)
-            for name, raised in (("hard", row.raised_hard), ("nominal", row.raised_nominal))
-            if raised and getattr(line, name) is not None
-        }
-        if line.soft is not None and "hard" in changes and line.soft > changes["hard"]:
-            changes["soft"] = changes["hard"]
-        if changes:
-            _change(row, changes, f"{row} ends: {reason}")
+    raises.lower_again(row, f"{row} ends: {reason}"[:MOST_REASON])
     row = _move(row, GrantState.ENDED, by=by, action="grant.end", reason=reason, ended_at=timezone.now())
     _tell_of(row, f"has ended: {reason}")
     return row
-
-
-def _change(row: Grant, changes: dict[str, Any], reason: str) -> None:
-    set_line(
-        subject=Subject(project=row.project),
-        resource=row.resource,
-        gpu_model=row.gpu_model,
-        changes=changes,
-        by=None,
-        reason=reason[:MOST_REASON],
-    )
 
 
 def _move(row: Grant, to: GrantState, *, by: User | None, action: str, reason: str, **changes: Any) -> Grant:
@@ -318,30 +276,49 @@ def _to_decide(
 
 
 def _needs_second(row: Grant, granted: int) -> bool:
-    line = _line(row.project, row.resource, row.gpu_model)
-    percent = settings.QUOTA_SECOND_APPROVER_PERCENT
-    return bool(percent) and line is not None and granted * 100 > (line.hard or 0) * percent
+    bound, percent = raises.bound_of(row), settings.QUOTA_SECOND_APPROVER_PERCENT
+    line = row.budget or raises.line_of(row.project, row.resource, row.gpu_model)
+    return bool(percent) and line is not None and granted * 100 > (bound or 0) * percent
 
 
 # ---------------------------------------------------------------- reads and checks
 
 
-def _line(project: Project, resource: str, gpu_model: str, *, lock: bool = False) -> Quota | None:
-    if lock:  # the project first, as every edit of its quota does
-        Project.objects.select_for_update(no_key=True, of=("self",)).get(pk=project.pk)
-    rows = Quota.objects.filter(
-        project=project, user__isnull=True, organization__isnull=True, resource=resource, gpu_model=gpu_model,
-        job_type="",
-    )  # fmt: skip
-    return (rows.select_for_update(of=("self",)) if lock else rows).first()
+def _line_to_raise(project: Project, resource: str, gpu_model: str) -> Quota:
+    line = raises.line_of(project, resource, gpu_model)
+    if line is not None and line.hard is not None:
+        return line
+    message = (
+        f"{project.name} has no limit of {raises.what_words(resource, gpu_model)}: there is nothing to raise."
+    )
+    raise InvalidInput(
+        message,
+        way_out="If jobs wait all the same, their page says what for.",
+        problems=[FieldProblem("resource", message)],
+    )
+
+
+def _budget_to_raise(project: Project, budget: Budget, now: datetime) -> Budget:
+    if budget.project_id == project.pk and (budget.ends_at is None or budget.ends_at > now):
+        return budget
+    message = (
+        f"The budget {budget.name} has ended."
+        if budget.project_id == project.pk
+        else f"The budget {budget.name} is not one of {project.name} alone."
+    )
+    raise InvalidInput(
+        message,
+        way_out="Ask for more of a budget of the project that is not over.",
+        problems=[FieldProblem("budget", message)],
+    )
 
 
 def _locked(grant: Grant) -> Grant:
-    return Grant.objects.select_for_update(of=("self",)).select_related("project").get(pk=grant.pk)
+    return Grant.objects.select_for_update(of=("self",)).select_related("project", "budget").get(pk=grant.pk)
 
 
 def _locked_pk(pk: int, state: GrantState) -> Grant | None:
-    rows = Grant.objects.select_for_update(of=("self",), skip_locked=True).select_related("project")
+    rows = Grant.objects.select_for_update(of=("self",), skip_locked=True).select_related("project", "budget")
     return rows.filter(pk=pk, state=state).first()
 
 
@@ -353,9 +330,13 @@ def _check(
     starts_at: datetime | None,
     ends_at: datetime | None,
     now: datetime,
+    budget: Budget | None,
 ) -> None:
     problems = []
-    if resource not in QuotaResource.counted():
+    if budget is not None:
+        if resource != budget.resource:
+            problems.append(FieldProblem("resource", f"The budget {budget.name} counts {budget.resource}."))
+    elif resource not in QuotaResource.counted():
         known = ", ".join(QuotaResource.counted())
         problems.append(
             FieldProblem("resource", f"There is no resource {resource[:40]!r}; known are {known}.")
@@ -391,19 +372,10 @@ def _decided_already(row: Grant) -> Conflict:
     )
 
 
-def _evidence(project: Project, line: Quota) -> dict[str, Any]:
-    facts = quota_facts()
-    return {
-        "bound": line.hard,
-        "used": line.used,
-        "demand": asdict(facts.demand(Whose((project.pk,)), line.resource, line.gpu_model)),
-        "lately": dict(facts.lately(project.pk)),
-    }
-
-
 def _facts(row: Grant) -> dict[str, Any]:
     names = (
-        "resource", "gpu_model", "amount", "granted", "starts_at", "ends_at", "state", "raised_hard", "raised_nominal",
+        "resource", "gpu_model", "budget_id", "amount", "granted", "starts_at", "ends_at", "state", "raised_hard",
+        "raised_nominal",
     )  # fmt: skip
     return {name: getattr(row, name) for name in names}
 
@@ -424,7 +396,7 @@ def _tell_of(row: Grant, what: str, *, people: Iterable[int] | None = None, occa
     tell(
         kind=AlertKind.GRANT,
         subject=f"grant {row.pk} {occasion or row.state}",
-        text=f"{row.project.name}: the request for {shown(row.resource, row.amount)}{_of(row.gpu_model)} more {what}.",
+        text=f"{row.project.name}: the request for {raises.in_words(row, row.amount)} more {what}.",
         people=people,
         project_id=row.project_id,
     )
@@ -435,13 +407,7 @@ def _announce(row: Grant) -> None:
 
 
 def _part(row: Grant) -> str:
-    return "" if row.granted == row.amount else f" in part ({shown(row.resource, row.granted or 0)})"
-
-
-def _what(resource: str, gpu_model: str) -> str:
-    label = "GPUs" if resource == QuotaResource.GPU_MILLIS else QuotaResource(resource).label.split(" (")[0]
-    return f"{gpu_model} {label}".strip()
-
-
-def _of(gpu_model: str) -> str:
-    return f" of {gpu_model}" if gpu_model else ""
+    if row.granted == row.amount:
+        return ""
+    part = row.granted or 0
+    return f" in part ({amount_shown(row.resource, part) if row.budget_id else shown(row.resource, part)})"

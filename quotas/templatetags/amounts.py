@@ -6,9 +6,11 @@ from typing import Any
 
 from django import template
 
-from quotas.core.amounts import RESOURCE_WORDS
+from quotas.core.amounts import BUDGET_WORDS, RESOURCE_WORDS
 from quotas.core.pricing import UNITS
 from quotas.core.resources import show_cpus, show_mib
+from quotas.models import BudgetResource
+from quotas.services.budget_impact import amount_shown
 
 register = template.Library()
 
@@ -30,6 +32,8 @@ def amount(value: int | None, resource: str) -> str:
     """An amount in the words of its resource: `amount:"memory_mib"` -> `1.5 GiB`."""
     if value is None:
         return "no limit"
+    if resource in BudgetResource.values:
+        return amount_shown(resource, value)
     if resource.endswith("_mib"):
         return show_mib(value)
     if resource.endswith("_millis"):
@@ -50,6 +54,8 @@ def at_least(value: int, other: int) -> int:
 @register.filter
 def resource_word(resource: str) -> str:
     """A quota line's resource as people say it."""
+    if resource in BudgetResource.values:
+        return BUDGET_WORDS[resource]
     return RESOURCE_WORDS.get(resource, resource)
 
 

@@ -17,19 +17,23 @@ from accounts.models import Project, User
 from accounts.selectors import project_by_ref
 from accounts.web.pages import page, reader
 from quotas.core.resources import MAX_AMOUNT
-from quotas.models import OPEN, Grant, GrantState, Quota, QuotaResource
-from quotas.selectors import grant_by_id, visible_grants
+from quotas.models import OPEN, BudgetResource, Grant, GrantState, Quota, QuotaResource
+from quotas.selectors import budgets_to_raise, grant_by_id, visible_grants
 from quotas.services import grants as services
 from quotas.services.impact import quota_facts
+from quotas.usage import budget_state
 
 SHOWN: Final = 100
-#: How many units of a line one of what people type is: GPUs, cores, GiB, jobs.
-UNITS: Final = {
+#: How many units of a line or a budget one of what people type is: GPUs, cores, GiB, jobs, hours.
+UNITS: Final[dict[str, tuple[int, str]]] = {
     QuotaResource.GPU_MILLIS: (1000, "GPUs"),
     QuotaResource.CPU_MILLIS: (1000, "CPU cores"),
     QuotaResource.MEMORY_MIB: (1024, "GiB of memory"),
     QuotaResource.STORAGE_MIB: (1024, "GiB of storage"),
     QuotaResource.RUNNING_JOBS: (1, "running jobs"),
+    BudgetResource.GPU: (3_600_000, "GPU-hours"),
+    BudgetResource.CPU: (3_600_000, "core-hours"),
+    BudgetResource.MONEY: (1_000_000, "of money"),
 }
 
 
@@ -56,14 +60,18 @@ def ask(request: HttpRequest) -> HttpResponse:
              ("project", "resource", "gpu_model", "amount", "reason", "starts", "ends", "renews")}  # fmt: skip
     project = project_by_ref(user, given["project"])
     permissions.require(user, "ask_quota", project)
+    budgets = list(budgets_to_raise(project))
+    budget = next((one for one in budgets if given["resource"] == f"budget-{one.pk}"), None)
+    resource = given["resource"] if budget is None else budget.resource
     context: dict[str, Any] = {"problems": {}}
     if request.method == "POST":
         try:
             grant = services.ask_for_quota(
                 project=project,
-                resource=given["resource"],
-                gpu_model=given["gpu_model"],
-                amount=_amount(given["resource"], given["amount"], "amount"),
+                resource=resource,
+                budget=budget,
+                gpu_model="" if budget else given["gpu_model"],
+                amount=_amount(resource, given["amount"], "amount"),
                 reason=given["reason"],
                 starts_at=_day(given["starts"], "starts"),
                 ends_at=_day(given["ends"], "ends"),
@@ -84,7 +92,10 @@ def ask(request: HttpRequest) -> HttpResponse:
     context |= {
         "project": project,
         "given": given,
-        "lines": [(line, UNITS[QuotaResource(line.resource)][1]) for line in lines],
+        "lines": [(line, UNITS[line.resource][1]) for line in lines],
+        "budgets": []
+        if given["gpu_model"]
+        else [(f"budget-{one.pk}", one, budget_state(one), UNITS[one.resource][1]) for one in budgets],
         "lately": quota_facts().lately(project.pk),
         "today": timezone.now(),
     }
@@ -132,8 +143,8 @@ def _page(request: HttpRequest, grant: Grant, error: MusterError | None = None) 
     user = reader(request)
     may_decide = permissions.may(user, "edit_quota", grant.project)
     undecided = grant.state in (GrantState.ASKED, GrantState.SECONDING)
-    unit, noun = UNITS[QuotaResource(grant.resource)]
-    shown_impact = may_decide and undecided
+    unit, noun = UNITS[grant.resource]
+    impact = services.impact_of_grant(grant, grant.granted) if may_decide and undecided else None
     context = {
         "grant": grant,
         "error": error,
@@ -143,7 +154,8 @@ def _page(request: HttpRequest, grant: Grant, error: MusterError | None = None) 
         "own": grant.asked_by_id == user.pk,
         "approved_before": grant.state == GrantState.SECONDING and grant.decided_by_id == user.pk,
         "may_withdraw": grant.is_open and permissions.may(user, "ask_quota", grant.project),
-        "impact": services.impact_of_grant(grant, grant.granted) if shown_impact else None,
+        "impact": impact if grant.budget_id is None else None,
+        "budget_impact": impact if grant.budget_id is not None else None,
     }
     template = "quotas/grant_body.html" if "partial" in request.GET else "quotas/grant.html"
     return render(request, template, context, status=error.status if error else 200)
@@ -163,7 +175,7 @@ def _renewed(user: User, text: str) -> Grant | None:
 
 def _amount(resource: str, text: str, field: str) -> int:
     """What was typed, in units of the line; raises InvalidInput."""
-    unit = UNITS.get(resource, (1, ""))[0]  # type: ignore[call-overload]
+    unit = UNITS.get(resource, (1, ""))[0]
     try:
         amount = round(float(text) * unit)
     except (ValueError, OverflowError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -131,6 +131,8 @@ def index(request: HttpRequest) -> HttpResponse:
     sums = total(entries)
     states = budget_states(_whose(user, asked, projects), days=True)
     running = asked.running()
+    owners = {state.budget.project_id for state in states if state.budget.project_id}
+    roles = permissions.roles_of(user, project_ids=owners) if owners else {}
     context = {
         "asked": asked,
         "spans": SPANS,
@@ -139,7 +141,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "running": _together(running),
         "bars": _bars(entries, asked, running),
         "tables": _tables(entries, asked, running),
-        "budgets": [_budget(state, asked) for state in states],
+        "budgets": [_budget(state, asked, user, roles) for state in states],
         "measured": measured_use(user, asked.first, asked.until, project=asked.project, person=asked.person),
         "currency": settings.LEDGER_CURRENCY,
         "ledger_url": asked.link("ledger"),
@@ -318,7 +320,8 @@ def _named(group: str, one: Usage) -> tuple[str, dict[str, str]]:
     return one.group[0] or "no GPU", {"gpu_model": one.group[0]}
 
 
-def _budget(state: BudgetState, asked: Question) -> dict[str, Any]:
+def _budget(state: BudgetState, asked: Question, user: User, roles: Mapping[int, str]) -> dict[str, Any]:
+    owner = state.budget.project
     period, amount = state.period, max(state.period.amount, 1)
     begin, end = period.starts_at.date(), period.ends_at.date()
     left = [1 - charged / amount for _, charged in state.days]
@@ -344,6 +347,7 @@ def _budget(state: BudgetState, asked: Question) -> dict[str, Any]:
         "url": asked.link(
             "ledger", since=begin.isoformat(), until=end.isoformat(), user="", kind="", **project
         ),
+        "may_ask": owner is not None and permissions.may(user, "ask_quota", owner, roles=roles),
         "tone": "failed" if state.spent else "pending" if state.runs_out_at else "running",
     }
 

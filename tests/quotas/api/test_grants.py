@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from quotas.models import Grant, Quota
+from quotas.services.budgets import make_budget
 from quotas.services.grants import ask_for_quota
 from tests.support.factories import Cast, QuotaFactory, bearer, the_cast
 
@@ -127,3 +128,54 @@ def test_the_form_refuses_what_is_no_text_and_no_number(client: Client, cast: Ca
         answer = client.post(reverse("grant-ask"), form | bad)
         assert answer.status_code in (302, 404, 422), bad
     assert not Grant.objects.exists()
+
+
+def test_more_of_a_budget_is_asked_for_by_its_number_and_by_its_name(client: Client, cast: Cast) -> None:
+    budget = make_budget(
+        subject=cast.project, name="Autumn", resource="gpu_milli_seconds", amount=360_000_000, period="month",
+        by=cast.admin, reason="the year",
+    )  # fmt: skip
+    new = {"project": "vision", "budget": budget.pk, "amount": 180_000_000, "reason": "a paper"}
+
+    for who, status in zip(WHO, (403, 403, 201, 403, 404, 403, 403, 409), strict=True):
+        assert send(client, "POST", URL, getattr(cast, who), new).status_code == status, who
+    grant = Grant.objects.get()
+    body = send(client, "GET", f"{URL}/{grant.pk}", cast.lead).json()
+    assert (body["budget"], body["resource"], body["amount"]) == (budget.pk, "gpu_milli_seconds", 180_000_000)
+    assert send(client, "POST", URL, cast.lead, new | {"budget": budget.pk + 1}).status_code == 404
+    unnamed = {name: value for name, value in new.items() if name != "budget"}
+    assert send(client, "POST", URL, cast.lead, unnamed).status_code == 422
+    done = send(client, "POST", f"{URL}/{grant.pk}/approve", cast.operator, {"reason": "ok"})
+    assert (done.status_code, done.json()["state"]) == (200, "active")
+    budget.refresh_from_db()
+    assert budget.amount == 540_000_000
+
+
+def test_pages_ask_for_more_of_a_budget(client: Client, cast: Cast) -> None:
+    budget = make_budget(
+        subject=cast.project, name="<b>Autumn", resource="gpu_milli_seconds", amount=360_000_000, period="month",
+        by=cast.admin, reason="the year",
+    )  # fmt: skip
+    client.force_login(cast.lead, backend="accounts.backends.PasswordBackend")
+    form = client.get(
+        reverse("grant-ask"), {"project": "vision", "resource": f"budget-{budget.pk}"}
+    ).content.decode()
+    assert f'<option value="budget-{budget.pk}" selected>GPU-hours of the budget &lt;b&gt;Autumn' in form
+    assert "100.0 GPU-hours of 100.0 GPU-hours are left" in form
+
+    sent = client.post(
+        reverse("grant-ask"),
+        {"project": "vision", "resource": f"budget-{budget.pk}", "amount": "50", "reason": "a paper"},
+    )
+
+    grant = Grant.objects.get()
+    assert (sent.status_code, grant.budget, grant.amount) == (302, budget, 180_000_000)
+    page = client.get(reverse("grant", args=[grant.pk])).content.decode()
+    assert "asks for more of the budget &lt;b&gt;Autumn: 50.0 GPU-hours on top" in page
+    client.force_login(cast.operator, backend="accounts.backends.PasswordBackend")
+    page = client.get(reverse("grant", args=[grant.pk])).content.decode()
+    assert "The budget goes from <b>100.0 GPU-hours</b> to <b>150.0 GPU-hours</b> a month." in page
+    client.post(reverse("grant-decide", args=[grant.pk, "approve"]), {"granted": "25", "reason": "half"})
+    budget.refresh_from_db()
+    assert budget.amount == 450_000_000
+    assert "<b>Autumn" not in client.get(reverse("grants")).content.decode()

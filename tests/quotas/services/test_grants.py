@@ -10,7 +10,8 @@ from django.utils import timezone
 
 from accounts.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from accounts.models import AuditEvent
-from quotas.models import Alert, Grant, GrantState, Notice, Quota
+from quotas.models import Alert, Budget, Grant, GrantState, Notice, Quota
+from quotas.services.budgets import change_budget, make_budget
 from quotas.services.grants import (
     approve_grant,
     ask_for_quota,
@@ -20,7 +21,16 @@ from quotas.services.grants import (
     second_grant,
     withdraw_grant,
 )
-from tests.support.factories import Cast, DeviceFactory, NodeFactory, OperatorFactory, QuotaFactory, the_cast
+from tests.support.factories import (
+    AdminFactory,
+    Cast,
+    DeviceFactory,
+    NodeFactory,
+    OperatorFactory,
+    OrganizationFactory,
+    QuotaFactory,
+    the_cast,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -200,3 +210,107 @@ def test_the_impact_counts_capacity_and_headroom(cast: Cast) -> None:
     assert impact.over_headroom
     assert not part.over_headroom
     assert "10.2 GPUs, which leaves 15 % headroom" in impact.sentences[-1]
+
+
+# ------------------------------------------------------------------ more of a budget
+
+
+HOUR = 3_600_000  # thousandths of a GPU, seconds
+
+
+def a_budget(subject: object, **words: object) -> Budget:
+    values = {
+        "name": "Autumn",
+        "resource": "gpu_milli_seconds",
+        "amount": 100 * HOUR,
+        "period": "month",
+    } | words
+    return make_budget(subject=subject, by=AdminFactory(), reason="the year", **values)  # type: ignore[arg-type]
+
+
+def ask_budget(cast: Cast, budget: Budget, hours: int = 50, **words: object) -> Grant:
+    return ask_for_quota(
+        project=cast.project, resource=budget.resource, budget=budget, amount=hours * HOUR, reason="a paper",
+        by=words.pop("by", cast.lead), **words,
+    )  # fmt: skip
+
+
+def allowed(budget: Budget) -> set[int]:
+    """GPU-hours of the budget and of each of its periods that are or come."""
+    budget.refresh_from_db()
+    rows = budget.periods.filter(ends_at__gt=timezone.now()).values_list("amount", flat=True)
+    return {amount // HOUR for amount in (budget.amount, *rows)}
+
+
+def test_a_budget_is_raised_for_a_time_and_lowered_again_whatever_happened_meanwhile(cast: Cast) -> None:
+    budget = a_budget(cast.project)
+    grant = ask_budget(cast, budget, ends_at=timezone.now() + timedelta(days=3))
+    assert (grant.evidence["bound"], grant.evidence["used"]) == (100 * HOUR, 0)
+    assert told(cast.operator) == ["Vision asks for 50.0 GPU-hours of the budget Autumn more."]
+    assert allowed(budget) == {100}
+
+    grant = approve_grant(grant=grant, granted=40 * HOUR, by=cast.operator, reason="most of it")
+    assert (grant.state, allowed(budget)) == (GrantState.ACTIVE, {140})
+    assert told(cast.lead)[0].endswith("was approved in part (40.0 GPU-hours) and is in force.")
+    change_budget(budget=budget, changes={"amount": 160 * HOUR}, by=AdminFactory(), reason="more for all")
+    period = budget.periods.filter(starts_at__lte=timezone.now()).get(ends_at__gt=timezone.now())
+    budget.periods.filter(pk=period.pk).update(charged=150 * HOUR)
+
+    assert begin_and_end(now=grant.ends_at) == (0, 1)
+
+    assert allowed(budget) == {120}
+    period.refresh_from_db()
+    assert (period.charged, period.left) == (150 * HOUR, 0)  # what was used stays used: new jobs wait
+    trail = AuditEvent.objects.filter(action="budget.change").order_by("id")
+    assert [event.actor for event in trail if "request" in event.reason] == [None, None]
+
+
+def test_a_budget_is_raised_on_its_day_and_given_back_early(cast: Cast) -> None:
+    budget = a_budget(cast.project)
+    starts_at = timezone.now() + timedelta(days=2)
+    grant = approve_grant(
+        grant=ask_budget(cast, budget, starts_at=starts_at), by=cast.operator, reason="next week"
+    )
+    assert (grant.state, allowed(budget)) == (GrantState.APPROVED, {100})
+
+    assert begin_and_end(now=starts_at) == (1, 0)
+    assert allowed(budget) == {150}
+    withdraw_grant(grant=grant, by=cast.lead)
+    assert allowed(budget) == {100}
+
+
+def test_a_large_raise_of_a_budget_needs_a_second_person_too(cast: Cast) -> None:
+    budget = a_budget(cast.project)
+
+    grant = approve_grant(grant=ask_budget(cast, budget, 201), by=cast.operator, reason="a lot")
+
+    assert (grant.state, allowed(budget)) == (GrantState.SECONDING, {100})
+
+
+def test_only_a_budget_of_the_project_alone_that_is_not_over(cast: Cast) -> None:
+    own, others = a_budget(cast.project), a_budget(OrganizationFactory(), name="All")
+
+    with pytest.raises(InvalidInput, match="not one of Vision alone"):
+        ask_budget(cast, others)
+    with pytest.raises(InvalidInput, match="counts gpu_milli_seconds"):
+        ask_for_quota(
+            project=cast.project, resource="money_micros", budget=own, amount=1, reason="x", by=cast.lead
+        )
+    ask_budget(cast, own)
+    with pytest.raises(Conflict, match="already asks for more of the budget Autumn"):
+        ask_budget(cast, own)
+    assert ask(cast).pk  # a limit is another thing
+    today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    Budget.objects.filter(pk=own.pk).update(starts_at=today - timedelta(days=30), ends_at=today)
+    Grant.objects.all().delete()
+    own.refresh_from_db()
+    with pytest.raises(InvalidInput, match="has ended"):
+        ask_budget(cast, own)
+
+
+def test_the_impact_of_more_of_a_budget_is_that_of_the_budget(cast: Cast) -> None:
+    budget = a_budget(cast.project)
+    impact = impact_of_grant(ask_budget(cast, budget))
+
+    assert impact.amount == 150 * HOUR  # type: ignore[union-attr]
+    assert "of 150.0 GPU-hours are used or set aside in the present period." in impact.sentences[1]

@@ -12,7 +12,7 @@ from accounts.models import Organization, Project
 from accounts.services.projects import edit_organization
 from quotas.core.share_tree import build_tree
 from quotas.models import Grant, GrantState, Quota
-from quotas.services import grants
+from quotas.services import raises
 from quotas.services.grants import approve_grant, ask_for_quota, begin_and_end
 from quotas.services.lines import Subject, set_line, sync_lines
 from tests.quotas.services.test_limits import holds
@@ -89,14 +89,14 @@ def test_a_grant_that_cannot_begin_holds_up_no_other(monkeypatch: pytest.MonkeyP
             project=project, resource="gpu_millis", amount=1000, granted=1000, reason="x", decision="y",
             state=GrantState.APPROVED, asked_at=timezone.now() - timedelta(days=1),
         )  # fmt: skip
-    change = grants._change
+    raise_for = raises.raise_for
 
-    def fails_once(row: Grant, *words: object) -> None:
+    def fails_once(row: Grant, reason: str) -> raises.Raised:
         if row.project_id == cast.project.pk:
             raise RuntimeError("a mistake of ours")
-        change(row, *words)
+        return raise_for(row, reason)
 
-    monkeypatch.setattr(grants, "_change", fails_once)
+    monkeypatch.setattr(raises, "raise_for", fails_once)
 
     assert begin_and_end() == (1, 0)
 

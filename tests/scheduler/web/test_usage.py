@@ -191,3 +191,11 @@ def test_the_sum_opens_to_the_lines_of_the_same_question(as_user, used) -> None:
     assert "of_model=H100" in url
     assert "kind=charge" in url
     assert client.get(reverse("usage"), {"user": "a\0"}).status_code == 422
+
+
+def test_a_lead_asks_for_more_from_the_card_of_a_budget(as_user, used) -> None:
+    cast, budget = used.cast, Budget.objects.get()
+    link = f"?project={cast.project.slug}&amp;resource=budget-{budget.pk}"
+
+    assert link in as_user(cast.lead).get(reverse("usage")).content.decode()
+    assert link not in as_user(cast.owner).get(reverse("usage")).content.decode()
