@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts import permissions
@@ -20,13 +21,14 @@ from accounts.web.pages import page, reader
 from scheduler import labels
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node
-from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref
+from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_reservations
 from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.web import reads
 
 UNNAMED: Final = "no rack named"
 #: An allocated GPU that does less than this much work shows as idle.
 IDLE_PERCENT: Final = 5
+MOST_RESERVATIONS: Final = 10
 DIALOGS: Final = (
     ("cordon", "Cordon {name}?", "It takes no new jobs. Those on it go on to their end.", "Cordon"),
     ("drain", "Drain {name}?", "It takes no new jobs. What runs on it goes on to its end.", "Drain"),
@@ -208,6 +210,10 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         ],
         "empty_by": empty_by([ends_by(allocation) for allocation, _ in allocations]),
         "any_fake": any(device.fake for device in devices),
+        "reservations": visible_reservations(user)
+        .filter(nodes=node, cancelled_at=None, ends_at__gt=timezone.now(), job=None)
+        .select_related("project")
+        .order_by("starts_at", "pk")[:MOST_RESERVATIONS],
         "may_operate": permissions.may(user, "operate", node),
         "dialogs": [(verb, title.format(name=node.name), *rest) for verb, title, *rest in DIALOGS],
         "live_url": f"{reverse('node', args=[node.pk])}?partial=1",

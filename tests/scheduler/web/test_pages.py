@@ -18,7 +18,7 @@ from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.nodes import drain_node
 from scheduler.services.queues import pause_queue
 from tests.scheduler.web.conftest import a_running_job
-from tests.support.factories import JobFactory, NodeFactory, QueueFactory
+from tests.support.factories import JobFactory, NodeFactory, QueueFactory, ReservationFactory
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
@@ -346,3 +346,21 @@ def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
     assert "suspended" in where
     assert "stands still" in where
     assert "running" not in where
+
+
+def test_a_node_says_when_it_is_reserved_to_those_who_may_know(as_user, world) -> None:
+    maintenance = ReservationFactory(cluster=world.cluster, name="firmware", reason="new version")
+    theirs = ReservationFactory(cluster=world.cluster, name="demo day", project=world.cast.project)
+    over = ReservationFactory(cluster=world.cluster, name="last week", cancelled_at=timezone.now())
+    for reservation in (maintenance, theirs, over):
+        reservation.nodes.add(world.gpu)
+    url = reverse("node", args=[world.gpu.pk])
+
+    member = as_user(world.cast.owner).get(url).content.decode()
+    stranger = as_user(world.cast.stranger).get(url).content.decode()
+
+    assert "for maintenance: firmware, new version" in member
+    assert "for maintenance: firmware, new version" in stranger
+    assert "for Vision: demo day" in member
+    assert "demo day" not in stranger
+    assert "last week" not in member
