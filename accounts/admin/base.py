@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -136,8 +137,10 @@ class ReasonedForm(forms.ModelForm):  # type: ignore[type-arg]
             self.fields["reason"].required = self.reason_required
 
 
-def table(headings: tuple[str, ...], rows: list[tuple[Any, ...]]) -> SafeString:
-    """A small table for a read-only field."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], empty: str = "") -> SafeString:
+    """A small table for a read-only field; without rows, what is said instead of it."""
+    if not rows and empty:
+        return format_html("<p>{}</p>", empty)
     head = format_html_join(
         "", '<th class="px-3 py-2 text-left font-semibold">{}</th>', ((h,) for h in headings)
     )

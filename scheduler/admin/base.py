@@ -13,8 +13,6 @@ from django.db import models
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import path, reverse
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
@@ -296,26 +294,6 @@ class FactsInline(OperatorPages, TabularInline):
     show_change_link = True
     max_num = 0
     tab = True
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> SafeString:
-    """A small table for a read-only field."""
-    if not rows:
-        return format_html("<p>{}</p>", empty)
-    head = format_html_join(
-        "", '<th class="px-3 py-2 text-left font-semibold">{}</th>', ((h,) for h in headings)
-    )
-    body = format_html_join(
-        "",
-        '<tr class="border-t border-base-200 dark:border-base-800">{}</tr>',
-        (
-            (format_html_join("", '<td class="px-3 py-1.5 align-top">{}</td>', ((c,) for c in row)),)
-            for row in rows
-        ),
-    )
-    return format_html(
-        '<table class="w-full"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>', head, body
-    )
 
 
 def milliseconds(microseconds: int) -> str:

@@ -14,17 +14,10 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from accounts import permissions
+from accounts.admin.base import table
 from accounts.models import User
 from quotas.core.resources import show_cpus, show_mib
-from scheduler.admin.base import (
-    FactsAdmin,
-    FactsInline,
-    LongTable,
-    SettingsAdmin,
-    SettingsForm,
-    Verb,
-    table,
-)
+from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, SettingsAdmin, SettingsForm, Verb
 from scheduler.models import Allocation, Cluster, Device, JoinToken, Node, Partition, Reservation
 from scheduler.services.configure import pause_cluster, resume_cluster, revoke_join_token
 from scheduler.services.nodes import cordon_node, drain_node, issue_join_token, uncordon_node

@@ -16,7 +16,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
-from scheduler.admin.base import FactsAdmin, LongTable, milliseconds, table
+from accounts.admin.base import table
+from scheduler.admin.base import FactsAdmin, LongTable, milliseconds
 from scheduler.core import codec
 from scheduler.core.codec import CodecError
 from scheduler.core.plan import Plan

@@ -48,6 +48,8 @@ WHEN = (
     "eligible_at", "scheduled_at", "started_at", "completed_at",
 )  # fmt: skip
 ENDED = ("exit_code", "exit_signal", "end_text", "epoch", "restart_policy", "max_restarts", "preemptible")
+#: Of an attempt, where its row is one of several.
+TRY = ("epoch", "backend", "state", "stop_reason", "scheduled_at", "started_at", "ended_at", "exit_code")
 #: Big columns, which the list does not show.
 LONG = ("script", "command", "env", "reason_details", "affinity", "tolerations")
 
@@ -80,17 +82,7 @@ class DoorFilter(admin.SimpleListFilter):
 
 class AttemptInline(FactsInline):
     model = Attempt
-    fields = (
-        "epoch",
-        "backend",
-        "state",
-        "stop_reason",
-        "scheduled_at",
-        "started_at",
-        "ended_at",
-        "exit_code",
-        "end_text",
-    )
+    fields = (*TRY, "end_text")
     readonly_fields = fields
 
 
@@ -252,17 +244,7 @@ class TaskInline(FactsInline):
 
 @admin.register(Attempt)
 class AttemptAdmin(LongTable):
-    list_display = (
-        "job",
-        "epoch",
-        "backend",
-        "state",
-        "stop_reason",
-        "scheduled_at",
-        "started_at",
-        "ended_at",
-        "exit_code",
-    )
+    list_display = ("job", *TRY)
     list_select_related = ("job",)
     list_filter = ("state", "stop_reason")
     search_fields = ("job__name",)

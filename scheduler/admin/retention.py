@@ -10,7 +10,8 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
-from scheduler.admin.base import FactsAdmin, table
+from accounts.admin.base import table
+from scheduler.admin.base import FactsAdmin
 from scheduler.models import RetentionRun
 from scheduler.services.retention import kept_for, rules, said_for
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from scheduler import outbox
@@ -16,6 +16,7 @@ from scheduler.agent.protocol import Assignment, Stop
 from scheduler.core.lifecycle import LIVE_TASK, AttemptState, JobState, StopReason, TaskState
 from scheduler.models import Attempt, Device, Node
 from scheduler.state.settle import settle_many, write_events
+from scheduler.state.sql import run
 
 #: Tasks of one answer; more come with the next.
 MAX_ASSIGNMENTS: Final = 1000
@@ -125,7 +126,7 @@ def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
 
 
 def _live_tasks(node_id: int) -> list[_Live]:
-    rows = _run(
+    rows = run(
         "SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,"
         " a.suspend_asked_at IS NOT NULL, t.suspended"
         " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
@@ -140,7 +141,7 @@ def end_unstarted(attempt_ids: Iterable[int]) -> None:
     ids = sorted(attempt_ids)
     with transaction.atomic():
         _lock_jobs_of(ids)
-        _run(
+        run(
             "UPDATE scheduler_task t SET state = %s, ended_at = now(), end_text = 'Never started.'"
             " FROM scheduler_attempt a WHERE a.id = t.attempt_id AND a.id = ANY(%s)"
             " AND a.stop_asked_at IS NOT NULL AND t.state = %s",
@@ -150,7 +151,7 @@ def end_unstarted(attempt_ids: Iterable[int]) -> None:
 
 
 def _lock_jobs_of(attempt_ids: Sequence[int]) -> None:
-    _run(
+    run(
         "SELECT number FROM scheduler_job WHERE number IN"
         " (SELECT job_id FROM scheduler_attempt WHERE id = ANY(%s)) ORDER BY number FOR NO KEY UPDATE",
         [list(attempt_ids)],
@@ -163,12 +164,12 @@ def _lock_jobs_of(attempt_ids: Sequence[int]) -> None:
 @transaction.atomic
 def _take(node: Node, task_ids: list[int]) -> list[Assignment]:
     """Mark these as starting and describe them; those that were asked to stop meanwhile stay out."""
-    _run(
+    run(
         "SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a"
         " JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s)) ORDER BY number FOR NO KEY UPDATE",
         [task_ids],
     )
-    rows = _run(
+    rows = run(
         "SELECT t.id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t"
         " JOIN scheduler_attempt a ON a.id = t.attempt_id"
         " WHERE t.id = ANY(%s) AND t.state = ANY(%s) AND a.stop_asked_at IS NULL ORDER BY t.id",
@@ -177,18 +178,18 @@ def _take(node: Node, task_ids: list[int]) -> list[Assignment]:
     new_tasks = [row[0] for row in rows if row[3] == TaskState.ASSIGNED]
     new_attempts = sorted({row[2] for row in rows if row[4] == AttemptState.ASSIGNED})
     if new_tasks:
-        _run("UPDATE scheduler_task SET state = %s WHERE id = ANY(%s)", [TaskState.STARTING.value, new_tasks])
+        run("UPDATE scheduler_task SET state = %s WHERE id = ANY(%s)", [TaskState.STARTING.value, new_tasks])
     if new_attempts:
         _start_attempts(node, new_attempts)
     return _describe(node, [(row[0], row[1], row[2]) for row in rows])
 
 
 def _start_attempts(node: Node, attempt_ids: list[int]) -> None:
-    _run(
+    run(
         "UPDATE scheduler_attempt SET state = %s WHERE id = ANY(%s) AND state = %s",
         [AttemptState.STARTING.value, attempt_ids, AttemptState.ASSIGNED.value],
     )
-    moved = _run(
+    moved = run(
         "UPDATE scheduler_job j SET state = %s, generation = j.generation + 1 FROM scheduler_attempt a"
         " WHERE a.job_id = j.number AND a.id = ANY(%s) AND j.state = %s"
         " RETURNING j.number, a.epoch, j.user_id, j.project_id",
@@ -272,7 +273,7 @@ def _master(layout: Sequence[tuple[int, int, str, str]], nodes: int) -> str:
 def _layouts(attempt_ids: list[int]) -> dict[int, list[tuple[int, int, str, str]]]:
     layouts: dict[int, list[tuple[int, int, str, str]]] = defaultdict(list)
     if attempt_ids:
-        for attempt_id, *place in _run(
+        for attempt_id, *place in run(
             "SELECT t.attempt_id, t.rank, n.id, n.name, n.address FROM scheduler_task t"
             " JOIN scheduler_node n ON n.id = t.node_id WHERE t.attempt_id = ANY(%s)"
             " ORDER BY t.attempt_id, t.rank",
@@ -284,7 +285,7 @@ def _layouts(attempt_ids: list[int]) -> dict[int, list[tuple[int, int, str, str]
 
 def _devices(node_id: int, attempt_ids: list[int]) -> dict[tuple[int, int], list[int]]:
     """The devices of each (attempt, rank) on this node, numbered as the node numbers them."""
-    held = _run(
+    held = run(
         "SELECT attempt_id, rank, device_ids FROM scheduler_allocation"
         " WHERE attempt_id = ANY(%s) AND node_id = %s AND device_ids <> '{}'",
         [attempt_ids, node_id],
@@ -299,7 +300,7 @@ def _domains(node_id: int, attempt_ids: list[int]) -> dict[tuple[int, int], int]
     """The NUMA domain on this node that each (attempt, rank) is bound to."""
     if not attempt_ids:
         return {}
-    held = _run(
+    held = run(
         "SELECT attempt_id, rank, numa_domain FROM scheduler_allocation"
         " WHERE attempt_id = ANY(%s) AND node_id = %s AND numa_domain IS NOT NULL",
         [attempt_ids, node_id],
@@ -318,9 +319,3 @@ def _slice_names(node_id: int, devices: Mapping[tuple[int, int], list[int]]) -> 
         for task, indices in devices.items()
         if len(indices) == 1 and uuids.get(indices[0])
     }
-
-
-def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall() if cursor.description else []

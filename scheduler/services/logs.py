@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from accounts.errors import InvalidInput
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_ATTEMPT
 from scheduler.models import Job, Node
+from scheduler.state.sql import run
 
 STREAMS: Final = ("stdout", "stderr")
 MERGED: Final = "merged"
@@ -69,14 +70,14 @@ def append_chunks(
     see them: a merged log never changes behind a reader's offset.
     """
     wanted = {(chunk.task, chunk.epoch) for chunk in chunks} | set(ask)
-    rows = _run(
+    rows = run(
         "SELECT t.id, a.epoch, a.id, a.job_id FROM scheduler_task t"
         " JOIN scheduler_attempt a ON a.id = t.attempt_id WHERE t.id = ANY(%s) AND t.node_id = %s",
         [sorted({task for task, _ in wanted}), node.pk],
     )
     ours = {row[0]: row for row in rows if (row[0], row[1]) in wanted}
     for attempt_id in sorted({row[2] for row in ours.values()}):
-        _run("SELECT pg_advisory_xact_lock(%s, %s)", [_LOG_LOCK, attempt_id % 2**31])
+        run("SELECT pg_advisory_xact_lock(%s, %s)", [_LOG_LOCK, attempt_id % 2**31])
     ends = _ends(list(ours))
     new: list[tuple[int, str, int, bytes]] = []
     for chunk in chunks:
@@ -96,7 +97,7 @@ def append_chunks(
 def _ends(task_ids: Sequence[int]) -> dict[tuple[int, str], int]:
     """How many bytes of each stream are stored: the end of its last chunk."""
     ends = {(task, stream): 0 for task in task_ids for stream in STREAMS}
-    rows = _run(
+    rows = run(
         "SELECT t.id, s.name, c.at FROM unnest(%s::bigint[]) AS t(id)"
         " CROSS JOIN (VALUES ('stdout'), ('stderr')) AS s(name) CROSS JOIN LATERAL ("
         '  SELECT "offset" + length AS at FROM scheduler_logchunk'
@@ -108,7 +109,7 @@ def _ends(task_ids: Sequence[int]) -> dict[tuple[int, str], int]:
 
 
 def _insert(rows: Sequence[tuple[int, str, int, bytes]]) -> None:
-    _run(
+    run(
         'INSERT INTO scheduler_logchunk (task_id, stream, "offset", length, data, received_at)'
         " SELECT task, stream, at, octet_length(data), data, now()"
         " FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bytea[])"
@@ -144,7 +145,7 @@ def read_log(
     if offset < 0 or limit < 1:
         raise InvalidInput(message="`offset` cannot be negative, and `limit` has to be at least 1.")
     limit = min(limit, MAX_READ_BYTES)
-    tasks = _run(
+    tasks = run(
         "SELECT t.id, a.state, a.ended_at, t.stdout_bytes, t.stderr_bytes FROM scheduler_task t"
         " JOIN scheduler_attempt a ON a.id = t.attempt_id WHERE a.job_id = %s AND a.epoch = %s"
         " AND (%s::int IS NULL OR t.rank = %s) ORDER BY t.rank",
@@ -163,7 +164,7 @@ def read_log(
 
 def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:
     """The chunks' own offsets lead straight to the place."""
-    rows = _run(
+    rows = run(
         'SELECT "offset", data FROM scheduler_logchunk WHERE task_id = %s AND stream = %s'
         ' AND "offset" + length > %s AND "offset" < %s AND "offset" >= coalesce((SELECT max("offset")'
         '  FROM scheduler_logchunk WHERE task_id = %s AND stream = %s AND "offset" <= %s), 0) ORDER BY "offset"',
@@ -174,7 +175,7 @@ def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:
 
 def _read_merged(task_ids: Sequence[int], streams: Sequence[str], offset: int, limit: int) -> bytes:
     """Offsets count over all chunks in the order of their ids; only those that are read are fetched."""
-    rows = _run(
+    rows = run(
         "WITH placed AS (SELECT id, length, sum(length) OVER (ORDER BY id) - length AS at"
         "  FROM scheduler_logchunk WHERE task_id = ANY(%s) AND stream = ANY(%s))"
         " SELECT placed.at, c.data FROM placed JOIN scheduler_logchunk c ON c.id = placed.id"
@@ -212,16 +213,10 @@ def _is_complete(job: Job, tasks: Sequence[tuple[Any, ...]], streams: Sequence[s
 def sizes(job: Job) -> dict[str, int]:
     """How many bytes of each stream of the latest attempt are stored."""
     total: dict[str, int] = defaultdict(int)
-    for stream, length in _run(
+    for stream, length in run(
         "SELECT c.stream, sum(c.length) FROM scheduler_logchunk c JOIN scheduler_task t ON t.id = c.task_id"
         " JOIN scheduler_attempt a ON a.id = t.attempt_id WHERE a.job_id = %s AND a.epoch = %s GROUP BY 1",
         [job.number, job.epoch],
     ):
         total[stream] = int(length)
     return dict(total)
-
-
-def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall() if cursor.description else []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scheduler.core.policy import Policy, options_of
+from scheduler.core.policy import Policy
 from scheduler.models import PriorityClass, SchedulerProfile
-from scheduler.state.snapshots import TIE_BREAKERS, preemption_of
+from scheduler.state.snapshots import knobs_of, preemption_of
 
 
 def policy_of_profile(name: str) -> Policy | None:
@@ -16,17 +16,11 @@ def policy_of_profile(name: str) -> Policy | None:
         (one.value, sorted(victim.value for victim in one.preempts.all()))
         for one in PriorityClass.objects.prefetch_related("preempts").order_by("value")
     ]
-    return Policy(
-        name=profile.policy,
-        tie_breakers=tuple(TIE_BREAKERS.get(name, name) for name in profile.tie_breakers),
-        strict_order=profile.strict_order,
-        placement=profile.placement,
-        weights=tuple(sorted(profile.score_weights.items())),
-        plugins=tuple(profile.plugins),
-        preemption=preemption_of(profile.preemption_enabled, profile.preemption, classes),
-        backfill=profile.backfill,
-        **options_of(profile.options, class_begins()),
-    )
+    knobs = knobs_of(
+        profile.policy, profile.tie_breakers, profile.strict_order, profile.placement,
+        profile.score_weights, profile.plugins, profile.backfill, profile.options, classes=class_begins(),
+    )  # fmt: skip
+    return Policy(**knobs, preemption=preemption_of(profile.preemption_enabled, profile.preemption, classes))
 
 
 def class_begins() -> dict[str, int]:

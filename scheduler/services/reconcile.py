@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from scheduler import outbox
@@ -31,6 +31,7 @@ from scheduler.state.settle import (
     waiting_attempts,
     write_events,
 )
+from scheduler.state.sql import run
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +121,7 @@ def _read_changes(
     Jobs are locked from here on.
     """
     ids = sorted({report["task"] for report in reports})
-    _run(
+    run(
         "SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a"
         " JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s) AND t.node_id = %s)"
         " ORDER BY number FOR NO KEY UPDATE",
@@ -128,7 +129,7 @@ def _read_changes(
     )
     rows = {
         row[0]: _Row(*row)
-        for row in _run(
+        for row in run(
             "SELECT t.id, t.state, t.rank, a.id, a.epoch, a.state, a.started_at IS NOT NULL, a.scheduled_at,"
             " j.number, j.user_id, j.project_id, t.suspended"
             " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
@@ -169,7 +170,7 @@ def _read_changes(
 
 def _write_pauses(paused: Mapping[int, bool]) -> list[int]:
     """Note which tasks stand still; answers the attempts of which one more does."""
-    rows = _run(
+    rows = run(
         "UPDATE scheduler_task t SET suspended = v.still FROM unnest(%s::bigint[], %s::bool[]) AS v(id, still)"
         " WHERE t.id = v.id RETURNING t.attempt_id, t.suspended",
         [list(paused), list(paused.values())],
@@ -217,7 +218,7 @@ def _write_tasks(changes: Sequence[_Change]) -> None:
         f" FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[], {types})"
         f" AS v(id, state, started_at, ended_at, text, {names}) WHERE t.id = v.id"
     )
-    _run(
+    run(
         sql,
         [
             [c.row.task for c in changes],
@@ -234,7 +235,7 @@ def _write_gpu_use(node: Node, reports: Sequence[Report]) -> None:
     """How tasks that run use their GPUs, so far."""
     if not reports:
         return
-    rows = _run(
+    rows = run(
         "UPDATE scheduler_task t SET gpu_watched_ms = v.watched, gpu_busy_ms = v.busy, peak_gpu_memory_mib = v.peak"
         " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[])"
         " AS v(id, epoch, watched, busy, peak), scheduler_attempt a"
@@ -262,7 +263,7 @@ def _write_started(node: Node, changes: Sequence[_Change]) -> None:
     for reason in (StopReason.TIME_LIMIT, StopReason.QUOTA_REFUSED):
         stopped = [c.row.attempt for c in changes if c.report.get("stop_reason") == reason]
         if stopped:
-            _run(
+            run(
                 "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now()"
                 " WHERE id = ANY(%s) AND stop_asked_at IS NULL",
                 [reason.value, stopped],
@@ -270,13 +271,13 @@ def _write_started(node: Node, changes: Sequence[_Change]) -> None:
     if not started:
         return
     values = [list(started), list(started.values())]
-    _run(
+    run(
         "UPDATE scheduler_attempt a SET started_at = v.at,"
         " state = CASE WHEN a.state IN ('assigned', 'starting') THEN %s ELSE a.state END"
         " FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at) WHERE a.id = v.id AND a.started_at IS NULL",
         [AttemptState.RUNNING.value, *values],
     )
-    moved = _run(
+    moved = run(
         "UPDATE scheduler_job j SET started_at = v.at, generation = j.generation + 1,"
         " state = CASE WHEN j.state IN ('scheduled', 'starting') THEN %s ELSE j.state END"
         " FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at), scheduler_attempt a"
@@ -311,7 +312,7 @@ def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:
         return []
     going_on = members.going_on(failed)
     without = {row[0] for row in going_on}
-    rows = _run(
+    rows = run(
         "UPDATE scheduler_attempt a SET state = %s, stop_reason = %s, stop_asked_at = now()"
         " WHERE a.id = ANY(%s) AND a.id <> ALL(%s) AND a.stop_asked_at IS NULL AND EXISTS ("
         "  SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.state = ANY(%s))"
@@ -338,7 +339,7 @@ def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:
 
 
 def _wake_nodes(attempt_ids: Sequence[int]) -> None:
-    nodes = _run(
+    nodes = run(
         "SELECT DISTINCT node_id FROM scheduler_task WHERE attempt_id = ANY(%s) AND state = ANY(%s)",
         [list(attempt_ids), _LIVE_TASK],
     )
@@ -364,7 +365,7 @@ def reconcile_all() -> Reconciled:
     """Look at everything that no message tells us; safe to run at any time, and several at once."""
     unknown, down = _age_nodes()
     lost = _lose_attempts_of_down_nodes()
-    stopped = _run(
+    stopped = run(
         "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id"
         " WHERE a.state = ANY(%s) AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'",
         [_LIVE_ATTEMPT],
@@ -395,8 +396,8 @@ def _age_nodes() -> tuple[int, int]:
         " RETURNING name, cluster_id"
     )
     with transaction.atomic():
-        down = _run(age, ["down", ["up", "unknown"], grace, DOOR_SCOPE])
-        unknown = _run(age, ["unknown", ["up"], 0, DOOR_SCOPE])
+        down = run(age, ["down", ["up", "unknown"], grace, DOOR_SCOPE])
+        unknown = run(age, ["unknown", ["up"], 0, DOOR_SCOPE])
         for name, _ in down:
             log.error("node_down", node=name)
         for name, _ in unknown:
@@ -411,7 +412,7 @@ def _age_nodes() -> tuple[int, int]:
 def _lose_attempts_of_down_nodes() -> list[Settled]:
     left = members.lose_with_down_nodes(at=timezone.now())
     release_members(left)
-    rows = _run(
+    rows = run(
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"
         " WHERE n.state = 'down' AND n.lease_expires_at IS NOT NULL"
@@ -432,7 +433,7 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
 def _stop_overdue() -> int:
     """The server's own time limit, for an agent that does not keep its promise."""
     with transaction.atomic():
-        rows = _run(
+        rows = run(
             "UPDATE scheduler_attempt a SET stop_reason = %s, stop_asked_at = now() FROM scheduler_job j"
             " WHERE j.number = a.job_id AND a.state = ANY(%s) AND a.stop_asked_at IS NULL"
             " AND a.suspended_at IS NULL AND a.started_at"
@@ -490,9 +491,3 @@ def send_back(node: Node, assignments: Sequence[Assignment], refused: Mapping[in
             if assignment["task"] in refused
         ],
     )
-
-
-def _run(sql: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall() if cursor.description else []

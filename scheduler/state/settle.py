@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from quotas.core.limits import RUNNING_JOBS
@@ -32,7 +32,7 @@ from scheduler.state import dependencies, ledger, queries
 from scheduler.state.capacity import giving_back
 from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge
 from scheduler.state.lines import Lines, amount_held
-from scheduler.state.sql import run_together, select_together
+from scheduler.state.sql import run, run_together, select_together
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
@@ -129,7 +129,7 @@ def lock_rows(attempt_ids: list[int]) -> Lines:
         f"SELECT id FROM scheduler_node WHERE id IN ({held.format('a.node_id')}) ORDER BY id",
         f"SELECT id FROM scheduler_device WHERE id IN ({held.format('unnest(a.device_ids)')}) ORDER BY id",
     ):
-        _run(sql + " FOR NO KEY UPDATE", [attempt_ids])
+        run(sql + " FOR NO KEY UPDATE", [attempt_ids])
     of_jobs = f"ANY(ARRAY(SELECT {{}} FROM scheduler_job WHERE number IN ({jobs})))"
     words = {"projects": of_jobs.format("project_id"), "users": of_jobs.format("user_id"), "bounded": ""}
     rows, organizations, projects = select_together(
@@ -142,12 +142,12 @@ def lock_rows(attempt_ids: list[int]) -> Lines:
         f"SELECT number FROM scheduler_job WHERE number IN ({jobs}) ORDER BY number",
         "SELECT id FROM scheduler_attempt WHERE id = ANY(%s) ORDER BY id",
     ):
-        _run(sql + " FOR NO KEY UPDATE", [attempt_ids])
+        run(sql + " FOR NO KEY UPDATE", [attempt_ids])
     return Lines(rows, organizations, projects)
 
 
 def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attempt]:
-    rows = _run(
+    rows = run(
         "SELECT id, epoch, stop_reason, started_at, job_id, suspended_at IS NOT NULL OR suspended_ms > 0"
         " FROM scheduler_attempt"
         " WHERE id = ANY(%s) AND state = ANY(%s) ORDER BY id",
@@ -169,7 +169,7 @@ def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attem
 
 def _read_tasks(attempt_ids: list[int]) -> dict[int, list[TaskEnd]]:
     tasks: dict[int, list[TaskEnd]] = defaultdict(list)
-    for attempt_id, *end in _run(
+    for attempt_id, *end in run(
         "SELECT t.attempt_id, t.rank, n.name, t.state, t.exit_code, t.exit_signal, t.end_text"
         " FROM scheduler_task t JOIN scheduler_node n ON n.id = t.node_id"
         " WHERE t.attempt_id = ANY(%s) ORDER BY t.attempt_id, t.rank",
@@ -180,7 +180,7 @@ def _read_tasks(attempt_ids: list[int]) -> dict[int, list[TaskEnd]]:
 
 
 def _lose_tasks(attempt_ids: list[int], lost: Mapping[int, str], at: datetime) -> None:
-    _run(
+    run(
         "UPDATE scheduler_task t SET state = %s, ended_at = %s, end_text = l.text"
         " FROM unnest(%s::bigint[], %s::text[]) AS l(attempt_id, text)"
         " WHERE t.attempt_id = l.attempt_id AND t.state = ANY(%s)",
@@ -195,7 +195,7 @@ def _facts(attempts: list[_Attempt]) -> dict[int, JobFacts]:
     ended: Counter[int] = Counter()
     refused: Counter[int] = Counter()
     if again:
-        for number, state, is_refused, count in _run(
+        for number, state, is_refused, count in run(
             "SELECT job_id, state, stop_reason = %s, count(*) FROM scheduler_attempt"
             " WHERE job_id = ANY(%s) AND state = ANY(%s) GROUP BY job_id, state, stop_reason = %s",
             [StopReason.QUOTA_REFUSED.value, again, _ENDED_ATTEMPT, StopReason.QUOTA_REFUSED.value],
@@ -257,7 +257,7 @@ def shrunk_attempts() -> list[int]:
     it was given back, or there was nothing to give back it for yet."""
     return [
         row[0]
-        for row in _run(
+        for row in run(
             "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
             " JOIN scheduler_allocation held ON held.attempt_id = a.id AND held.released_at IS NULL"
             " JOIN scheduler_task t ON t.attempt_id = a.id AND t.rank = held.rank"
@@ -271,7 +271,7 @@ def shrunk_attempts() -> list[int]:
 def _end_suspensions(attempt_ids: list[int], at: datetime) -> None:
     if not attempt_ids:
         return
-    _run(
+    run(
         "UPDATE scheduler_suspension SET ends_at = greatest(%s, starts_at)"
         " WHERE attempt_id = ANY(%s) AND starts_at IS NOT NULL AND ends_at IS NULL",
         [at, attempt_ids],
@@ -283,7 +283,7 @@ def _stood_still(attempt_ids: list[int]) -> dict[int, list[tuple[float, float | 
     found: dict[int, list[tuple[float, float | None]]] = defaultdict(list)
     if not attempt_ids:
         return found
-    for attempt_id, start, end in _run(
+    for attempt_id, start, end in run(
         "SELECT attempt_id, extract(epoch FROM starts_at)::float8, extract(epoch FROM ends_at)::float8"
         " FROM scheduler_suspension WHERE attempt_id = ANY(%s) AND starts_at IS NOT NULL ORDER BY id",
         [attempt_ids],
@@ -311,7 +311,7 @@ def _release(
     """
     attempt_ids = [a.id for a in attempts]
     jobs = {a.id: a.job for a in attempts}
-    rows = _run(
+    rows = run(
         "UPDATE scheduler_allocation SET released_at = greatest(%s, held_at)"
         " WHERE attempt_id = ANY(%s) AND released_at IS NULL AND (NOT %s OR EXISTS ("
         "  SELECT 1 FROM scheduler_task t WHERE t.attempt_id = scheduler_allocation.attempt_id"
@@ -343,7 +343,7 @@ def _release(
             devices[device_id] += amounts[3] // len(device_ids)
             on_devices[attempt_id][device_id] += amounts[3] // len(device_ids)
     if nodes:
-        _run(
+        run(
             f"UPDATE scheduler_node n SET {giving_back('cpu', 'l.cpu')}, {giving_back('memory', 'l.memory')},"
             " used_storage_mib = n.used_storage_mib - l.storage, used_gpu_millis = n.used_gpu_millis - l.gpu"
             " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
@@ -351,7 +351,7 @@ def _release(
             [list(nodes), *(list(column) for column in zip(*nodes.values(), strict=True))],
         )
     if devices:
-        _run(
+        run(
             "UPDATE scheduler_device d SET used_millis = d.used_millis - l.millis"
             " FROM unnest(%s::bigint[], %s::int[]) AS l(id, millis) WHERE d.id = l.id",
             [list(devices), list(devices.values())],
@@ -365,7 +365,7 @@ def _lower_quotas(
     models: dict[int, str] = {}
     if lines.has_models:
         devices = sorted({device for freed in held.values() for device in freed.devices})
-        models = dict(_run("SELECT id, model FROM scheduler_device WHERE id = ANY(%s)", [devices]))
+        models = dict(run("SELECT id, model FROM scheduler_device WHERE id = ANY(%s)", [devices]))
     less: Counter[int] = Counter()
     for attempt in attempts:
         job, freed = attempt.job, held[attempt.id]
@@ -374,7 +374,7 @@ def _lower_quotas(
             by_model[models.get(device, "")] += millis
         for row in lines.of_job(job.project_id, job.user_id, job.job_type):
             less[row.id] += jobs if row.resource == RUNNING_JOBS else amount_held(row, freed, by_model)
-    _run(
+    run(
         # A line made while the job ran did not count it: it never goes below nothing.
         "UPDATE quotas_quota q SET used = greatest(0, q.used - l.amount)"
         " FROM unnest(%s::bigint[], %s::bigint[]) AS l(id, amount) WHERE q.id = l.id AND l.amount > 0",
@@ -414,7 +414,7 @@ def _charge(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datet
 
 
 def _write_attempts(verdicts: Mapping[int, Verdict], at: datetime) -> None:
-    _run(
+    run(
         "UPDATE scheduler_attempt a SET state = v.state, ended_at = %s, exit_code = v.code,"
         " exit_signal = v.signal, end_text = v.text"
         " FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::text[])"
@@ -429,7 +429,7 @@ def _write_attempts(verdicts: Mapping[int, Verdict], at: datetime) -> None:
 
 def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> None:
     """The jobs are locked and were read under the lock, so this update cannot race."""
-    columns: list[list[Any]] = [[] for _ in range(10)]
+    columns: list[list[Any]] = [[] for _ in range(11)]
     for attempt in attempts:
         verdict, job = verdicts[attempt.id], attempt.job
         retry_at = (
@@ -437,11 +437,11 @@ def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: d
         )
         reason = _waiting(verdict, at) if retry_at else ("", "", "", "{}")
         row = (job.number, verdict.job.value, verdict.exit_code, verdict.exit_signal, verdict.text[:300],
-               None if retry_at else at, retry_at, reason[0], reason[2], reason[3])  # fmt: skip
+               None if retry_at else at, retry_at, *reason)  # fmt: skip
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         job.state, job.generation = verdict.job.value, job.generation + 1
-    _run(
+    run(
         "UPDATE scheduler_job j SET state = v.state, generation = j.generation + 1, exit_code = v.code,"
         " exit_signal = v.signal, end_text = v.text, completed_at = v.completed_at,"
         # Who starts again without a wait was stopped by no fault of its own and keeps its place.
@@ -450,12 +450,12 @@ def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: d
         " started_at = CASE WHEN v.retry_at IS NULL THEN j.started_at END,"
         " scheduled_at = CASE WHEN v.retry_at IS NULL THEN j.scheduled_at END,"
         " reason_code = v.reason_code, reason_text = v.reason_text, reason_details = v.details::jsonb,"
-        " reason_category = CASE WHEN v.reason_code = '' THEN '' ELSE %s END,"
+        " reason_category = v.category,"
         " reason_at = CASE WHEN v.reason_code = '' THEN NULL ELSE %s END, expected_start_at = NULL"
         " FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::text[], %s::timestamptz[],"
-        " %s::timestamptz[], %s::text[], %s::text[], %s::text[]) AS v(number, state, code, signal, text,"
-        " completed_at, retry_at, reason_code, reason_text, details) WHERE j.number = v.number",
-        [CATEGORY[ReasonCode.BACKOFF].value, at, *columns],
+        " %s::timestamptz[], %s::text[], %s::text[], %s::text[], %s::text[]) AS v(number, state, code, signal,"
+        " text, completed_at, retry_at, reason_code, category, reason_text, details) WHERE j.number = v.number",
+        [at, *columns],
     )
 
 
@@ -502,7 +502,7 @@ def write_events(
     """
     if rows:
         moments = [at] * len(rows) if isinstance(at, datetime) else list(at)
-        _run(
+        run(
             "INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)"
             " SELECT number, epoch, kind, because, details::jsonb, at"
             " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])"
@@ -532,17 +532,11 @@ def announce_jobs(jobs: Iterable[Job]) -> None:
     outbox.announce_many(topics)
 
 
-def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall() if cursor.description else []
-
-
 def waiting_attempts() -> list[int]:
     """Live attempts whose tasks have all ended: somebody was killed between the report and the settling."""
     return [
         row[0]
-        for row in _run(
+        for row in run(
             "SELECT a.id FROM scheduler_attempt a WHERE a.state = ANY(%s) AND NOT EXISTS ("
             " SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.state = ANY(%s)) ORDER BY a.id",
             [_LIVE_ATTEMPT, _LIVE_TASK],

@@ -333,14 +333,14 @@ def policy_of(cluster: ClusterRow) -> Policy:
     """
     classes = json.loads(cluster.class_names)
     queues = tuple(
-        (queue_id, Policy(**_knobs(*words, classes=classes)))
+        (queue_id, Policy(**knobs_of(*words, classes=classes)))
         for queue_id, *words in json.loads(cluster.queue_profiles)
     )
     if cluster.policy is None:
         return Policy(name=settings.SCHEDULING_POLICY, queues=queues)
     texts = (cluster.weights or "{}", cluster.plugins or "[]", cluster.options or "{}")
     weights, plugins, options = map(json.loads, texts)
-    knobs = _knobs(
+    knobs = knobs_of(
         cluster.policy, json.loads(cluster.tie_breakers or "[]"), bool(cluster.strict_order),
         cluster.placement or "best_fit", weights, plugins, cluster.backfill or "none", options,
         classes=classes,
@@ -356,7 +356,7 @@ def policy_of(cluster: ClusterRow) -> Policy:
     )
 
 
-def _knobs(
+def knobs_of(
     policy: str, tie_breakers: Sequence[str], strict_order: bool, placement: str, weights: Mapping[str, int],
     plugins: Sequence[str], backfill: str, options: Mapping[str, Any],
     *, classes: Mapping[str, int],

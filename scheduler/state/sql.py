@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connection
@@ -11,10 +11,10 @@ Rows = list[tuple[Any, ...]]
 Statement = tuple[str, Sequence[Any]]
 
 
-def run(sql: str, parameters: Sequence[Any] = ()) -> Rows:
+def run(sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Rows:
     """Run one statement; its rows, if it gives any."""
     with connection.cursor() as cursor:
-        cursor.execute(sql, list(parameters))
+        cursor.execute(sql, parameters if isinstance(parameters, Mapping) else list(parameters))
         return cursor.fetchall() if cursor.description else []
 
 

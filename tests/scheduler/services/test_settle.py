@@ -6,9 +6,10 @@ import threading
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from quotas.models import QuotaResource
-from scheduler.core.lifecycle import AttemptState, JobState, TaskState
+from scheduler.core.lifecycle import AttemptState, JobState, StopReason, TaskState
 from scheduler.models import Attempt, Job, Node, Task
 from scheduler.state.settle import end_attempt, settle_many, waiting_attempts
 from tests.support.agents import World
@@ -161,3 +162,15 @@ def test_several_settle_the_same_at_once(transactional_db: None) -> None:
     assert problems == []
     assert sorted(settled) == ids
     world.assert_nothing_is_held()
+
+
+def test_who_starts_again_at_once_waits_for_us_and_for_no_clock(world: World) -> None:
+    job, attempt = a_started_job(world)
+    Attempt.objects.filter(pk=attempt.pk).update(stop_reason=StopReason.PREEMPTED, stop_asked_at=timezone.now())
+    end_tasks(attempt)
+    Task.objects.filter(attempt=attempt).update(state=TaskState.FAILED, exit_code=1)
+
+    settle_many([attempt.pk])
+
+    job.refresh_from_db()
+    assert (job.state, job.reason_code, job.reason_category) == ("queued", "NotEvaluatedYet", "system")
