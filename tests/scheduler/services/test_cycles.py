@@ -117,7 +117,7 @@ def test_the_planner_is_marked_awake_only_by_the_one_that_has_the_lease(
 def test_a_planner_that_was_killed_amid_a_cycle_holds_up_nobody(world: SmallWorld) -> None:
     world.job()
     host, place, pid, started, unique = new_holder().rsplit(":", 4)
-    dead = ":".join([host, place, pid, str(int(started) - 60_000), unique])
+    dead = ":".join([host, place, pid, f"t{int(started.removeprefix('t')) - 6000}", unique])
     assert leases.acquire(leases.cluster_scope(world.cluster.pk), holder=dead, seconds=60)
 
     result = run_cycle(cluster_id=world.cluster.pk, trigger="test", patience_seconds=0.05)
@@ -261,7 +261,7 @@ STEPS: dict[str, tuple[object, str]] = {
     "after the snapshot": (cycles, "plan_cycle"),
     "between plan and apply": (plans, "apply_starts"),
     "after the locks": (statements, "schedule_jobs"),
-    "after the jobs and attempts": (plans, "run_together"),
+    "after the jobs and attempts": (plans, "ask_together"),
     "before the recording": (recordings, "record"),
     "after the starts": (plans, "tell_waiting"),
 }
