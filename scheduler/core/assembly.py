@@ -209,6 +209,12 @@ def _waits_for_room(answers: Answers, row: int) -> bool:
         return False
     if answers.queue(group.queue_row) is not None or answers.quota(group) or answers.pool(group) is not None:
         return False
+    workspace, pending = answers.workspace, answers.world.snapshot.pending
+    bound = pending.array_max_running.item(row)
+    if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+        return False
+    if workspace.budgets and workspace.budgets.short(row):
+        return False
     return answers.nodes(group) is not None
 
 

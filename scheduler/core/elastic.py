@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from scheduler.core.blockers import Answers
-from scheduler.core.columns import Bools, Ints
+from scheduler.core.columns import Bools
 from scheduler.core.numa import bind, bound_column, bound_in
 from scheduler.core.plan import Plan, Resize
 from scheduler.core.policy import Policy
 from scheduler.core.reclaim import Reclaim
-from scheduler.core.seats import RunningJobs, Wanted, place_of
+from scheduler.core.seats import RunningJobs, Wanted, leaving_rows, place_of
 from scheduler.core.snapshot import PendingColumns, Snapshot
 from scheduler.core.standing import Preemption
 from scheduler.core.victims import Search
@@ -25,14 +25,6 @@ from scheduler.core.world import World
 _MOST_SEATS: Final = 512
 #: Jobs that are each looked at as the one that grows.
 _TRIED: Final = 8
-
-
-def leaving_rows(world: World) -> Ints:
-    """Running jobs some tasks of which were told to end while the others go on."""
-    allocations = world.snapshot.allocations
-    if not allocations.leaving.any():
-        return np.zeros(0, dtype=np.int64)
-    return np.searchsorted(world.snapshot.running.id, np.unique(allocations.job_id[allocations.leaving]))
 
 
 def _settled(world: World, jobs: RunningJobs, seconds: int) -> Bools:

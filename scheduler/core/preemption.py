@@ -9,12 +9,12 @@ import numpy as np
 
 from scheduler.core.blockers import Answers, decide
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.elastic import Shrinking, leaving_rows
+from scheduler.core.elastic import Shrinking
 from scheduler.core.groups import Group
 from scheduler.core.plan import Decision, Preempt, Resize
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.reclaim import Reclaim, to_converge
-from scheduler.core.seats import Place, RunningJobs, Wanted, count_placed, place_of, take_place
+from scheduler.core.seats import Place, RunningJobs, Wanted, count_placed, leaving_rows, place_of, take_place
 from scheduler.core.snapshot import Pause
 from scheduler.core.standing import Preemption
 from scheduler.core.suspension import Suspend, why_requeued
@@ -184,13 +184,17 @@ def choose_victims(
             waiting = waiting[np.isin(pending.priority[waiting], able)]
         order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
         hopeless = np.full(len(answers.groups), -1, dtype=np.int64)  # highest priority that found nobody
+        hopeless_arrays: set[tuple[int, int]] = set()  # the same for jobs of arrays that run so many at once
         for begin in range(0, len(order), _CHUNK):
             rows = order[begin : begin + _CHUNK]
             rows = rows[pending.priority[rows] > hopeless[answers.groups.of_row[rows]]]
             for row, number in zip(rows.tolist(), answers.groups.of_row[rows].tolist(), strict=True):
                 priority = int(pending.priority[row])
-                if left <= 0 or priority <= hopeless[number]:
+                array = pending.array_id.item(row) if pending.array_max_running.item(row) else 0
+                if left <= 0 or priority <= hopeless[number] or (number, array) in hopeless_arrays:
                     continue
+                if workspace.budgets and workspace.budgets.short(row):
+                    continue  # nobody who ends gives a budget back
                 wanted = Wanted(row, answers.groups[number])
                 chosen, way = None, None
                 if answers.never(wanted.group) is None:
@@ -207,7 +211,10 @@ def choose_victims(
                             way.by.release(victim)
                         chosen = place_of(answers, wanted)
                 if chosen is None:
-                    hopeless[number] = priority
+                    if array:  # others of its group may be in no array, or in one with room
+                        hopeless_arrays.add((number, array))
+                    else:
+                        hopeless[number] = priority
                     continue
                 # With or without victims of its own it will take this: nobody after it may count on it.
                 count_placed(answers, wanted, take_place(answers, wanted, chosen))

@@ -11,7 +11,7 @@ from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.groups import Group
 from scheduler.core.plan import Preempt
-from scheduler.core.seats import RunningJobs, Wanted
+from scheduler.core.seats import RunningJobs, Wanted, leaving_rows
 from scheduler.core.standing import Preemption
 from scheduler.core.victims import Search
 
@@ -176,6 +176,8 @@ def to_converge(
     with answers.workspace.trial() as trial:
         if jobs is None:
             jobs = RunningJobs(answers)
+            for giving in leaving_rows(world).tolist():
+                jobs.release_leaving(giving)
             for victim in np.flatnonzero(going).tolist():
                 jobs.release(victim)
         else:

@@ -15,6 +15,7 @@ from scheduler.core.columns import Ints, rows_of
 from scheduler.core.groups import Group
 from scheduler.core.placement import near_tasks, take_tasks
 from scheduler.core.snapshot import Pause
+from scheduler.core.world import World
 
 #: (node row, device rows, thousandths held of each, NUMA domain that it is bound to or -1) of a task.
 Place = tuple[int, list[int], int, int]
@@ -198,6 +199,14 @@ class RunningJobs:
         for seat in self._left(victim):
             move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0, domain=seat.domain)
         workspace.limits.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
+
+
+def leaving_rows(world: World) -> Ints:
+    """Running jobs some tasks of which were told to end while the others go on."""
+    allocations = world.snapshot.allocations
+    if not allocations.leaving.any():
+        return np.zeros(0, dtype=np.int64)
+    return np.searchsorted(world.snapshot.running.id, np.unique(allocations.job_id[allocations.leaving]))
 
 
 def limits_left(answers: Answers, wanted: Wanted) -> bool:
