@@ -223,10 +223,16 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
 
 
 def ends_by(allocation: Allocation) -> datetime | None:
-    """When its time limit ends it at the latest; None without one."""
+    """When its time limit ends it at the latest; None without one, and while it stands still for another.
+
+    The time that it stood still does not count.
+    """
     attempt = allocation.attempt
     limit = attempt.job.time_limit_seconds or attempt.job.queue.max_wall_seconds
-    return (attempt.started_at or allocation.held_at) + timedelta(seconds=limit) if limit else None
+    if not limit or attempt.suspended_at is not None:
+        return None
+    begin = attempt.started_at or allocation.held_at
+    return begin + timedelta(seconds=limit, milliseconds=attempt.suspended_ms)
 
 
 def empty_by(ends: Sequence[datetime | None]) -> datetime | None:

@@ -166,7 +166,9 @@ def test_several_settle_the_same_at_once(transactional_db: None) -> None:
 
 def test_who_starts_again_at_once_waits_for_us_and_for_no_clock(world: World) -> None:
     job, attempt = a_started_job(world)
-    Attempt.objects.filter(pk=attempt.pk).update(stop_reason=StopReason.PREEMPTED, stop_asked_at=timezone.now())
+    Attempt.objects.filter(pk=attempt.pk).update(
+        stop_reason=StopReason.PREEMPTED, stop_asked_at=timezone.now()
+    )
     end_tasks(attempt)
     Task.objects.filter(attempt=attempt).update(state=TaskState.FAILED, exit_code=1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 
 import pytest
@@ -13,10 +13,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Allocation, Job, SchedulerProfile
+from scheduler.models import Allocation, Attempt, Job, Queue, SchedulerProfile
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.nodes import drain_node
 from scheduler.services.queues import pause_queue
+from scheduler.web.cluster import ends_by
 from tests.scheduler.web.conftest import a_running_job
 from tests.support.factories import JobFactory, NodeFactory, QueueFactory, ReservationFactory
 
@@ -364,3 +365,12 @@ def test_a_node_says_when_it_is_reserved_to_those_who_may_know(as_user, world) -
     assert "for Vision: demo day" in member
     assert "demo day" not in stranger
     assert "last week" not in member
+
+
+def test_what_ends_when_counts_no_time_in_which_it_stood_still() -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    attempt = Attempt(job=Job(time_limit_seconds=3600, queue=Queue()), started_at=began, suspended_ms=60_000)
+
+    assert ends_by(Allocation(attempt=attempt, held_at=began)) == began + timedelta(seconds=3660)
+    attempt.suspended_at = began
+    assert ends_by(Allocation(attempt=attempt, held_at=began)) is None
