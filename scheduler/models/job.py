@@ -67,11 +67,16 @@ class JobQuerySet(models.QuerySet["Job"]):
     def __getitem__(self, wanted: Any) -> Any:
         if not self._arms or not isinstance(wanted, slice) or wanted.stop is None or wanted.step is not None:
             return super().__getitem__(wanted)
-        if self._result_cache is not None or self.query.order_by not in _BY_NUMBER:  # type: ignore[attr-defined]
+        query: Any = self.query
+        if self._result_cache is not None or query.order_by not in _BY_NUMBER:  # type: ignore[attr-defined]
+            return super().__getitem__(wanted)
+        if query.is_sliced or query.combinator or query.distinct:
             return super().__getitem__(wanted)
         whole = self.all()
         whole._arms = ()
-        alone = whole.select_related(None).prefetch_related(None)
+        alone = whole.prefetch_related(None)
+        if self._fields is None:  # type: ignore[attr-defined]  # values were not asked for
+            alone = alone.select_related(None)
         arms = [alone.filter(project_id=key).values("number")[: wanted.stop] for key in self._arms]
         return whole.filter(number__in=arms[0].union(*arms[1:], all=True))[wanted]
 

@@ -53,6 +53,9 @@ def test_the_newest_of_several_projects_are_those_of_all_of_them(
     plain = list(visible_jobs(person).filter(state__in=states).order_by(order))
 
     assert [list(rows[at : at + 3]) for at in (0, 1, 4)] == [plain[at : at + 3] for at in (0, 1, 4)]
+    numbers = [{"number": job.number, "project__slug": job.project.slug} for job in plain]
+    assert list(rows.values("number", "project__slug")[:5]) == numbers[:5]
+    assert list(rows.values_list("number", flat=True)[1:3]) == [job.number for job in plain[1:3]]
     assert rows[:1].count() == min(1, len(plain))
     assert list(rows) == plain
     assert rows.first() == (plain[0] if plain else None)
