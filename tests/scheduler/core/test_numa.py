@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduler.core import crossing, numa, placement
@@ -20,11 +22,23 @@ from scheduler.core.forecast import forecast
 from scheduler.core.plan import Plan
 from scheduler.core.plugins import resolve
 from scheduler.core.policy import PLACEMENTS, Policy
+from scheduler.core.seats import RunningJobs, Wanted, place_of
 from scheduler.core.sentences import sentence
 from scheduler.core.standing import Preemption
+from scheduler.core.victims import Search
 from scheduler.core.world import World as CoreWorld
 from tests.support import obvious, obvious_backfill
-from tests.support.builders import MINUTE_MS, World, a_job, a_node, a_snapshot, a_world, applied, running
+from tests.support.builders import (
+    MINUTE_MS,
+    RunningSpec,
+    World,
+    a_job,
+    a_node,
+    a_snapshot,
+    a_world,
+    applied,
+    running,
+)
 
 RULES = Preemption(enabled=True, classes=((0, ()), (50, (0,))), protected_seconds=0)
 
@@ -65,7 +79,7 @@ def a_world_of_domains(seed: int) -> World:
     return a_world(nodes=nodes, running=held, pending=pending)
 
 
-def plan_many_worlds(seeds: range = range(40)) -> None:
+def plan_many_worlds(seeds: range = range(25)) -> None:
     """Against a planner that is easy to believe; what it planned holds, and leaves nothing to do."""
     for seed in seeds:
         world = a_world_of_domains(seed)
@@ -293,6 +307,79 @@ def test_victims_are_those_of_one_domain() -> None:
 
     stopped = {preempt.job_id for preempt in plan.preempts}
     assert stopped == {world.job("r2"), world.job("r3")}
+
+
+def a_crowded_machine(seed: int) -> World:
+    """Two machines of two domains full of small jobs, some of them bound, and one that wants a domain."""
+    dice, held = random.Random(seed), []
+    nodes = [a_node(f"n{n}", cpus=8, memory_gib=16, gpus=4, numa=2) for n in (1, 2)]
+    for node in nodes:
+        left = [4, 4]
+        for place in range(4):
+            cpus, domain = dice.choice([1, 2]), place // 2
+            bound = dice.random() < 0.6 and left[domain] >= cpus
+            left[domain] -= cpus * bound
+            words: dict[str, Any] = {
+                "priority": dice.choice([0, 10, 25, 50]),
+                "numa": "one" if bound else "prefer",
+            }
+            job = a_job(f"{node.name} {place}", cpus=cpus, gpus=1, **words)
+            if dice.random() < 0.8:
+                held.append(
+                    running(
+                        job,
+                        (node.name, [place]),
+                        started=-dice.randint(1, 200),
+                        domains=(domain,) if bound else (),
+                    )
+                )
+    wanted = a_job("p", cpus=dice.choice([1, 2, 4]), gpus=dice.choice([0, 1, 2, 2]), numa="one", priority=75)
+    return a_world(nodes=nodes, running=held, pending=[wanted])
+
+
+def test_victims_that_clear_a_domain_are_found_where_there_are_any_and_mostly_the_cheapest() -> None:
+    """Against every set of up to four."""
+    rules = replace(
+        RULES, classes=((0, ()), (10, (0,)), (25, (0,)), (50, (0, 10, 25)), (75, (0, 10, 25, 50)))
+    )
+    found = best = 0
+    for seed in range(30):
+        snapshot, policy = a_crowded_machine(seed).snapshot, Policy(preemption=rules)
+        plan = plan_cycle(snapshot, policy)
+        if plan.starts:
+            continue
+        answers = Answers(CoreWorld(snapshot), resolve(policy))
+        wanted = Wanted(0, answers.groups.of(0))
+        worths = []
+        with answers.workspace.trial():
+            jobs = RunningJobs(answers)
+            search = Search(answers, jobs, rules)
+            for size in range(1, 5):
+                for some in combinations(np.flatnonzero(search.may_stop(75)).tolist(), size):
+                    for one in some:
+                        jobs.release(one)
+                    if place_of(answers, wanted) is not None:
+                        worths.append(search.worth(list(some)))
+                    for one in some:
+                        jobs.release(one, back=True)
+        assert bool(worths) == bool(plan.preempts), "a set is there and was not found, or none is"
+        if worths:
+            rows = [snapshot.running.id.tolist().index(one.job_id) for one in plan.preempts]
+            found, best = found + 1, best + (search.worth(rows)[:2] == min(worths)[:2])
+    assert found >= 12
+    assert best >= 0.9 * found
+
+
+def test_an_elastic_job_grows_where_another_domain_has_room_and_only_there() -> None:
+    def sizes(*others: RunningSpec) -> list[int]:
+        job = a_job("open", cpus=3, tasks=1, most=2, numa="one")
+        open_ = running(job, "n", domains=(0,), least=1, started=-90, saved=0)
+        world = a_world(nodes=[a_node("n", cpus=8, numa=2)], running=[open_, *others])
+        return [one.tasks for one in plan_cycle(world.snapshot, Policy(resize_seconds=600)).resizes]
+
+    assert sizes() == [2]
+    assert sizes(running(a_job("other", cpus=2), "n")) == [2]  # it floats
+    assert sizes(running(a_job("other", cpus=2, numa="one"), "n", domains=(1,))) == []
 
 
 def test_cpus_of_a_bound_victim_come_back_in_its_domain_and_everything_is_as_before_after_a_trial() -> None:
