@@ -101,7 +101,7 @@ class DeviceInline(FactsInline):
 
 
 DRAINED = ("drain_reason", "drained_by", "drained_at")
-HARDWARE = ("cpu", "memory", "storage", "gpus", "numa_domains", "labels", "extras")
+HARDWARE = ("cpu", "memory", "storage", "gpus", "numa_domains", "domains", "labels", "extras")
 AGENT = (
     "address", "agent_version", "agent_key_prefix", "boot_id", "registered_at", "last_seen_at",
     "lease_expires_at", "clock_skew_ms", "generation", "created_at",

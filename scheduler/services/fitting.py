@@ -8,11 +8,14 @@ from typing import Any
 from quotas.core.gpu_models import model_matches, slice_of, sliced, suits
 from quotas.core.resources import Resources, show_cpus, show_mib
 from quotas.models import QuotaResource
+from scheduler.core import numa
 from scheduler.core.classes import HARD_EFFECTS, Requirement, Taint, Toleration
-from scheduler.models import Job, Node
+from scheduler.models import Device, Job, Node
 from scheduler.selectors import NodeShape, cluster_shapes
 from scheduler.services.catalogue import Bound
 from scheduler.services.inputs import Inputs
+from scheduler.state import queries
+from scheduler.state.sql import run
 
 
 def check_fit(
@@ -111,8 +114,11 @@ def _tasks_that_fit(shape: NodeShape, per_task: Resources, gpu_model: str) -> in
     return min(bounds)
 
 
-def tasks_that_fit_now(node: Node, job: Job) -> int:
-    """How many of the job's tasks this node has room for at this moment; none where it may not run."""
+def tasks_that_fit_now(node: Node, job: Job, bound: numa.Bound) -> int:
+    """How many of the job's tasks this node has room for at this moment; none where it may not run.
+
+    `bound` is what `bound_now` says.
+    """
     if not _may_run_on(node, job):
         return 0
     devices = [d for d in node.devices.all() if d.healthy and not d.gone]
@@ -131,7 +137,38 @@ def tasks_that_fit_now(node: Node, job: Job) -> int:
         bounds.append(sum((1000 - d.used_millis) // job.gpu_millis for d in fitting))
     elif job.gpus:
         bounds.append(sum(1 for d in fitting if d.used_millis == 0) // job.gpus)
+    if job.numa == "one" and node.numa_domains > 1:
+        bounds.append(_tasks_in_domains(node, job, fitting, bound))
     return max(0, min(bounds))
+
+
+def bound_now(job: Job) -> numa.Bound:
+    """What is bound in NUMA domains by node id and number, if this job demands one; asked for once."""
+    if job.numa != "one":
+        return {}
+    nodes = list(Node.objects.filter(cluster_id=job.queue.cluster_id).values_list("pk", flat=True))
+    rows = run(queries.BOUND, [queries.LIVE, nodes])
+    return {(node_id, number): (cpu, memory) for node_id, number, cpu, memory in rows}
+
+
+def _tasks_in_domains(node: Node, job: Job, fitting: list[Device], bound: numa.Bound) -> int:
+    """How many tasks find all they need in one domain of a node; none where it does not say what these have."""
+    total = 0
+    for number, cpu_millis, memory_mib in node.domains:
+        if job.cpu_millis > cpu_millis or job.memory_mib > memory_mib:
+            continue
+        cpu, memory = bound.get((node.pk, number), (0, 0))
+        used = [d.used_millis for d in fitting if d.numa_domain == number]
+        bounds = [
+            (cpu_millis * node.cpu_millis_capacity // node.cpu_millis - cpu) // max(1, job.cpu_millis),
+            (memory_mib * node.memory_mib_capacity // node.memory_mib - memory) // max(1, job.memory_mib),
+        ]
+        if job.gpu_millis and not job.gpu_slice:
+            bounds.append(sum((1000 - millis) // job.gpu_millis for millis in used))
+        elif job.gpus:
+            bounds.append(used.count(0) // job.gpus)
+        total += max(0, min(bounds))
+    return total
 
 
 def _may_run_on(node: Node, job: Job) -> bool:

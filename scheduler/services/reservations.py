@@ -18,7 +18,7 @@ from accounts.services import audit
 from scheduler import outbox
 from scheduler.models import Cluster, Job, Node, Reservation
 from scheduler.selectors import job_by_ref, visible_reservations
-from scheduler.services.fitting import tasks_that_fit_now
+from scheduler.services.fitting import bound_now, tasks_that_fit_now
 from scheduler.services.inputs import Inputs, read_integer, read_moment, read_seconds
 
 MAX_NODES: Final = 5000
@@ -128,10 +128,11 @@ def _with_room(job: Job, asked: list[Node]) -> list[Node]:
         rows = rows.filter(pk__in=[node.pk for node in asked])
     now = timezone.now()
     taken = set(_in_force(now, now + timedelta(seconds=1)).values_list("nodes", flat=True))
+    bound = bound_now(job)
     room = [
         (fits, node.pk, node)
         for node in rows.prefetch_related("devices")
-        if node.pk not in taken and (fits := tasks_that_fit_now(node, job))
+        if node.pk not in taken and (fits := tasks_that_fit_now(node, job, bound))
     ]
     chosen: list[Node] = []
     missing = job.tasks

@@ -14,6 +14,7 @@ from scheduler.services.cycles import run_cycle
 from scheduler.services.dispatch import orders_for
 from scheduler.services.inventory import apply_inventory, read_inventory
 from scheduler.services.preview import preview_job
+from scheduler.services.reservations import cancel_reservation, reserve
 from scheduler.services.sbatch import parse_sbatch
 from scheduler.services.specs import parse_job
 from scheduler.state.snapshots import load_snapshot
@@ -143,3 +144,21 @@ def test_a_preview_says_which_demand_keeps_it_waiting_and_what_would_start_it(po
     assert found.change is not None
     assert found.change.field == "numa"
     assert found.suggestion == "Without the demand for one NUMA domain it would start now, on n2."
+
+
+def test_nodes_are_held_for_it_only_where_one_domain_has_room(portal: Portal) -> None:
+    for _ in range(2):
+        portal.submit(numa="one", gpu_count=1, cpu_cores=3)  # one in each domain, and a GPU is left beside it
+    run_cycle(cluster_id=portal.cluster.pk, trigger="test")
+    strict = portal.submit(numa="one", gpu_count=2)
+    single = portal.submit(numa="one", gpu_count=1)
+    plain = portal.submit(gpu_count=2)
+
+    def held_for(job: Job) -> list[str]:
+        held = reserve(payload={"job_id": job.number, "seconds": 60}, by=portal.cast.operator)
+        cancel_reservation(reservation=held, by=portal.cast.operator)
+        return [node.name for node in held.nodes.all()]
+
+    assert held_for(single) == held_for(plain) == ["n2"]
+    with pytest.raises(MusterError, match="there is room for 0 now"):
+        held_for(strict)
