@@ -29,15 +29,17 @@ def crosses_now(candidates: Candidates, shape: Shape) -> dict[str, int | str] | 
         return None
     whole = np.minimum(slots, workspace.numa.slots(question.request)) if workspace.numa is not None else slots
     across = np.flatnonzero((slots > whole) & (slots > 0))
-    node = int(across[np.argmax(np.minimum(slots[across], shape.tasks))]) if len(across) else -1
+    if not len(across):
+        return None
+    node = int(across[np.argmax(np.minimum(slots[across], shape.tasks))])
     return {
         "numa": "now",
         "resource": "tasks",
         "needs": shape.tasks,
         "free": int(np.minimum(whole, shape.tasks).sum()),
         "nodes": len(across),
-        "node": world.snapshot.nodes.name[node] if node >= 0 else "",
-        "domains": _domains_of(candidates, node) if node >= 0 else 0,
+        "node": world.snapshot.nodes.name[node],
+        "domains": _domains_of(candidates, node),
     }
 
 

@@ -124,6 +124,8 @@ def _across_domains(facts: Facts) -> str:
     most = [amount("cpu_millis", _number(facts, "largest_cpu_millis")),
             amount("memory_mib", _number(facts, "largest_memory_mib"))]  # fmt: skip
     most += [amount("gpus", _number(facts, "largest_gpus"))] if _number(facts, "gpus") else []
+    if not (_number(facts, "largest_cpu_millis") or _number(facts, "largest_memory_mib")):
+        return "Asks for one NUMA domain; no node that suits it says what each of its domains has."
     if _number(facts, "total"):
         return (
             f"Asks for {_amount(facts, 'needs')} at once, each in one NUMA domain; all nodes that suit it, idle, "
@@ -296,7 +298,7 @@ def _job_affinity(facts: Facts) -> str:
 
 def _crosses(facts: Facts) -> str:
     tasks, node, others = _number(facts, "needs"), _text(facts, "node"), _number(facts, "nodes") - 1
-    across = f"{node} only across {_number(facts, 'domains') or 'several'} NUMA domains" if node else ""
+    across = f"{node} only across {_number(facts, 'domains') or 'several'} NUMA domains"
     more = (
         f", as {'does' if others == 1 else 'do'} {others:,} more {_plural('node', others)}"
         if others > 0
@@ -306,7 +308,7 @@ def _crosses(facts: Facts) -> str:
         return f"Needs all of it in one NUMA domain; it fits {across}{more}."
     return (
         f"Needs each of its {amount('tasks', tasks)} in one NUMA domain; there is room for "
-        f"{_number_of(facts, 'free')} so" + (f", and more fit {across}{more}." if node else ".")
+        f"{_number_of(facts, 'free')} so, and more fit {across}{more}."
     )
 
 

@@ -217,6 +217,10 @@ def test_a_node_that_does_not_say_what_its_domains_have_promises_nothing() -> No
     plan = plan_cycle(world.snapshot, Policy())
 
     assert set(world.starts(plan)) == {"any"}
+    assert said(world, plan, "one") == (
+        "Asks for one NUMA domain; no node that suits it says what each of its domains has. "
+        "It can never start as written."
+    )
     (node,) = node_table(world.snapshot, Policy(), world.job("one"), plan)
     assert node.sentence == "does not say what each of its NUMA domains has"
 
