@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.core import crossing, numa, placement
+from scheduler.core import crossing, horizon, numa, placement
 from scheduler.core.blockers import Answers
 from scheduler.core.changes import smallest_change
 from scheduler.core.codec import decode_snapshot, encode_snapshot
@@ -476,9 +476,19 @@ def _live_columns_stay_as_they_were(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(numa.DomainRoom, "touch", lambda self, row, idle: None)
 
 
+def _promises_hold_nothing_of_domains(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(horizon.Hold, "bound", lambda self, places: ())
+
+
+def _what_ends_stays_bound(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(numa.Domains, "of_allocations", lambda self: [-1] * len(self.world.allocation_node))
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
+        _promises_hold_nothing_of_domains,
+        _what_ends_stays_bound,
         _nothing_is_bound,
         _what_was_bound_before_is_forgotten,
         _any_device_of_the_node,
