@@ -183,28 +183,39 @@ def to_converge(
         else:
             trial.keep()
         limits = answers.workspace.limits
+        chosen: list[int] = []
         for line in due:
             for victim in latest_first(answers, running.preemptible & ~going).tolist():
-                if limits.used[line] <= limits.bound[line] or len(stopped) >= most:
+                if limits.used[line] <= limits.bound[line] or len(chosen) >= most:
                     break
-                told = any(int(running.id[victim]) == one.job_id for one in stopped)
-                if told or not dict(jobs.charges(victim)).get(line):
-                    continue
-                jobs.release(victim)
-                if search is not None:
-                    search.spend([victim])
-                stopped.append(
-                    Preempt(
-                        job_id=int(running.id[victim]),
-                        attempt_id=int(running.attempt_id[victim]),
-                        for_job_id=0,
-                        for_generation=0,
-                        priority=int(running.priority[victim]),
-                        for_priority=0,
-                        lost_seconds=int(jobs.lost_seconds[victim]),
-                        grace_seconds=rules.grace_seconds,
-                        kind="converge",
-                        line=world.snapshot.quotas.owner[line],
-                    )
+                if victim not in chosen and dict(jobs.charges(victim)).get(line):
+                    jobs.release(victim)
+                    chosen.append(victim)
+        # Who began later may turn out not to be needed once a larger job is among them.
+        for victim in reversed(chosen.copy()):
+            counted = [line for line in due if dict(jobs.charges(victim)).get(line)]
+            if all(limits.used[line] <= limits.bound[line] for line in counted):
+                jobs.release(victim, back=True)
+                if all(limits.used[line] <= limits.bound[line] for line in counted):
+                    chosen.remove(victim)
+                else:
+                    jobs.release(victim)
+        for victim in chosen:
+            if search is not None:
+                search.spend([victim])
+            line = next(line for line in due if dict(jobs.charges(victim)).get(line))
+            stopped.append(
+                Preempt(
+                    job_id=int(running.id[victim]),
+                    attempt_id=int(running.attempt_id[victim]),
+                    for_job_id=0,
+                    for_generation=0,
+                    priority=int(running.priority[victim]),
+                    for_priority=0,
+                    lost_seconds=int(jobs.lost_seconds[victim]),
+                    grace_seconds=rules.grace_seconds,
+                    kind="converge",
+                    line=world.snapshot.quotas.owner[line],
                 )
+            )
     return stopped

@@ -89,3 +89,18 @@ def test_a_lowered_limit_counts_tasks_that_are_on_their_way_out() -> None:
 
     for policy in (Policy(), POLICY):
         assert plan_cycle(world.snapshot, policy).preempts == ()
+
+
+def test_a_lowered_limit_stops_nobody_whom_a_larger_job_makes_needless() -> None:
+    """Two of five GPUs have to come free: the last to start has one, the one before it three."""
+    world = a_world(
+        nodes=[a_node("n1", gpus=5)],
+        running=[
+            running(a_job("oldest", gpus=1), ("n1", (0,)), started=-60),
+            running(a_job("large", gpus=3), ("n1", (1, 2, 3)), started=-30),
+            running(a_job("latest", gpus=1), ("n1", (4,)), started=-5),
+        ],
+        quotas=[a_quota("gpu_millis", 3000, used=5000, converge=-1)],
+    )
+
+    assert [one.job_id for one in plan_cycle(world.snapshot, Policy()).preempts] == [world.job("large")]
