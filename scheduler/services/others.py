@@ -82,7 +82,7 @@ class Others:
                 Wait(
                     d.kind,
                     d.number or None,
-                    d.name,
+                    d.name if not d.number or d.project_id == spec.project.pk else "",
                     self.satisfied(spec, d),
                     self.jobs[d.number].state if d.number else "",
                 ),

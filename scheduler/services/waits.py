@@ -51,6 +51,8 @@ class DependsOn:
     need: int = 1
     #: Another job of the same request, by the `ref` it has there; its number is not known yet.
     ref: str = ""
+    #: The other job's project.
+    project_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,9 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
     jobs: dict[int | uuid.UUID, Job] = {}
     if numbers or uuids:
         rows = visible_jobs(by).filter(Q(number__in=numbers) | Q(uuid__in=uuids))
-        for job in rows.select_related(None).only("number", "uuid", "name", "state", "saved_at"):
+        for job in rows.select_related(None).only(
+            "number", "uuid", "name", "state", "saved_at", "project_id"
+        ):
             jobs[job.number] = jobs[job.uuid] = job
     found: dict[tuple[int, int, str, str], DependsOn] = {}
     lost: dict[int, int] = {}
@@ -178,7 +182,9 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
         key = (one.group, job.number, one.kind, "")
         if key in found and one.group:
             inputs.wrong(one.at, f"Names job {job.number} twice in one group.", code="twice")
-        found[key] = DependsOn(job.number, job.name, one.kind, one.group, one.need)
+        found[key] = DependsOn(
+            job.number, job.name, one.kind, one.group, one.need, project_id=job.project_id
+        )
     return tuple(found[key] for key in sorted(found))
 
 

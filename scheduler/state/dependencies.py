@@ -34,7 +34,10 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One thing that a job waits for: a job, or data by name."""
+    """One thing that a job waits for: a job, or data by name.
+
+    A job of another project has no name here: whoever sees the one that waits may not see that one.
+    """
 
     kind: str
     number: int | None
@@ -48,7 +51,9 @@ class Wait:
         return str(DependencyKind(self.kind).label)
 
     def __str__(self) -> str:
-        return f"{self.number} ({self.name})" if self.number is not None else self.name
+        if self.number is None:
+            return self.name
+        return f"{self.number} ({self.name})" if self.name else str(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +92,16 @@ def conditions(waits: Iterable[tuple[int, int, Wait]]) -> list[Condition]:
 def conditions_of(job: Job) -> list[Condition]:
     """What a job waits for, from its rows."""
     return conditions(
-        (d.group, d.need, wait_of(d)) for d in job.dependencies.select_related("on").order_by("id")
+        (d.group, d.need, wait_of(d, job)) for d in job.dependencies.select_related("on").order_by("id")
     )
 
 
-def wait_of(dependency: JobDependency) -> Wait:
+def wait_of(dependency: JobDependency, job: Job) -> Wait:
     other = dependency.on
     if other is None:
         return Wait(dependency.kind, None, dependency.data, dependency.satisfied)
-    return Wait(dependency.kind, other.number, other.name, dependency.satisfied, other.state)
+    name = other.name if other.project_id == job.project_id else ""
+    return Wait(dependency.kind, other.number, name, dependency.satisfied, other.state)
 
 
 def holds(kind: str, state: str, saved: bool = False) -> bool | None:

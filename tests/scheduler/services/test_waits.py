@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from accounts.errors import Conflict, InvalidInput, MusterError, NotFound
+from accounts.models import Membership
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Dataset, Job, JobDependency
 from scheduler.services.datasets import declare_dataset, report_checkpoint, withdraw_dataset
@@ -17,7 +19,7 @@ from scheduler.services.waits import find_circle
 from scheduler.state.dependencies import resolve_dependants
 from scheduler.state.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal
-from tests.support.factories import AttemptFactory
+from tests.support.factories import AttemptFactory, ProjectFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -282,3 +284,28 @@ def test_a_held_job_keeps_its_waits(portal: Portal) -> None:
     assert fresh(job).state == JobState.HELD
 
     assert release_job(job=fresh(job), by=portal.cast.owner).state == JobState.QUEUED
+
+
+# ---------------------------------------------------------------- what others may know
+
+
+def test_a_job_of_another_project_is_told_by_its_number_only(portal: Portal, client: Client) -> None:
+    """A colleague sees the job that waits, and may not see the one that it waits for."""
+    owner, colleague = portal.cast.owner, portal.cast.colleague
+    elsewhere = ProjectFactory(name="Mergers", slug="mergers")
+    Membership.objects.create(user=owner, project=elsewhere, role="member")
+    secret = portal.submit(name="merger with Acme", project="mergers")
+    known = portal.submit(name="ours", project="vision")
+    waits = portal.submit(project="vision", depends_on=[secret.number, known.number])
+    text = f"Waits for 2 jobs: {secret.number}, {known.number} (ours)."
+    assert waits.reason_text == text
+
+    end(known)
+    assert fresh(waits).reason_text == f"Waits for job {secret.number}."
+    client.force_login(colleague)
+    page = client.get(f"/jobs/{waits.number}/").content.decode()
+    assert str(secret.number) in page
+    assert "Acme" not in page
+
+    end(secret, JobState.FAILED)
+    assert "Acme" not in fresh(waits).reason_text
