@@ -182,9 +182,7 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
         key = (one.group, job.number, one.kind, "")
         if key in found and one.group:
             inputs.wrong(one.at, f"Names job {job.number} twice in one group.", code="twice")
-        found[key] = DependsOn(
-            job.number, job.name, one.kind, one.group, one.need, project_id=job.project_id
-        )
+        found[key] = DependsOn(job.number, job.name, one.kind, one.group, one.need, project_id=job.project_id)
     return tuple(found[key] for key in sorted(found))
 
 
