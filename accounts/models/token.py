@@ -30,6 +30,7 @@ class ApiToken(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-id"]
+        verbose_name = "API token"
         constraints = [
             models.CheckConstraint(name="token_has_scopes", condition=models.Q(scopes__len__gt=0)),
         ]

@@ -13,13 +13,13 @@ from scheduler.core.blockers import Answers, array_blockers, own_blockers
 from scheduler.core.columns import Ints
 from scheduler.core.feasibility import JobsGate, NodeFilter, RoomGate
 from scheduler.core.groups import Group
+from scheduler.core.node_view import NodeView
 from scheduler.core.placement import Candidates
 from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import PRECEDENCE, ReasonCode
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.workspace import NodeView
 from scheduler.core.world import World
 
 

@@ -14,6 +14,7 @@ from scheduler.core.crossing import lacks_in_domains
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.feasibility import RoomGate
 from scheduler.core.groups import Group
+from scheduler.core.node_view import NodeView
 from scheduler.core.placement import Candidates
 from scheduler.core.plan import Decision, Plan, Start
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
@@ -22,7 +23,6 @@ from scheduler.core.preemption import awaited_rows, hold_places
 from scheduler.core.reasons import PRECEDENCE
 from scheduler.core.sentences import amount
 from scheduler.core.snapshot import PendingColumns, Snapshot
-from scheduler.core.workspace import NodeView
 from scheduler.core.world import World
 
 #: What a closed gate says of one node, where there is no number to give.

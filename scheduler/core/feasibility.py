@@ -11,8 +11,9 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.node_view import NodeView
 from scheduler.core.policy import FILTERS
-from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.workspace import Workspace
 from scheduler.core.world import World
 
 

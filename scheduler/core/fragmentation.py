@@ -11,7 +11,8 @@ from quotas.core.resources import GPU_MILLIS
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.feasibility import Question
-from scheduler.core.workspace import Floats, NodeView, Workspace
+from scheduler.core.node_view import NodeView
+from scheduler.core.workspace import Floats, Workspace
 from scheduler.core.world import World
 
 #: Requests that count as usual: the most frequent ones, whatever else is asked for.

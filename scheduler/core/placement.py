@@ -21,12 +21,13 @@ from scheduler.core.feasibility import (
     fits_empty,
     task_slots,
 )
+from scheduler.core.node_view import NodeView
 from scheduler.core.numa import DomainRoom
 from scheduler.core.plan import Placement
 from scheduler.core.plugins import Rules
 from scheduler.core.scoring import Part
 from scheduler.core.spread import Spread
-from scheduler.core.workspace import Floats, NodeView, Workspace
+from scheduler.core.workspace import Floats, Workspace
 from scheduler.core.world import World
 
 #: A node that cannot take a task; every real score is at least 0.

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from scheduler.core import feasibility, scoring
 from scheduler.core.columns import Bools
 from scheduler.core.feasibility import FactGate, JobsGate, NodeFilter, Question, RoomGate
+from scheduler.core.node_view import NodeView
 from scheduler.core.plan import Start
 from scheduler.core.policy import Policy
 from scheduler.core.scoring import WeightedScorers
 from scheduler.core.snapshot import PendingColumns
-from scheduler.core.workspace import Floats, NodeView
+from scheduler.core.workspace import Floats
 
 
 class Plugin(Protocol):

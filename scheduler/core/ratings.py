@@ -11,7 +11,8 @@ import numpy as np
 from scheduler.core.classes import RequestClass
 from scheduler.core.columns import Bools
 from scheduler.core.feasibility import Question
-from scheduler.core.workspace import Floats, NodeView, Workspace
+from scheduler.core.node_view import NodeView
+from scheduler.core.workspace import Floats, Workspace
 
 #: Labels with numbers that an operator may put on nodes. A node without one is rated as average.
 COST: Final = "muster.io/cost-per-hour"

@@ -13,8 +13,9 @@ from scheduler.core.columns import Ints
 from scheduler.core.company import Neighbours
 from scheduler.core.feasibility import Question
 from scheduler.core.fragmentation import FragmentationScorer
+from scheduler.core.node_view import NodeView
 from scheduler.core.ratings import RATINGS, preferred
-from scheduler.core.workspace import Floats, NodeView, Workspace
+from scheduler.core.workspace import Floats, Workspace
 
 
 class Scorer(Protocol):

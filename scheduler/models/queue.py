@@ -21,6 +21,7 @@ class PriorityClass(models.Model):
 
     class Meta:
         ordering = ["-value"]
+        verbose_name_plural = "priority classes"
         constraints = [
             models.CheckConstraint(name="priority_class_range", condition=Q(value__lte=100)),
         ]

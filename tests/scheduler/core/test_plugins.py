@@ -10,10 +10,10 @@ import pytest
 
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.feasibility import Question
+from scheduler.core.node_view import NodeView
 from scheduler.core.plan import Start
 from scheduler.core.plugins import PerNodePlugin, PluginError, tell_scheduled
 from scheduler.core.snapshot import PendingColumns
-from scheduler.core.workspace import NodeView
 from tests.support.builders import a_job, a_node, a_policy, a_world
 
 

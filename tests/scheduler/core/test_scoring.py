@@ -12,11 +12,12 @@ from scheduler.core.blockers import Answers
 from scheduler.core.classes import Preference, Requirement, Taint
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.feasibility import Question
+from scheduler.core.node_view import NodeView
 from scheduler.core.placement import Candidates
 from scheduler.core.plugins import resolve
 from scheduler.core.policy import PLACEMENTS, Policy
 from scheduler.core.scoring import BUILT_IN, STRATEGIES
-from scheduler.core.workspace import NodeView, Workspace
+from scheduler.core.workspace import Workspace
 from scheduler.core.world import World
 from tests.support.builders import a_job, a_node, a_policy, a_world, running
 from tests.support.strategies import a_random_world
