@@ -134,8 +134,8 @@ class Prospects:
     def _idle_slices(self, rows: Ints) -> Ints:
         """How many idle slices of each usual kind these nodes have."""
         kinds = len(self.usual.slices)
-        if not kinds:
-            return np.zeros((len(rows), 0), dtype=np.int64)
+        if not kinds or not len(self.workspace.device_used):
+            return np.zeros((len(rows), kinds), dtype=np.int64)
         idle = self._works[rows] & (self.workspace.device_used[self._device[rows]] == 0)
         which = self._slice[rows]
         return np.stack([(idle & (which == kind)).sum(axis=1) for kind in range(kinds)], axis=1)

@@ -64,6 +64,7 @@ def test_readyz_says_more_when_asked(stack: Stack) -> None:
     assert [line.split(":")[0] for line in text.splitlines()] == [
         "[+] database",
         "[+] migrations",
+        "[+] planner",
         "[+] redis",
         "readyz",
     ]

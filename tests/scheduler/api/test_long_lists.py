@@ -130,13 +130,18 @@ def test_the_strip_counts_up_to_a_bound_and_says_so(
     assert reads.all_shown(reads.public_counts(jobs.none())) == "0"
 
 
-def test_finished_jobs_are_counted_once_a_minute_and_others_each_time(
-    portal: Portal, person: User, django_assert_num_queries: Any
+def test_many_finished_jobs_are_counted_once_a_minute_and_others_each_time(
+    portal: Portal, person: User, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load() -> tuple[int, int]:
         found = queue_loads([portal.queue.pk])[portal.queue.pk]
         return found.pending, found.total
 
+    assert load() == (3, 12)
+    Job.objects.filter(name="train 9").update(state="cancelled", completed_at=MOMENT)
+    assert load() == (2, 12)  # few are counted each time
+    Job.objects.filter(name="train 9").update(state="queued", completed_at=None)
+    monkeypatch.setattr(selectors, "MANY_FINISHED", 1)
     assert load() == (3, 12)
     assert state_counts(person) == {"queued": 2, "completed": 4, "failed": 2}
     Job.objects.filter(name__in=["train 9", "train 10"]).update(state="cancelled", completed_at=MOMENT)

@@ -202,3 +202,13 @@ def test_frag_keeps_gpus_usable_where_best_fit_strands_them() -> None:
 
     assert found["hungry"] == ["narrow"]
     assert len(found) == 5
+
+
+def test_frag_plans_where_slices_are_wanted_and_no_node_has_a_device() -> None:
+    found = places(
+        "frag",
+        nodes=[a_node("plain", cpus=16)],
+        pending=[a_job("small", slice="1g.10gb"), a_job("cpus", cpus=4)],
+    )
+
+    assert found == {"cpus": ["plain"]}
