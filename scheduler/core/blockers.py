@@ -127,7 +127,9 @@ class Answers:
 
     def candidates(self, group: Group) -> Candidates:
         """The nodes for a group's question; groups with an equal question share them."""
-        if self.workspace.has_model_lines and (question := self.question(group)) is not group.question:
+        if not self.workspace.has_model_lines:
+            return self._candidates.get(group.question_number) or self._whole(group)
+        if (question := self.question(group)) is not group.question:
             key = (group.question_number, question.request.gpu_model)
             if key not in self._narrowed:
                 self._narrowed[key] = Candidates(question, self.workspace, self.rules_of(question))

@@ -266,7 +266,7 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     workspace, pending = answers.workspace, answers.world.snapshot.pending
     request, shape, tasks = group.question.request, group.shape, group.shape.tasks
     charges = workspace.charges(group.payer, group.class_index, tasks)
-    if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
+    if workspace.queue_is_full(group.queue_row) or workspace.limits.short(charges) is not None:
         return None
     if workspace.budgets and workspace.budgets.short(row):
         return None

@@ -46,21 +46,22 @@ class GpuFeatures:
         return usable
 
 
-def lowest(bits: int, count: int) -> list[int]:
-    """The positions of the lowest bits that are set, ascending."""
+def lowest(bits: int, count: int, first: int = 0) -> list[int]:
+    """The positions of the lowest bits that are set, ascending, counted from `first`."""
     found: list[int] = []
+    before = first - 1
     while count:
         low = bits & -bits
-        found.append(low.bit_length() - 1)
+        found.append(before + low.bit_length())
         bits ^= low
         count -= 1
     return found
 
 
-def pick_whole(idle: int, domains: Sequence[int], wanted: int) -> list[int]:
+def pick_whole(idle: int, domains: Sequence[int], wanted: int, first: int = 0) -> list[int]:
     """So many idle devices of a node: from the NUMA domain that they fill best, else from as few as can be.
 
-    Ties go to the domain with the lowest device.
+    Ties go to the domain with the lowest device. `first` is the row of the node's first device.
     """
     best, fewest = 0, 1 << 30
     for domain in domains:
@@ -69,11 +70,11 @@ def pick_whole(idle: int, domains: Sequence[int], wanted: int) -> list[int]:
         if wanted <= count <= fewest and (count < fewest or here & -here < best & -best):
             best, fewest = here, count
     if best:
-        return [(best & -best).bit_length() - 1] if wanted == 1 else lowest(best, wanted)
+        return [first - 1 + (best & -best).bit_length()] if wanted == 1 else lowest(best, wanted, first)
     picked: list[int] = []
     local = sorted((idle & domain for domain in domains), key=lambda here: (-here.bit_count(), here & -here))
     for here in local:
-        picked.extend(lowest(here, min(here.bit_count(), wanted - len(picked))))
+        picked.extend(lowest(here, min(here.bit_count(), wanted - len(picked)), first))
     return sorted(picked)
 
 

@@ -93,7 +93,8 @@ class Groups:
 
     def of(self, row: int) -> Group:
         """The group of the pending job in this row."""
-        return self[self.of_row.item(row)]
+        number = self.of_row.item(row)
+        return self._made.get(number) or self[number]
 
     def _describe(self, number: int) -> Group:
         pair = self.pair.item(number)

@@ -129,6 +129,10 @@ class Candidates:
         self._suitable: Bools | None = None
         self._scores: Floats | None = None
         self._cursor = 0
+        #: More touched nodes than this: all are looked at again.
+        self._many = world.node_count // 3
+        if world.node_count <= _FEW_NODES:
+            self._many = min(self._many, _FEW_ROWS)
 
     def _pack_rooms(self) -> None:
         """Ask about CPU, memory and devices, and the masks that stay, in one comparison where that is exact."""
@@ -219,17 +223,17 @@ class Candidates:
         begin, end = self._cursor, workspace.log_length
         if begin == end and scores is not None:
             return scores
-        stale, nodes = end - begin, workspace.world.node_count
-        if scores is None or (nodes <= _FEW_NODES and stale > _FEW_ROWS) or stale * 3 > nodes:
+        stale = end - begin
+        if scores is None or stale > self._many:
             scores = self._scores = self._score(None)
-        elif not self._plain:
-            rows = np.unique(workspace.log[begin:end])
+        elif self._plain and stale > _FEW_ROWS:
+            rows = workspace.log[begin:end]
             scores[rows] = self._score(rows)
-        elif stale <= _FEW_ROWS:
+        elif self._plain:
             for row in workspace.log[begin:end].tolist():
                 scores[row] = self._score_row(row)
         else:
-            rows = workspace.log[begin:end]
+            rows = np.unique(workspace.log[begin:end])
             scores[rows] = self._score(rows)
         self._cursor = end
         return scores
@@ -247,6 +251,8 @@ class Candidates:
 
         `domain` is the NUMA domain that it is bound to; -1 = to none.
         """
+        if domain < 0 and not self.rules.pickers:
+            return self.workspace.pick_devices(row, self.question.request, self._features)
         numa = self.workspace.numa if domain >= 0 else None
         for picker in self.rules.pickers:
             device = picker.pick_device(self.question.request, self.workspace, row)
@@ -581,32 +587,33 @@ def hand_out(
 ) -> tuple[tuple[Placement, ...], list[Seat]]:
     """The same, by ids and by rows."""
     workspace, question = candidates.workspace, candidates.question
-    per_task, world = question.request.per_task, workspace.world
-    millis, numa = candidates.millis, candidates.numa
-    node_ids, device_ids = world.snapshot.nodes.id, world.device_id_list
-    placements: list[Placement] = []
+    per_task, who, numa = question.request.per_task, question.who, candidates.numa
     seats: list[Seat] = []
     for row, count in chosen:
-        node_id = node_ids.item(row)
         for _ in range(count):
             domain = -1 if numa is None else numa.pick(question.request, row)
-            devices = candidates.pick_devices(row, domain) if millis else []
-            workspace.take(row, per_task, devices, millis, question.who, domain)
+            devices = candidates.pick_devices(row, domain) if candidates.millis else []
+            workspace.take(row, per_task, devices, candidates.millis, who, domain)
             seats.append((row, devices, domain))
-            placements.append(
-                Placement(
-                    len(placements),
-                    node_id,
-                    tuple([device_ids[device] for device in devices]),
-                    millis,
-                    world.numa.number[domain]
-                    if domain >= 0
-                    else workspace.numa_of(devices)
-                    if devices
-                    else -1,
-                )
-            )
-    return tuple(placements), seats
+    return tuple([_placement(candidates, rank, seat) for rank, seat in enumerate(seats)]), seats
+
+
+def _placement(candidates: Candidates, rank: int, seat: Seat) -> Placement:
+    workspace, (row, devices, domain) = candidates.workspace, seat
+    world = workspace.world
+    node_id = world.snapshot.nodes.id.item(row)
+    if not devices:
+        return Placement(
+            rank, node_id, (), candidates.millis, world.numa.number[domain] if domain >= 0 else -1
+        )
+    ids = world.device_id_list
+    return Placement(
+        rank,
+        node_id,
+        (ids[devices[0]],) if len(devices) == 1 else tuple([ids[device] for device in devices]),
+        candidates.millis,
+        world.numa.number[domain] if domain >= 0 else workspace.numa_of(devices),
+    )
 
 
 def held_millis(request: RequestClass) -> int:

@@ -105,7 +105,6 @@ class Workspace:
         self._gpu: list[int] = self.free_gpu_millis.tolist()
         self._tasks: list[int] = self.tasks_on.tolist()
         self._views: dict[int, tuple[_View, ...]] = {}  # by kind of node
-        self._kind = world.kinds
 
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
         self._largest_memory = max(int(nodes.memory_mib.max(initial=0)), 1)
@@ -167,6 +166,7 @@ class Workspace:
         #: Whether any line counts one GPU model only.
         self.has_model_lines = any(quotas.gpu_model)
         self._charges: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
+        self._amounts: dict[tuple[int, int], dict[str, int]] = {}
         self._open: dict[tuple[int, int, int], tuple[OpenLine, ...]] = {}
 
     # Reading. The lists of devices are made when the first is handed out: from then on they change with the column.
@@ -175,6 +175,10 @@ class Workspace:
     def _device_used(self) -> list[int]:
         used: list[int] = self.device_used.tolist()
         return used
+
+    @cached_property
+    def _kind(self) -> list[int]:
+        return self.world.kinds
 
     @cached_property
     def _idle(self) -> list[int]:
@@ -241,18 +245,22 @@ class Workspace:
         known = self._charges.get(key)
         if known is None:
             request = self.world.snapshot.classes[class_index]
-            known = self._charges[key] = self.charges_of(payer, request, tasks)
+            amounts = self._amounts.setdefault((class_index, tasks), {})
+            known = self._charges[key] = self.charges_of(payer, request, tasks, amounts)
         return known
 
-    def charges_of(self, payer: int, request: RequestClass, tasks: int) -> tuple[tuple[int, int], ...]:
-        """The same for any request."""
-        quotas = self.world.snapshot.quotas
-        found = []
+    def charges_of(
+        self, payer: int, request: RequestClass, tasks: int, amounts: dict[str, int] | None = None
+    ) -> tuple[tuple[int, int], ...]:
+        """The same for any request; `amounts` by resource are kept by who asks for the same request again."""
+        quotas, amounts = self.world.snapshot.quotas, {} if amounts is None else amounts
+        models, resources, found = quotas.gpu_model, quotas.resource, []
         for line in self.payer_lines[payer]:
-            model = quotas.gpu_model[line]
-            if model and not self._counts_all(model, request):
+            if models[line] and not self._counts_all(models[line], request):
                 continue
-            amount = charge(quotas.resource[line], request.per_task, tasks)
+            amount = amounts.get(resources[line])
+            if amount is None:
+                amount = amounts[resources[line]] = charge(resources[line], request.per_task, tasks)
             if amount > 0:
                 found.append((line, amount))
         return tuple(found)
@@ -363,18 +371,18 @@ class Workspace:
                     fullest, most = device, used[device]
                 bits ^= low
             return [fullest]
-        picked = pick_whole(bits & self._idle[row], self.world.node_domains[row], wanted)
-        return [first + place for place in picked] if first else picked
+        return pick_whole(bits & self._idle[row], self.world.node_domains[row], wanted, first)
 
     def numa_of(self, devices: list[int]) -> int:
         """The one domain all these devices are in; -1 when there is none."""
-        numa = self.world.device_numa
         if not devices:
             return -1
-        first: int = numa.item(devices[0])
-        for device in devices[1:]:
-            if numa.item(device) != first:
-                return -1
+        numa = self.world.device_numa_list
+        first = numa[devices[0]]
+        if len(devices) > 1:
+            for device in devices:
+                if numa[device] != first:
+                    return -1
         return first
 
     def device_is_free(self, device: int, millis: int) -> bool:
@@ -390,7 +398,11 @@ class Workspace:
             self._remember(row)
         if domain >= 0 and self.numa is not None:
             self.numa.hold(domain, per_task)
-        self._move(row, per_task, 1)
+        self.tasks_on[row] = self._tasks[row] = self._tasks[row] + 1
+        self.free_cpu_millis[row] = self._cpu[row] = self._cpu[row] - per_task.cpu_millis
+        self.free_memory_mib[row] = self._memory[row] = self._memory[row] - per_task.memory_mib
+        if per_task.storage_mib:
+            self.free_storage_mib[row] -= per_task.storage_mib
         if devices:
             self._hold(row, devices, gpu_millis)
             self.free_gpu_millis[row] = self._gpu[row] = self._gpu[row] - gpu_millis * len(devices)
@@ -407,7 +419,11 @@ class Workspace:
         self._remember(row)
         if domain >= 0 and self.numa is not None:
             self.numa.hold(domain, per_task, -1)
-        self._move(row, per_task, -1)
+        self.tasks_on[row] = self._tasks[row] = self._tasks[row] - 1
+        self.free_cpu_millis[row] = self._cpu[row] = self._cpu[row] + per_task.cpu_millis
+        self.free_memory_mib[row] = self._memory[row] = self._memory[row] + per_task.memory_mib
+        if per_task.storage_mib:
+            self.free_storage_mib[row] += per_task.storage_mib
         if devices:
             self._hold(row, devices, -gpu_millis)
             healthy = self.world.device_healthy_list
@@ -509,16 +525,17 @@ class Workspace:
 
     # Parts of those.
 
-    def _move(self, row: int, per_task: Resources, sign: int) -> None:
-        self.tasks_on[row] = self._tasks[row] = self._tasks[row] + sign
-        self.free_cpu_millis[row] = self._cpu[row] = self._cpu[row] - sign * per_task.cpu_millis
-        self.free_memory_mib[row] = self._memory[row] = self._memory[row] - sign * per_task.memory_mib
-        if per_task.storage_mib:
-            self.free_storage_mib[row] -= sign * per_task.storage_mib
-
     def _hold(self, row: int, devices: list[int], millis: int) -> None:
         """Let some devices of a node be held by so much more."""
         first, held, column = self.world.device_first[row], self._device_used, self.device_used
+        if millis == GPU_MILLIS:
+            bits = 0
+            for device in devices:
+                column[device] = held[device] = held[device] + GPU_MILLIS
+                bits |= 1 << device - first
+            self._idle[row] &= ~bits
+            self._shared[row] &= ~bits
+            return
         idle, shared = self._idle[row], self._shared[row]
         for device in devices:
             used = held[device] = held[device] + millis
@@ -605,10 +622,11 @@ class Workspace:
                     points[row] = (100.0 - part if flipped else part) * weight
         if self.numa is not None:
             self.numa.touch(row, idle)
-        if self.log_length == len(self.log):
+        length = self.log_length
+        if length == len(self.log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
-        self.log[self.log_length] = row
-        self.log_length += 1
+        self.log[length] = row
+        self.log_length = length + 1
 
     def _most_left(self, row: int, shared: int) -> int:
         """The most that is left of one of these devices."""
@@ -623,11 +641,6 @@ class Workspace:
 
     def _views_of(self, row: int) -> tuple[_View, ...]:
         """What to keep up to date about the devices of nodes like this one; nothing of what none of them meets."""
-        if self._kind[row] < 0:
-            self._kind[row] = self.world.kind_of(row)
-            known = self._views.get(self._kind[row])
-            if known is not None:
-                return known
         views: dict[int, _View] = {}
         domains = self.world.node_domains[row]
         for key, features in self._features.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -69,9 +69,6 @@ class World:
         self._sums: dict[tuple[bytes, int], tuple[Ints, int]] = {}
         self._amounts: dict[tuple[str, str, int], tuple[Ints, Ints]] = {}
         self._where: dict[tuple[int, ...], tuple[tuple[Bools, ...], tuple[Bools | None, Bools | None]]] = {}
-        self._kinds: dict[bytes, int] = {}
-        #: Of each node its `kind_of`, where somebody has asked; -1 elsewhere.
-        self.kinds = [-1] * self.node_count
         self._domains: dict[str, Ints] = {}
         self._labelled: dict[tuple[str, str], Bools] = {}
         self._reaching: dict[tuple[int, int], tuple[Ints, Bools]] = {}
@@ -94,6 +91,11 @@ class World:
     def device_id_list(self) -> list[int]:
         ids: list[int] = self.device_id.tolist()
         return ids
+
+    @cached_property
+    def device_numa_list(self) -> list[int]:
+        numbers: list[int] = self.device_numa.tolist()
+        return numbers
 
     @cached_property
     def device_healthy_list(self) -> list[bool]:
@@ -469,16 +471,20 @@ class World:
         """The NUMA domains of all nodes."""
         return Domains(self)
 
-    def kind_of(self, row: int) -> int:
-        """A number for a node: equal where the devices are alike, one by one, in all that stays."""
-        first, last = self.device_first[row], self.device_first[row + 1]
-        return self._kinds.setdefault(self._device_facts[first:last].tobytes(), len(self._kinds))
-
     @cached_property
-    def _device_facts(self) -> Ints:
-        return np.stack(
-            [self._model_number, self.device_memory, self.device_healthy, self.device_numa], axis=1
-        ).astype(np.int64)
+    def kinds(self) -> list[int]:
+        """Of each node a number: equal where the devices are alike, one by one, in all that stays."""
+        facts = np.empty((len(self.device_node), 4), dtype=np.int32)
+        for place, column in enumerate(
+            (self._model_number, self.device_memory, self.device_healthy, self.device_numa)
+        ):
+            facts[:, place] = column
+        written, each = facts.tobytes(), facts.strides[0]
+        number: dict[bytes, int] = {}
+        return [
+            number.setdefault(written[begin * each : end * each], len(number))
+            for begin, end in pairwise(self.device_first)
+        ]
 
     def where(self, masks: tuple[Bools, ...]) -> tuple[Bools | None, Bools | None]:
         """Nodes where all of these hold, and the others; None twice where that is everywhere."""
