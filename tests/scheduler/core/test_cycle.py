@@ -10,6 +10,7 @@ from scheduler.core.classes import Requirement, Taint, Toleration
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobGate
+from tests.support.applied import applied
 from tests.support.builders import (
     MINUTE_MS,
     NOW_MS,
@@ -21,7 +22,6 @@ from tests.support.builders import (
     a_quota,
     a_reservation,
     a_world,
-    applied,
     running,
 )
 

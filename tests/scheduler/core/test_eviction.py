@@ -7,7 +7,8 @@ from scheduler.core.codec import decode_plan, decode_snapshot, encode_plan, enco
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Preempt
 from tests.scheduler.core.test_preemption import RULES
-from tests.support.builders import NOW_MS, a_job, a_node, a_policy, a_world, applied, running
+from tests.support.applied import applied
+from tests.support.builders import NOW_MS, a_job, a_node, a_policy, a_world, running
 
 SICK = Taint("sick", "", "NoExecute", since_ms=NOW_MS - 60_000)
 

@@ -9,7 +9,8 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
 from scheduler.core.virtual import VirtualCluster
 from tests.support import obvious
-from tests.support.builders import World, applied
+from tests.support.applied import applied
+from tests.support.builders import World
 from tests.support.strategies import policies, worlds_of_lines
 
 SOME = settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))

@@ -28,17 +28,8 @@ from scheduler.core.standing import Preemption
 from scheduler.core.victims import Search
 from scheduler.core.world import World as CoreWorld
 from tests.support import obvious, obvious_backfill
-from tests.support.builders import (
-    MINUTE_MS,
-    RunningSpec,
-    World,
-    a_job,
-    a_node,
-    a_snapshot,
-    a_world,
-    applied,
-    running,
-)
+from tests.support.applied import applied
+from tests.support.builders import MINUTE_MS, RunningSpec, World, a_job, a_node, a_snapshot, a_world, running
 
 RULES = Preemption(enabled=True, classes=((0, ()), (50, (0,))), protected_seconds=0)
 

@@ -28,7 +28,8 @@ from scheduler.core.reasons import ReasonCode
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import GROUPS, ReservationColumns, Snapshot
 from tests.support import obvious
-from tests.support.builders import World, applied
+from tests.support.applied import applied
+from tests.support.builders import World
 from tests.support.strategies import a_random_world, policies, worlds
 
 FEW = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))

@@ -26,17 +26,8 @@ from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.standing import Preemption
 from scheduler.core.world import World as Rows
-from tests.support.builders import (
-    RunningSpec,
-    World,
-    a_job,
-    a_node,
-    a_queue,
-    a_quota,
-    a_world,
-    applied,
-    running,
-)
+from tests.support.applied import applied
+from tests.support.builders import RunningSpec, World, a_job, a_node, a_queue, a_quota, a_world, running
 
 CLASSES = (
     (0, ()),
