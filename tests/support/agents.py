@@ -43,6 +43,22 @@ def wait_for(what: Callable[[], Any], *, seconds: float = SECONDS, every: float 
     return answer
 
 
+def stands_still(pid: int) -> bool:
+    """Whether this process is there and stopped, and so are its descendants (but those that only wait to be reaped).
+
+    A shell may have been caught within `vfork`: its child was stopped before it became another program, and until
+    that goes on the shell waits in the kernel, which calls it "D".
+    """
+    state = _state_of(pid)
+    children = [child for child in processes.children_of(pid) if _state_of(child) != "Z"]
+    return (state == "T" or (state == "D" and bool(children))) and all(map(stands_still, children))
+
+
+def _state_of(pid: int) -> str:
+    fields = processes._stat(pid)
+    return fields[0] if fields else ""
+
+
 class Server:
     """The door for agents, with Django behind it, in a thread; it can be stopped and started on its port."""
 

@@ -11,10 +11,9 @@ from django.utils import timezone
 from accounts.models import Project
 from quotas.models import Quota
 from quotas.services.lines import Subject, set_line
-from scheduler.agent import processes
 from scheduler.models import Attempt, Job, JobEvent, SchedulerProfile
 from tests.scheduler.agent.conftest import StartAgent
-from tests.support.agents import World, wait_for
+from tests.support.agents import World, stands_still, wait_for
 from tests.support.factories import MembershipFactory, OperatorFactory, OrganizationFactory, ProjectFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,11 +26,6 @@ def rules(**words: object) -> None:
     """Victims need not have run for long, and have a moment to end."""
     words = {"protected_seconds": 0, "grace_seconds": 5} | words
     SchedulerProfile.objects.update(preemption_enabled=True, preemption=words)
-
-
-def state_of(pid: int) -> str:
-    fields = processes._stat(pid)
-    return fields[0] if fields else "gone"
 
 
 def notice(job: Job) -> str:
@@ -55,15 +49,15 @@ def test_a_counter_stands_still_for_another_and_goes_on(
     urgent = world.submit(WAITS.format(tmp_path / "done"), priority=90, cpu_cores=8)
     world.plan()
     world.run_until(victim, "suspended")
-    everybody = [pid, *processes.descendants_of(pid)]
-    wait_for(lambda: all(state_of(one) in ("T", "gone", "Z") for one in everybody))
+    wait_for(lambda: stands_still(pid))
     reached = counter.read_text()
     world.run_until(urgent, "running")
 
     agent.kill()  # with -9
     agent.start()
     wait_for(lambda: "adopted" in agent.log())
-    assert (state_of(pid), counter.read_text()) == ("T", reached)
+    assert stands_still(pid)
+    assert counter.read_text() == reached
 
     (tmp_path / "done").touch()
     world.run_until(urgent, "completed")

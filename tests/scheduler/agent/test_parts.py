@@ -25,7 +25,7 @@ from scheduler.agent.main import main
 from scheduler.agent.orders import task_order
 from scheduler.agent.protocol import Assignment, TaskOrder, TaskRecord
 from scheduler.agent.table import TaskTable
-from tests.support.agents import wait_for
+from tests.support.agents import stands_still, wait_for
 from tests.support.patience import patience
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -544,7 +544,7 @@ def test_one_that_stands_still_does_so_for_the_next_keeper_too_and_its_limit_wai
     os.kill(kept.link.keeper_pid, signal.SIGKILL)
     kept.records.clear()
     assert kept.wait("1-1", "running")["suspended_boot_ms"] == still["suspended_boot_ms"]
-    assert processes._stat(pid)[0] == "T"
+    assert stands_still(pid)
     wait_for(lambda: processes.boot_ms() > still["started_boot_ms"] + limit * 1000 + 200)
     assert kept.records["1-1"]["stop_reason"] == ""
 
