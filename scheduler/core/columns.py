@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,26 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+if TYPE_CHECKING:
+    Cells = memoryview[int]
+    FloatCells = memoryview[float]
+else:
+    Cells = FloatCells = memoryview
+
 #: The first column of each table that was made.
 _KEYS: Final[dict[type[Any], str]] = {}
 
 _MISSING: Any = None  # a column that was not given: filled with its default in __post_init__
+
+
+def cells(column: Ints) -> Cells:
+    """A column as single numbers, in the same memory: one is read or written in half the time that NumPy takes."""
+    return column.data
+
+
+def float_cells(column: npt.NDArray[np.float64]) -> FloatCells:
+    """The same of a column of floats."""
+    return column.data  # type: ignore[return-value]  # they hold floats
 
 
 def ints(default: int | None = None) -> Any:

@@ -17,7 +17,7 @@ from quotas.core.limits import LimitTree, charge
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.budgets import Budgets
 from scheduler.core.classes import RequestClass
-from scheduler.core.columns import Bools, Ints
+from scheduler.core.columns import Bools, Cells, FloatCells, Ints, cells, float_cells
 from scheduler.core.company import Neighbours
 from scheduler.core.devices import (
     DEVICE_BIT,
@@ -65,17 +65,17 @@ class _View(NamedTuple):
 
     bits: int
     domains: tuple[int, ...]  # () when all are in one
-    features: list[tuple[Ints, Ints, Ints, Ints]]  # `GpuFeatures`: whole, numa_best, partial, room
-    wholes: list[Ints]  # columns of `Room`s that count idle devices
-    shares: list[Ints]  # and of those that hold what is left of one
+    features: list[tuple[Cells, Cells, Cells, Cells]]  # `GpuFeatures`: whole, numa_best, partial, room
+    wholes: list[Cells]  # columns of `Room`s that count idle devices
+    shares: list[Cells]  # and of those that hold what is left of one
 
 
 class Workspace:
     """What is still free while a cycle hands things out. Only `take` and `take_limits` change it.
 
     `log` holds the row of every node touched, in order: whoever caches something per node keeps a
-    cursor into it and looks again only at the rows after the cursor. Every amount is kept twice, as a
-    column and as a list: one number of a list is read and written several times faster.
+    cursor into it and looks again only at the rows after the cursor. Single numbers of a column are read and
+    written through `cells`, which share its memory.
     """
 
     def __init__(self, world: World) -> None:
@@ -100,10 +100,9 @@ class Workspace:
         self.neighbours = Neighbours(world) if world.company.is_there else None
 
         self.numa, self.domain_free = room_of(self)
-        self._cpu: list[int] = self.free_cpu_millis.tolist()
-        self._memory: list[int] = self.free_memory_mib.tolist()
-        self._gpu: list[int] = self.free_gpu_millis.tolist()
-        self._tasks: list[int] = self.tasks_on.tolist()
+        self._cpu, self._memory = cells(self.free_cpu_millis), cells(self.free_memory_mib)
+        self._gpu, self._tasks = cells(self.free_gpu_millis), cells(self.tasks_on)
+        self._device_used = cells(self.device_used)
         self._views: dict[int, tuple[_View, ...]] = {}  # by kind of node
 
         self._largest_cpu = max(int(nodes.cpu_millis.max(initial=0)), 1)
@@ -111,14 +110,11 @@ class Workspace:
         self._largest_gpu = max(world.most_gpu_millis, 1)
         #: No count of devices, and no share of one, is larger.
         self.largest_count = max(world.most_devices, GPU_MILLIS)
-        self._with_gpu: list[tuple[bool, int, Floats]] = []
-        self._without_gpu: list[tuple[bool, int, Floats]] = []
-        self._gpus_taken: list[tuple[bool, int, Floats]] = []
-        self._points = {
-            "tight_with_gpu": self._with_gpu,
-            "tight_without_gpu": self._without_gpu,
-            "gpus_taken": self._gpus_taken,
-        }
+        #: Live columns of points by name, flipped and weight; and of each name, what to write to.
+        self._points: dict[tuple[str, bool, int], Floats] = {}
+        self._with_gpu: list[tuple[bool, int, FloatCells]] = []
+        self._without_gpu: list[tuple[bool, int, FloatCells]] = []
+        self._gpus_taken: list[tuple[bool, int, FloatCells]] = []
 
         #: Whether every amount is small enough for `Room`: 16,000 cores, 64 TiB and 1,000 devices a node.
         self._packs = (
@@ -128,11 +124,12 @@ class Workspace:
             and world.most_devices < MOST_DEVICES
         )
         self._rooms: dict[tuple[str, int, bool] | None, Room] = {}
-        self._plain_room: Ints | None = None
+        self._plain_room: Cells | None = None
         #: What scorers keep for as long as this workspace lives, by their own names.
         self.memo: dict[str, object] = {}
 
         self.log: Ints = np.zeros(1024, dtype=np.int64)
+        self._log = cells(self.log)
         self.log_length = 0
         self._known: dict[tuple[str, int, Hashable], tuple[Ints, object]] = {}
         self._known_at = 0
@@ -172,11 +169,6 @@ class Workspace:
     # Reading. The lists of devices are made when the first is handed out: from then on they change with the column.
 
     @cached_property
-    def _device_used(self) -> list[int]:
-        used: list[int] = self.device_used.tolist()
-        return used
-
-    @cached_property
     def _kind(self) -> list[int]:
         return self.world.kinds
 
@@ -214,7 +206,7 @@ class Workspace:
             self._rooms[key] = Room(self.free_cpu_millis, self.free_memory_mib, devices)
             self._views.clear()
             if key is None:
-                self._plain_room = self._rooms[key].column
+                self._plain_room = cells(self._rooms[key].column)
         return self._rooms[key]
 
     def points(self, name: str, *, flipped: bool = False, weight: int = 1) -> Floats:
@@ -223,20 +215,19 @@ class Workspace:
         `tight_with_gpu` and `tight_without_gpu` are higher where less is left over (what depends on the
         request is the same for every node), `gpus_taken` where fewer GPUs are idle.
         """
-        columns = self._points[name]
-        for known_flipped, known_weight, known in columns:
-            if (known_flipped, known_weight) == (flipped, weight):
-                return known
+        if (known := self._points.get((name, flipped, weight))) is not None:
+            return known
         cpu = self.free_cpu_millis * _POINTS // self._largest_cpu
         memory = self.free_memory_mib * _POINTS // self._largest_memory
         gpu = self.free_gpu_millis * _POINTS // self._largest_gpu
-        part = {
-            "tight_with_gpu": (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000,
-            "tight_without_gpu": (_POINTS - (cpu + memory) // 2) / 1000,
-            "gpus_taken": (_POINTS - gpu) / 1000,
+        part, live = {
+            "tight_with_gpu": ((_POINTS - (2 * gpu + cpu + memory) // 4) / 1000, self._with_gpu),
+            "tight_without_gpu": ((_POINTS - (cpu + memory) // 2) / 1000, self._without_gpu),
+            "gpus_taken": ((_POINTS - gpu) / 1000, self._gpus_taken),
         }[name]
         points: Floats = (100.0 - part if flipped else part) * weight
-        columns.append((flipped, weight, points))
+        live.append((flipped, weight, float_cells(points)))
+        self._points[name, flipped, weight] = points
         return points
 
     def charges(self, payer: int, class_index: int, tasks: int) -> tuple[tuple[int, int], ...]:
@@ -398,14 +389,14 @@ class Workspace:
             self._remember(row)
         if domain >= 0 and self.numa is not None:
             self.numa.hold(domain, per_task)
-        self.tasks_on[row] = self._tasks[row] = self._tasks[row] + 1
-        self.free_cpu_millis[row] = self._cpu[row] = self._cpu[row] - per_task.cpu_millis
-        self.free_memory_mib[row] = self._memory[row] = self._memory[row] - per_task.memory_mib
+        self._tasks[row] += 1
+        self._cpu[row] -= per_task.cpu_millis
+        self._memory[row] -= per_task.memory_mib
         if per_task.storage_mib:
             self.free_storage_mib[row] -= per_task.storage_mib
         if devices:
             self._hold(row, devices, gpu_millis)
-            self.free_gpu_millis[row] = self._gpu[row] = self._gpu[row] - gpu_millis * len(devices)
+            self._gpu[row] -= gpu_millis * len(devices)
         self._touch(row)
         if who and self.neighbours is not None:
             self._touch_all(self.neighbours.count(row, who, 1))
@@ -419,16 +410,15 @@ class Workspace:
         self._remember(row)
         if domain >= 0 and self.numa is not None:
             self.numa.hold(domain, per_task, -1)
-        self.tasks_on[row] = self._tasks[row] = self._tasks[row] - 1
-        self.free_cpu_millis[row] = self._cpu[row] = self._cpu[row] + per_task.cpu_millis
-        self.free_memory_mib[row] = self._memory[row] = self._memory[row] + per_task.memory_mib
+        self._tasks[row] -= 1
+        self._cpu[row] += per_task.cpu_millis
+        self._memory[row] += per_task.memory_mib
         if per_task.storage_mib:
             self.free_storage_mib[row] += per_task.storage_mib
         if devices:
             self._hold(row, devices, -gpu_millis)
             healthy = self.world.device_healthy_list
             self._gpu[row] += gpu_millis * sum([healthy[device] for device in devices])
-            self.free_gpu_millis[row] = self._gpu[row]
         self._touch(row)
         if who and self.neighbours is not None:
             self._touch_all(self.neighbours.count(row, who, -1))
@@ -440,7 +430,7 @@ class Workspace:
             self._cpu[row],
             self._memory[row],
             self.free_storage_mib.item(row),
-            self._device_used[first:last],
+            self._device_used[first:last].tolist(),
         )
 
     def set_free(self, row: int, cpu_millis: int, memory_mib: int, storage_mib: int, used: list[int]) -> None:
@@ -450,7 +440,7 @@ class Workspace:
         for device, millis in enumerate(used, self.world.device_first[row]):
             if healthy[device]:
                 gpu_millis += max(share.item(device) - millis, 0)
-        self._gpu[row] = self.free_gpu_millis[row] = gpu_millis
+        self._gpu[row] = gpu_millis
         self._touch(row)
 
     def give_back_limits(
@@ -527,11 +517,11 @@ class Workspace:
 
     def _hold(self, row: int, devices: list[int], millis: int) -> None:
         """Let some devices of a node be held by so much more."""
-        first, held, column = self.world.device_first[row], self._device_used, self.device_used
+        first, held = self.world.device_first[row], self._device_used
         if millis == GPU_MILLIS:
             bits = 0
             for device in devices:
-                column[device] = held[device] = held[device] + GPU_MILLIS
+                held[device] += GPU_MILLIS
                 bits |= 1 << device - first
             self._idle[row] &= ~bits
             self._shared[row] &= ~bits
@@ -539,7 +529,6 @@ class Workspace:
         idle, shared = self._idle[row], self._shared[row]
         for device in devices:
             used = held[device] = held[device] + millis
-            column[device] = used
             bit = 1 << (device - first)
             idle = idle & ~bit if used else idle | bit
             shared = shared | bit if 0 != used < GPU_MILLIS else shared & ~bit
@@ -548,7 +537,6 @@ class Workspace:
     def _set(self, row: int, cpu_millis: int, memory_mib: int, storage_mib: int, used: list[int]) -> None:
         """Let a node have just this free, and its devices held so much."""
         self._cpu[row], self._memory[row] = cpu_millis, memory_mib
-        self.free_cpu_millis[row], self.free_memory_mib[row] = cpu_millis, memory_mib
         self.free_storage_mib[row] = storage_mib
         for device, millis in enumerate(used, self.world.device_first[row]):
             if millis != self._device_used[device]:
@@ -562,7 +550,6 @@ class Workspace:
     def _restore(self, row: int, was: _Before) -> None:
         self._set(row, *was[:4])
         self._gpu[row], self._tasks[row] = was[4:]
-        self.free_gpu_millis[row], self.tasks_on[row] = was[4:]
         self._touch(row)
 
     def follow(self, other: Workspace) -> None:
@@ -623,9 +610,10 @@ class Workspace:
         if self.numa is not None:
             self.numa.touch(row, idle)
         length = self.log_length
-        if length == len(self.log):
+        if length == len(self._log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
-        self.log[length] = row
+            self._log = cells(self.log)
+        self._log[length] = row
         self.log_length = length + 1
 
     def _most_left(self, row: int, shared: int) -> int:
@@ -650,10 +638,11 @@ class Workspace:
                     here = tuple([domain & bits for domain in domains if domain & bits])
                     views[bits] = _View(bits, here if len(here) > 1 else (), [], [], [])
                 columns = features.whole, features.numa_best, features.partial, features.room
-                views[bits].features.append(columns)
+                whole, best, partial, most = map(cells, columns)
+                views[bits].features.append((whole, best, partial, most))
                 for shares, rooms in ((False, views[bits].wholes), (True, views[bits].shares)):
                     room = self._rooms.get((*key, shares))
                     if room is not None:
-                        rooms.append(room.column)
+                        rooms.append(cells(room.column))
         self._views[self._kind[row]] = tuple(views.values())
         return tuple(views.values())
