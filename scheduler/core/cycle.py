@@ -264,9 +264,10 @@ def start_and_promise(
 def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     """Start the pending job in this row with everything it asks for, or change nothing."""
     workspace, pending = answers.workspace, answers.world.snapshot.pending
-    request, shape, tasks = group.question.request, group.shape, group.shape.tasks
+    request, shape, queue_row = group.question.request, group.shape, group.queue_row
+    tasks = shape.tasks
     charges = workspace.charges(group.payer, group.class_index, tasks)
-    if workspace.queue_is_full(group.queue_row) or workspace.limits.short(charges) is not None:
+    if workspace.queue_is_full(queue_row) or workspace.limits.short(charges) is not None:
         return None
     if workspace.budgets and workspace.budgets.short(row):
         return None
@@ -285,7 +286,7 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
         tasks = len(placements)
         charges = answers.charges_placed(group, placements)
     workspace.take_limits(
-        queue_row=group.queue_row,
+        queue_row=queue_row,
         array_id=pending.array_id.item(row),
         charges=charges,
         request=request,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -46,22 +46,23 @@ class GpuFeatures:
         return usable
 
 
-def lowest(bits: int, count: int, first: int = 0) -> list[int]:
-    """The positions of the lowest bits that are set, ascending, counted from `first`."""
+def lowest(bits: int, count: int) -> list[int]:
+    """The positions of the lowest bits that are set, ascending."""
     found: list[int] = []
-    before = first - 1
     while count:
         low = bits & -bits
-        found.append(before + low.bit_length())
+        found.append(low.bit_length() - 1)
         bits ^= low
         count -= 1
     return found
 
 
-def pick_whole(idle: int, domains: Sequence[int], wanted: int, first: int = 0) -> list[int]:
+@lru_cache(maxsize=1 << 14)
+def pick_whole(idle: int, domains: tuple[int, ...], wanted: int) -> tuple[int, ...]:
     """So many idle devices of a node: from the NUMA domain that they fill best, else from as few as can be.
 
-    Ties go to the domain with the lowest device. `first` is the row of the node's first device.
+    Ties go to the domain with the lowest device. Devices and domains are masks, the answer positions in them;
+    nodes are often in the same state, so what was found is kept.
     """
     best, fewest = 0, 1 << 30
     for domain in domains:
@@ -70,12 +71,12 @@ def pick_whole(idle: int, domains: Sequence[int], wanted: int, first: int = 0) -
         if wanted <= count <= fewest and (count < fewest or here & -here < best & -best):
             best, fewest = here, count
     if best:
-        return [first - 1 + (best & -best).bit_length()] if wanted == 1 else lowest(best, wanted, first)
+        return tuple(lowest(best, wanted))
     picked: list[int] = []
     local = sorted((idle & domain for domain in domains), key=lambda here: (-here.bit_count(), here & -here))
     for here in local:
-        picked.extend(lowest(here, min(here.bit_count(), wanted - len(picked)), first))
-    return sorted(picked)
+        picked.extend(lowest(here, min(here.bit_count(), wanted - len(picked))))
+    return tuple(sorted(picked))
 
 
 #: A row of `Room`: free CPU in 24 bits, memory in 26, devices in 10; above each a guard bit that is set.

@@ -116,12 +116,12 @@ class Candidates:
         self._open, self._closed = world.where(tuple(self.facts.values()))
         self._pack_rooms()
         self._parts: list[tuple[str, Part, int]] = []
+        self._weights = 0
         for scorer, weight in rules.columns:
             part = scorer.part(question, workspace)
             if part is not None:
                 self._parts.append((scorer.name, part, weight))
-        #: What is summed: a part's name and weight, a live column, and a table to look its values up in.
-        self._sum: list[tuple[str, int, Any, Floats | None]] | None = None
+                self._weights += weight
         self._plain = not self._outside_gates and not rules.asked
         self._features = workspace.gpu_features(question.request) if question.request.per_task.gpus else None
         #: What one task holds of each of its devices; 0 without any.
@@ -261,7 +261,7 @@ class Candidates:
         within = -1 if numa is None else numa.within(domain)
         return self.workspace.pick_devices(row, self.question.request, self._features, within)
 
-    @property
+    @cached_property
     def numa(self) -> DomainRoom | None:
         """Where its tasks are bound to one NUMA domain each; None when they need not be."""
         return self.workspace.numa if self.question.request.one_domain else None
@@ -298,28 +298,39 @@ class Candidates:
         return capacity_slots(self.question, self.workspace.world, self.rules.gates)
 
     def parts(self, row: int) -> tuple[tuple[str, int], ...]:
-        """Why this node: each part of its score and their weighted mean, in whole points, for the record."""
+        """Why this node, which is open: each part of its score and their weighted mean, in whole points.
+
+        As of the last time that somebody asked for scores.
+        """
         parts: list[tuple[str, int]] = []
-        total = weights = 0.0
-        for name, weight, column, table in self._sum or self._summed():
-            points: float = column.item(row) if table is None else table.item(column.item(row))
+        for name, weight, cells, values in self._lone_summands:
+            points: float = cells[row] if values is None else values[cells[row]]
             parts.append((name, round(points / weight)))
-            total += points
-            weights += weight
-        for scorer, weight in self.rules.asked:
-            given = scorer.score(self.question, NodeView(self.workspace, np.array([row], dtype=np.int64)))
-            if given is not None:
-                parts.append((scorer.name, round(float(given[0]))))
-                total, weights = total + float(given[0]) * weight, weights + weight
+        weights = self._weights
+        if self.rules.asked:
+            only = NodeView(self.workspace, np.array([row], dtype=np.int64))
+            for scorer, weight in self.rules.asked:
+                given = scorer.score(self.question, only)
+                if given is not None:
+                    parts.append((scorer.name, round(float(given[0]))))
+                    weights += weight
         if weights:
-            parts.append(("total", round(total / weights)))
+            assert self._scores is not None
+            parts.append(("total", round(self._scores.item(row) / weights)))
         return tuple(parts)
 
-    def _summed(self) -> list[tuple[str, int, Any, Floats | None]]:
+    @cached_property
+    def _summands(self) -> list[tuple[Any, Floats | None]]:
         """What is summed: live columns, as they are or each value looked up in a table."""
-        if self._sum is None:
-            self._sum = [(name, weight, *part.summand(weight)) for name, part, weight in self._parts]
-        return self._sum
+        return [part.summand(weight) for _, part, weight in self._parts]
+
+    @cached_property
+    def _lone_summands(self) -> list[tuple[str, int, Any, list[float] | None]]:
+        """The same to be read of one node, with the names and weights of the parts."""
+        return [
+            (name, weight, column.data, None if table is None else table.tolist())
+            for (name, _, weight), (column, table) in zip(self._parts, self._summands, strict=True)
+        ]
 
     def _is_shut(self) -> bool:
         """Whether CPU, memory, devices and facts leave no node open now."""
@@ -339,7 +350,7 @@ class Candidates:
             return shut
         closed = self._is_closed(rows)
         total: Any = None
-        for _, _, column, table in self._sum or self._summed():
+        for column, table in self._summands:
             part: Any = column if rows is None else column[rows]
             if table is not None:
                 part = table[part]
@@ -386,8 +397,8 @@ class Candidates:
             if room.item(row) < need:
                 return NO
         total = 0.0
-        for _, _, column, table in self._sum or self._summed():
-            total += column.item(row) if table is None else table.item(column.item(row))
+        for _, _, cells, values in self._lone_summands:
+            total += cells[row] if values is None else values[cells[row]]
         return total
 
 
@@ -398,9 +409,11 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
     """
     if candidates.failed and shape in candidates.failed:
         return None
+    chosen: list[tuple[int, int]] | None = None
     if shape.tasks == 1 and shape.nodes <= 1:
         row = candidates.best()
-        chosen = [(row, 1)] if row >= 0 else None
+        if row >= 0:
+            return [(row, 1)]
     elif not shape.is_possible:
         return None
     else:
@@ -586,34 +599,29 @@ def hand_out(
     candidates: Candidates, chosen: list[tuple[int, int]]
 ) -> tuple[tuple[Placement, ...], list[Seat]]:
     """The same, by ids and by rows."""
-    workspace, question = candidates.workspace, candidates.question
-    per_task, who, numa = question.request.per_task, question.who, candidates.numa
+    workspace, question, numa, millis = (
+        candidates.workspace, candidates.question, candidates.numa, candidates.millis,
+    )  # fmt: skip
+    world, per_task, who = workspace.world, question.request.per_task, question.who
     seats: list[Seat] = []
+    placements: list[Placement] = []
     for row, count in chosen:
+        node_id = world.node_id_list[row]
         for _ in range(count):
             domain = -1 if numa is None else numa.pick(question.request, row)
-            devices = candidates.pick_devices(row, domain) if candidates.millis else []
-            workspace.take(row, per_task, devices, candidates.millis, who, domain)
+            devices = candidates.pick_devices(row, domain) if millis else []
+            workspace.take(row, per_task, devices, millis, who, domain)
+            ids: tuple[int, ...] = ()
+            number = world.numa.number[domain] if domain >= 0 else -1
+            if len(devices) == 1:
+                ids = (world.device_id_list[devices[0]],)
+                number = world.device_numa_list[devices[0]]
+            elif devices:
+                ids = tuple([world.device_id_list[device] for device in devices])
+                number = workspace.numa_of(devices)
+            placements.append(Placement(len(seats), node_id, ids, millis, number))
             seats.append((row, devices, domain))
-    return tuple([_placement(candidates, rank, seat) for rank, seat in enumerate(seats)]), seats
-
-
-def _placement(candidates: Candidates, rank: int, seat: Seat) -> Placement:
-    workspace, (row, devices, domain) = candidates.workspace, seat
-    world = workspace.world
-    node_id = world.snapshot.nodes.id.item(row)
-    if not devices:
-        return Placement(
-            rank, node_id, (), candidates.millis, world.numa.number[domain] if domain >= 0 else -1
-        )
-    ids = world.device_id_list
-    return Placement(
-        rank,
-        node_id,
-        (ids[devices[0]],) if len(devices) == 1 else tuple([ids[device] for device in devices]),
-        candidates.millis,
-        world.numa.number[domain] if domain >= 0 else workspace.numa_of(devices),
-    )
+    return tuple(placements), seats
 
 
 def held_millis(request: RequestClass) -> int:

@@ -362,7 +362,8 @@ class Workspace:
                     fullest, most = device, used[device]
                 bits ^= low
             return [fullest]
-        return pick_whole(bits & self._idle[row], self.world.node_domains[row], wanted, first)
+        picked = pick_whole(bits & self._idle[row], self.world.node_domains[row], wanted)
+        return [first + picked[0]] if wanted == 1 else [first + place for place in picked]
 
     def numa_of(self, devices: list[int]) -> int:
         """The one domain all these devices are in; -1 when there is none."""

@@ -88,6 +88,11 @@ class World:
         return {node_id: row for row, node_id in enumerate(self.snapshot.nodes.id.tolist())}
 
     @cached_property
+    def node_id_list(self) -> list[int]:
+        ids: list[int] = self.snapshot.nodes.id.tolist()
+        return ids
+
+    @cached_property
     def device_id_list(self) -> list[int]:
         ids: list[int] = self.device_id.tolist()
         return ids
