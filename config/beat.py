@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 import psycopg
-from django.db import connection
 from django_celery_beat.schedulers import DatabaseScheduler
+
+from accounts.alone import Holder, hold
 
 log = logging.getLogger(__name__)
 
@@ -17,13 +18,10 @@ BEAT_LOCK = 0x6D757374
 
 
 class OnlyBeatScheduler(DatabaseScheduler):  # type: ignore[misc]
-    """The database's timetable, under a PostgreSQL advisory lock.
-
-    The lock belongs to a connection of its own, so it goes when this process goes, however it goes.
-    """
+    """The database's timetable, under a PostgreSQL advisory lock that goes when this process goes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._lock_holder: psycopg.Connection[Any] | None = None
+        self._lock_holder: Holder | None = None
         super().__init__(*args, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> Any:
@@ -41,24 +39,8 @@ class OnlyBeatScheduler(DatabaseScheduler):  # type: ignore[misc]
                 self._lock_holder.close()
                 self._lock_holder = None
         try:
-            holder = psycopg.connect(**_parameters(), autocommit=True)
+            self._lock_holder = hold(BEAT_LOCK)
         except psycopg.Error as error:
             log.warning("the database is away, beat waits: %s", error)
             time.sleep(0.5)
-            return False
-        row = holder.execute("SELECT pg_try_advisory_lock(%s)", [BEAT_LOCK]).fetchone()
-        if row and row[0]:
-            self._lock_holder = holder
-            return True
-        holder.close()
-        return False
-
-
-def _parameters() -> dict[str, Any]:
-    """Django's connection parameters, as psycopg takes them."""
-    parameters = connection.get_connection_params()
-    return {
-        name: parameters[name]
-        for name in ("dbname", "user", "password", "host", "port", "connect_timeout", "application_name")
-        if parameters.get(name)
-    }
+        return self._lock_holder is not None

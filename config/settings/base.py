@@ -115,8 +115,10 @@ DATABASES["default"]["OPTIONS"] |= {
 }
 
 # Statements that run with every request are planned once for each connection. A pooler between us and the server
-# that hands out its connections by the transaction may not know of that; then this is to be false.
+# that hands out its connections by the transaction may not know of that; then this is to be false. Nor would it
+# find a cursor again that outlives a transaction.
 MUSTER_DB_PREPARED = env.bool("MUSTER_DB_PREPARED", default=True)
+DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = not MUSTER_DB_PREPARED
 
 # ---------------------------------------------------------------- hints: broker, cache, live updates
 

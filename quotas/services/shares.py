@@ -11,6 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts import permissions
+from accounts.alone import alone
 from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Organization, Project, User
 from accounts.models.project import SHARE_RANGE
@@ -86,14 +87,8 @@ def recount_shares() -> int:
     from, for they change in the same transactions, and the repair adds the difference that was seen.
     """
     decay, _ = share_rules()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_RECOUNT_LOCK])
-        if not cursor.fetchone()[0]:
-            return 0
-        try:
-            return _recount(decay)
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [_RECOUNT_LOCK])
+    with alone(_RECOUNT_LOCK) as ours:
+        return _recount(decay) if ours else 0
 
 
 def _recount(decay: Decay) -> int:

@@ -11,7 +11,7 @@ class RetentionRun(models.Model):
     #: [{"name", "words", "setting", "hours", "removed"}], in the order they were carried out.
     rules = models.JSONField(default=list)
     removed = models.BigIntegerField(default=0)
-    #: What stopped it, if something did; the next run goes on where it ended.
+    #: What stopped it, if something did; the next run goes on where it ended. Or what it had to leave.
     problem = models.CharField(max_length=300, blank=True)
 
     class Meta:

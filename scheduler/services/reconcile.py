@@ -431,13 +431,17 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
 
 
 def _stop_overdue() -> int:
-    """The server's own time limit, for an agent that does not keep its promise."""
+    """The server's own time limit, for an agent that does not keep its promise.
+
+    Attempts are locked without their jobs, so it waits for none: one that is being changed comes next time.
+    """
     with transaction.atomic():
         rows = run(
-            "UPDATE scheduler_attempt a SET stop_reason = %s, stop_asked_at = now() FROM scheduler_job j"
-            " WHERE j.number = a.job_id AND a.state = ANY(%s) AND a.stop_asked_at IS NULL"
-            " AND a.suspended_at IS NULL AND a.started_at"
-            " + make_interval(secs => j.time_limit_seconds + a.suspended_ms / 1000 + %s) < now() RETURNING a.id",
+            "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now() WHERE id IN ("
+            "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
+            "  WHERE a.state = ANY(%s) AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
+            "   + make_interval(secs => j.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
+            "  FOR NO KEY UPDATE OF a SKIP LOCKED) RETURNING id",
             [
                 StopReason.TIME_LIMIT.value, _LIVE_ATTEMPT,
                 settings.MUSTER_GRACE_SECONDS + LIMIT_SLACK_SECONDS,

@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Final
 
 import structlog
-from django.db import connection
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 import accounts.retention
 import quotas.services.retention
+from accounts.alone import alone
 from accounts.retention import Rule, delete_from
 from accounts.services import audit_prune
 from quotas.sharing import share_rules
@@ -169,7 +169,7 @@ def rules() -> Iterator[Rule]:
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
     )
     yield from accounts.retention.RULES
-    yield audit_prune.RULE
+    yield audit_prune.rule()
     yield RUNS
 
 
@@ -185,14 +185,8 @@ def prune_all() -> dict[str, int]:
     Nothing while another run is under way. A rule that fails stops the run, and the run says so; what went
     before stays gone, for every batch is a transaction of its own.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_RUN_LOCK])
-        if not cursor.fetchone()[0]:
-            return {}
-        try:
-            return _run()
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [_RUN_LOCK])
+    with alone(_RUN_LOCK) as ours:
+        return _run() if ours else {}
 
 
 def _run() -> dict[str, int]:
@@ -203,6 +197,8 @@ def _run() -> dict[str, int]:
         for rule in rules():
             removed[rule.name] = rule.carry_out(run.started_at)
             facts.append(_facts(rule, removed[rule.name]))
+            if rule.left:
+                run.problem = f"{rule.name}: {rule.left[0]}"[:300]
     except Exception as error:
         run.problem = f"{rule.name}: {error}"[:300]
         raise

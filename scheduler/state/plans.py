@@ -276,7 +276,8 @@ def apply_gatherings(
 ) -> None:
     """Keep nodes for gangs that begin to gather, and give them back for those whose time is up.
 
-    A gang that has changed since the plan was made is left alone: the next cycle looks at it again.
+    A gang that has changed since the plan was made, or that somebody is changing at this moment, is left alone:
+    the next cycle looks at it again. The plan holds victims by now, so it must not wait for anybody.
     """
     if not plan.reserves and not plan.given_back:
         return

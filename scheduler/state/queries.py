@@ -194,12 +194,17 @@ SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id,
     coalesce({_ms("attempt.resized_at")}, 0), coalesce(attempt.resized_for, 0), {_PACK},
     CASE WHEN attempt.suspended_at IS NOT NULL THEN 2
         WHEN attempt.suspend_asked_at IS NOT NULL AND attempt.stop_asked_at IS NULL THEN 1 ELSE 0 END, {_CLASS}
-FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+FROM scheduler_attempt attempt {{job}}
 WHERE attempt.state = ANY(%s)
 """
-RUNNING: Final = _RUNNING_JOBS + f" AND {OF_CLUSTER} ORDER BY job.number"
+#: One by one by their keys. Left to choose, the server reads every job that ever was once some thousands run: of
+#: 12,000 among a million in 1.3 s and not in 0.5, and the longer the more are kept.
+_ONE_BY_ONE: Final = (
+    "CROSS JOIN LATERAL (SELECT * FROM scheduler_job WHERE number = attempt.job_id OFFSET 0) job"
+)
+RUNNING: Final = _RUNNING_JOBS.format(job=_ONE_BY_ONE) + f" AND {OF_CLUSTER} ORDER BY job.number"
 RUNNING_IN_ARRAYS_OF: Final = (
-    _RUNNING_JOBS
+    _RUNNING_JOBS.format(job="JOIN scheduler_job job ON job.number = attempt.job_id")
     + """AND job.array_id = ANY(ARRAY(
         SELECT DISTINCT array_id FROM scheduler_job
         WHERE number = ANY(%s::bigint[]) AND array_max_running IS NOT NULL

@@ -441,7 +441,8 @@ def reserve_nodes(reserves: Sequence[Reserve]) -> list[tuple[int, int, int, str]
         UPDATE scheduler_job job SET state = %s, generation = job.generation + 1,
             assembly_until_at = to_timestamp(r.until_ms / 1000.0), assembly_node_ids = r.nodes::jsonb
         FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::text[]) AS r(number, generation, until_ms, nodes),
-            (SELECT number, state FROM scheduler_job WHERE number = ANY(%s::bigint[]) FOR NO KEY UPDATE) was
+            (SELECT number, state FROM scheduler_job WHERE number = ANY(%s::bigint[])
+                ORDER BY number FOR NO KEY UPDATE SKIP LOCKED) was
         WHERE job.number = r.number AND was.number = r.number AND job.generation = r.generation
             AND job.state = ANY(%s)
         RETURNING job.number, job.user_id, job.project_id, was.state
@@ -463,14 +464,17 @@ def give_nodes_back(given_back: Sequence[GiveBack]) -> list[tuple[int, int, int]
         UPDATE scheduler_job job SET state = %s, generation = job.generation + 1, assembly_until_at = NULL,
             assembly_node_ids = '[]', assemblies_failed = least(job.assemblies_failed + 1, 1000),
             eligible_at = to_timestamp(g.retry_ms / 1000.0), expected_start_at = NULL
-        FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS g(number, generation, retry_ms)
-        WHERE job.number = g.number AND job.generation = g.generation AND job.state = %s
+        FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS g(number, generation, retry_ms),
+            (SELECT number FROM scheduler_job WHERE number = ANY(%s::bigint[])
+                ORDER BY number FOR NO KEY UPDATE SKIP LOCKED) free
+        WHERE job.number = g.number AND free.number = g.number AND job.generation = g.generation
+            AND job.state = %s
         RETURNING job.number, job.user_id, job.project_id
         """,
         [
             JobState.QUEUED.value, int_array(g.job_id for g in given_back),
             int_array(g.generation for g in given_back), int_array(g.retry_ms for g in given_back),
-            JobState.RESERVED.value,
+            int_array(sorted(g.job_id for g in given_back)), JobState.RESERVED.value,
         ],
     )  # fmt: skip
     return [(row[0], row[1], row[2]) for row in rows]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
-from config.beat import BEAT_LOCK, OnlyBeatScheduler, _parameters
+from accounts.alone import hold
+from config.beat import BEAT_LOCK, OnlyBeatScheduler
 from config.celery import app
 
 
 @pytest.mark.django_db
 def test_a_second_beat_waits_and_then_takes_over() -> None:
-    holder = psycopg.connect(**_parameters(), autocommit=True)
-    holder.execute("SELECT pg_advisory_lock(%s)", [BEAT_LOCK])
+    holder = hold(BEAT_LOCK)
+    assert holder is not None
     beat = OnlyBeatScheduler(app=app, lazy=True)
 
     while_held = beat._holds_lock()
-    holder.execute("SELECT pg_advisory_unlock(%s)", [BEAT_LOCK])
+    holder.close()
     after = beat._holds_lock()
 
     assert (while_held, after) == (False, True)
     assert beat._lock_holder is not None
     beat._lock_holder.close()
-    holder.close()

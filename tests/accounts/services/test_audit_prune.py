@@ -107,9 +107,60 @@ def test_the_database_lets_no_row_go_without_a_checkpoint() -> None:
 def test_only_what_is_older_than_the_setting_goes(settings) -> None:
     some_rows()
     now = timezone.now()
-    assert audit_prune.RULE.carry_out(now + timedelta(days=900)) == 0
+    assert audit_prune.rule().carry_out(now + timedelta(days=900)) == 0
 
     settings.MUSTER_KEEP_AUDIT_DAYS = 1
-    assert audit_prune.RULE.carry_out(now + timedelta(days=30)) == 0
-    assert audit_prune.RULE.carry_out(now + timedelta(days=40)) == 4
+    assert audit_prune.rule().carry_out(now + timedelta(days=30)) == 0
+    assert audit_prune.rule().carry_out(now + timedelta(days=40)) == 4
+    assert audit_check.verify().ok
+
+
+def long_ago(**which: object) -> None:
+    """As if these rows had been written on another day: signed so, and in the chain."""
+    with (
+        pgtrigger.ignore("accounts.AuditEvent:audit_rows_never_change"),
+        pgtrigger.ignore("accounts.AuditChain:audit_chain_only_grows"),
+    ):
+        for event in AuditEvent.objects.filter(**which).order_by("number"):
+            event.at -= timedelta(days=50)
+            event.save(force_update=True)
+        for chain in AuditChain.objects.all():
+            previous = audit.NO_HASH
+            for event in AuditEvent.objects.filter(shard=chain.pk).order_by("number"):
+                event.previous_hash = previous
+                event.hash = previous = audit.row_hash(event, audit.signing_keys()[0])
+                event.save(force_update=True)
+            AuditChain.objects.filter(pk=chain.pk).update(head=previous)
+
+
+def test_a_broken_chain_with_many_rows_keeps_its_own_and_not_those_of_others(settings) -> None:
+    settings.MUSTER_KEEP_AUDIT_DAYS = 40
+    some_rows(12)
+    first, second = AuditChain.objects.order_by("pk").values_list("pk", flat=True)
+    long_ago()
+    with pgtrigger.ignore("accounts.AuditEvent:audit_rows_never_change"):
+        AuditEvent.objects.filter(shard=first, number=2).update(reason="forged")
+
+    rule = audit_prune.rule(batch=2)
+    gone = rule.carry_out(timezone.now())
+
+    assert (gone, AuditEvent.objects.filter(shard=first).count()) == (6, 6)
+    assert not AuditEvent.objects.filter(shard=second).exists()
+    (said,) = rule.left
+    assert said.startswith(f"chain {first}, number 2")
+    assert "MUSTER_AUDIT_OLD_KEYS" in said
+
+
+def test_a_row_that_looks_older_than_the_one_before_it_waits_for_that_one(settings) -> None:
+    settings.MUSTER_KEEP_AUDIT_DAYS = 40
+    person, project = UserFactory(), ProjectFactory()
+    for n in range(4):
+        audit.record(by=person, action="project.edit", thing=project, after={"n": n})
+    for number in (1, 3):
+        long_ago(number=number)
+
+    rule = audit_prune.rule()
+    gone = rule.carry_out(timezone.now())
+
+    assert (gone, list(rule.left)) == (1, [])
     assert audit_check.verify().ok

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
 from scheduler.services.datasets import declare_dataset
 from scheduler.services.jobs import submit_job
+from scheduler.services.reconcile import reconcile_all
 from scheduler.services.resize import resize_job
 from scheduler.state.dependencies import lock_data
 from tests.scheduler.portal import a_portal
 from tests.scheduler.services.test_members import a_running_gang
 from tests.scheduler.services.test_members import world as _world
+from tests.scheduler.state.small import SmallWorld
 from tests.support.agents import World
 from tests.support.locks import Apart
 
@@ -91,3 +94,53 @@ def test_nor_does_a_person_who_makes_it_smaller(world: World) -> None:
     person.end()
 
     assert still_holding(sweep) == [0, 1, 2]
+
+
+def impatient(do: Callable[[], object]) -> Callable[[], None]:
+    """The same, but whoever has to wait for a lock fails."""
+
+    def asked() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '2s'")
+        do()
+
+    return asked
+
+
+def test_a_plan_never_waits_for_a_gang_that_somebody_else_is_changing() -> None:
+    small = SmallWorld()
+    small.node("n1", gpus=2)
+    small.node("n2", gpus=2)
+    small.job("old", gpus=2)
+    small.plan()
+    gang = small.job("gang", tasks=2, gpus=2, assembly_timeout_seconds=600)
+
+    with transaction.atomic():
+        Job.objects.select_for_update(of=("self",)).get(pk=gang.pk)
+        Apart(impatient(small.plan)).end()
+    gang.refresh_from_db()
+    assert gang.state == JobState.QUEUED
+
+    small.plan()
+    gang.refresh_from_db()
+    assert gang.state == JobState.RESERVED
+    Job.objects.filter(pk=gang.pk).update(assembly_until_at=timezone.now() - timedelta(seconds=1))
+    with transaction.atomic():
+        Job.objects.select_for_update(of=("self",)).get(pk=gang.pk)
+        Apart(impatient(small.plan)).end()
+    gang.refresh_from_db()
+    assert gang.state == JobState.RESERVED
+    small.plan()
+    gang.refresh_from_db()
+    assert (gang.state, gang.assemblies_failed) == (JobState.QUEUED, 1)
+
+
+def test_nor_does_whoever_stops_what_is_over_its_time(world: World) -> None:
+    job, _ = a_running_gang(world, "fail", time_limit=60)
+    Attempt.objects.update(started_at=timezone.now() - timedelta(hours=1))
+
+    with transaction.atomic():
+        Attempt.objects.select_for_update(of=("self",)).get(job=job)  # as one that stops it for another
+        Apart(impatient(reconcile_all)).end()
+
+    assert reconcile_all().overdue_attempts == 1

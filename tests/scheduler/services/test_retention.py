@@ -196,6 +196,18 @@ def test_a_rule_that_fails_is_named_and_what_went_before_stays_gone(monkeypatch)
     assert [rule["removed"] for rule in run.rules] == [1]
 
 
+def test_what_a_rule_had_to_leave_is_said_and_the_others_go_on(monkeypatch, capsys) -> None:
+    CycleFactory(started_at=timezone.now() - LONG_AGO)
+    left = replace(retention.RUNS, left=["chain 3 does not check"])
+    monkeypatch.setattr(retention, "rules", lambda: iter([left, retention.CYCLES]))
+
+    call_command("retention")
+
+    run = RetentionRun.objects.get()
+    assert (run.problem, run.removed) == ("retention_runs: chain 3 does not check", 1)
+    assert "chain 3 does not check" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("factory", "status"), [(OperatorFactory, 200), (UserFactory, 302)])
 def test_operators_see_the_settings_and_the_last_run(client, factory, status: int) -> None:
     retention.prune_all()

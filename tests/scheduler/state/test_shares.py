@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from quotas.core.decay import Decay
+from quotas.core.decay import SLICE_SECONDS, Decay
 from quotas.models import ShareUsage
 from quotas.services.shares import count_use, recount_shares
 from quotas.sharing import Held, share_source, use_at
@@ -155,7 +155,8 @@ def test_slices_say_what_the_allocations_say(mode: str) -> None:
 
 def test_another_half_life_is_put_right_by_the_recount(settings) -> None:
     world = Sharing()
-    world.used(hours=1, ago=24 * HOUR)
+    into_the_slice = timedelta(seconds=timezone.now().timestamp() % SLICE_SECONDS)
+    world.used(hours=1, ago=22 * HOUR + into_the_slice)  # in the middle of one slice, whatever time it is
     recount_shares()
     settings.MUSTER_FAIRSHARE_HALF_LIFE_SECONDS = 12 * 3600
 

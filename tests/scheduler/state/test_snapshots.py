@@ -21,6 +21,7 @@ from scheduler.core.reasons import ReasonCode
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
 from scheduler.models import Cluster, Partition, PriorityClass, SchedulerProfile
+from scheduler.state import queries
 from scheduler.state.snapshots import load_snapshot, reason_marks
 from scheduler.state.sql import select_together
 from tests.scheduler.state.small import SmallWorld, a_queue
@@ -407,3 +408,21 @@ def test_statements_that_run_together_give_their_own_rows_whoever_adds_one_befor
         first, second = select_together(("WITH one AS (SELECT 1) SELECT * FROM one", []), ("SELECT 2", []))
 
     assert (first, second) == ([(1,)], [(2,)])
+
+
+def test_jobs_that_run_are_looked_up_and_the_others_are_not_read() -> None:
+    world = SmallWorld()
+    world.node("n1")
+    world.job()
+    world.plan()
+    switches = ("enable_seqscan", "enable_bitmapscan", "enable_nestloop")
+    with connection.cursor() as cursor:
+        for name in switches:  # so that even three rows are read as a million would be
+            cursor.execute(f"SET LOCAL {name} = off")
+        cursor.execute("EXPLAIN " + queries.RUNNING, [queries.LIVE, world.cluster.pk])
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+        for name in switches:
+            cursor.execute(f"SET LOCAL {name} = on")
+
+    assert "Index Cond: (number = attempt.job_id)" in plan
+    assert load_snapshot(cluster_id=world.cluster.pk).snapshot.running.id.size == 1
