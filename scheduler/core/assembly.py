@@ -213,7 +213,7 @@ def _waits_for_room(answers: Answers, row: int) -> bool:
     bound = pending.array_max_running.item(row)
     if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
         return False
-    if workspace.budgets and workspace.budgets.short(row):
+    if workspace.budgets.refuse and workspace.budgets.short(row):
         return False
     return answers.nodes(group) is not None
 

@@ -37,9 +37,8 @@ class Budgets:
         ]
         self.left: list[int] = np.maximum(budgets.amount - budgets.used, 0).tolist()
         self._needs: list[tuple[int, Ints]] = [(row, costs(snapshot, row)) for row in self._enforced]
-
-    def __bool__(self) -> bool:
-        return bool(self._enforced)
+        #: Whether any could refuse a job.
+        self.refuse = bool(self._needs)
 
     def short(self, row: int) -> bool:
         """Whether some budget has too little left for the pending job in this row."""

@@ -224,7 +224,7 @@ def _fits(answers: Answers, row: int, variant: Variant) -> bool:
         return False
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return False
-    if workspace.budgets and not workspace.budgets.allows(row, request, tasks, variant.time_limit_seconds):
+    if not workspace.budgets.allows(row, request, tasks, variant.time_limit_seconds):
         return False
     barring = group.question.reservation_rows
     if variant.field == "time_limit_seconds":

@@ -209,7 +209,7 @@ def start_in_order(
             bound = array_bound.item(row)
             if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
                 continue  # others of its group may be in no array, or in one with room
-            if workspace.budgets and workspace.budgets.short(row):
+            if workspace.budgets.refuse and workspace.budgets.short(row):
                 continue  # others of its group may ask for less time
             group = groups[number]
             start = try_start(answers, row, group)
@@ -267,9 +267,9 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     request, shape, queue_row = group.question.request, group.shape, group.queue_row
     tasks = shape.tasks
     charges = workspace.charges(group.payer, group.class_index, tasks)
-    if workspace.queue_is_full(queue_row) or workspace.limits.short(charges) is not None:
+    if workspace.queue_is_full(queue_row) or workspace.limits.short(charges):
         return None
-    if workspace.budgets and workspace.budgets.short(row):
+    if workspace.budgets.refuse and workspace.budgets.short(row):
         return None
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return None
@@ -292,7 +292,8 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
         request=request,
         tasks=tasks,
     )
-    workspace.budgets.take(row)
+    if workspace.budgets.refuse:
+        workspace.budgets.take(row)
     return Start(
         pending.id.item(row),
         pending.generation.item(row),

@@ -193,7 +193,7 @@ def choose_victims(
                 array = pending.array_id.item(row) if pending.array_max_running.item(row) else 0
                 if left <= 0 or priority <= hopeless[number] or (number, array) in hopeless_arrays:
                     continue
-                if workspace.budgets and workspace.budgets.short(row):
+                if workspace.budgets.refuse and workspace.budgets.short(row):
                     continue  # nobody who ends gives a budget back
                 wanted = Wanted(row, answers.groups[number])
                 chosen, way = None, None

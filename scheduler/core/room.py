@@ -75,7 +75,7 @@ class ClusterRoom:
         bound = pending.array_max_running.item(row)
         if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
             return Outcome.BARRED  # others of its group may be in no array, or in one with room
-        if workspace.budgets and workspace.budgets.short(row):
+        if workspace.budgets.refuse and workspace.budgets.short(row):
             return Outcome.BARRED  # others of its group may ask for less time
         group = answers.groups[number]
         charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)

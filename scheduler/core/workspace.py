@@ -158,7 +158,7 @@ class Workspace:
             self.array_running[array_id] = self.array_running.get(array_id, 0) + 1
         self._pool_row = {name: row for row, name in enumerate(snapshot.pools.name)}
         self.payer_lines = world.paths.lines
-        #: What is left of budgets; false where none could refuse anything.
+        #: What is left of budgets.
         self.budgets = Budgets(snapshot)
         #: Whether any line counts one GPU model only.
         self.has_model_lines = any(quotas.gpu_model)

@@ -1,0 +1,51 @@
+"""How figures are judged: each by how fast the core was when it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import run
+from benchmarks.registry import Benchmark
+
+
+def test_a_core_that_slows_down_changes_what_was_measured_and_not_what_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slowness = iter([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0])
+    now: list[float] = []
+
+    def ratio() -> float:
+        now[:] = [next(slowness)]
+        return now[0]
+
+    def measure() -> Iterator[tuple[str, float]]:
+        yield "decision_us", 20.0 * now[0]
+        yield "growth", 3.0
+
+    monkeypatch.setattr(run, "core_ratio", ratio)
+
+    figures = list(run.measured(Benchmark("one", ("decision_us", "growth"), measure), {"decision_us"}))
+
+    assert figures == [("decision_us", 40.0, 20.0), ("growth", 3.0, None)]
+
+
+def test_what_waits_for_others_is_measured_once_and_judged_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "core_ratio", lambda: pytest.fail("nobody needs to know"))
+    asked = []
+
+    def measure() -> Iterator[tuple[str, float]]:
+        asked.append(1)
+        yield "submits_per_s", 300.0
+
+    assert list(run.measured(Benchmark("one", ("submits_per_s",), measure), ())) == [
+        ("submits_per_s", 300.0, None)
+    ]
+    assert asked == [1]
+
+
+def test_a_bar_is_held_or_missed() -> None:
+    assert run.judge(25.0, {"at_most": 25}) == ("<= 25", True)
+    assert run.judge(25.1, {"at_most": 25}) == ("<= 25", False)
+    assert run.judge(299.9, {"at_least": 300}) == (">= 300", False)
