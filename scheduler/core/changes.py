@@ -114,30 +114,60 @@ def smallest_change(
 
 
 def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[Variant]:
-    world, group = answers.world, answers.groups.of(row)
-    snapshot, request, shape = world.snapshot, group.question.request, group.shape
-    pending = snapshot.pending
-    same = Variant(0, "", 0, 0, request, shape, int(pending.time_limit_seconds[row]), group.queue_row)
-    per_task = request.per_task
+    same = unchanged(answers, row)
+    per_task, shape = same.request.per_task, same.shape
 
     def fits(change: Variant) -> bool:
         return _fits(answers, row, change)
 
-    # Another place for the same thing costs nothing of it.
-    queues = snapshot.queues
+    yield from elsewhere(answers.world.snapshot, same, queue_ids, models=_MODELS)
+    if per_task.gpus > 1:
+        yield from _less(same, "gpus", per_task.gpus, 1, fits)
+    if shape.tasks > 1 and not shape.nodes and not shape.tasks_per_node:
+        yield from _less(same, "tasks", shape.tasks, 1, fits)
+    if per_task.cpu_millis > 1000:
+        yield from _less(same, "cpu_millis", per_task.cpu_millis, 1000, fits)
+    if per_task.memory_mib > 1024:
+        yield from _less(same, "memory_mib", per_task.memory_mib, 1024, fits)
+    for limit in _limits(answers, row, answers.groups.of(row).question.reservation_rows):
+        asked = same.time_limit_seconds
+        yield same._replace(
+            loss=1000 - 1000 * limit // asked if asked else 500,
+            field="time_limit_seconds",
+            before=asked,
+            after=limit,
+            time_limit_seconds=limit,
+        )
+
+
+def unchanged(answers: Answers, row: int) -> Variant:
+    """The job as it asks."""
+    group, pending = answers.groups.of(row), answers.world.snapshot.pending
+    limit = int(pending.time_limit_seconds[row])
+    return Variant(0, "", 0, 0, group.question.request, group.shape, limit, group.queue_row)
+
+
+def elsewhere(
+    snapshot: Snapshot, same: Variant, queue_ids: Iterable[int], *, models: int
+) -> Iterator[Variant]:
+    """Another place for the same thing, which costs nothing of it: a queue, a model, any NUMA domains.
+
+    Of queues those that allow as much time; of models any, and so many by name, those with the most devices first.
+    """
+    queues, request, asked = snapshot.queues, same.request, same.time_limit_seconds
     for queue_id in sorted(set(queue_ids) & set(queues.id.tolist())):
-        queue_row = int(rows_of(queues.id, np.array([queue_id], dtype=np.int64), what="queue")[0])
-        if queue_row != group.queue_row and not queues.paused[queue_row]:
+        other = int(rows_of(queues.id, np.array([queue_id], dtype=np.int64), what="queue")[0])
+        bound = int(queues.max_wall_seconds[other])
+        if other != same.queue_row and not queues.paused[other] and not (bound and asked > bound):
             yield same._replace(
                 loss=1,
                 field="queue",
-                before=queues.name[group.queue_row],
-                after=queues.name[queue_row],
-                queue_row=queue_row,
+                before=queues.name[same.queue_row],
+                after=queues.name[other],
+                queue_row=other,
             )
     if request.gpu_model:
-        counts = models_of(snapshot)
-        for model in ("", *counts[:_MODELS]):
+        for model in ("", *models_of(snapshot)[:models]):
             if model != request.gpu_model:
                 yield same._replace(
                     loss=2 if model else 3,
@@ -149,23 +179,6 @@ def _variants(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[
     if request.one_domain:
         yield same._replace(
             loss=4, field="numa", before="one", after="prefer", request=replace(request, one_domain=False)
-        )
-    if per_task.gpus > 1:
-        yield from _less(same, "gpus", per_task.gpus, 1, fits)
-    if shape.tasks > 1 and not shape.nodes and not shape.tasks_per_node:
-        yield from _less(same, "tasks", shape.tasks, 1, fits)
-    if per_task.cpu_millis > 1000:
-        yield from _less(same, "cpu_millis", per_task.cpu_millis, 1000, fits)
-    if per_task.memory_mib > 1024:
-        yield from _less(same, "memory_mib", per_task.memory_mib, 1024, fits)
-    for limit in _limits(answers, row, group.question.reservation_rows):
-        asked = same.time_limit_seconds
-        yield same._replace(
-            loss=1000 - 1000 * limit // asked if asked else 500,
-            field="time_limit_seconds",
-            before=asked,
-            after=limit,
-            time_limit_seconds=limit,
         )
 
 

@@ -6,11 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from scheduler.core.blockers import Answers
-from scheduler.core.changes import Variant, changed_snapshot, models_of, words_of
-from scheduler.core.columns import rows_of
+from scheduler.core.changes import Variant, changed_snapshot, elsewhere, unchanged, words_of
 from scheduler.core.forecast import Course, RunTimes, play
 from scheduler.core.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
@@ -21,6 +18,8 @@ _GAIN_PART: Final = 4
 _GAIN_MS: Final = 10 * 60_000
 #: Each is played out in full, so only so many are.
 _PLAYED: Final = 8
+#: Models looked at, those with the most devices first.
+_MODELS: Final = 2
 #: Nobody asks for less time than this.
 _SHORTEST_SECONDS: Final = 300
 #: Parts of the time asked for that are tried, in quarters and eighths.
@@ -87,35 +86,9 @@ def sooner_change(
 
 def _lesser(answers: Answers, row: int, queue_ids: Iterable[int]) -> Iterator[Variant]:
     """Steps down from what is asked; `loss` is the part that is given up, in thousandths."""
-    snapshot, group = answers.world.snapshot, answers.groups.of(row)
-    request, shape, queues = group.question.request, group.shape, snapshot.queues
-    asked = int(snapshot.pending.time_limit_seconds[row])
-    same = Variant(0, "", 0, 0, request, shape, asked, group.queue_row)
-    for queue_id in sorted(set(queue_ids) & set(queues.id.tolist())):
-        other = int(rows_of(queues.id, np.array([queue_id], dtype=np.int64), what="queue")[0])
-        bound = int(queues.max_wall_seconds[other])
-        if other != group.queue_row and not queues.paused[other] and not (bound and asked > bound):
-            yield same._replace(
-                loss=1,
-                field="queue",
-                before=queues.name[group.queue_row],
-                after=queues.name[other],
-                queue_row=other,
-            )
-    if request.gpu_model:
-        for model in ("", *models_of(snapshot)[:2]):
-            if model != request.gpu_model:
-                yield same._replace(
-                    loss=2 if model else 3,
-                    field="gpu_model",
-                    before=request.gpu_model,
-                    after=model,
-                    request=replace(request, gpu_model=model),
-                )
-    if request.one_domain:
-        yield same._replace(
-            loss=4, field="numa", before="one", after="prefer", request=replace(request, one_domain=False)
-        )
+    same = unchanged(answers, row)
+    request, shape, asked = same.request, same.shape, same.time_limit_seconds
+    yield from elsewhere(answers.world.snapshot, same, queue_ids, models=_MODELS)
     for eighths in _EIGHTHS:
         limit = asked * eighths // 8 // 60 * 60
         if _SHORTEST_SECONDS <= limit < asked:
