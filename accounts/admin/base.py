@@ -50,18 +50,55 @@ class Rights:
         return self.edit_verb is not None and permissions.may(request.user, self.edit_verb)
 
 
-class ServiceAdmin(Rights, ModelAdmin):
-    """Saves through services, in a subclass's `save_model`; refusals become messages and audit rows."""
+class RefusedInForm:
+    """What a service refuses while a form is saved stands in that form, beside what was typed; and in the trail."""
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc,no-any-return]
+        except MusterError as error:  # raised in the admin's transaction, which is rolled back by now
+            if request.method != "POST":
+                raise
+            return self.refused_form(request, error, *args, **kwargs)
+
+    def refused_form(
+        self, request: HttpRequest, error: MusterError, *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        audit.record_refusal(error, by=request.user)
+        request.muster_refused = error  # type: ignore[attr-defined]
+        return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc,no-any-return]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, **kwargs)  # type: ignore[misc]
+        error: MusterError | None = getattr(request, "muster_refused", None)
+        return form if error is None else type(form.__name__, (_Refused, form), {"refused": error})
+
+
+class _Refused:
+    """A form that a service has refused once: it says so, and is not saved again."""
+
+    refused: MusterError
+    fields: dict[str, Any]
+
+    def clean(self) -> Any:
+        cleaned = super().clean()  # type: ignore[misc]
+        self.add_error(None, str(self.refused))  # type: ignore[attr-defined]
+        for problem in self.refused.problems:
+            if problem.message != self.refused.message:
+                field = problem.field if problem.field in self.fields else None
+                said = (
+                    problem.message if field or not problem.field else f"{problem.field}: {problem.message}"
+                )
+                self.add_error(field, said)  # type: ignore[attr-defined]
+        return cleaned
+
+
+class ServiceAdmin(RefusedInForm, Rights, ModelAdmin):
+    """Saves through services, in a subclass's `save_model`; refusals stand in the form and in the trail."""
 
     list_per_page = 50
     compressed_fields = True
     warn_unsaved_form = True
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            return super().changeform_view(request, *args, **kwargs)
-        except MusterError as error:  # raised in the admin's transaction, which is rolled back by now
-            return self.refused(request, error)
 
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:

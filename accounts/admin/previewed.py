@@ -153,10 +153,12 @@ class PreviewedAdmin(ServiceAdmin):
         except _Overtaken:  # between the look and the lock: look again, and show both
             return super().changeform_view(request, *args, **kwargs)
 
-    def refused(self, request: HttpRequest, error: MusterError) -> HttpResponse:
+    def refused_form(
+        self, request: HttpRequest, error: MusterError, *args: Any, **kwargs: Any
+    ) -> HttpResponse:
         if isinstance(error, Conflict) and error.code == "stale":
             raise _Overtaken from error
-        return super().refused(request, error)
+        return super().refused_form(request, error, *args, **kwargs)
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any

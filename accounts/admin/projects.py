@@ -32,6 +32,7 @@ class OrganizationAdmin(ServiceAdmin):
     edit_verb = "administer"
     form = ReasonedForm
     list_display = ("name", "slug", "parent", "project_count", share_link("organization"))
+    ordering = ("name", "id")  # said here: a model's own order is lost where rows are counted along
     list_select_related = ("parent",)
     search_fields = ("name", "slug")
     prepopulated_fields = {"slug": ("name",)}
@@ -93,6 +94,7 @@ class ProjectAdmin(ServiceAdmin):
         "created_at",
     )
     list_select_related = ("organization",)
+    ordering = ("name", "id")
     list_filter = ("active", "organization")
     search_fields = ("name", "slug", "organization__name")
     autocomplete_fields = ("organization",)

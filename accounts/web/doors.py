@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth import REDIRECT_FIELD_NAME, login, logout
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
-from django.utils.http import url_has_allowed_host_and_scheme
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
@@ -17,6 +17,7 @@ from accounts.backends import demo_logins_allowed
 from accounts.models import SiteRole, User
 from accounts.services.signin import SignInRefused, sign_in
 from accounts.services.signin import sign_out as note_sign_out
+from accounts.targets import local_target
 
 MOST_DEMO_PEOPLE = 12
 
@@ -28,13 +29,10 @@ MOST_DEMO_PEOPLE = 12
 def signin(request: HttpRequest) -> HttpResponse:
     """Name and password; a refusal says what to do, and how long to wait after too many wrong ones."""
     target = request.POST.get(REDIRECT_FIELD_NAME) or request.GET.get(REDIRECT_FIELD_NAME, "")
-    if not url_has_allowed_host_and_scheme(
-        target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
-    ):
-        target = "home"
+    target = local_target(request, target, "")
     if request.user.is_authenticated:
-        return redirect(target)
-    context: dict[str, Any] = {"next": "" if target == "home" else target, "username": ""}
+        return HttpResponseRedirect(target or reverse("home"))
+    context: dict[str, Any] = {"next": target, "username": ""}
     status = 200
     if request.method == "POST":
         context["username"] = request.POST.get("username", "").replace("\x00", "")[:150]
@@ -48,7 +46,7 @@ def signin(request: HttpRequest) -> HttpResponse:
             context["error"], status = error, error.status
         else:
             login(request, person, backend="accounts.backends.PasswordBackend")
-            return redirect(target)
+            return HttpResponseRedirect(target or reverse("home"))
     return render(
         request, "accounts/signin.html", context | {"demo_people": _demo_people(request)}, status=status
     )

@@ -40,12 +40,12 @@ def page(view: View) -> View:
             return refusal(request, error)
         except DataError as error:
             log.warning("data_error", exc_info=error)
-            return refusal(request, _no_such_value(request))
+            return refusal(request, no_such_value(request))
 
     return wrapped
 
 
-def _no_such_value(request: HttpRequest) -> InvalidInput:
+def no_such_value(request: HttpRequest) -> InvalidInput:
     """The last line of defence: what the database cannot hold, nor look for, is no failure of ours."""
     problems = [
         FieldProblem(name.replace("\0", "?"), "Holds a NUL character, which no text does.")

@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_date
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts import permissions
-from accounts.errors import InvalidInput, NotFound
+from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Project, ProjectRole, User
 from accounts.selectors import project_by_ref, visible_projects
 from accounts.services.projects import add_member, change_member, remove_member
@@ -101,9 +101,14 @@ def _member(project: Project, member_id: int) -> Membership:
 
 
 def _end_of(text: str) -> datetime | None:
-    """The end of a day, for a membership that ends with it."""
+    """The end of a day, for a membership that ends with it; None only where nothing was typed."""
+    if not text.strip():
+        return None
     try:
         day = parse_date(text.strip())
     except ValueError:
         day = None
-    return datetime.combine(day, time(23, 59, 59), tzinfo=UTC) if day else None
+    if day is None:
+        message = "Name a day as 2026-12-31, or leave it empty for no end."
+        raise InvalidInput("Nobody was added.", problems=[FieldProblem("until", message)])
+    return datetime.combine(day, time(23, 59, 59), tzinfo=UTC)

@@ -36,7 +36,7 @@ def show(request: HttpRequest) -> HttpResponse:
                 changes={
                     "theme": request.POST.get("theme", ""),
                     "time_zone": request.POST.get("time_zone", "").strip(),
-                    "default_project_id": int(project) if project.isdecimal() and len(project) < 19 else None,
+                    "default_project_id": _number(project),
                 },
             )
         except InvalidInput as error:
@@ -45,6 +45,13 @@ def show(request: HttpRequest) -> HttpResponse:
             messages.success(request, "Saved.")
             return redirect("settings")
     return _render(request, PasswordChangeForm(user), problems)
+
+
+def _number(project: str) -> int | None:
+    """None only where none was chosen; 0, which no project has, for what is no number."""
+    if not project:
+        return None
+    return int(project) if project.isdecimal() and len(project) < 19 else 0
 
 
 @require_POST
@@ -85,6 +92,10 @@ def _render(request: HttpRequest, form: PasswordChangeForm, problems: dict[str, 
             "password_form": form,
             "problems": problems,
             "time_zone": request.POST.get("time_zone", user.time_zone) if problems else user.time_zone,
+            "theme": request.POST.get("theme", "") if problems else user.theme,
+            "default_project": request.POST.get("default_project", "")
+            if problems
+            else str(user.default_project_id or ""),
         },
         status=422 if problems or form.errors else 200,
     )

@@ -11,8 +11,8 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from accounts.errors import InvalidInput, NotFound
-from accounts.models import ApiToken
+from accounts.errors import FieldProblem, InvalidInput, NotFound
+from accounts.models import ApiToken, Project, User
 from accounts.scopes import SCOPES
 from accounts.selectors import visible_projects
 from accounts.services.tokens import DEFAULT_DAYS, MAX_DAYS, issue_token, revoke_token
@@ -38,16 +38,13 @@ def show(request: HttpRequest) -> HttpResponse:
             "project": request.POST.get("project", ""),
         }
         try:
-            project = (
-                visible_projects(user).filter(slug=given["project"]).first() if given["project"] else None
-            )
             token, plain = issue_token(
                 user=user,
                 by=user,
                 name=given["name"],
                 scopes=given["scopes"],
                 days=int(given["days"]) if given["days"].isdecimal() and len(given["days"]) < 6 else 0,
-                project=project,
+                project=_project(user, given["project"]),
             )
         except InvalidInput as error:
             context |= {
@@ -65,6 +62,17 @@ def show(request: HttpRequest) -> HttpResponse:
         "now": timezone.now(),
     }
     return render(request, "accounts/tokens.html", context, status=422 if context["problems"] else 200)
+
+
+def _project(user: User, slug: str) -> Project | None:
+    """The project it is held to; one that cannot be found is not the same as none."""
+    if not slug:
+        return None
+    found = visible_projects(user).filter(slug=slug.replace("\x00", "\N{SYMBOL FOR NULL}")).first()
+    if found is None:
+        message = "There is no such project, or you are no longer in it."
+        raise InvalidInput("The token was not made.", problems=[FieldProblem("project", message, "unknown")])
+    return found
 
 
 @require_POST

@@ -176,16 +176,28 @@ class GrantVerbView(APIView):
         seen = data.pop("generation", None)
         common: dict[str, Any] = {"grant": grant, "by": request.user, "reason": data.pop("reason", "")}
         if verb == "withdraw":
-            done = services.withdraw_grant(**common)
+            _only(data, ())
+            done = services.withdraw_grant(**common, expected_generation=seen)
         elif verb == "approve":
             done = services.approve_grant(**common, **data, expected_generation=seen)
         elif verb == "second":
+            _only(data, ())
             done = services.second_grant(**common, expected_generation=seen)
         elif verb == "decline":
+            _only(data, ())
             done = services.decline_grant(**common, expected_generation=seen)
         else:
             raise NotFound(f"There is no verb {verb[:20]!r}.", way_out=f"There are {', '.join(VERBS)}.")
         return Response(GrantSerializer(done).data)
+
+
+def _only(data: dict[str, Any], known: tuple[str, ...]) -> None:
+    """What a verb has no use for is refused: it would be taken for done."""
+    problems = [
+        FieldProblem(name, "Goes with approve only.", "unknown-field") for name in data if name not in known
+    ]
+    if problems:
+        raise InvalidInput(problems[0].message, problems=problems)
 
 
 class ImpactView(APIView):

@@ -161,12 +161,15 @@ def decline_grant(*, grant: Grant, by: User, reason: str, expected_generation: i
 
 
 @transaction.atomic
-def withdraw_grant(*, grant: Grant, by: User, reason: str = "") -> Grant:
+def withdraw_grant(
+    *, grant: Grant, by: User, reason: str = "", expected_generation: int | None = None
+) -> Grant:
     """Take back a request that nobody has decided, or give back a grant early."""
     permissions.require(by, "ask_quota", grant.project)
     row = _locked(grant)
     if not row.is_open:
         raise _decided_already(row)
+    _check_generation(row, expected_generation)
     if row.state == GrantState.ACTIVE:
         return _end(row, by=by, reason=reason or "given back")
     return _move(row, GrantState.WITHDRAWN, by=by, action="grant.withdraw", reason=reason)
@@ -262,7 +265,14 @@ def _to_decide(
     undecided = {GrantState.ASKED, GrantState.SECONDING} if state is None else {state}
     if row.state not in undecided:
         raise _decided_already(row)
-    if expected_generation is not None and row.generation != expected_generation:
+    _check_generation(row, expected_generation)
+    if row.asked_by_id == by.pk:
+        raise NotAllowed("You asked for this yourself.", way_out="Let another operator decide it.")
+    return row, reason
+
+
+def _check_generation(row: Grant, expected: int | None) -> None:
+    if expected is not None and row.generation != expected:
         raise Conflict(
             f"Somebody changed {row} while you were looking at it.",
             code="stale",
@@ -270,9 +280,6 @@ def _to_decide(
             way_out="Look at it again, then decide.",
             extra={"generation": row.generation},
         )
-    if row.asked_by_id == by.pk:
-        raise NotAllowed("You asked for this yourself.", way_out="Let another operator decide it.")
-    return row, reason
 
 
 def _needs_second(row: Grant, granted: int) -> bool:

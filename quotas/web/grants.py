@@ -12,9 +12,9 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from accounts import permissions
-from accounts.errors import FieldProblem, InvalidInput, MusterError, NotFound
-from accounts.models import Project, User
-from accounts.selectors import project_by_ref
+from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotFound
+from accounts.models import Project, ProjectRole, User
+from accounts.selectors import project_by_ref, visible_projects
 from accounts.web.pages import page, reader
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import OPEN, BudgetResource, Grant, GrantState, Quota, QuotaResource
@@ -58,6 +58,11 @@ def ask(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     given = {name: request.POST.get(name, request.GET.get(name, "")).strip() for name in
              ("project", "resource", "gpu_model", "amount", "reason", "starts", "ends", "renews")}  # fmt: skip
+    if not given["project"]:
+        mine = _may_ask_for(user)
+        if len(mine) != 1:
+            return render(request, "quotas/ask_which.html", {"projects": mine, "given": given})
+        given["project"] = mine[0].slug
     project = project_by_ref(user, given["project"])
     permissions.require(user, "ask_quota", project)
     budgets = list(budgets_to_raise(project))
@@ -78,7 +83,7 @@ def ask(request: HttpRequest) -> HttpResponse:
                 renews=_renewed(user, given["renews"]),
                 by=user,
             )
-        except InvalidInput as error:
+        except (InvalidInput, Conflict) as error:
             context |= {
                 "error": error,
                 "problems": {p.field.removesuffix("_at"): p.message for p in error.problems},
@@ -99,7 +104,17 @@ def ask(request: HttpRequest) -> HttpResponse:
         "lately": quota_facts().lately(project.pk),
         "today": timezone.now(),
     }
-    return render(request, "quotas/ask.html", context, status=422 if context["problems"] else 200)
+    refused: MusterError | None = context.get("error")
+    return render(request, "quotas/ask.html", context, status=refused.status if refused else 200)
+
+
+def _may_ask_for(user: User) -> list[Project]:
+    """The projects a person may ask more for: those they lead, all for admins; the first of very many."""
+    leads = {pk for pk, role in permissions.roles_of(user).items() if role == ProjectRole.LEAD}
+    projects = visible_projects(user).filter(active=True).order_by("name", "id")
+    if not user.is_site_admin:
+        projects = projects.filter(pk__in=leads)
+    return list(projects[:SHOWN])
 
 
 @require_GET
@@ -127,7 +142,7 @@ def decide(request: HttpRequest, grant_id: int, verb: str) -> HttpResponse:
         elif verb == "decline":
             services.decline_grant(**common, **stale)
         elif verb == "withdraw":
-            services.withdraw_grant(**common)
+            services.withdraw_grant(**common, **stale)
         else:
             raise NotFound(f"There is no verb {verb[:20]!r}.")
     except MusterError as error:
@@ -150,6 +165,7 @@ def _page(request: HttpRequest, grant: Grant, error: MusterError | None = None) 
         "error": error,
         "noun": noun,
         "asked_units": f"{(grant.granted or grant.amount) / unit:g}",
+        "typed": request.POST if error else {},
         "may_decide": may_decide and undecided,
         "own": grant.asked_by_id == user.pk,
         "approved_before": grant.state == GrantState.SECONDING and grant.decided_by_id == user.pk,

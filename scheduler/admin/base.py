@@ -18,6 +18,7 @@ from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from accounts import permissions
+from accounts.admin.base import RefusedInForm
 from accounts.errors import MusterError
 from accounts.services import audit
 from scheduler.services.configure import remove_settings, save_settings, settings_of
@@ -67,7 +68,7 @@ class Verb:
     needs_reason: bool = True
 
 
-class FactsAdmin(OperatorPages, ModelAdmin):
+class FactsAdmin(OperatorPages, RefusedInForm, ModelAdmin):
     """A table of facts: searched, filtered, looked at; never edited."""
 
     verbs: dict[str, Verb] = {}
@@ -276,14 +277,6 @@ class SettingsAdmin(FactsAdmin):
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
         """As log_change."""
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            return super().changeform_view(request, *args, **kwargs)
-        except MusterError as error:
-            audit.record_refusal(error, by=request.user)
-            messages.error(request, str(error))
-            return HttpResponseRedirect(request.get_full_path())
 
 
 class FactsInline(OperatorPages, TabularInline):

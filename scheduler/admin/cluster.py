@@ -27,6 +27,7 @@ from scheduler.services.reservations import cancel_reservation, reserve
 @admin.register(Cluster)
 class ClusterAdmin(SettingsAdmin):
     list_display = ("name", "slug", "backend", "node_count", "state", "profile", "overcommit")
+    ordering = ("id",)  # said here: a model's own order is lost where rows are counted along
     list_select_related = ("profile",)
     search_fields = ("name", "slug")
     list_filter = ("backend", "paused")
@@ -70,6 +71,7 @@ class ClusterAdmin(SettingsAdmin):
 @admin.register(Partition)
 class PartitionAdmin(SettingsAdmin):
     list_display = ("name", "cluster", "node_count", "max_wall_seconds")
+    ordering = ("cluster", "name")
     list_select_related = ("cluster",)
     list_filter = ("cluster",)
     search_fields = ("name",)

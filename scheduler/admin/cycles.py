@@ -110,7 +110,10 @@ class CycleAdmin(LongTable):
         """Plan it again and say whether the same plan comes out; writes nothing."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        cycle = get_object_or_404(Cycle.objects.only("pk"), pk=int(object_id) if object_id.isdecimal() else 0)
+        cycle = get_object_or_404(
+            Cycle.objects.only("pk"),
+            pk=int(object_id) if object_id.isdecimal() and len(object_id) < 19 else 0,
+        )
         if request.method == "POST":
             try:
                 result = replay(cycle_id=cycle.pk)

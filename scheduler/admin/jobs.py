@@ -64,7 +64,7 @@ class StateFilter(admin.SimpleListFilter):
         return [(state.value, state.value) for state in PublicState]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        return queryset.in_public_states([self.value()]) if self.value() else queryset
+        return queryset.in_public_states([self.value()]) if self.value() in list(PublicState) else queryset
 
 
 class DoorFilter(admin.SimpleListFilter):

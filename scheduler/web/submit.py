@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 
 from django.contrib import messages
@@ -153,9 +154,9 @@ def _gpu_hours(payload: Mapping[str, Any]) -> str:
             payload.get("tasks") or 1
         )
         hours = gpus * read_seconds(payload["time_limit"]) / 3600
-    except (KeyError, ValueError, BadValue):
+    except (KeyError, ValueError, OverflowError, BadValue):
         return ""
-    return f"{hours:.2f}".rstrip("0").rstrip(".") if hours else ""
+    return f"{hours:.2f}".rstrip("0").rstrip(".") if hours and isfinite(hours) else ""
 
 
 def _curl(request: HttpRequest, payload: Mapping[str, Any]) -> str:

@@ -1,0 +1,84 @@
+"""What a service refuses behind an admin form is said there, beside what was typed; it is no error of ours."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.models import AuditEvent
+from scheduler.models import Reservation
+from tests.scheduler.portal import Portal, a_portal
+
+pytestmark = pytest.mark.django_db
+
+ADD = reverse("admin:scheduler_reservation_add")
+
+
+@pytest.fixture
+def portal() -> Portal:
+    return a_portal()
+
+
+@pytest.fixture
+def client(portal: Portal) -> Client:
+    client = Client()
+    client.force_login(portal.cast.operator, backend="accounts.backends.PasswordBackend")
+    return client
+
+
+def booking(portal: Portal, name: str) -> dict[str, object]:
+    begin = timezone.now().replace(microsecond=0) + timedelta(days=1)
+    end = begin + timedelta(hours=2)
+    return {
+        "cluster": portal.cluster.pk, "name": name, "nodes": [portal.n1.pk], "reason": "a new fan",
+        "starts_at_0": f"{begin:%Y-%m-%d}", "starts_at_1": f"{begin:%H:%M:%S}",
+        "ends_at_0": f"{end:%Y-%m-%d}", "ends_at_1": f"{end:%H:%M:%S}",
+    }  # fmt: skip
+
+
+def test_a_booking_that_overlaps_another_is_refused_in_its_form(client: Client, portal: Portal) -> None:
+    assert client.post(ADD, booking(portal, "first")).status_code == 302
+
+    answer = client.post(ADD, booking(portal, "second"))
+    page = answer.content.decode()
+
+    assert answer.status_code == 200
+    assert "first" in page
+    assert 'value="second"' in page
+    assert "a new fan" in page
+    assert [row.name for row in Reservation.objects.all()] == ["first"]
+
+
+def test_settings_that_a_service_refuses_leave_what_was_typed(
+    client: Client, portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from accounts.errors import Conflict
+    from scheduler.admin import base
+
+    def refuse(**_: object) -> None:
+        raise Conflict("Somebody else is at it.", way_out="Wait a moment.")
+
+    monkeypatch.setattr(base, "save_settings", refuse)
+    url = reverse("admin:scheduler_queue_change", args=[portal.queue.pk])
+    form = {
+        "cluster": portal.cluster.pk, "name": "Renamed", "slug": portal.queue.slug, "priority": "7", "is_default": "on",
+        "reason": "more room", "partitions": [p.pk for p in portal.queue.partitions.all()],
+    }  # fmt: skip
+
+    page = client.post(url, form).content.decode()
+
+    assert "Somebody else is at it." in page
+    assert 'value="Renamed"' in page
+    assert 'value="more room"' in page
+
+
+def test_a_right_that_is_missing_is_refused_with_a_page_and_a_row(client: Client, portal: Portal) -> None:
+    Client().force_login(portal.cast.operator)
+    url = reverse("admin:scheduler_queue_delete", args=[portal.queue.pk])
+
+    assert client.post(url, {"post": "yes"}).status_code == 403
+    assert not AuditEvent.objects.filter(action="queue.remove").exists()
