@@ -29,6 +29,7 @@ EXAMPLES: Final = {
     "running_jobs": "a number of jobs",
     "pending_jobs": "a number of jobs",
 }
+_MOST_DIGITS: Final = len(str(MAX_AMOUNT))
 _SIZES: Final = (("PiB", 1 << 30), ("TiB", 1 << 20), ("GiB", 1 << 10), ("MiB", 1))
 
 
@@ -41,12 +42,17 @@ def parse_amount(resource: str, text: str) -> int:
     if resource.endswith("_millis"):
         return cores_to_millis(text)
     if resource.endswith("_mib"):
-        if text.isdecimal() and int(text):
+        if text.isdecimal() and text.strip("0"):
             raise BadAmount(f"{text[:40]!r} has no unit; write for example {text[:20]} GiB")
         return parse_mib(text)
-    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > MAX_AMOUNT:
+    digits = text.lstrip("0")
+    if (
+        not (text.isascii() and text.isdecimal())
+        or len(digits) > _MOST_DIGITS
+        or int(digits or 0) > MAX_AMOUNT
+    ):
         raise BadAmount(f"{text[:40]!r} is not a number of jobs")
-    return int(text)
+    return int(digits or 0)
 
 
 def exact_amount(resource: str, amount: int) -> str:

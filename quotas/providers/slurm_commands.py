@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -37,8 +38,8 @@ class CommandTransport:
             if qos == name:
                 record.has_qos = True
                 record.limits = _numbers(tres)
-                if jobs:
-                    record.limits[JOBS] = int(jobs)
+                if jobs not in ("", "-1"):  # the latter is no limit
+                    record.limits |= _numbers(f"{JOBS}={jobs}")
         for account, user, qos in self._rows("assoc", f"account={name}", "account,user,qos", *self._where()):
             if account == name and user:
                 record.members[user] = name in qos.split(",")
@@ -77,7 +78,7 @@ class CommandTransport:
             if len(row) != 6 or row[0] != name:
                 continue
             values = {
-                "norm_shares": _fraction(row[2]), "raw_usage_seconds": int(row[3] or 0),
+                "norm_shares": _fraction(row[2]), "raw_usage_seconds": int(_fraction(row[3]) or 0),
                 "effective_usage": _fraction(row[4]), "fair_share": _fraction(row[5]),
             }  # fmt: skip
             if row[1]:
@@ -159,7 +160,9 @@ def _numbers(tres: str) -> dict[str, int]:
 
 
 def _fraction(text: str) -> float | None:
+    """Of a user with nothing to weigh Slurm says `inf`, which no JSON can say."""
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
         return None
+    return found if math.isfinite(found) else None

@@ -33,6 +33,15 @@ class RestTransport:
     # ------------------------------------------------------------ read
 
     def read(self, name: str) -> Record:
+        try:
+            return self._read(name)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise Refused(
+                f"slurmrestd answers in a shape that Muster does not know ({type(error).__name__}: {error});"
+                f" it reads that of v0.0.38, and SLURM_REST_VERSION is {self.version}."
+            ) from error
+
+    def _read(self, name: str) -> Record:
         record = Record()
         for qos in self._slurmdb("GET", f"qos/{quote(name)}").get("QOS", []):
             if qos.get("name") == name:

@@ -108,7 +108,8 @@ def change_budget(
         if "ends_at" in after and budget.ends_at is not None:
             # A period that begins after the new end is no period; the one it falls in ends with it.
             budget.periods.filter(starts_at__gte=budget.ends_at).delete()
-            budget.periods.filter(ends_at__gt=budget.ends_at).update(ends_at=budget.ends_at)
+            for row in budget.periods.filter(ends_at__gt=budget.ends_at):
+                _count_again(row, budget.ends_at)
         _follow(budget, now)
         outbox.wake_planners()
         audit.record(
@@ -180,7 +181,7 @@ def open_periods(budget: Budget, *, now: datetime | None = None) -> int:
 
 
 def _count_again(row: BudgetPeriod, ends_at: datetime) -> None:
-    """A period with all that the ledger has for it until it ends: a new one, or one that was given more time."""
+    """A period with all that the ledger has for it until it ends: a new one, or one that was given another end."""
     with transaction.atomic():
         row = BudgetPeriod.objects.select_for_update(of=("self",)).select_related("budget").get(pk=row.pk)
         row.ends_at = ends_at

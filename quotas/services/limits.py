@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.db import transaction
@@ -107,6 +107,7 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
     with transaction.atomic():
         drifts = LocalQuotaProvider().sync(project.pk)  # the counters are ours, whoever keeps the limits
         if drifts:
+            _see_what_is_over(project, drifts)
             outbox.wake_planners()
             record_drift(
                 [
@@ -126,6 +127,13 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
                 project=project,
             )
     return drifts
+
+
+def _see_what_is_over(project: Project, drifts: Sequence[Drift]) -> None:
+    """The time until a bound is kept begins now where more is in use than was thought, and ends where less is."""
+    was = {drift.resource: drift.was for drift in drifts}
+    for row in Quota.objects.plain().filter(project=project, resource__in=was):
+        Quota.objects.filter(pk=row.pk).update(over_since=over_since(row, {}, was=was[row.resource]))
 
 
 def drifting_projects() -> list[int]:

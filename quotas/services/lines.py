@@ -184,9 +184,9 @@ def sync_lines(line_ids: Iterable[int], *, reason: str = "the counters were not 
                 found = held.get(row.pk, 0)
                 if row.used != found:
                     drifts.append(Mismatch(DriftKind.QUOTA, str(row), row.used, found, row.project_id))
-                row.used = found
+                was, row.used = row.used, found
                 Quota.objects.filter(pk=row.pk).update(
-                    used=found, synced_at=now, over_since=over_since(row, {}, at=now)
+                    used=found, synced_at=now, over_since=over_since(row, {}, at=now, was=was)
                 )
         if drifts:
             outbox.wake_planners()
@@ -217,11 +217,17 @@ def _exactly(key: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in key.items()}  # fmt: skip
 
 
-def over_since(row: Quota, becomes: Mapping[str, Any], *, at: datetime | None = None) -> datetime | None:
-    """Since when more is in use than the line allows, once it is changed so; None while it is kept."""
+def over_since(
+    row: Quota, becomes: Mapping[str, Any], *, at: datetime | None = None, was: int | None = None
+) -> datetime | None:
+    """Since when more is in use than the line allows, once it is changed so; None while it is kept.
+
+    `was` is what was thought to be in use until now.
+    """
     if not _is_over(row, becomes):
         return None
-    return (row.over_since if _is_over(row, {}) else None) or at or timezone.now()
+    known = row.over_since if (row.used if was is None else was) > bound_of_line(row) else None
+    return known or at or timezone.now()
 
 
 def _is_over(row: Quota, becomes: Mapping[str, Any]) -> bool:

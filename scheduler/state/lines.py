@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from quotas.core.gpu_models import model_matches
-from quotas.core.limits import NONE, RUNNING_JOBS, UNBOUNDED, bound_of, charge
+from quotas.core.limits import NONE, RUNNING_JOBS, UNBOUNDED, LimitTree, bound_of, charge
 from quotas.core.line_paths import LinePaths
 from quotas.core.resources import Resources
 from scheduler.core.snapshot import QuotaColumns
@@ -54,6 +54,27 @@ class Lines(LinePaths[LineRow]):
         super().__init__(
             found, above={row[0]: row[1] for row in organizations}, organization_of=organization_of
         )
+
+    def with_others(self, rows: Iterable[Sequence[Any]], organizations: Rows) -> Lines:
+        """With lines of others that keep something back of those above them; what is here stays as it is."""
+        others = (row for row in rows if row[0] not in self.rows)
+        return Lines(
+            [*self.rows.values(), *others],
+            [*self._above.items(), *(row for row in organizations if row[0] not in self._above)],
+            list(self._organization.items()),
+        )
+
+    def tree(self) -> tuple[LimitTree, dict[int, int]]:
+        """What is left on those that bound, lend or borrow, and the number that each has in it."""
+        c = self.columns()
+        number = {line: place for place, line in enumerate(c.id.tolist())}
+        tree = LimitTree(
+            parent=[number.get(line, NONE) for line in c.parent_id.tolist()],
+            used=c.used.tolist(), hard=c.hard.tolist(), nominal=c.nominal.tolist(),
+            borrowing_limit=c.borrowing_limit.tolist(), lending_limit=c.lending_limit.tolist(),
+            enforce=c.enforce.tolist(), is_pool=c.is_pool.tolist(),
+        )  # fmt: skip
+        return tree, number
 
     def columns(self) -> QuotaColumns:
         """Those that bound, lend or borrow, for the planner."""

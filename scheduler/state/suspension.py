@@ -16,12 +16,12 @@ from quotas.core.resources import show_cpus
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, JobState, NodeState, StopReason
 from scheduler.core.plan import Preempt, Resume
-from scheduler.state import leases
+from scheduler.state import leases, queries
 from scheduler.state.capacity import giving_back
 from scheduler.state.leases import HeldLease
 from scheduler.state.lines import Lines
 from scheduler.state.settle import lock_rows, write_events
-from scheduler.state.sql import int_array, run, run_together
+from scheduler.state.sql import int_array, run, run_together, select_together
 
 log = structlog.get_logger(__name__)
 
@@ -197,20 +197,26 @@ def _resume(attempt_ids: Sequence[int], at: datetime) -> int:
         )
         if state == NodeState.UP
     }
-    used = {row.id: row.used for row in lines.rows.values()}
+    # Plans of other clusters count on the same lines, so what was free when this was planned need not be.
+    limits, number = lines.with_others(
+        *select_together((queries.KEEPERS, []), (queries.KEEPERS_ORGANIZATIONS, []))
+    ).tree()
     found: list[_Still] = []
     for attempt in attempt_ids:  # in the order of the plan
         one = there.get(attempt)
         if one is None or any(free.get(node, -1) < millis for node, millis in held[attempt].items()):
             continue
-        own = [row for row in lines.of_job(one.project_id, one.user_id, one.job_type) if row.resource == CPUS]
         need = sum(held[attempt].values())
-        if any(row.enforce and row.hard is not None and used[row.id] + need > row.hard for row in own):
+        charges = [
+            (number[row.id], need)
+            for row in lines.of_job(one.project_id, one.user_id, one.job_type)
+            if row.resource == CPUS and row.id in number
+        ]
+        if limits.short(charges) is not None:
             continue
+        limits.take(charges)
         for node, millis in held[attempt].items():
             free[node] -= millis
-        for row in own:
-            used[row.id] += need
         found.append(one)
     if not found:
         return 0

@@ -410,6 +410,30 @@ def test_drift_is_repaired_and_audited_even_past_the_bound() -> None:
     )
 
 
+def test_drift_that_leaves_too_much_in_use_begins_the_time_until_it_is_kept() -> None:
+    project = ProjectFactory()
+    long_ago = timezone.now() - timezone.timedelta(days=30)
+    cpu = QuotaFactory(  # it was over once, and kept since
+        project=project, resource="cpu_millis", hard=1000, converge_after_seconds=60, over_since=long_ago
+    )
+    gpu = QuotaFactory(
+        project=project,
+        resource="gpu_millis",
+        hard=1000,
+        used=7000,
+        converge_after_seconds=60,
+        over_since=long_ago,
+    )
+    holds(project, cpu_millis=2500)
+
+    tasks.sync_all()
+
+    for line in (cpu, gpu):
+        line.refresh_from_db()
+    assert timezone.now() - cpu.over_since < timezone.timedelta(minutes=1)
+    assert (gpu.used, gpu.over_since) == (0, None)
+
+
 def test_counters_that_are_right_leave_no_row() -> None:
     project = ProjectFactory()
     QuotaFactory(project=project, resource="cpu_millis", hard=9000, used=1000)

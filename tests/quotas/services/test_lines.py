@@ -48,13 +48,21 @@ def test_a_new_limit_counts_what_runs_already_and_is_kept_after_its_time() -> No
 
 def test_a_recount_that_finds_too_much_in_use_begins_the_time_until_it_is_kept() -> None:
     project = ProjectFactory()
-    line = QuotaFactory(project=project, resource="cpu_millis", hard=1000, used=0, converge_after_seconds=60)
+    long_ago = timezone.now() - timedelta(days=30)
+    line = QuotaFactory(
+        project=project,
+        resource="cpu_millis",
+        hard=1000,
+        used=0,
+        converge_after_seconds=60,
+        over_since=long_ago,
+    )
     holds(project, cpu_millis=3000)
 
     assert sync_lines([line.pk]) == 1
 
     line.refresh_from_db()
-    assert (line.used, line.over_since is None) == (3000, False)
+    assert (line.used, timezone.now() - line.over_since < timedelta(minutes=1)) == (3000, True)
     Quota.objects.filter(pk=line.pk).update(hard=4000)
     QuotaFactory(project=project, resource="memory_mib", hard=10**6, used=5, converge_after_seconds=60)
     sync_lines(Quota.objects.values_list("pk", flat=True))

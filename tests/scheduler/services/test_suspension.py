@@ -11,14 +11,16 @@ from accounts.models import AuditEvent
 from quotas.models import LedgerEntry, Quota
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
+from scheduler.core.plan import Resume
 from scheduler.models import Allocation, Attempt, Job, JobEvent, Node, SchedulerProfile, Suspension
 from scheduler.services.jobs import cancel_job, requeue_job
 from scheduler.services.preview import explain_job
 from scheduler.services.reconcile import reconcile_all
-from scheduler.state import suspension
+from scheduler.state import leases, suspension
 from scheduler.state.share_use import HeldShares
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
+from tests.support.factories import ProjectFactory
 
 
 @pytest.fixture
@@ -238,3 +240,30 @@ def test_one_that_is_about_to_stand_still_can_be_requeued(bench: FakeBench) -> N
     assert told.because == f"requeued by {bench.world.user.username}: wrong data"
     bench.settle(victim, "queued")
     assert AuditEvent.objects.filter(action="job.requeue", object_id=str(victim.number)).exists()
+
+
+@pytest.mark.parametrize("kept_back", [False, True])
+def test_none_goes_on_past_what_a_pool_has_left_when_another_cluster_was_faster(
+    bench: FakeBench, kept_back: bool
+) -> None:
+    world = bench.world
+    victim, urgent = suspended(bench)
+    bench.finish(urgent)
+    bench.settle(urgent, "completed")
+    above = {"organization": world.project.organization, "resource": "cpu_millis", "gpu_model": ""}
+    pool = Quota.objects.create(**above, nominal=victim.cpu_millis + 1000, used=0)
+    if kept_back:  # by a project that uses nothing now
+        other = ProjectFactory(organization=world.project.organization)
+        Quota.objects.create(project=other, resource="cpu_millis", nominal=2000, lending_limit=0)
+    else:  # planned when the pool was free, and then a plan of another cluster starts something
+        Quota.objects.filter(pk=pool.pk).update(used=1001)
+    resumes = [Resume(victim.number, victim.attempts.get().pk)]
+    lease = leases.acquire(leases.cluster_scope(world.cluster.pk), holder="us", seconds=60)
+    assert lease is not None
+
+    assert suspension.apply_resumes(resumes, lease=lease, at=timezone.now()) == 0
+    Quota.objects.exclude(pk=pool.pk).delete()
+    Quota.objects.filter(pk=pool.pk).update(used=1000)
+    assert suspension.apply_resumes(resumes, lease=lease, at=timezone.now()) == 1
+    pool.refresh_from_db()
+    assert pool.used == pool.nominal

@@ -289,6 +289,29 @@ def test_a_budget_that_is_given_more_time_counts_and_refuses_again(world: SmallW
     assert (job.state, job.reason_code) == ("queued", "BudgetSpent")
 
 
+def test_a_budget_that_is_to_end_sooner_keeps_the_sums_of_what_is_left_of_its_period(
+    world: SmallWorld,
+) -> None:
+    now = datetime.now(UTC)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    budget = a_budget(world, 10**12, period=Period.WINDOW, ends_at=midnight + timedelta(days=30))
+    LedgerEntry.objects.create(
+        kind=Kind.HOLD, project=world.project, gpu_millis=1000, held_seconds=HOUR, at=now, reason="",
+        starts_at=midnight + timedelta(days=3), ends_at=midnight + timedelta(days=3, hours=1),
+    )  # fmt: skip
+    check_budgets()
+    assert BudgetPeriod.objects.get(budget=budget).held == HOUR * 1000
+
+    change_budget(
+        budget=budget,
+        changes={"ends_at": midnight + timedelta(days=1)},
+        by=OperatorFactory(),
+        reason="less time",
+    )
+
+    assert (BudgetPeriod.objects.get(budget=budget).held, check_budgets()) == (0, 0)
+
+
 def test_an_attempt_without_a_hold_gets_one_and_a_stale_hold_ends(world: SmallWorld) -> None:
     budget = a_budget(world, 10**12)
     job, attempt = started(world, tasks=2)
