@@ -15,7 +15,7 @@ from scheduler.core.elastic import grow
 from scheduler.core.eviction import evictions
 from scheduler.core.groups import Group
 from scheduler.core.ordering import line_up
-from scheduler.core.placement import choose_largest, choose_nodes, take_tasks
+from scheduler.core.placement import choose_largest, choose_nodes, hand_out
 from scheduler.core.plan import Decision, ExpectedStart, Plan, Resume, Start, WaitingColumns
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
@@ -281,7 +281,7 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
     if chosen is None:
         return None
     parts = candidates.parts(chosen[0][0])
-    placements = take_tasks(candidates, chosen)
+    placements, _ = hand_out(candidates, chosen)
     if workspace.has_model_lines or len(placements) != tasks:
         tasks = len(placements)
         charges = answers.charges_placed(group, placements)

@@ -590,15 +590,10 @@ def _best_rows(rows: Ints, scores: Floats) -> list[int]:
 Seat = tuple[int, list[int], int]
 
 
-def take_tasks(candidates: Candidates, chosen: list[tuple[int, int]]) -> tuple[Placement, ...]:
-    """Hand out nodes and devices to every task, in rank order, from the workspace."""
-    return hand_out(candidates, chosen)[0]
-
-
 def hand_out(
     candidates: Candidates, chosen: list[tuple[int, int]]
 ) -> tuple[tuple[Placement, ...], list[Seat]]:
-    """The same, by ids and by rows."""
+    """Hand out nodes and devices to every task, in rank order, from the workspace: by ids, and by rows."""
     workspace, question, numa, millis = (
         candidates.workspace, candidates.question, candidates.numa, candidates.millis,
     )  # fmt: skip

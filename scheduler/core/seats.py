@@ -13,7 +13,7 @@ from quotas.core.resources import Resources
 from scheduler.core.blockers import Answers
 from scheduler.core.columns import Ints, rows_of
 from scheduler.core.groups import Group
-from scheduler.core.placement import near_tasks, take_tasks
+from scheduler.core.placement import hand_out, near_tasks
 from scheduler.core.snapshot import Pause
 from scheduler.core.world import World
 
@@ -249,7 +249,7 @@ def take_place(answers: Answers, wanted: Wanted, chosen: Chosen) -> list[Place]:
             if request.one_domain
             else -1,
         )
-        for placement in take_tasks(answers.candidates(wanted.group), chosen)
+        for placement in hand_out(answers.candidates(wanted.group), chosen)[0]
     ]
 
 
