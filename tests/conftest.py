@@ -86,32 +86,9 @@ def what_is_kept_does_not_depend_on_speed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def flushing_may_empty_what_is_never_truncated() -> Iterator[None]:
-    """Tests with real transactions empty all tables between them; only they may truncate trail and ledger.
+def tests_with_real_transactions_are_emptied_quickly() -> Iterator[None]:
+    from tests.support import emptying
 
-    A server under test may still be writing in its own threads (the door for agents says every few seconds
-    that it is open); where the two wait for each other, PostgreSQL ends one, and emptying begins again.
-    """
-    import pgtrigger
-    from django.db import OperationalError
-    from django.db.backends.postgresql.operations import DatabaseOperations
-    from psycopg.errors import DeadlockDetected
-
-    flush = DatabaseOperations.execute_sql_flush
-
-    def flush_all(self: DatabaseOperations, sql_list: list[str]) -> None:
-        with pgtrigger.ignore(
-            "accounts.AuditEvent:audit_never_truncated", "quotas.LedgerEntry:ledger_never_truncated"
-        ):
-            for tries_left in reversed(range(5)):
-                try:
-                    flush(self, sql_list)
-                except OperationalError as error:
-                    if not (tries_left and isinstance(error.__cause__, DeadlockDetected)):
-                        raise
-                else:
-                    return
-
-    DatabaseOperations.execute_sql_flush = flush_all  # type: ignore[method-assign]
+    end = emptying.install()
     yield
-    DatabaseOperations.execute_sql_flush = flush  # type: ignore[method-assign]
+    end()
