@@ -102,9 +102,10 @@ class Postgres:
         except psycopg.Error:
             return False
 
-    def create_database(self, name: str) -> None:
+    def create_database(self, name: str, *, like: str = "template1") -> None:
+        make = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(like))
         with self._connect("postgres") as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(make)
 
     def _connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(

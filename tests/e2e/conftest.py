@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.support.embedded import give_migrated_data
 from tests.support.patience import patience
 from tests.support.stack import Stack, scratch_state
 
@@ -26,6 +27,7 @@ EXPECT_MS = 10_000
 def live_stack() -> Iterator[Stack]:
     """A real `manage.py up` with demo data and its four nodes, on a scratch state folder and a free port."""
     state = scratch_state("e2e")
+    give_migrated_data(state)
     stack = Stack(state)
     try:
         yield stack.start()

@@ -3,7 +3,8 @@
 Servers named by DATABASE_URL and REDIS_URL are used instead; the database's role then needs CREATEDB.
 
 Migrating an empty database takes longer than most of the suite, so a migrated data folder is kept in pytest's
-cache under a name made from the migrations, and each run starts from a copy of it.
+cache under a name made from the migrations, and each run starts from a copy of it. So may a portal under test
+whose first start is not what the test is about.
 
 With `-n 2` (pytest-xdist) every worker has servers of its own, so nothing that one test does to Redis or to
 PostgreSQL reaches a test of another worker; the process that only hands out the tests starts none.
@@ -26,12 +27,14 @@ from pathlib import Path
 
 import pytest
 
+from config.up.postgres import DATABASE
 from config.up.servers import EmbeddedServers
 from config.up.state import StateFolder, write_private
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".pytest_cache" / "muster"
 TEST_DATABASE = "test_muster"  # the name that Django gives to the test database of `muster`
+PASSWORD = "only-for-tests\n"  # kept data knows its password
 #: What the process that only hands out tests gives its settings to read; its workers inherit it.
 NOWHERE = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing", "REDIS_URL": "redis://127.0.0.1:1/0"}
 started_here = False
@@ -46,10 +49,10 @@ def start() -> None:
     os.environ["MUSTER_STATE"] = str(scratch)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     state = StateFolder.find()
-    write_private(state.path / "postgres_password", "only-for-tests\n")  # kept data knows its password
+    write_private(state.path / "postgres_password", PASSWORD)
     servers = EmbeddedServers(state, throw_away=True)
     started_here = servers.postgres is not None
-    kept = CACHE / f"{fingerprint()}.tar"
+    kept = kept_data()
 
     def stop() -> None:
         servers.stop()
@@ -57,8 +60,8 @@ def start() -> None:
 
     atexit.register(stop)
     with one_at_a_time():
-        if started_here and kept.exists():
-            unpack(kept, servers)
+        if servers.postgres and kept.exists():
+            unpack(kept, servers.postgres.home)
         servers.start()
         if started_here and not kept.exists() and migrate(servers):
             servers.stop()
@@ -78,8 +81,8 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def fingerprint() -> str:
-    """Changes whenever a migrated database could come out differently."""
-    files = sorted(ROOT.glob("*/migrations/*.py"))
+    """Changes whenever a migrated database could come out differently, or is kept in another way."""
+    files = [Path(__file__).resolve(), *sorted(ROOT.glob("*/migrations/*.py"))]
     content = b"\0".join(
         [str(os.geteuid()).encode(), (ROOT / "requirements.txt").read_bytes()]
         + [str(file.relative_to(ROOT)).encode() + file.read_bytes() for file in files]
@@ -87,24 +90,37 @@ def fingerprint() -> str:
     return hashlib.sha256(content).hexdigest()[:20]
 
 
+def kept_data() -> Path:
+    return CACHE / f"{fingerprint()}.tar"
+
+
+def give_migrated_data(state: Path) -> None:
+    """Let a portal on this new state folder find a database with all tables and no rows, where one is kept."""
+    with one_at_a_time():
+        if (kept := kept_data()).exists():
+            unpack(kept, state / "postgres")
+            write_private(state / "postgres_password", PASSWORD)
+
+
 def migrate(servers: EmbeddedServers) -> bool:
-    """Migrate the test database; False leaves it, and the words for it, to the first test that needs it."""
+    """Migrate both databases; False leaves it, and the words for it, to the first test that needs it."""
     assert servers.postgres is not None
-    servers.postgres.create_database(TEST_DATABASE)
-    url = servers.database_url.rpartition("/")[0] + f"/{TEST_DATABASE}"
     done = subprocess.run(
         [sys.executable, "manage.py", "migrate", "--skip-checks", "-v", "0"],
         cwd=ROOT,
         env={
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "config.settings.test",
-            "DATABASE_URL": url,
+            "DATABASE_URL": servers.database_url,
             "REDIS_URL": servers.redis_url,
         },
         capture_output=True,
         check=False,
     )
-    return done.returncode == 0
+    if done.returncode:
+        return False
+    servers.postgres.create_database(TEST_DATABASE, like=DATABASE)
+    return True
 
 
 def keep(file: Path, servers: EmbeddedServers) -> None:
@@ -117,9 +133,7 @@ def keep(file: Path, servers: EmbeddedServers) -> None:
     temporary.replace(file)
 
 
-def unpack(file: Path, servers: EmbeddedServers) -> None:
-    assert servers.postgres is not None
-    home = servers.postgres.home
+def unpack(file: Path, home: Path) -> None:
     home.mkdir(parents=True)
     with tarfile.open(file) as archive:
         archive.extraction_filter = lambda member, path: member  # ours, with its owner and modes
