@@ -29,16 +29,7 @@ PRIORITY_CLASSES: Final = (
 @transaction.atomic
 def ensure_defaults() -> Cluster:
     """Make what is missing and change nothing that is there; safe to run at every start."""
-    classes = {
-        name: PriorityClass.objects.get_or_create(
-            name=name, defaults={"value": value, "aliases": aliases, "description": description}
-        )
-        for name, value, aliases, _, description in PRIORITY_CLASSES
-    }
-    for name, _, _, victims, _ in PRIORITY_CLASSES:
-        row, created = classes[name]
-        if created:
-            row.preempts.set([classes[victim][0] for victim in victims])
+    _ensure_priority_classes()
     profile, _ = SchedulerProfile.objects.get_or_create(
         name="default", defaults={"policy": settings.SCHEDULING_POLICY, "tie_breakers": ["submitted"]}
     )
@@ -49,3 +40,29 @@ def ensure_defaults() -> Cluster:
         # No partitions on the queue: it reaches every node of the cluster.
         Queue.objects.create(cluster=cluster, name="default", slug="default", is_default=True)
     return cluster
+
+
+def _ensure_priority_classes() -> None:
+    there = set(PriorityClass.objects.values_list("name", flat=True))
+    missing = [row for row in PRIORITY_CLASSES if row[0] not in there]
+    if not missing:
+        return
+    # Another start may be making the same rows at this moment.
+    PriorityClass.objects.bulk_create(
+        [
+            PriorityClass(name=name, value=value, aliases=aliases, description=description)
+            for name, value, aliases, _, description in missing
+        ],
+        ignore_conflicts=True,
+    )
+    ids = dict(PriorityClass.objects.values_list("name", "id"))
+    preempts = PriorityClass.preempts.through
+    preempts.objects.bulk_create(
+        [
+            preempts(from_priorityclass_id=ids[name], to_priorityclass_id=ids[victim])
+            for name, _, _, victims, _ in missing
+            for victim in victims
+            if name in ids and victim in ids  # not those whose value an operator gave to another
+        ],
+        ignore_conflicts=True,
+    )

@@ -202,7 +202,9 @@ class NodeFactory(DjangoModelFactory):
     @factory.post_generation
     def gpus(node: Node, create: bool, count: int | None, **kwargs: Any) -> None:
         if count:
-            DeviceFactory.create_batch(count, node=node, **kwargs)
+            Device.objects.bulk_create(
+                DeviceFactory.build(node=node, **({"index": index} | kwargs)) for index in range(count)
+            )
             node.gpu_millis = 1000 * count
             node.save(update_fields=["gpu_millis"])
 
@@ -425,20 +427,25 @@ def the_cast() -> Cast:
 
     The stranger is a member of another project, so that "no project at all" hides no mistake.
     """
-    owner, colleague, lead, viewer, stranger = (
-        UserFactory(username=name) for name in ("owner", "colleague", "lead", "viewer", "stranger")
+    factories = {
+        **dict.fromkeys(("owner", "colleague", "lead", "viewer", "stranger"), UserFactory),
+        "operator": OperatorFactory,
+        "auditor": AuditorFactory,
+        "admin": AdminFactory,
+    }
+    # By thousands of tests: a statement a table, not one a row.
+    people = {name: factory.build(username=name) for name, factory in factories.items()}
+    User.objects.bulk_create(people.values())
+    project = ProjectFactory(slug="vision", name="Vision")
+    elsewhere = ProjectFactory(slug="elsewhere", name="Elsewhere")
+    roles = (
+        (project, "lead", ProjectRole.LEAD),
+        (project, "owner", ProjectRole.MEMBER),
+        (project, "viewer", ProjectRole.VIEWER),
+        (project, "colleague", ProjectRole.MEMBER),
+        (elsewhere, "stranger", ProjectRole.MEMBER),
     )
-    project = ProjectFactory(slug="vision", name="Vision", lead=lead, member=owner, viewer=viewer)
-    MembershipFactory(project=project, user=colleague)
-    ProjectFactory(slug="elsewhere", name="Elsewhere", member=stranger)
-    return Cast(
-        project=project,
-        owner=owner,
-        colleague=colleague,
-        lead=lead,
-        viewer=viewer,
-        stranger=stranger,
-        operator=OperatorFactory(username="operator"),
-        auditor=AuditorFactory(username="auditor"),
-        admin=AdminFactory(username="admin"),
+    Membership.objects.bulk_create(
+        Membership(project=where, user=people[name], role=role) for where, name, role in roles
     )
+    return Cast(project=project, **people)
