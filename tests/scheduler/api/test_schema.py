@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -74,13 +75,19 @@ def test_the_docs_come_from_this_server_alone(db: None) -> None:
     assert "SwaggerUIBundle(" in APIClient().get(script).content.decode()
 
 
+@cache
+def described() -> Any:
+    """The same for whoever asks; what it takes to make requests from it is worked out once."""
+    return schemathesis.openapi.from_wsgi("/api/v1/schema", application)
+
+
 @pytest.fixture
 def schema(portal: Portal) -> Iterator[Any]:
     portal.submit(name="there")
     # A real WSGI call ends with closing connections; here they belong to the test.
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
-    yield schemathesis.openapi.from_wsgi("/api/v1/schema", application)
+    yield described()
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
 
