@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import select
+import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from io import BytesIO
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from django.conf import settings
 from django.core import signals
@@ -33,10 +34,13 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 #: At once in the API of one web process; more wait their turn, in memory.
 THREADS: Final = 4
+#: A download is sent in such pieces, and kept on disk beyond so much.
+PIECE_BYTES: Final = 256 * 1024
+SPOOL_BYTES: Final = 2 * 1024 * 1024
 
 
 class ApiDoor:
-    """Answers `/api/*` and passes everything else on."""
+    """Answers `/api/*` and downloads, and passes everything else on."""
 
     def __init__(self, inner: Application, *, threads: int = THREADS) -> None:
         self.inner = inner
@@ -44,7 +48,7 @@ class ApiDoor:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _path(scope).startswith(API_PREFIX):
+        if scope["type"] != "http" or not (_path(scope).startswith(API_PREFIX) or _is_file(scope)):
             await self.inner(scope, receive, send)
             return
         body = await _read(receive)
@@ -55,13 +59,19 @@ class ApiDoor:
         )
         start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
         await send(start)
+        if answer.file is not None:
+            with answer.file as file:
+                while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": answer.body})
 
 
 class Answer(NamedTuple):
     status: int
     headers: list[tuple[bytes, bytes]]
-    body: bytes
+    body: bytes = b""
+    #: What comes before the body, of an answer that may be larger than memory.
+    file: IO[bytes] | None = None
 
 
 class OneHopHandler(ASGIHandler):
@@ -80,12 +90,27 @@ class OneHopHandler(ASGIHandler):
             response = refusal if request is None else self.get_response(request)
         response._handler_class = self.__class__
         try:
+            if response.streaming:
+                return Answer(response.status_code, _headers(response), file=_written(response))
             return Answer(response.status_code, _headers(response), b"".join(response))
         finally:
             # The thread's next request goes on with this connection: to fetch one and give it back costs as
             # much as a statement. One that failed is looked at and closed by Django, as always.
             connections[DEFAULT_DB_ALIAS].close_at = None
             response.close()
+
+
+def _written(response: HttpResponseBase) -> IO[bytes]:
+    """A long answer, written down as fast as the database gives it: who reads slowly holds neither it nor a thread."""
+    file = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
+    try:
+        for piece in response:
+            file.write(piece)
+    except BaseException:
+        file.close()
+        raise
+    file.seek(0)
+    return file
 
 
 def _drop_a_dead_connection() -> None:
@@ -109,6 +134,13 @@ def _headers(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
     for cookie in response.cookies.values():
         headers.append((b"Set-Cookie", cookie.output(header="").strip().encode("ascii")))
     return headers
+
+
+def _is_file(scope: Scope) -> bool:
+    """The portal's own downloads. Django's asynchronous handler would hold all of one in memory before it is sent."""
+    path = _path(scope)
+    exports = path in ("/usage/ledger/", "/usage/jobs/") and b"export=" in scope.get("query_string", b"")
+    return exports or (path.startswith("/jobs/") and path.endswith("/log/"))
 
 
 def _path(scope: Scope) -> str:

@@ -110,6 +110,24 @@ def check_query(request: Request) -> None:
         )
 
 
+def check_known(request: Request, *names: str) -> None:
+    """Refuse parameters that a list does not know: a misspelt one would show more than was asked for."""
+    known = {*names, "limit", "cursor", "format"}
+    problems = [
+        FieldProblem(name[:60], f"There is no filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
+                     "unknown-filter")
+        for name in request.query_params
+        if name not in known
+    ]  # fmt: skip
+    if problems:
+        raise BadInput(
+            MusterError(
+                message=problems[0].message, code="invalid", status=400, problems=problems,
+                way_out="Correct the query and ask again.",
+            )
+        )  # fmt: skip
+
+
 class Negotiation(DefaultContentNegotiation):
     """Problems are JSON whatever was asked for, and a view that can only speak JSON never refuses to."""
 

@@ -14,7 +14,9 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from accounts import permissions, selectors
+from accounts.api.etags import IF_MATCH, etag, expected
 from accounts.api.filters import AuditFilter
+from accounts.api.once import KEY, once
 from accounts.api.serializers import (
     AuditCheckSerializer,
     AuditEventSerializer,
@@ -30,10 +32,11 @@ from accounts.api.serializers import (
     ReasonSerializer,
     TokenSerializer,
 )
-from accounts.errors import NotFound
+from accounts.errors import InvalidInput, NotFound
 from accounts.models import ApiToken, AuditCheck, AuditEvent, Membership, Project
 from accounts.services import projects as services
 from accounts.services.tokens import issue_token, revoke_token
+from config.rest import check_known
 
 
 class MeView(APIView):
@@ -84,19 +87,29 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
             return {}  # the schema is being drawn
         return permissions.roles_of(self.request.user)
 
-    @extend_schema(request=NewProjectSerializer, responses={201: ProjectSerializer}, summary="Open a project")
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        check_known(request)
+        return super().list(request, *args, **kwargs)
+
+    @extend_schema(
+        parameters=[KEY],
+        request=NewProjectSerializer,
+        responses={201: ProjectSerializer},
+        summary="Open a project",
+    )
+    @once
     def create(self, request: Request) -> Response:
         permissions.require(request.user, "administer")
         data = _valid(NewProjectSerializer, request)
         project = services.create_project(**data, by=request.user)
         return Response(self.get_serializer(project).data, status=status.HTTP_201_CREATED)
 
-    @extend_schema(parameters=[REF], responses=ProjectSerializer, summary="One project")
+    @extend_schema(parameters=[REF], responses=ProjectSerializer, summary="One project, with its ETag")
     def retrieve(self, request: Request, ref: str) -> Response:
-        return Response(self.get_serializer(self._project()).data)
+        return self._answer(self._project())
 
     @extend_schema(
-        parameters=[REF],
+        parameters=[REF, IF_MATCH],
         request=ProjectChangesSerializer,
         responses=ProjectSerializer,
         summary="Change name or description",
@@ -106,13 +119,24 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         permissions.require(request.user, "manage", project)
         data = _valid(ProjectChangesSerializer, request)
         reason = data.pop("reason")
-        services.edit_project(project=project, changes=data, by=request.user, reason=reason)
-        return Response(self.get_serializer(project).data)
+        services.edit_project(
+            project=project, changes=data, by=request.user, reason=reason,
+            expected_generation=expected(request, "project", project.pk, "project"),
+        )  # fmt: skip
+        return self._answer(project)
+
+    def _answer(self, project: Project) -> Response:
+        headers = {"ETag": etag("project", project.pk, project.generation)}
+        return Response(self.get_serializer(project).data, headers=headers)
 
     @extend_schema(
-        parameters=[REF], request=ReasonSerializer, responses=ProjectSerializer, summary="Take no new jobs"
+        parameters=[REF, KEY],
+        request=ReasonSerializer,
+        responses=ProjectSerializer,
+        summary="Take no new jobs",
     )
     @action(detail=True, methods=["post"])
+    @once
     def close(self, request: Request, ref: str) -> Response:
         project = services.close_project(
             project=self._project(), by=request.user, reason=_valid(ReasonSerializer, request)["reason"]
@@ -120,9 +144,13 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         return Response(self.get_serializer(project).data)
 
     @extend_schema(
-        parameters=[REF], request=ReasonSerializer, responses=ProjectSerializer, summary="Take jobs again"
+        parameters=[REF, KEY],
+        request=ReasonSerializer,
+        responses=ProjectSerializer,
+        summary="Take jobs again",
     )
     @action(detail=True, methods=["post"])
+    @once
     def reopen(self, request: Request, ref: str) -> Response:
         project = services.reopen_project(
             project=self._project(), by=request.user, reason=_valid(ReasonSerializer, request)["reason"]
@@ -136,12 +164,13 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         return Response({"results": MemberSerializer(members, many=True).data})
 
     @extend_schema(
-        parameters=[REF],
+        parameters=[REF, KEY],
         request=NewMemberSerializer,
         responses={201: MemberSerializer},
         summary="Bring somebody in",
     )
     @members.mapping.post
+    @once
     def add_member(self, request: Request, ref: str) -> Response:
         project = self._project()
         # Asked before the names in the body are looked up: they are told to nobody else.
@@ -203,6 +232,10 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
     schema_tags = ["tokens"]
     required_scopes = {"GET": "tokens:write", "POST": "tokens:write", "DELETE": "tokens:write"}
 
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        check_known(request)
+        return super().list(request, *args, **kwargs)
+
     def get_queryset(self) -> QuerySet[ApiToken]:
         return selectors.visible_tokens(self.request.user)
 
@@ -212,6 +245,13 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
         summary="Make a token; it is shown once",
     )
     def create(self, request: Request) -> Response:
+        if "Idempotency-Key" in request.headers:
+            raise InvalidInput(
+                "Making a token cannot be repeated: its secret is shown once and kept nowhere.",
+                code="idempotency-key-bad",
+                status=400,
+                way_out="Leave the Idempotency-Key out; if no answer came, revoke the new token and make another.",
+            )
         data = _valid(NewTokenSerializer, request)
         if data["project"] is not None:
             data["project"] = selectors.project_by_ref(request.user, data["project"])
@@ -242,6 +282,10 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         permissions.require(request.user, "audit")
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        check_known(request, *AuditFilter.base_filters)
+        return super().list(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[AuditEvent]:
         return selectors.visible_audit_events(self.request.user)

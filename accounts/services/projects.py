@@ -103,12 +103,33 @@ def create_project(
 
 
 @transaction.atomic
-def edit_project(*, project: Project, changes: dict[str, Any], by: User, reason: str = "") -> Project:
-    """Change name or description; an admin may also move it to another organization."""
+def edit_project(
+    *,
+    project: Project,
+    changes: dict[str, Any],
+    by: User,
+    reason: str = "",
+    expected_generation: int | None = None,
+) -> Project:
+    """Change name or description; an admin may also move it to another organization.
+
+    With `expected_generation` raises Conflict (412) when somebody has changed it since.
+    """
     permissions.require(by, "manage", project)
     if "organization" in changes:
         permissions.require(by, "administer", project)
     row = _locked(project)
+    if expected_generation is not None and expected_generation != row.generation:
+        raise Conflict(
+            "Somebody changed this project while you were looking at it.",
+            code="stale",
+            status=412,
+            way_out="Look at the present values, then make your change again.",
+            extra={
+                "generation": row.generation,
+                "current": {"name": row.name, "description": row.description},
+            },
+        )
     if "name" in changes:
         changes = {**changes, "name": _name_and_slug(changes["name"], row.slug)[0]}
     if "description" in changes:

@@ -53,9 +53,11 @@ def no_such_value(request: HttpRequest) -> InvalidInput:
         for name, values in given.lists()
         if any("\0" in text for text in (name, *map(str, values)))
     ]
-    return InvalidInput(
-        "A value in the request cannot be stored.", way_out="Type it again.", problems=problems
-    )
+    if request.method == "GET":
+        message, way_out = "This address holds a value that nothing can have.", "Check it for typing errors."
+    else:
+        message, way_out = "A value in the request cannot be stored.", "Type it again."
+    return InvalidInput(message, way_out=way_out, problems=problems)
 
 
 def _ask_to_sign_in(request: HttpRequest) -> HttpResponse:

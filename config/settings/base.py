@@ -325,6 +325,7 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", 
 # V1-V10: names and defaults as given; every one can be set in the environment.
 SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priority, fairshare
 QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
+MUSTER_REPEATS = "scheduler.services.idempotency"  # keeps the answers of requests with an Idempotency-Key
 QUOTA_USAGE_SOURCE = "scheduler.services.quota_usage.HeldAllocations"
 QUOTA_FACTS_SOURCE = "scheduler.services.quota_facts.SchedulerFacts"
 #: Of the cluster, what projects' limits should leave over for the system when they are added up (V25).

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
+from accounts.api.etags import IF_MATCH, etag, expected
+from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Organization
 from accounts.selectors import project_by_ref, visible_projects
+from config.rest import check_known
 from quotas.core.periods import Period
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Budget, BudgetResource, OnSpent
@@ -45,6 +48,9 @@ class BudgetSerializer(serializers.Serializer[BudgetState]):
     runs_out_at = serializers.DateTimeField(
         allow_null=True, help_text="At that pace; null when not before the period ends."
     )
+    generation = serializers.IntegerField(
+        source="budget.generation", help_text="Rises with each edit; the ETag carries it."
+    )
 
 
 class NewBudgetSerializer(StrictSerializer):
@@ -66,6 +72,23 @@ class BudgetChangesSerializer(StrictSerializer):
     on_spent = serializers.ChoiceField(choices=OnSpent.choices, required=False)
     ends_at = serializers.DateTimeField(required=False, allow_null=True)
     reason = serializers.CharField(max_length=1000)
+    generation = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        help_text="As it was seen, where no If-Match is sent; 412 when it changed.",
+    )
+
+
+class BudgetConflictSerializer(serializers.Serializer[Any]):
+    """A problem with what is there now."""
+
+    code = serializers.CharField()
+    detail = serializers.CharField()
+    generation = serializers.IntegerField()
+    current = serializers.DictField()
+
+
+STALE = OpenApiResponse(BudgetConflictSerializer, "Somebody changed it since.")
 
 
 class BudgetsView(APIView):
@@ -74,13 +97,18 @@ class BudgetsView(APIView):
 
     @extend_schema(responses=BudgetSerializer(many=True), summary="Budgets that your projects count on")
     def get(self, request: Request) -> Response:
+        check_known(request)
         everything = permissions.sees_everything(request.user)
         states = budget_states(None if everything else visible_projects(request.user))
         return Response({"results": BudgetSerializer(states, many=True).data})
 
     @extend_schema(
-        request=NewBudgetSerializer, responses={201: BudgetSerializer}, summary="Make a budget; for operators"
+        parameters=[KEY],
+        request=NewBudgetSerializer,
+        responses={201: BudgetSerializer},
+        summary="Make a budget; for operators",
     )
+    @once
     def post(self, request: Request) -> Response:
         serializer = NewBudgetSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
@@ -99,7 +127,7 @@ class BudgetsView(APIView):
                 message = f"There is no organization {organization!r}."
                 raise InvalidInput(message, problems=[FieldProblem("organization", message, "unknown")])
         budget = make_budget(subject=subject, by=request.user, **data)
-        return Response(_shown(budget), status=201)
+        return _answer(budget, status=201)
 
 
 class BudgetView(APIView):
@@ -108,26 +136,42 @@ class BudgetView(APIView):
 
     @extend_schema(responses=BudgetSerializer, summary="One budget")
     def get(self, request: Request, budget_id: int) -> Response:
-        return Response(_shown(_visible(request, budget_id)))
+        return _answer(_visible(request, budget_id))
 
     @extend_schema(
-        request=BudgetChangesSerializer, responses=BudgetSerializer, summary="Change a budget; for operators"
+        parameters=[IF_MATCH],
+        request=BudgetChangesSerializer,
+        responses={200: BudgetSerializer, 412: STALE},
+        summary="Change a budget; for operators",
     )
     def patch(self, request: Request, budget_id: int) -> Response:
         budget = _visible(request, budget_id)
         serializer = BudgetChangesSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         changes = dict(serializer.validated_data)
-        reason = changes.pop("reason")
-        return Response(_shown(change_budget(budget=budget, changes=changes, by=request.user, reason=reason)))
+        reason, seen = changes.pop("reason"), changes.pop("generation", None)
+        changed = change_budget(
+            budget=budget, changes=changes, by=request.user, reason=reason,
+            expected_generation=_seen(request, budget, seen),
+        )  # fmt: skip
+        return _answer(changed)
 
     @extend_schema(
-        request=None, responses=BudgetSerializer, summary="Let a budget end tonight; for operators"
+        parameters=[
+            IF_MATCH,
+            OpenApiParameter("reason", str, description="Why; it goes into the audit trail."),
+        ],
+        request=None,
+        responses={200: BudgetSerializer, 412: STALE},
+        summary="Let a budget end tonight; for operators",
     )
     def delete(self, request: Request, budget_id: int) -> Response:
         budget = _visible(request, budget_id)
         reason = str(request.query_params.get("reason") or "ended over the API")[:1000]
-        return Response(_shown(end_budget(budget=budget, by=request.user, reason=reason)))
+        ended = end_budget(
+            budget=budget, by=request.user, reason=reason, expected_generation=_seen(request, budget, None)
+        )
+        return _answer(ended)
 
 
 def _visible(request: Request, budget_id: int) -> Budget:
@@ -141,5 +185,12 @@ def _visible(request: Request, budget_id: int) -> Budget:
     return budget
 
 
-def _shown(budget: Budget) -> Any:
-    return BudgetSerializer(budget_state(budget)).data
+def _answer(budget: Budget, *, status: int = 200) -> Response:
+    body = BudgetSerializer(budget_state(budget)).data
+    return Response(body, status=status, headers={"ETag": etag("budget", budget.pk, budget.generation)})
+
+
+def _seen(request: Request, budget: Budget, given: int | None) -> int | None:
+    """The generation in If-Match, else in the body."""
+    matched = expected(request, "budget", budget.pk, "budget")
+    return given if matched is None else matched

@@ -11,10 +11,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
+from accounts.api.etags import bad_choice
+from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.selectors import project_by_ref
-from config.rest import NewestFirst
+from config.rest import NewestFirst, check_known
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Grant, GrantState, QuotaResource
 from quotas.selectors import budget_of_project, grant_by_id, visible_grants
@@ -111,20 +113,25 @@ class GrantsView(APIView):
         summary="Requests for more, newest first",
     )
     def get(self, request: Request) -> Response:
+        check_known(request, "project", "state")
+        if request.query_params.get("state", "") not in ("", *GrantState.values):
+            raise bad_choice("state", GrantState.values)
         rows = visible_grants(request.user)
         if request.query_params.get("project"):
             rows = rows.filter(project=project_by_ref(request.user, request.query_params["project"]))
         if request.query_params.get("state"):
-            rows = rows.filter(state=request.query_params["state"][:10])
+            rows = rows.filter(state=request.query_params["state"])
         pages = NewestFirst()
         page = pages.paginate_queryset(rows, request, view=self)
         return pages.get_paginated_response(GrantSerializer(page, many=True).data)
 
     @extend_schema(
+        parameters=[KEY],
         request=NewGrantSerializer,
         responses={201: GrantSerializer},
         summary="Ask for more; for leads of the project",
     )
+    @once
     def post(self, request: Request) -> Response:
         serializer = NewGrantSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
@@ -162,12 +169,13 @@ class GrantVerbView(APIView):
     schema_tags = ["quota"]
 
     @extend_schema(
-        parameters=[OpenApiParameter("verb", str, OpenApiParameter.PATH, enum=VERBS)],
+        parameters=[OpenApiParameter("verb", str, OpenApiParameter.PATH, enum=VERBS), KEY],
         request=DecisionSerializer,
         responses=GrantSerializer,
         operation_id="quotas_request_decide",
         summary="Decide a request, or take it back",
     )
+    @once
     def post(self, request: Request, grant_id: int, verb: str) -> Response:
         grant = grant_by_id(request.user, grant_id)
         serializer = DecisionSerializer(data=request.data)

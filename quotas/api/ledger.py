@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref, visible_users
@@ -178,10 +179,12 @@ class LedgerView(APIView):
         return pages.get_paginated_response(EntrySerializer(page, many=True).data)
 
     @extend_schema(
+        parameters=[KEY],
         request=AdjustSerializer,
         responses={201: EntrySerializer},
         summary="Correct what was charged; for operators",
     )
+    @once
     def post(self, request: Request) -> Response:
         serializer = AdjustSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)

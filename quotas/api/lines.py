@@ -11,21 +11,21 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
+from accounts.api import etags
+from accounts.api.etags import IF_MATCH, bad_choice
+from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Organization, Project, User
 from accounts.selectors import project_by_ref, visible_users
-from config.rest import NewestFirst
+from config.rest import NewestFirst, check_known
 from quotas.core.resources import MAX_AMOUNT
 from quotas.line_states import LineState, line_states, lines_on_path
 from quotas.models import Quota, QuotaResource
 from quotas.selectors import line_by_id, visible_lines
 from quotas.services.lines import MOST_SECONDS, Subject, remove_line, set_line
 
-IF_MATCH: Final = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER,
-    description="The ETag that was seen; 412 with both values when it is no longer so.",
-)  # fmt: skip
+FILTERS: Final = ("path", "project", "organization", "user", "resource", "gpu_model", "job_type")
 REASON: Final = "Why; it goes into the audit trail."
 
 
@@ -140,6 +140,9 @@ class LinesView(APIView):
     )
     def get(self, request: Request) -> Response:
         query = request.query_params
+        check_known(request, *FILTERS)
+        if query.get("resource", "") not in ("", *QuotaResource.values):
+            raise bad_choice("resource", QuotaResource.values)
         if query.get("path"):
             project = project_by_ref(request.user, query["path"])
             permissions.require(request.user, "view_quota", project)
@@ -159,10 +162,12 @@ class LinesView(APIView):
 
     @extend_schema(
         operation_id="quotas_lines_make",
+        parameters=[KEY],
         request=NewLineSerializer,
         responses={201: LineStateSerializer, 409: THERE},
         summary="Set a limit that is not there; for operators, and for leads on people of their project",
     )
+    @once
     def post(self, request: Request) -> Response:
         serializer = NewLineSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
@@ -265,21 +270,10 @@ def _answer(line: Quota, *, status: int = 200) -> Response:
 
 def etag(line: Quota) -> str:
     """Names what can be edited: usage moves without it."""
-    return f'"line-{line.pk}-{line.generation}"'
+    return etags.etag("line", line.pk, line.generation)
 
 
 def _expected(request: Request, line: Quota, seen: int | None) -> int | None:
     """The generation in If-Match, else in the body; None without either, or with `*`."""
-    given = request.headers.get("If-Match", "").strip()
-    if given in ("", "*"):
-        return seen
-    prefix, suffix = f'"line-{line.pk}-', '"'
-    digits = given[len(prefix) : -len(suffix)] if given.startswith(prefix) and given.endswith(suffix) else ""
-    if not (digits.isascii() and digits.isdecimal()):
-        raise InvalidInput(
-            "If-Match is not an ETag of this limit.",
-            code="bad-if-match",
-            way_out="Send back the ETag of your last GET as it is.",
-            status=400,
-        )
-    return int(digits[:18])
+    matched = etags.expected(request, "line", line.pk, "limit")
+    return seen if matched is None else matched

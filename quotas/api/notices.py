@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.errors import NotAllowed
-from config.rest import NewestFirst
+from config.rest import NewestFirst, check_known
 from quotas.models import Alert, DriftFinding, Notice
 from quotas.services.alerts import read_notice, unread_notices
 
@@ -76,6 +76,7 @@ class DriftView(APIView):
         summary="What the reconciler found; for operators and auditors",
     )
     def get(self, request: Request) -> Response:
+        check_known(request)
         if not (permissions.may(request.user, "operate") or permissions.may(request.user, "audit")):
             raise NotAllowed(
                 "Only operators and auditors see drift.", way_out="Ask an operator of this site."

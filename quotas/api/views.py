@@ -8,7 +8,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
-from accounts.errors import InvalidInput
+from accounts.api import etags
+from accounts.api.etags import IF_MATCH
 from accounts.models import Project
 from accounts.selectors import project_by_ref
 from quotas.api.serializers import (
@@ -26,12 +27,6 @@ from quotas.services.limits import set_quota, sync_quota
 from quotas.services.providers import exchange_quota, repair_provider
 
 PROJECT = OpenApiParameter("project_id", str, OpenApiParameter.PATH, description="The project's id or slug.")
-IF_MATCH = OpenApiParameter(
-    "If-Match",
-    str,
-    OpenApiParameter.HEADER,
-    description="The ETag that was seen; 412 when it is no longer so.",
-)
 
 
 class QuotaView(APIView):
@@ -113,7 +108,7 @@ class QuotaRepairView(APIView):
 
 def etag(sheet: QuotaSheet) -> str:
     """Names what can be edited: usage moves without it."""
-    return f'"quota-{sheet.project_id}-{sheet.generation}"'
+    return etags.etag("quota", sheet.project_id, sheet.generation)
 
 
 def _answer(project: Project, sheet: QuotaSheet) -> Response:
@@ -128,17 +123,4 @@ def _outside(sheet: QuotaSheet) -> ProviderView | None:
 
 
 def _expected(request: Request, project: Project) -> int | None:
-    """The generation in If-Match; None without the header or with `*`."""
-    given = request.headers.get("If-Match", "").strip()
-    if given in ("", "*"):
-        return None
-    prefix, suffix = f'"quota-{project.pk}-', '"'
-    digits = given[len(prefix) : -len(suffix)] if given.startswith(prefix) and given.endswith(suffix) else ""
-    if not (digits.isascii() and digits.isdecimal()):
-        raise InvalidInput(
-            "If-Match is not an ETag of this quota.",
-            code="bad-if-match",
-            way_out="Send back the ETag of your last GET as it is.",
-            status=400,
-        )
-    return int(digits[:18])
+    return etags.expected(request, "quota", project.pk, "quota")

@@ -148,10 +148,23 @@ def _follow(budget: Budget, now: datetime) -> None:
     open_periods(budget, now=now)
 
 
-def end_budget(*, budget: Budget, by: User, reason: str, at: datetime | None = None) -> Budget:
+def end_budget(
+    *,
+    budget: Budget,
+    by: User,
+    reason: str,
+    at: datetime | None = None,
+    expected_generation: int | None = None,
+) -> Budget:
     """Let a budget end at the next midnight: its periods stay as they were."""
     midnight = (at or timezone.now()).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    return change_budget(budget=budget, changes={"ends_at": midnight}, by=by, reason=reason)
+    return change_budget(
+        budget=budget,
+        changes={"ends_at": midnight},
+        by=by,
+        reason=reason,
+        expected_generation=expected_generation,
+    )
 
 
 def open_periods(budget: Budget, *, now: datetime | None = None) -> int:

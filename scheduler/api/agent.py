@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, DataError, InterfaceError, connections
 
 from accounts import context
 from accounts.errors import FieldProblem, InvalidInput, MusterError
@@ -83,6 +83,10 @@ class AgentDoor:
             status, body = 200, await self._answer(scope, receive)
         except MusterError as error:
             status, body = error.status, _problem(error)
+        except DataError as error:  # not that the database is away: to send it again would help nobody
+            log.warning("agent_sent_bad_value", path=scope["path"], error=str(error))
+            refused = InvalidInput(message="A value in the message cannot be stored.", code="bad-text")
+            status, body = refused.status, _problem(refused)
         except (DatabaseError, InterfaceError, OSError) as error:
             log.warning("agent_call_failed", path=scope["path"], error=str(error))
             status = 503
@@ -214,6 +218,8 @@ def _parse(data: bytes, encoding: str) -> Mapping[str, Any]:
         if encoding == "gzip":
             data = _unzip(data)
         body = json.loads(data)
+        if b"\\u" in data:  # only so can half a surrogate pair come in, which nothing can store
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
         raise InvalidInput(message="The message is no JSON.", code="not-json", status=400) from error
     if not isinstance(body, dict):

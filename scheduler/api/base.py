@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rest_framework.generics import GenericAPIView
-from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
-from rest_framework.response import Response
 
+from accounts.api.once import once
 from accounts.errors import FieldProblem, InvalidInput
 from accounts.models import User
 from config.rest import check_query
-from scheduler.services.idempotency import Answer, do_once, request_hash
+
+__all__ = ["ApiView", "body_of", "once", "person"]
 
 
 class ApiView(GenericAPIView):
@@ -48,32 +46,3 @@ def body_of(request: Request, *, optional: bool = False) -> Mapping[str, Any]:
             problems=[FieldProblem("", "Has to be a JSON object.", "not-an-object")],
         )
     return data
-
-
-def once(handler: Callable[..., Response]) -> Callable[..., Response]:
-    """Lets a POST carry an `Idempotency-Key`: repeated, it does nothing and gets the first answer again."""
-
-    @functools.wraps(handler)
-    def repeatable(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
-        key = request.headers.get("Idempotency-Key")
-        if key is None:
-            return handler(view, request, *args, **kwargs)
-        first: list[Response] = []
-
-        def do() -> Answer:
-            response = handler(view, request, *args, **kwargs)
-            first.append(response)
-            return Answer(response.status_code, json.loads(JSONRenderer().render(response.data) or b"null"))
-
-        answer = do_once(user=person(request), key=key, request_hash=_hash(request), do=do)
-        if first:
-            return first[0]
-        return Response(answer.body, status=answer.status, headers={"Idempotent-Replayed": "true"})
-
-    return repeatable
-
-
-def _hash(request: Request) -> str:
-    # The parsed body, in one order: spaces between two tries make no difference.
-    body = json.dumps(request.data, sort_keys=True, separators=(",", ":"), default=str)
-    return request_hash(request.method or "", request.get_full_path(), body.encode("utf-8", "surrogatepass"))

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.errors import NotFound
-from config.rest import NewestFirst
+from config.rest import NewestFirst, check_known
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.jobs import KEY, reason_of
 from scheduler.api.serializers import moment
@@ -60,6 +60,7 @@ class Datasets(ApiView):
     @extend_schema(operation_id="datasets_list", responses=DatasetSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Data of your projects that somebody has declared."""
+        check_known(request)
         page = self.paginate_queryset(visible_datasets(person(request)))
         return self.get_paginated_response(DatasetSerializer(page, many=True).data)
 

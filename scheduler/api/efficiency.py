@@ -82,7 +82,7 @@ class JobUses(ApiView):
         """Asked and used, job by job: those that wasted most first."""
         asked, problems = _asked(request)
         limit = request.query_params.get("limit", "100")
-        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MOST):
+        if not (limit.isascii() and limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= MOST):
             problems.append(FieldProblem("limit", f"A whole number from 1 to {MOST}."))
         export = request.query_params.get("export", "")
         if export and export not in EXPORTS:

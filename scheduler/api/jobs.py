@@ -10,6 +10,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.once import KEY
 from accounts.errors import FieldProblem, InvalidInput
 from config.rest import NewestFirst
 from scheduler.api.base import ApiView, body_of, once, person
@@ -22,10 +23,6 @@ from scheduler.services.boosts import DAY_SECONDS, LONGEST_SECONDS, boost_job
 from scheduler.services.datasets import report_checkpoint
 from scheduler.services.inputs import Inputs
 from scheduler.services.resize import resize_job
-
-KEY = OpenApiParameter(
-    "Idempotency-Key", str, OpenApiParameter.HEADER, description="Makes the request safe to repeat."
-)
 
 
 class ReasonBodySerializer(serializers.Serializer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -12,7 +13,7 @@ from rest_framework.response import Response
 
 from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref
-from config.rest import NewestFirst
+from config.rest import NewestFirst, check_known
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState, PublicState
@@ -118,6 +119,7 @@ class Queues(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Queues that you may see, with the jobs in them."""
+        check_known(request, "project_id")
         rows = visible_queues(person(request)).prefetch_related("partitions")
         wanted = request.query_params.get("project_id")
         if wanted:
@@ -151,14 +153,15 @@ class QueueDetail(ApiView):
         paused, reason = body.pop("paused", None), body.pop("reason", "")
         generation = body.pop("generation", None)
         self._check(paused, reason, generation)
-        if body or generation is not None:
-            queue = services.edit_queue(
-                queue=queue, changes=body, by=by, reason=reason, expected_generation=generation
-            )
-        if paused is True:
-            services.pause_queue(queue=queue, by=by, reason=reason)
-        elif paused is False:
-            services.resume_queue(queue=queue, by=by, reason=reason)
+        with transaction.atomic():  # all of it or nothing
+            if body or generation is not None:
+                queue = services.edit_queue(
+                    queue=queue, changes=body, by=by, reason=reason, expected_generation=generation
+                )
+            if paused is True:
+                services.pause_queue(queue=queue, by=by, reason=reason)
+            elif paused is False:
+                services.resume_queue(queue=queue, by=by, reason=reason)
         return self.answer(queue_by_ref(by, str(queue.pk)))
 
     def _check(self, paused: Any, reason: Any, generation: Any) -> None:

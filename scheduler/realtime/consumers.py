@@ -166,7 +166,11 @@ class Connection:
                 continue
             try:
                 request = json.loads(text)
-            except ValueError:
+                text.encode()
+                json.dumps(
+                    request, ensure_ascii=False
+                ).encode()  # half a surrogate pair could not be said again
+            except (ValueError, RecursionError):
                 self._refuse("invalid", "This is not JSON.")
                 continue
             if not isinstance(request, dict):

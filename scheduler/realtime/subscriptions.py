@@ -195,7 +195,9 @@ def make(topic: Topic, feed: Feed, request: dict[str, Any]) -> Subscription:
     """The subscription that a client's request asks for; odd values fall back to the usual ones."""
     sub: int = _whole(request.get("sub"), 0)
     every = request.get("every")
-    every_seconds = float(every) if isinstance(every, (int, float)) and not isinstance(every, bool) else 0.0
+    every_seconds = 0.0
+    if isinstance(every, (int, float)) and not isinstance(every, bool) and abs(every) < 2**53:  # NaN is not
+        every_seconds = float(every)
     every_seconds = min(max(every_seconds, LEAST_EVERY_SECONDS), MOST_EVERY_SECONDS)
     if isinstance(feed, LogFeed):
         stream = request.get("stream")

@@ -15,6 +15,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState
 from scheduler.models import Allocation, Device, Job, JobEvent, Node, Queue, Task
 from scheduler.realtime.auth import Viewer
 from scheduler.selectors import listed_jobs
+from scheduler.state.pulse import clusters_now
 
 #: The list page shows as many; older jobs do not change.
 JOBS_SHOWN: Final = 100
@@ -54,8 +55,11 @@ class Source:
     pointed: bool = False
 
 
-KINDS: Final = {"cluster": False, "queues": False, "quotas": False, "jobs": False, "job": True, "log": True}
+KINDS: Final = {
+    "site": False, "cluster": False, "queues": False, "quotas": False, "jobs": False, "job": True, "log": True,
+}  # fmt: skip
 SCOPES: Final = {
+    "site": "jobs:read",
     "cluster": "nodes:read",
     "queues": "jobs:read",
     "quotas": "quota:read",
@@ -72,7 +76,7 @@ def parse_topic(text: object) -> Topic:
     if numbered is None or numbered != bool(number):
         raise NotFound(
             message=f"There is no live topic {str(text)[:60]!r}.",
-            way_out="Topics are cluster, queues, quotas, jobs, job:<number> and log:<number>.",
+            way_out="Topics are site, cluster, queues, quotas, jobs, job:<number> and log:<number>.",
         )
     if not numbered:
         return Topic(kind)
@@ -88,6 +92,8 @@ def open_source(topic: Topic, viewer: Viewer) -> Source:
             message=f"This token may not follow {topic}.",
             way_out=f"Use one with the scope {SCOPES[topic.kind]}.",
         )
+    if topic.kind == "site":
+        return Source(("site",), frozenset({outbox.CLUSTER_TOPIC}), site_rows)
     if topic.kind == "cluster":
         return Source(("cluster",), frozenset({outbox.CLUSTER_TOPIC}), cluster_rows)
     if topic.kind == "queues":
@@ -116,6 +122,24 @@ def _no_such_job(number: str) -> MusterError:
     return NotFound(
         message=f"There is no job {number[:20]}, or you may not see it.", way_out="Check the number."
     )
+
+
+# ---------------------------------------------------------------- site
+
+
+def site_rows() -> Rows:
+    """What keeps jobs from starting anywhere: clusters that are paused, and those whose planner is not heard.
+
+    A planner that is stuck makes no sound: the rows change because everybody looks now and then.
+    """
+    return {
+        f"cluster:{one.pk}": {
+            "id": one.pk, "name": one.name, "paused": one.paused, "paused_reason": one.paused_reason,
+            "paused_by": one.paused_by, "paused_at": one.paused_at,
+            "silent_since": one.since_at if one.silent else None,
+        }
+        for one in clusters_now()
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- cluster

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from django.conf import settings
 from django.core.cache import cache
+from django.db.models import OuterRef, Subquery, TextField, Value
+from django.db.models.functions import Cast, Concat
 
 from scheduler.models import Cluster, Lease
 from scheduler.state.leases import cluster_scope
@@ -53,3 +57,33 @@ def longest_silence() -> float | None:
         for pk in Cluster.objects.values_list("pk", flat=True)
     ]
     return max((each for each in found if each is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNow:
+    """A cluster, whether somebody paused it, and since when its planner is in the same term."""
+
+    pk: int
+    name: str
+    paused: bool
+    paused_reason: str
+    paused_by: str
+    paused_at: datetime | None
+    since: float | None
+
+    @property
+    def silent(self) -> bool:
+        return silence(self.since) is not None
+
+    @property
+    def since_at(self) -> datetime | None:
+        return None if self.since is None else datetime.fromtimestamp(self.since, tz=UTC)
+
+
+def clusters_now() -> list[ClusterNow]:
+    """Every cluster; one query."""
+    token = Lease.objects.filter(scope=Concat(Value("cluster:"), Cast(OuterRef("pk"), TextField())))
+    rows = Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values_list(
+        "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token"
+    )
+    return [ClusterNow(*row, since=term_since(row[0], token)) for *row, token in rows]

@@ -7,8 +7,6 @@ from typing import Any
 
 from django import template
 from django.core.cache import cache
-from django.db.models import OuterRef, Subquery, TextField, Value
-from django.db.models.functions import Cast, Concat
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -18,9 +16,9 @@ from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
 from scheduler.core.reasons import ReasonCategory
 from scheduler.labels import Label
-from scheduler.models import Cluster, Job, Lease, Node
+from scheduler.models import Job, Node
 from scheduler.services.resource_terms import qos_word
-from scheduler.state.pulse import silence, term_since
+from scheduler.state.pulse import ClusterNow, clusters_now
 
 register = template.Library()
 
@@ -72,25 +70,14 @@ def reason_title(code: str) -> str:
 
 
 @register.simple_tag
-def cluster_troubles() -> dict[str, list[dict[str, Any]]]:
+def cluster_troubles(fresh: object = False) -> dict[str, list[ClusterNow]]:
     """For the banner of every page: clusters where nothing new starts because somebody paused them, and those
-    whose planner is not heard; asked once every few seconds."""
-    found = cache.get("muster:clusters")
+    whose planner is not heard; asked once every few seconds, or now."""
+    found: list[ClusterNow] | None = None if fresh else cache.get("muster:clusters")
     if found is None:
-        token = Lease.objects.filter(scope=Concat(Value("cluster:"), Cast(OuterRef("pk"), TextField())))
-        found = list(
-            Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values(
-                "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token"
-            )
-        )
-        for row in found:
-            row["since"] = term_since(row["pk"], row["token"])
+        found = clusters_now()
         cache.set("muster:clusters", found, PAUSE_MEMORY_SECONDS)
-    silent = [{**row, "seconds": silence(row["since"])} for row in found]
-    return {
-        "paused": [row for row in found if row["paused"]],
-        "silent": [row for row in silent if row["seconds"] is not None],
-    }
+    return {"paused": [row for row in found if row.paused], "silent": [row for row in found if row.silent]}
 
 
 @register.filter

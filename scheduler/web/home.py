@@ -42,6 +42,13 @@ def show(request: HttpRequest) -> HttpResponse:
     return render(request, template, context)
 
 
+@require_GET
+@page
+def troubles(request: HttpRequest) -> HttpResponse:
+    """The banner that every page has, as things are now."""
+    return render(request, "partials/troubles.html", {"fresh": True})
+
+
 def _fullness(line) -> float:  # type: ignore[no-untyped-def]
     bound = line.hard or line.soft or line.nominal
     return line.used / bound if bound else 0.0

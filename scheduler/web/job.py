@@ -86,6 +86,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "tab": tab,
         "tabs": TABS.items(),
         "steps": steps(job),
+        "forecast": job.likely_start,
         "verbs": _verbs(job, user),
         "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
     }
@@ -93,6 +94,8 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         context |= _holdings(job)
     elif tab == "why":
         context |= _why(job, user)
+        if context["found"].start is not None:
+            context["forecast"] = context["found"].start  # that of this moment, and no other beside it
     elif tab == "events":
         context["events"] = list(job.events.select_related("actor").order_by("-id")[:MOST_EVENTS])
     if "partial" in request.GET:

@@ -8,6 +8,7 @@ from scheduler.web import cluster, forecasts, home, job, jobs, queues, quota, su
 
 urlpatterns = [
     path("", home.show, name="home"),
+    path("troubles/", home.troubles, name="troubles"),
     path("submit/", submit.show, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("jobs/", jobs.index, name="jobs"),

@@ -434,6 +434,11 @@
 
   // ------------------------------------------------------------ what the reader is told
 
+  // Every page follows the banner; the dot and "this may be old" are about what else the page shows.
+  function showsMore() {
+    return Array.from(topics.keys()).some((name) => name !== "site");
+  }
+
   function state() {
     if (paused) return "paused";
     const quiet = Date.now() - goodAt;
@@ -450,7 +455,7 @@
       delayed: seconds > 1 ? "delayed " + seconds + " s" : "delayed",
     };
     const dot = document.getElementById("live-dot");
-    if (dot && topics.size) {
+    if (dot && showsMore()) {
       const word = dot.querySelector(".word") || dot;
       const label = "Live updates: " + words[now] + (now === "live" ? "" : ", last good at " + at);
       if (dot.dataset.state !== now) dot.dataset.state = now;
@@ -462,7 +467,7 @@
     document.documentElement.dataset.live = now;
     const banner = document.getElementById("stale-banner");
     if (banner) {
-      banner.hidden = !(topics.size && !paused && !signedOut && Date.now() - goodAt > STALE_MS);
+      banner.hidden = !(showsMore() && !paused && !signedOut && Date.now() - goodAt > STALE_MS);
       const since = banner.querySelector("[data-stale-since]");
       if (since && !banner.hidden) since.textContent = "at " + at;
     }
@@ -580,7 +585,7 @@
   const dot = document.getElementById("live-dot");
   scan();
   document.addEventListener("htmx:after:swap", scan);
-  if (dot && topics.size) makeButton(dot);
+  if (dot && showsMore()) makeButton(dot);
   else if (dot) dot.hidden = true;
   connect();
   show();

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.db import connection, connections
+from django.http import StreamingHttpResponse
 from django.test import Client, override_settings
 
 from config import api_door
@@ -113,6 +114,38 @@ def test_a_session_needs_its_csrf_token(caller: Caller, portal: Portal) -> None:
 def test_what_is_no_request_to_the_api_goes_on(caller: Caller) -> None:
     assert caller.post("/jobs/", b"")[0] == 418
     assert caller.post("/api/v1/nothing", b"")[0] == 404
+
+
+@pytest.mark.parametrize("path", [JOBS, "/usage/ledger/", "/jobs/7/log/"])
+def test_a_long_answer_is_sent_in_pieces_and_never_held_whole(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """However slowly it is read, the thread and its connection are free as soon as the last row was read."""
+    line = b"x" * 1000
+
+    def answer(_: Any) -> StreamingHttpResponse:
+        return StreamingHttpResponse(line for _ in range(5000))
+
+    monkeypatch.setattr(caller.door._handler, "get_response", answer)
+
+    async def ask() -> list[bytes]:
+        scope = {
+            "type": "http", "method": "GET", "path": path, "query_string": b"export=csv", "root_path": "",
+            "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 4000), "server": ("localhost", 80),
+        }  # fmt: skip
+        call = ApplicationCommunicator(caller.door, scope)
+        await call.send_input({"type": "http.request", "body": b""})
+        assert (await call.receive_output(20))["status"] == 200
+        pieces = [await call.receive_output(20)]
+        while pieces[-1].get("more_body"):
+            pieces.append(await call.receive_output(20))
+        await call.wait(20)
+        return [piece["body"] for piece in pieces]
+
+    pieces = asyncio.run(ask())
+
+    assert b"".join(pieces) == line * 5000
+    assert max(map(len, pieces)) <= api_door.PIECE_BYTES < 5_000_000
 
 
 def test_a_body_that_is_too_large_is_refused_and_not_kept(caller: Caller, portal: Portal) -> None:

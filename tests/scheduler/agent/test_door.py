@@ -207,6 +207,13 @@ def test_broken_bodies_are_refused(world: World, call: Caller) -> None:
     assert call("agent/sync", None, key, raw=b"\xff\xfe\x00")[0] == 400
     assert call("agent/sync", [], key)[0] == 422
     assert call("agent/sync", None, key, raw=b"[" * 100_000)[0] == 400
+    # Half a surrogate pair, and NUL: no call of a stranger, nor of a node, is an error of ours.
+    for half in ({"join_token": "\ud800", "name": "n"}, {"join_token": "a\0", "name": "a\0b"}):
+        assert call("agent/register", half)[0] in (400, 401, 403, 422), half
+    assert call("agent/sync", SYNC | {"boot_id": "\ud800"}, key)[0] == 400
+    odd = MACHINE | {"labels": {"a": "b\0"}, "agent_version": "\0"}
+    assert call("agent/sync", SYNC | {"inventory": odd}, key)[0] == 422
+    assert call("agent/sync", SYNC, "\u00e9\u00ff")[0] == 401
     assert call("agent/sync", None, key, raw=b" " * (8 * 1024 * 1024 + 1))[0] == 413
     bomb = gzip.compress(b" " * (64 * 1024 * 1024))
     assert call("agent/sync", None, key, raw=bomb, **{"Content-Encoding": "gzip"})[0] == 413

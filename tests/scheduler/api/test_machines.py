@@ -182,7 +182,7 @@ def test_an_operator_pauses_and_resumes_a_queue(api: Api, portal: Portal) -> Non
 
     paused = client.patch(f"{V1}/queues/default", {"paused": True, "reason": "maintenance"})
     silent = client.patch(f"{V1}/queues/default", {"paused": False})
-    nameless = client.patch(f"{V1}/queues/default", {"paused": True})
+    nameless = client.patch(f"{V1}/queues/default", {"paused": True, "priority": 77})
 
     assert (paused.json()["paused"], paused.json()["paused_reason"], paused.json()["paused_by"]) == (
         True, "maintenance", "operator",

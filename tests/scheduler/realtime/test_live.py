@@ -20,7 +20,8 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Node, Queue
 from scheduler.realtime import consumers, feeds
 from scheduler.realtime.hub import hub
-from scheduler.realtime.topics import cluster_rows, job_rows, queue_rows
+from scheduler.realtime.subscriptions import make
+from scheduler.realtime.topics import cluster_rows, job_rows, parse_topic, queue_rows
 from scheduler.state.transitions import announce_job, move_job
 from tests.scheduler.realtime.conftest import (
     ORIGIN,
@@ -432,6 +433,7 @@ NONSENSE = [
     '{"op":"subscribe","topic":"job:"}', '{"op":"subscribe","topic":"job:-1"}',
     '{"op":"subscribe","topic":"job:99999999999999999999"}', '{"op":"subscribe","topic":"cluster:1"}',
     '{"op":"subscribe","topic":"user:1"}', '{"op":"subscribe","topic":"jobs\\u0000"}', "x" * 5000,
+    '{"op":"subscribe","topic":"\\ud800"}', "[" * 4000,
 ]  # fmt: skip
 
 
@@ -451,9 +453,15 @@ async def test_odd_options_fall_back_to_the_usual_ones(connect: Connect) -> None
     cast = await rows(the_cast)()
     client = await connect(cast.owner)
 
-    answer = await client.follow("jobs", every="often", since=5, data="perhaps")
+    for every in ("often", float("nan"), float("inf"), -1, 10**400):
+        answer = await client.follow("jobs", every=every, since=5, data="perhaps")
 
-    assert answer["data"] == {"rows": {}}
+        assert answer["data"] == {"rows": {}}
+    feed, topic = next(iter(hub()._feeds.values())), parse_topic("jobs")
+    paces = [
+        make(topic, feed, {"every": every}).every_seconds for every in (float("nan"), 0, 5, float("inf"))
+    ]
+    assert paces == [1.0, 1.0, 5.0, 1.0]
 
 
 async def test_a_client_that_shouts_is_closed(connect: Connect) -> None:
