@@ -41,6 +41,16 @@ class Allocation(models.Model):
         constraints = [
             models.UniqueConstraint(name="allocation_once", fields=["attempt", "rank"]),
             models.CheckConstraint(
+                name="allocation_not_negative",
+                condition=Q(
+                    cpu_millis__gte=0,
+                    suspended_cpu_millis__gte=0,
+                    memory_mib__gte=0,
+                    storage_mib__gte=0,
+                    gpu_millis__gte=0,
+                ),
+            ),
+            models.CheckConstraint(
                 name="allocation_ends_after_start",
                 condition=Q(released_at__isnull=True) | Q(released_at__gte=F("held_at")),
             ),

@@ -129,6 +129,9 @@ class Task(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(name="task_rank_once", fields=["attempt", "rank"]),
+            models.CheckConstraint(
+                name="task_state_known", condition=Q(state__in=[s.value for s in TaskState])
+            ),
         ]
 
     def __str__(self) -> str:

@@ -91,6 +91,9 @@ class Node(models.Model):
         ordering = ["cluster_id", "name"]
         constraints = [
             models.UniqueConstraint(name="node_name_once", fields=["cluster", "name"]),
+            models.CheckConstraint(
+                name="node_state_known", condition=Q(state__in=[s.value for s in NodeState])
+            ),
             sane_overcommit("node"),
             models.CheckConstraint(
                 name="node_cpu_not_overcommitted",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -12,6 +12,9 @@ from accounts.errors import MusterError
 from accounts.models import User
 from scheduler.models import Job
 from scheduler.services.boosts import boost_job
+
+#: The service says what is too long for a boost; this is only what it can be asked.
+MOST_HOURS: Final = 366 * 24
 
 
 class Command(BaseCommand):
@@ -30,6 +33,8 @@ class Command(BaseCommand):
         job = Job.objects.filter(number=options["job"]).first()
         if job is None:
             raise CommandError(f"There is no job {options['job']}.")
+        if not 0 < options["hours"] <= MOST_HOURS:
+            raise CommandError(f"--hours has to be above 0 and at most {MOST_HOURS:,}.")
         by = self._operator(options["by"])
         try:
             with context.acting(address="local"):
