@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
+from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Organization, Project, ProjectRole, User
 from accounts.services import audit
 from accounts.services.users import raise_access_version
@@ -149,7 +149,7 @@ def edit_project(
 
 @transaction.atomic
 def close_project(*, project: Project, by: User, reason: str = "") -> Project:
-    """Take no new jobs from it; what is queued or runs goes on."""
+    """Take no new jobs from it; what waits goes on waiting until it is opened again, what runs goes on."""
     permissions.require(by, "administer", project)
     return _set_active(project, False, by=by, reason=reason)
 
@@ -213,7 +213,12 @@ def change_member(
     project, user = membership.project, membership.user
     permissions.require(by, "manage", project)
     _locked(project)
-    row = Membership.objects.get(pk=membership.pk)
+    row = Membership.objects.filter(pk=membership.pk).first()
+    if row is None:
+        raise NotFound(
+            f"{user.username} is no longer a member of {project}.",
+            way_out="Look at the list of members again.",
+        )
     new_role = row.role if role is None else role
     new_expiry = row.expires_at if keep_expiry else expires_at
     _check_role(new_role)

@@ -246,3 +246,13 @@ def test_a_membership_of_a_disabled_lead_does_not_count_as_a_lead() -> None:
 
     with pytest.raises(Conflict):
         projects.remove_member(membership=Membership.objects.get(user=cast.lead), by=cast.lead)
+
+
+def test_a_membership_that_somebody_else_has_ended_meanwhile_is_not_there_any_more() -> None:
+    admin, membership = AdminFactory(), MembershipFactory(role="member")
+    projects.remove_member(membership=Membership.objects.get(pk=membership.pk), by=admin)
+
+    with pytest.raises(NotFound, match="no longer a member"):
+        projects.change_member(membership=membership, by=admin, role="viewer")
+    projects.remove_member(membership=membership, by=admin)
+    assert actions() == ["member.remove"]
