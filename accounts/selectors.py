@@ -92,9 +92,10 @@ def visible_users(user: User) -> QuerySet[User]:
 
 
 def visible_tokens(user: User) -> QuerySet[ApiToken]:
-    """One's own tokens; all of them for admins."""
+    """One's own tokens; all of them for admins, but not by a token that is held to one project."""
     tokens = ApiToken.objects.select_related("user", "project")
-    return tokens if user.is_site_admin else tokens.filter(user=user)
+    everybody = user.is_site_admin and permissions.token_project_id(user) is None
+    return tokens if everybody else tokens.filter(user=user)
 
 
 def visible_audit_events(user: User) -> QuerySet[AuditEvent]:

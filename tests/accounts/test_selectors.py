@@ -11,6 +11,7 @@ from django.utils import timezone
 from accounts import context, selectors
 from accounts.errors import NotFound
 from accounts.models import Membership
+from accounts.services import tokens
 from tests.support.factories import MembershipFactory, ProjectFactory, UserFactory, the_cast
 
 pytestmark = pytest.mark.django_db
@@ -103,6 +104,16 @@ def test_the_default_project_is_the_chosen_one_else_the_only_one() -> None:
 
     person.default_project = second
     assert selectors.default_project(person) == second
+
+
+def test_a_token_of_an_admin_that_is_held_to_a_project_sees_no_tokens_of_others() -> None:
+    cast = the_cast()
+    for person in (cast.admin, cast.stranger):
+        tokens.issue_token(user=person, by=person, name="mine", scopes=["jobs:read"])
+
+    assert selectors.visible_tokens(cast.admin).count() == 2
+    with context.acting(token_user_id=cast.admin.pk, token_project_id=cast.project.pk):
+        assert [token.user for token in selectors.visible_tokens(cast.admin)] == [cast.admin]
 
 
 def test_a_token_held_to_a_project_narrows_every_list() -> None:
