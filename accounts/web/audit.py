@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.dateparse import parse_date
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from accounts import permissions
 from accounts.models import AuditCheck, AuditOutcome
@@ -22,7 +22,7 @@ PAGE_SIZE = 50
 MOST_ACTIONS = 200
 
 
-@require_GET
+@require_safe
 @page
 def show(request: HttpRequest) -> HttpResponse:
     user = reader(request)

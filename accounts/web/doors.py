@@ -25,7 +25,7 @@ MOST_DEMO_PEOPLE = 12
 @sensitive_post_parameters("password")
 @csrf_protect
 @never_cache
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 def signin(request: HttpRequest) -> HttpResponse:
     """Name and password; a refusal says what to do, and how long to wait after too many wrong ones."""
     target = request.POST.get(REDIRECT_FIELD_NAME) or request.GET.get(REDIRECT_FIELD_NAME, "")

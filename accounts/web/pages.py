@@ -66,7 +66,9 @@ def _ask_to_sign_in(request: HttpRequest) -> HttpResponse:
         response = HttpResponse(status=401)
         response.headers["HX-Redirect"] = reverse("signin")
         return response
-    return redirect_to_login(request.get_full_path() if request.method == "GET" else reverse("home"))
+    return redirect_to_login(
+        request.get_full_path() if request.method in ("GET", "HEAD") else reverse("home")
+    )
 
 
 def refusal(request: HttpRequest, error: MusterError) -> HttpResponse:

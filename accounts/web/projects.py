@@ -9,7 +9,7 @@ from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.dateparse import parse_date
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.errors import FieldProblem, InvalidInput, NotFound
@@ -19,7 +19,7 @@ from accounts.services.projects import add_member, change_member, remove_member
 from accounts.web.pages import page, reader
 
 
-@require_GET
+@require_safe
 @page
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)
@@ -32,7 +32,7 @@ def index(request: HttpRequest) -> HttpResponse:
     )
 
 
-@require_GET
+@require_safe
 @page
 def show(request: HttpRequest, slug: str) -> HttpResponse:
     user = reader(request)

@@ -22,7 +22,7 @@ from accounts.web.pages import back, page, reader
 COMMON_AREAS = ("Africa/", "America/", "Asia/", "Australia/", "Europe/", "Pacific/")
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def show(request: HttpRequest) -> HttpResponse:
     user = reader(request)

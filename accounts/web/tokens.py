@@ -23,7 +23,7 @@ USUAL_SCOPES = ("jobs:read", "jobs:write")
 LIFETIMES = (7, 30, DEFAULT_DAYS, 180, MAX_DAYS)
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @page
 def show(request: HttpRequest) -> HttpResponse:

@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import permissions
 from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotFound
@@ -37,7 +37,7 @@ UNITS: Final[dict[str, tuple[int, str]]] = {
 }
 
 
-@require_GET
+@require_safe
 @page
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)
@@ -51,7 +51,7 @@ def index(request: HttpRequest) -> HttpResponse:
     return render(request, template, context)
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def ask(request: HttpRequest) -> HttpResponse:
     """The form, with the evidence that will go along."""
@@ -117,7 +117,7 @@ def _may_ask_for(user: User) -> list[Project]:
     return list(projects[:SHOWN])
 
 
-@require_GET
+@require_safe
 @page
 def show(request: HttpRequest, grant_id: int) -> HttpResponse:
     return _page(request, grant_by_id(reader(request), grant_id))

@@ -9,7 +9,7 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from accounts import permissions
 from accounts.errors import Conflict, InvalidInput
@@ -72,7 +72,7 @@ class PreviewForm(forms.Form):
         )
 
 
-@require_GET
+@require_safe
 @page
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)
@@ -108,7 +108,7 @@ def _mine(drawn: list[Drawn]) -> list[Drawn]:
     return found
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def edit(request: HttpRequest, kind: str, number: int) -> HttpResponse:
     """A form of its own: the values seen go along, so that two edits cannot cross."""

@@ -13,7 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.models import User
@@ -71,7 +71,7 @@ class Tile:
         return not self.node.schedulable
 
 
-@require_GET
+@require_safe
 @page
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)
@@ -182,7 +182,7 @@ def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], us
     return Cell(device, look, mark, ", ".join(words), url, mine)
 
 
-@require_GET
+@require_safe
 @page
 def show(request: HttpRequest, node_id: int) -> HttpResponse:
     user = reader(request)

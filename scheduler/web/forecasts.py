@@ -6,7 +6,7 @@ from typing import Final
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from accounts.web.pages import page, reader
 from scheduler.models import ForecastOutcome
@@ -16,7 +16,7 @@ from scheduler.services.forecasts import record
 MOST_RECENT: Final = 20
 
 
-@require_GET
+@require_safe
 @page
 def show(request: HttpRequest) -> HttpResponse:
     user = reader(request)

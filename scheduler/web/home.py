@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from accounts.web.pages import page, reader
 from quotas.services.alerts import unread_notices
@@ -17,7 +17,7 @@ RECENT = 6
 QUOTA_LINES = 6
 
 
-@require_GET
+@require_safe
 @page
 def show(request: HttpRequest) -> HttpResponse:
     user = reader(request)
@@ -42,7 +42,7 @@ def show(request: HttpRequest) -> HttpResponse:
     return render(request, template, context)
 
 
-@require_GET
+@require_safe
 @page
 def troubles(request: HttpRequest) -> HttpResponse:
     """The banner that every page has, as things are now."""

@@ -12,7 +12,7 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.models import User
@@ -70,7 +70,7 @@ class Step:
     here: bool = False
 
 
-@require_GET
+@require_safe
 @page
 def show(request: HttpRequest, number: int) -> HttpResponse:
     user = reader(request)
@@ -231,7 +231,7 @@ def whole_characters(data: bytes) -> tuple[str, int]:
     return text, len(data) - len(decoder.getstate()[0])
 
 
-@require_GET
+@require_safe
 @page
 def download_log(request: HttpRequest, number: int) -> HttpResponse | StreamingHttpResponse:
     """The whole log as a file, as far as it has come."""

@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from accounts.errors import MusterError
 from accounts.models import Project, User
@@ -93,7 +93,7 @@ class Filters:
         return urlencode([*pairs, *self.set, *((name, value) for name, value in extra.items() if value)])
 
 
-@require_GET
+@require_safe
 @page
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)

@@ -12,7 +12,7 @@ from django.db.models import Min
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.web.pages import page, reader
@@ -42,7 +42,7 @@ class Row:
         return self.overview.reasons[:3]
 
 
-@require_GET
+@require_safe
 @page
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
@@ -12,13 +14,14 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from accounts.errors import MusterError
+from accounts.errors import Conflict, MusterError
 from accounts.models import User
 from accounts.selectors import default_project, submit_projects
 from accounts.services import audit
 from accounts.web.pages import page, reader
-from scheduler.models import Device, PriorityClass
+from scheduler.models import Device, Job, PriorityClass
 from scheduler.selectors import job_by_ref, visible_queues
+from scheduler.services.idempotency import Answer, do_once, request_hash
 from scheduler.services.inputs import BadValue, read_seconds
 from scheduler.services.jobs import submit_job
 from scheduler.services.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, Gate, preview_job
@@ -26,6 +29,8 @@ from scheduler.services.sbatch import Unhonoured, parse_sbatch
 from scheduler.web import forms
 
 MOST_SHOWN_IGNORED: Final = 20
+#: So often, and so far apart, the second of two clicks looks whether the first is done.
+TRIES, TRY_SECONDS = 40, 0.1
 #: What a copy may ask otherwise than the job it is of, when a suggestion is followed.
 CHANGED: Final = ("time_limit", "gpu_count", "gpu_type", "cpu_cores", "memory", "tasks", "queue")
 #: How each verdict of the preview looks: icon, tone, the word before its sentence.
@@ -37,7 +42,7 @@ VERDICTS: Final = {
 }
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def show(request: HttpRequest) -> HttpResponse:
     user = reader(request)
@@ -55,14 +60,14 @@ def show(request: HttpRequest) -> HttpResponse:
 def _submit(request: HttpRequest, user: User) -> HttpResponse:
     form = request.POST.dict()
     try:
-        payload, ignored = read(form, user)
-        job = submit_job(
-            payload=payload, by=user, via="sbatch" if forms.is_sbatch(form.get("what", "")) else "web"
-        )
+        job, ignored, again = _submit_once(form, user)
     except MusterError as error:
         audit.record_refusal(error, by=user)
         problems = forms.by_form_field(error.problems)
         return _render(request, user, form, {"error": error, "problems": problems}, status=error.status)
+    if again:
+        messages.info(request, "You have sent this already; here is that job. Nothing was submitted twice.")
+        return redirect("job", number=job.number)
     if job.array_id is not None:
         messages.success(request, f"The array is submitted; job {job.number} is its first.")
     for directive in ignored[:MOST_SHOWN_IGNORED]:
@@ -70,6 +75,33 @@ def _submit(request: HttpRequest, user: User) -> HttpResponse:
             request, f"Line {directive.line} has no effect: {directive.text}. {directive.reason}"
         )
     return redirect("job", number=job.number)
+
+
+def _submit_once(form: Mapping[str, str], user: User) -> tuple[Job, list[Unhonoured], bool]:
+    """The job of a form; the same one when the same page sends the same once more, as after a double click."""
+    made: list[tuple[Job, list[Unhonoured]]] = []
+
+    def do() -> Answer:
+        payload, ignored = read(form, user)
+        via = "sbatch" if forms.is_sbatch(form.get("what", "")) else "web"
+        made.append((submit_job(payload=payload, by=user, via=via), ignored))
+        return Answer(302, {"number": made[0][0].number})
+
+    if not form.get("page"):
+        do()
+        return *made[0], False
+    whole = request_hash(json.dumps(form, sort_keys=True))
+    for left in reversed(range(TRIES)):
+        try:
+            answer = do_once(user=user, key=f"page-{whole}", request_hash=whole, do=do)
+            break
+        except Conflict as error:
+            if error.code != "idempotency-in-progress" or not left:
+                raise
+            time.sleep(TRY_SECONDS)  # the first of two clicks is at it
+    if made:
+        return *made[0], False
+    return job_by_ref(user, answer.body["number"]), [], True
 
 
 def read(form: Mapping[str, str], user: User) -> tuple[dict[str, Any], list[Unhonoured]]:
@@ -105,6 +137,7 @@ def _render(
             .values_list("model", flat=True)
             .distinct()
         ),
+        "page": form.get("page") or secrets.token_urlsafe(12),
         "packs": forms.PACKS,
         "priorities": [(value, name.lower()) for value, name in priorities],
         "own_priority": own if own and own not in {str(value) for value, _ in priorities} else "",

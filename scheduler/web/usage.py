@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_date
 from django.utils.functional import cached_property
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.errors import InvalidInput
@@ -121,7 +121,7 @@ class Question:
         return f"{reverse(name)}?{urlencode({k: v for k, v in words.items() if v or k == 'gpu_model'})}"
 
 
-@require_GET
+@require_safe
 @page
 def index(request: HttpRequest) -> HttpResponse:
     user = reader(request)
@@ -151,7 +151,7 @@ def index(request: HttpRequest) -> HttpResponse:
     return render(request, "scheduler/usage.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def lines(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """The entries of the ledger behind a figure; or all of them as a file."""
@@ -177,7 +177,7 @@ def lines(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     return render(request, "scheduler/ledger.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def efficiency(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Job by job, what was asked and what was used: those that wasted most first; or all of them as a file."""
@@ -209,7 +209,7 @@ def efficiency(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     return render(request, "scheduler/efficiency.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def drift(request: HttpRequest) -> HttpResponse:
     """Counters that the reconciler found wrong, and what it did about them."""

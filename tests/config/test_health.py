@@ -71,6 +71,15 @@ def test_metrics_are_not_for_strangers(client: Client) -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("header", ["HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED"])
+def test_a_proxy_on_this_machine_does_not_make_its_callers_local(client: Client, header: str) -> None:
+    through = {header: f"for={ELSEWHERE}" if header == "HTTP_FORWARDED" else ELSEWHERE}
+
+    assert client.get("/metrics", **through).status_code == 403
+    assert "checks" not in client.get("/readyz?verbose", HTTP_ACCEPT="application/json", **through).json()
+
+
+@pytest.mark.django_db
 def test_an_empty_token_opens_nothing(client: Client) -> None:
     with override_settings(MUSTER_METRICS_TOKEN=""):
         answer = client.get("/metrics", REMOTE_ADDR=ELSEWHERE, HTTP_AUTHORIZATION="Bearer ")
