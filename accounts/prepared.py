@@ -19,6 +19,8 @@ Statement = tuple[str, Sequence[Any]]
 
 #: Nothing is prepared because it came often, only what is asked for here.
 _NEVER_BY_ITSELF: Final = 2**31
+#: So many on one connection; the driver would forget the oldest of a hundred.
+_KEPT: Final = 1000
 
 
 def ask(sql: str, parameters: Sequence[Any] = ()) -> Rows:
@@ -41,6 +43,7 @@ def ask_together(*statements: Statement) -> list[Rows]:
         prepare = settings.MUSTER_DB_PREPARED
         if prepare and inner.prepare_threshold is None:
             inner.prepare_threshold = _NEVER_BY_ITSELF
+            inner.prepared_max = _KEPT
         began = time.monotonic()
         if len(statements) == 1 and (not connection.in_atomic_block or inner.info.transaction_status):
             cursors = [_run(inner, statements[0], prepare)]

@@ -8,7 +8,6 @@ as one piece of work, from the request's first byte of body to its answer.
 from __future__ import annotations
 
 import asyncio
-import select
 import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +19,11 @@ from django.conf import settings
 from django.core import signals
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
 from accounts import hints
+from accounts.connections import drop_a_dead_connection, keep_connection
 from config.problems import API_PREFIX
 
 Scope = dict[str, Any]
@@ -82,9 +81,9 @@ class OneHopHandler(ASGIHandler):
         self.load_middleware(is_async=False)
 
     def answer(self, scope: Scope, body: bytes) -> Answer:
-        _drop_a_dead_connection()
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
+        drop_a_dead_connection()  # after the signal, at which Django would have the connection asked
         request, refusal = self.create_request(scope, BytesIO(body))
         with hints.from_a_thread():
             response = refusal if request is None else self.get_response(request)
@@ -94,9 +93,7 @@ class OneHopHandler(ASGIHandler):
                 return Answer(response.status_code, _headers(response), file=_written(response))
             return Answer(response.status_code, _headers(response), b"".join(response))
         finally:
-            # The thread's next request goes on with this connection: to fetch one and give it back costs as
-            # much as a statement. One that failed is looked at and closed by Django, as always.
-            connections[DEFAULT_DB_ALIAS].close_at = None
+            keep_connection()
             response.close()
 
 
@@ -111,22 +108,6 @@ def _written(response: HttpResponseBase) -> IO[bytes]:
         raise
     file.seek(0)
     return file
-
-
-def _drop_a_dead_connection() -> None:
-    """A server that has gone has said so by now: there is something to read where nothing was asked."""
-    connection = connections[DEFAULT_DB_ALIAS]
-    inner = connection.connection
-    if inner is None or connection.in_atomic_block:
-        return
-    try:
-        poll = select.poll()
-        poll.register(inner.fileno(), select.POLLIN)
-        fine = not poll.poll(0)
-    except (Error, OSError, ValueError):
-        fine = False
-    if not fine:
-        connection.close()
 
 
 def _headers(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:

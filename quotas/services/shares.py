@@ -15,6 +15,7 @@ from accounts.alone import alone
 from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Organization, Project, User
 from accounts.models.project import SHARE_RANGE
+from accounts.prepared import Statement
 from accounts.services import audit
 from quotas import outbox
 from quotas.core.decay import Decay, parts_of
@@ -47,6 +48,11 @@ def count_use(held: Iterable[Held]) -> None:
     _add(_slices(held, share_rules()[0]))
 
 
+def statements_of_use(held: Iterable[Held]) -> list[Statement]:
+    """The statement that does so, if there is anything to add."""
+    return _adding(_slices(held, share_rules()[0]))
+
+
 def _slices(held: Iterable[Held], decay: Decay) -> dict[Slice, Amounts]:
     found: dict[Slice, Amounts] = {}
     for one in held:
@@ -59,11 +65,16 @@ def _slices(held: Iterable[Held], decay: Decay) -> dict[Slice, Amounts]:
 
 
 def _add(slices: Mapping[Slice, Amounts]) -> None:
+    for sql, parameters in _adding(slices):
+        with connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+
+
+def _adding(slices: Mapping[Slice, Amounts]) -> list[Statement]:
     if not slices:
-        return
+        return []
     rows = [(*key, *amounts) for key, amounts in sorted(slices.items())]
-    with connection.cursor() as cursor:
-        cursor.execute(_ADD, [list(column) for column in zip(*rows, strict=True)])
+    return [(_ADD, [list(column) for column in zip(*rows, strict=True)])]
 
 
 # ------------------------------------------------------------------ the recount

@@ -19,9 +19,10 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, DataError, InterfaceError, connections
+from django.db import DatabaseError, DataError, InterfaceError
 
-from accounts import context
+from accounts import context, hints
+from accounts.connections import drop_a_dead_connection, keep_connection
 from accounts.errors import FieldProblem, InvalidInput, MusterError
 from scheduler import outbox
 from scheduler.agent import PROTOCOL
@@ -170,12 +171,13 @@ class _Gone(Exception):
 
 
 def _with_database(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Connections go back to their pool after each piece of work: these threads live long."""
+    """In one of the threads that keep their connection; hints go together, beside the answer."""
+    drop_a_dead_connection()
     try:
-        with context.acting():
+        with context.acting(), hints.from_a_thread():
             return work(*arguments)
     finally:
-        connections.close_all()
+        keep_connection()
 
 
 async def _read(receive: Receive) -> bytes:

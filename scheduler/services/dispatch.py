@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from accounts.prepared import ask, ask_together
 from scheduler import outbox
 from scheduler.agent.protocol import Assignment, Stop
-from scheduler.core.lifecycle import LIVE_TASK, AttemptState, JobState, StopReason, TaskState
-from scheduler.models import Attempt, Device, Node
-from scheduler.state.settle import settle_many, write_events
-from scheduler.state.sql import run
+from scheduler.core.lifecycle import AttemptState, StopReason, TaskState
+from scheduler.models import Device, Node
+from scheduler.state.settle import settle_many
+from scheduler.state.sql import Rows, Statement, int_array, run
 
 #: Tasks of one answer; more come with the next.
 MAX_ASSIGNMENTS: Final = 1000
 #: Rendezvous ports of jobs with several tasks: one of these, by job number.
 FIRST_PORT: Final = 20_000
 PORTS: Final = 20_000
-
-_LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 
 
 @dataclass(slots=True)
@@ -125,15 +126,16 @@ def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
     ]
 
 
+_LIVE: Final = """
+SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
+    a.suspend_asked_at IS NOT NULL, t.suspended
+FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
+WHERE t.node_id = %s AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id
+"""
+
+
 def _live_tasks(node_id: int) -> list[_Live]:
-    rows = run(
-        "SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,"
-        " a.suspend_asked_at IS NOT NULL, t.suspended"
-        " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
-        " WHERE t.node_id = %s AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id",
-        [node_id],
-    )
-    return [_Live(*row) for row in rows]
+    return [_Live(*row) for row in ask(_LIVE, [node_id])]
 
 
 def end_unstarted(attempt_ids: Iterable[int]) -> None:
@@ -164,71 +166,114 @@ def _lock_jobs_of(attempt_ids: Sequence[int]) -> None:
 @transaction.atomic
 def _take(node: Node, task_ids: list[int]) -> list[Assignment]:
     """Mark these as starting and describe them; those that were asked to stop meanwhile stay out."""
-    run(
-        "SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a"
-        " JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s)) ORDER BY number FOR NO KEY UPDATE",
-        [task_ids],
-    )
-    rows = run(
-        "SELECT t.id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t"
-        " JOIN scheduler_attempt a ON a.id = t.attempt_id"
-        " WHERE t.id = ANY(%s) AND t.state = ANY(%s) AND a.stop_asked_at IS NULL ORDER BY t.id",
-        [task_ids, [TaskState.ASSIGNED.value, TaskState.STARTING.value]],
-    )
+    ids = int_array(task_ids)
+    _, rows = ask_together((_LOCK_JOBS, [ids]), (_STARTABLE, [ids]))
     new_tasks = [row[0] for row in rows if row[3] == TaskState.ASSIGNED]
     new_attempts = sorted({row[2] for row in rows if row[4] == AttemptState.ASSIGNED})
+    moves: list[Statement] = []
     if new_tasks:
-        run("UPDATE scheduler_task SET state = %s WHERE id = ANY(%s)", [TaskState.STARTING.value, new_tasks])
+        moves.append((_START_TASKS, [int_array(new_tasks)]))
     if new_attempts:
-        _start_attempts(node, new_attempts)
-    return _describe(node, [(row[0], row[1], row[2]) for row in rows])
+        attempts = int_array(new_attempts)
+        because = [timezone.now(), f"taken by {node.name}"]
+        moves += [(_START_ATTEMPTS, [attempts]), (_START_JOBS, [attempts, *because])]
+    attempts = int_array(sorted({row[2] for row in rows}))
+    *_, described, held = ask_together(*moves, (_DESCRIBED, [attempts]), (_HELD_DEVICES, [attempts, node.pk]))
+    told = [_Told(*row) for row in described]
+    known = set(new_attempts)
+    outbox.announce_many(outbox.job_topic(one.job) for one in told if one.attempt in known)
+    return _describe(node, [(row[0], row[1], row[2]) for row in rows], told, held)
 
 
-def _start_attempts(node: Node, attempt_ids: list[int]) -> None:
-    run(
-        "UPDATE scheduler_attempt SET state = %s WHERE id = ANY(%s) AND state = %s",
-        [AttemptState.STARTING.value, attempt_ids, AttemptState.ASSIGNED.value],
-    )
-    moved = run(
-        "UPDATE scheduler_job j SET state = %s, generation = j.generation + 1 FROM scheduler_attempt a"
-        " WHERE a.job_id = j.number AND a.id = ANY(%s) AND j.state = %s"
-        " RETURNING j.number, a.epoch, j.user_id, j.project_id",
-        [JobState.STARTING.value, attempt_ids, JobState.SCHEDULED.value],
-    )
-    write_events(
-        [(number, epoch, "job.starting", f"taken by {node.name}", "{}") for number, epoch, _, _ in moved],
-        at=timezone.now(),
-    )
-    outbox.announce_many(outbox.job_topic(number) for number, _, _, _ in moved)
+_LOCK_JOBS: Final = """
+SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a
+    JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s::bigint[]))
+ORDER BY number FOR NO KEY UPDATE
+"""
+_STARTABLE: Final = """
+SELECT t.id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t
+    JOIN scheduler_attempt a ON a.id = t.attempt_id
+WHERE t.id = ANY(%s::bigint[]) AND t.state IN ('assigned', 'starting') AND a.stop_asked_at IS NULL ORDER BY t.id
+"""
+_START_TASKS: Final = "UPDATE scheduler_task SET state = 'starting' WHERE id = ANY(%s::bigint[])"
+_START_ATTEMPTS: Final = """
+UPDATE scheduler_attempt SET state = 'starting' WHERE id = ANY(%s::bigint[]) AND state = 'assigned'
+"""
+_START_JOBS: Final = """
+WITH moved AS (
+    UPDATE scheduler_job j SET state = 'starting', generation = j.generation + 1 FROM scheduler_attempt a
+    WHERE a.job_id = j.number AND a.id = ANY(%s::bigint[]) AND j.state = 'scheduled'
+    RETURNING j.number, a.epoch
+)
+INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
+SELECT number, epoch, 'job.starting', because, '{}', at FROM moved, (SELECT %s::timestamptz, %s) told(at, because)
+"""
+_DESCRIBED: Final = """
+SELECT a.id, a.epoch, j.number, j.uuid, j.name, person.username, project.slug, queue.slug, j.command, j.script,
+    j.env, j.working_dir, j.cpu_millis, j.memory_mib, j.time_limit_seconds, j.tasks, j.min_tasks, j.gpu_slice,
+    j.cpu_limit_millis, j.memory_limit_mib, j.numa, j.array_id, j.array_index
+FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
+    JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
+    JOIN scheduler_queue queue ON queue.id = j.queue_id
+WHERE a.id = ANY(%s::bigint[])
+"""
+_HELD_DEVICES: Final = """
+SELECT attempt_id, rank, device_ids FROM scheduler_allocation
+WHERE attempt_id = ANY(%s::bigint[]) AND node_id = %s AND device_ids <> '{}'
+"""
 
 
-def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignment]:
-    attempts = {
-        attempt.pk: attempt
-        for attempt in Attempt.objects.filter(pk__in={t[2] for t in tasks}).select_related(
-            "job__user", "job__project", "job__queue"
-        )
-    }
-    layouts = _layouts([pk for pk, attempt in attempts.items() if attempt.job.tasks > 1])
-    devices = _devices(node.pk, list(attempts))
+class _Told(NamedTuple):
+    """What the agent is told of an attempt and its job: a row of `_DESCRIBED`."""
+
+    attempt: int
+    epoch: int
+    job: int
+    uuid: UUID
+    name: str
+    user: str
+    project: str
+    queue: str
+    command: str
+    script: str
+    env: str
+    working_dir: str
+    cpu_millis: int
+    memory_mib: int
+    time_limit_seconds: int | None
+    tasks: int
+    min_tasks: int | None
+    gpu_slice: str
+    cpu_limit_millis: int | None
+    memory_limit_mib: int | None
+    numa: str
+    array_id: UUID | None
+    array_index: int | None
+
+
+def _describe(
+    node: Node, tasks: Sequence[tuple[int, int, int]], told: Sequence[_Told], held: Rows
+) -> list[Assignment]:
+    attempts = {one.attempt: one for one in told}
+    layouts = _layouts([pk for pk, job in attempts.items() if job.tasks > 1])
+    devices = _devices(node.pk, held)
     names = _slice_names(node.pk, devices)
-    domains = _domains(node.pk, [pk for pk, attempt in attempts.items() if attempt.job.numa == "one"])
+    domains = _domains(node.pk, [pk for pk, job in attempts.items() if job.numa == "one"])
     grace = settings.MUSTER_GRACE_SECONDS
     result: list[Assignment] = []
     for task_id, rank, attempt_id in tasks:
-        attempt = attempts[attempt_id]
-        job = attempt.job
+        job = attempts[attempt_id]
         layout = layouts.get(attempt_id) or [(rank, node.pk, node.name, node.address)]
         nodes = list(dict.fromkeys((node_id, name) for _, node_id, name, _ in layout))
         assignment = Assignment(
             task=task_id,
-            epoch=attempt.epoch,
-            job=job.number,
+            epoch=job.epoch,
+            job=job.job,
             job_id=str(job.uuid),
             name=job.name,
-            user=job.user.username,
-            project=job.project.slug,
-            queue=job.queue.slug,
+            user=job.user,
+            project=job.project,
+            queue=job.queue,
             rank=rank,
             tasks=len(layout),
             local_rank=sum(1 for r, node_id, _, _ in layout if node_id == node.pk and r < rank),
@@ -236,10 +281,10 @@ def _describe(node: Node, tasks: Sequence[tuple[int, int, int]]) -> list[Assignm
             nodes=len(nodes),
             node_names=[name for _, name in nodes],
             master_address=_master(layout, len(nodes)),
-            master_port=FIRST_PORT + job.number % PORTS,
+            master_port=FIRST_PORT + job.job % PORTS,
             command=job.command,
             script=job.script,
-            env={str(key): str(value) for key, value in job.env.items()},
+            env={str(key): str(value) for key, value in json.loads(job.env).items()},
             working_dir=job.working_dir,
             devices=devices.get((attempt_id, rank), []),
             cpu_millis=job.cpu_millis,
@@ -283,13 +328,8 @@ def _layouts(attempt_ids: list[int]) -> dict[int, list[tuple[int, int, str, str]
     return layouts
 
 
-def _devices(node_id: int, attempt_ids: list[int]) -> dict[tuple[int, int], list[int]]:
+def _devices(node_id: int, held: Rows) -> dict[tuple[int, int], list[int]]:
     """The devices of each (attempt, rank) on this node, numbered as the node numbers them."""
-    held = run(
-        "SELECT attempt_id, rank, device_ids FROM scheduler_allocation"
-        " WHERE attempt_id = ANY(%s) AND node_id = %s AND device_ids <> '{}'",
-        [attempt_ids, node_id],
-    )
     if not held:
         return {}
     index = dict(Device.objects.filter(node_id=node_id).values_list("pk", "index"))

@@ -147,7 +147,7 @@ def bound_now(job: Job) -> numa.Bound:
     if job.numa != "one":
         return {}
     nodes = list(Node.objects.filter(cluster_id=job.queue.cluster_id).values_list("pk", flat=True))
-    rows = run(queries.BOUND, [queries.LIVE, nodes])
+    rows = run(queries.BOUND, [nodes])
     return {(node_id, number): (cpu, memory) for node_id, number, cpu, memory in rows}
 
 

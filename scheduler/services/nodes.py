@@ -11,13 +11,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
 from accounts import permissions
 from accounts.errors import Conflict, InvalidInput, NotAllowed
 from accounts.models import User
+from accounts.prepared import ask
 from accounts.services import audit
 from scheduler import outbox
 from scheduler.core.lifecycle import NodeState
@@ -71,10 +72,21 @@ def node_of_key(plain: str) -> Node | None:
     prefix, secret = _split(plain, AGENT_PREFIX)
     if not prefix:
         return None
-    node = Node.objects.filter(agent_key_prefix=prefix).select_related("cluster").first()
-    if node is None or not hmac.compare_digest(node.agent_key_digest, _digest(secret)):
+    rows = ask(_OF_KEY, [prefix])
+    if not rows:
         return None
-    return node
+    node = Node.from_db(DEFAULT_DB_ALIAS, _KNOWN, rows[0])
+    return node if hmac.compare_digest(node.agent_key_digest, _digest(secret)) else None
+
+
+#: What each call of an agent needs of its node; the rest is read where somebody asks for it.
+_WANTED: Final = {
+    "id", "cluster_id", "name", "address", "state", "last_seen_at", "boot_id", "cpu_millis", "agent_key_digest",
+}  # fmt: skip
+_KNOWN: Final = [field.attname for field in Node._meta.concrete_fields if field.attname in _WANTED]
+_OF_KEY: Final = (
+    f"SELECT {', '.join(_KNOWN)} FROM scheduler_node WHERE agent_key_prefix = %s ORDER BY id LIMIT 1"  # noqa: S608
+)
 
 
 def _cluster_of_join_token(plain: str) -> Cluster | None:

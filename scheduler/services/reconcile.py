@@ -13,11 +13,12 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from accounts.prepared import ask_together
 from scheduler import outbox
 from scheduler.agent.protocol import Assignment, Report
 from scheduler.backends.base import QuotaRefused
 from scheduler.backends.registry import UnknownBackend, backend_of
-from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, JobState, StopReason, TaskState
+from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, StopReason, TaskState
 from scheduler.models import Cluster, Job, Node
 from scheduler.services import dispatch
 from scheduler.services.datasets import save_checkpoint
@@ -31,7 +32,7 @@ from scheduler.state.settle import (
     waiting_attempts,
     write_events,
 )
-from scheduler.state.sql import run
+from scheduler.state.sql import Statement, int_array, run
 
 log = structlog.get_logger(__name__)
 
@@ -96,8 +97,7 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
         _write_gpu_use(node, [r for r in reports if r["state"] == "running" and "gpu_watched_ms" in r])
         shrunk: list[int] = []
         if changes:
-            _write_tasks(changes)
-            _write_started(node, changes)
+            ask_together(_tasks(changes), *_stopped_there(changes), *_started(node, changes))
             shrunk = _stop_rest_of_gangs(changes)
         for number, (at, path) in sorted(saved.items()):
             _save_checkpoint(number, at, path, node)
@@ -112,6 +112,19 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
     return stale
 
 
+_LOCK_JOBS: Final = """
+SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a
+    JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s::bigint[]) AND t.node_id = %s)
+ORDER BY number FOR NO KEY UPDATE
+"""
+_READ_TASKS: Final = """
+SELECT t.id, t.state, t.rank, a.id, a.epoch, a.state, a.started_at IS NOT NULL, a.scheduled_at,
+    j.number, j.user_id, j.project_id, t.suspended
+FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id JOIN scheduler_job j ON j.number = a.job_id
+WHERE t.id = ANY(%s::bigint[]) AND t.node_id = %s
+"""
+
+
 def _read_changes(
     node: Node, reports: Sequence[Report]
 ) -> tuple[list[_Change], list[tuple[int, int]], set[int], dict[int, tuple[datetime, str]], dict[int, bool]]:
@@ -120,23 +133,9 @@ def _read_changes(
 
     Jobs are locked from here on.
     """
-    ids = sorted({report["task"] for report in reports})
-    run(
-        "SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a"
-        " JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s) AND t.node_id = %s)"
-        " ORDER BY number FOR NO KEY UPDATE",
-        [ids, node.pk],
-    )
-    rows = {
-        row[0]: _Row(*row)
-        for row in run(
-            "SELECT t.id, t.state, t.rank, a.id, a.epoch, a.state, a.started_at IS NOT NULL, a.scheduled_at,"
-            " j.number, j.user_id, j.project_id, t.suspended"
-            " FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id"
-            " JOIN scheduler_job j ON j.number = a.job_id WHERE t.id = ANY(%s) AND t.node_id = %s",
-            [ids, node.pk],
-        )
-    }
+    ids = int_array(sorted({report["task"] for report in reports}))
+    _, found = ask_together((_LOCK_JOBS, [ids, node.pk]), (_READ_TASKS, [ids, node.pk]))
+    rows = {row[0]: _Row(*row) for row in found}
     now = timezone.now()
     changes: dict[int, _Change] = {}
     stale: list[tuple[int, int]] = []
@@ -207,26 +206,28 @@ _TASK_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def _write_tasks(changes: Sequence[_Change]) -> None:
-    sets = ", ".join(f"{name} = coalesce(v.{name}, t.{name})" for name, _ in _TASK_COLUMNS)
-    names = ", ".join(name for name, _ in _TASK_COLUMNS)
-    types = ", ".join(f"%s::{kind}[]" for _, kind in _TASK_COLUMNS)
-    # Names and types come from the constant above.
-    sql = (
-        f"UPDATE scheduler_task t SET state = v.state, started_at = coalesce(t.started_at, v.started_at),"  # noqa: S608
-        f" ended_at = v.ended_at, end_text = v.text, {sets}"
-        f" FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[], {types})"
-        f" AS v(id, state, started_at, ended_at, text, {names}) WHERE t.id = v.id"
-    )
-    run(
-        sql,
+# Names and types come from the constant above.
+_WRITE_TASKS: Final = f"""
+UPDATE scheduler_task t SET state = v.state, started_at = coalesce(t.started_at, v.started_at),
+    ended_at = v.ended_at, end_text = v.text,
+    {", ".join(f"{name} = coalesce(v.{name}, t.{name})" for name, _ in _TASK_COLUMNS)}
+FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[],
+        {", ".join(f"%s::{kind}[]" for _, kind in _TASK_COLUMNS)})
+    AS v(id, state, started_at, ended_at, text, {", ".join(name for name, _ in _TASK_COLUMNS)})
+WHERE t.id = v.id
+"""  # noqa: S608
+
+
+def _tasks(changes: Sequence[_Change]) -> Statement:
+    return (
+        _WRITE_TASKS,
         [
-            [c.row.task for c in changes],
+            int_array(c.row.task for c in changes),
             [c.state.value for c in changes],
             [c.started_at for c in changes],
             [c.ended_at for c in changes],
             [c.report.get("text", "")[:300] for c in changes],
-            *([c.report.get(name) for c in changes] for name, _ in _TASK_COLUMNS),
+            *(int_array(c.report.get(name) for c in changes) for name, _ in _TASK_COLUMNS),  # type: ignore[misc]
         ],
     )
 
@@ -253,53 +254,58 @@ def _write_gpu_use(node: Node, reports: Sequence[Report]) -> None:
     outbox.announce_many(outbox.job_topic(number) for (number,) in rows)
 
 
-def _write_started(node: Node, changes: Sequence[_Change]) -> None:
-    """The first task that runs makes attempt and job running; a limit that an agent enforced is noted."""
+def _stopped_there(changes: Sequence[_Change]) -> list[Statement]:
+    """A limit that an agent enforced is noted."""
+    statements: list[Statement] = []
+    for reason in (StopReason.TIME_LIMIT, StopReason.QUOTA_REFUSED):
+        stopped = [c.row.attempt for c in changes if c.report.get("stop_reason") == reason]
+        if stopped:
+            statements.append(
+                (
+                    "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now()"
+                    " WHERE id = ANY(%s::bigint[]) AND stop_asked_at IS NULL",
+                    [reason.value, int_array(stopped)],
+                )
+            )
+    return statements
+
+
+_ATTEMPTS_RUN: Final = """
+UPDATE scheduler_attempt a SET started_at = v.at,
+    state = CASE WHEN a.state IN ('assigned', 'starting') THEN 'running' ELSE a.state END
+FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at) WHERE a.id = v.id AND a.started_at IS NULL
+"""
+_JOBS_RUN: Final = """
+WITH moved AS (
+    UPDATE scheduler_job j SET started_at = v.at, generation = j.generation + 1,
+        state = CASE WHEN j.state IN ('scheduled', 'starting') THEN 'running' ELSE j.state END
+    FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at), scheduler_attempt a
+    WHERE a.id = v.id AND j.number = a.job_id RETURNING j.number, a.epoch, j.state, v.at
+)
+INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
+SELECT number, epoch, 'job.running', %s, %s::jsonb, at FROM moved WHERE state = 'running' ORDER BY at, number
+"""
+
+
+def _started(node: Node, changes: Sequence[_Change]) -> list[Statement]:
+    """The first task that runs makes attempt and job running."""
     started: dict[int, datetime] = {}
+    topics: set[str] = set()
     for change in changes:
         row = change.row
         if change.started_at and not row.attempt_started:
             started[row.attempt] = min(change.started_at, started.get(row.attempt, change.started_at))
-    for reason in (StopReason.TIME_LIMIT, StopReason.QUOTA_REFUSED):
-        stopped = [c.row.attempt for c in changes if c.report.get("stop_reason") == reason]
-        if stopped:
-            run(
-                "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now()"
-                " WHERE id = ANY(%s) AND stop_asked_at IS NULL",
-                [reason.value, stopped],
-            )
+            topics |= {
+                outbox.job_topic(row.job),
+                outbox.user_topic(row.user_id),
+                outbox.project_topic(row.project_id),
+            }
     if not started:
-        return
-    values = [list(started), list(started.values())]
-    run(
-        "UPDATE scheduler_attempt a SET started_at = v.at,"
-        " state = CASE WHEN a.state IN ('assigned', 'starting') THEN %s ELSE a.state END"
-        " FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at) WHERE a.id = v.id AND a.started_at IS NULL",
-        [AttemptState.RUNNING.value, *values],
-    )
-    moved = run(
-        "UPDATE scheduler_job j SET started_at = v.at, generation = j.generation + 1,"
-        " state = CASE WHEN j.state IN ('scheduled', 'starting') THEN %s ELSE j.state END"
-        " FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at), scheduler_attempt a"
-        " WHERE a.id = v.id AND j.number = a.job_id RETURNING j.number, a.epoch, j.state, v.at",
-        [JobState.RUNNING.value, *values],
-    )
-    ranks = {c.row.job: c for c in changes}
-    running = sorted((at, number, epoch) for number, epoch, state, at in moved if state == JobState.RUNNING)
-    where = json.dumps({"node": node.name})
-    write_events(
-        [(number, epoch, "job.running", f"started on {node.name}", where) for _, number, epoch in running],
-        at=[at for at, _, _ in running],
-    )
-    topics = {outbox.QUEUES_TOPIC, outbox.CLUSTER_TOPIC}
-    for number, *_ in moved:
-        row = ranks[number].row
-        topics |= {
-            outbox.job_topic(number),
-            outbox.user_topic(row.user_id),
-            outbox.project_topic(row.project_id),
-        }
-    outbox.announce_many(topics)
+        return []
+    outbox.announce_many({*topics, outbox.QUEUES_TOPIC, outbox.CLUSTER_TOPIC})
+    values = [int_array(started), list(started.values())]
+    because = [f"started on {node.name}", json.dumps({"node": node.name})]
+    return [(_ATTEMPTS_RUN, values), (_JOBS_RUN, [*values, *because])]
 
 
 def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:

@@ -6,14 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from django.db import connection
 
+from accounts.prepared import ask
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reasons import CATEGORY, ReasonCode
 from scheduler.core.sentences import sentence
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
+from scheduler.state.sql import int_array
 from scheduler.state.transitions import StaleJob, move_job
 
 #: Tells our advisory locks on the datasets of a project from others.
@@ -156,7 +158,20 @@ def _lock_datasets(project_id: int) -> None:
 # ---------------------------------------------------------------- when something has happened
 
 
-def resolve_dependants(ended: Iterable[Job], *, at: datetime) -> set[int]:
+class Ended(Protocol):
+    """A job that is over, as far as others that wait for it care."""
+
+    number: int
+    state: str
+    saved_at: datetime | None
+
+
+_WAITING_FOR: Final = """
+SELECT id, job_id, on_id, kind FROM scheduler_jobdependency WHERE on_id = ANY(%s::bigint[]) AND satisfied IS NULL
+"""
+
+
+def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
     """Settle what waited for jobs that have just ended; answers the clusters that have new work to plan.
 
     Call it in the transaction that ended them, after their states were written.
@@ -164,15 +179,14 @@ def resolve_dependants(ended: Iterable[Job], *, at: datetime) -> set[int]:
     others = {job.number: Other(job.state, job.saved_at is not None) for job in ended}
     verdicts: dict[bool, list[int]] = defaultdict(list)
     touched: set[int] = set()
-    rows = JobDependency.objects.filter(on_id__in=others, satisfied__isnull=True)
-    for pk, job_id, on_id, kind in rows.values_list("pk", "job_id", "on_id", "kind"):
+    for pk, job_id, on_id, kind in ask(_WAITING_FOR, [int_array(others)]) if others else ():
         verdict = holds(kind, *others[on_id])
         if verdict is not None:
             verdicts[verdict].append(pk)
             touched.add(job_id)
     for verdict, ids in verdicts.items():
         JobDependency.objects.filter(pk__in=ids).update(satisfied=verdict)
-    return _let_go(touched, at=at)
+    return _let_go(touched, at=at) if touched else set()
 
 
 def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:

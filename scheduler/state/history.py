@@ -40,7 +40,7 @@ def load_past(*, cluster_id: int, since: datetime, until: datetime) -> Past:
             (queries.PAST, [cluster_id, until, since]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
             (queries.DEVICES.format(which=queries.DEVICES_OF_CLUSTER, lock=""), [cluster_id]),
-            (queries.QUEUES.format(which="queue.cluster_id = %s", lock="", counted="true"), [[], cluster_id]),
+            (queries.QUEUES.format(which="queue.cluster_id = %s", lock="", counted="false"), [cluster_id]),
         )
         if not clusters:
             raise LookupError(f"there is no cluster with id {cluster_id}")

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pgtrigger
 
+from accounts.prepared import ask, ask_together
 from quotas.core import ledger
 from quotas.core.budgets import BudgetTerms, Key, moves
 from quotas.core.ledger import Entry, Kind
@@ -18,7 +19,7 @@ from quotas.core.periods import Period, cut
 from quotas.core.pricing import Price, Rates, cost_micros
 from scheduler.core.plan import Start
 from scheduler.state import queries
-from scheduler.state.sql import Rows, Statement, int_array, run, select_together, text_array
+from scheduler.state.sql import Rows, Statement, int_array, run, text_array
 
 
 class Line(NamedTuple):
@@ -118,12 +119,17 @@ class Ending(NamedTuple):
 
 def lock_periods(attempt_ids: Sequence[int]) -> None:
     """The counters that settling these attempts may move; after quota lines, before jobs."""
-    run(queries.PERIODS_OF_ATTEMPTS, [int_array(attempt_ids), int_array(attempt_ids)])
+    ask(queries.PERIODS_OF_ATTEMPTS, [int_array(attempt_ids), int_array(attempt_ids)])
 
 
 def read(endings: Sequence[Ending]) -> tuple[Mapping[int, list[Entry]], Books]:
     """The entries that these attempts have, and what writing more needs to know."""
-    entries, budget_rows, price_rows = select_together(
+    return as_read(ask_together(*to_read(endings)))
+
+
+def to_read(endings: Sequence[Ending]) -> tuple[Statement, ...]:
+    """The statements whose rows `as_read` reads."""
+    return (
         (
             queries.ENTRIES,
             [int_array(e.job_number for e in endings), int_array(e.attempt_id for e in endings)],
@@ -131,6 +137,10 @@ def read(endings: Sequence[Ending]) -> tuple[Mapping[int, list[Entry]], Books]:
         (queries.BUDGETS, [int_array({e.project_id for e in endings}), _EPOCH]),
         (queries.PRICES, []),
     )
+
+
+def as_read(found: Sequence[Rows]) -> tuple[Mapping[int, list[Entry]], Books]:
+    entries, budget_rows, price_rows = found
     known = books(budget_rows, price_rows)
     of: defaultdict[int, list[Entry]] = defaultdict(list)
     for attempt_id, *row in entries:
@@ -141,16 +151,28 @@ def read(endings: Sequence[Ending]) -> tuple[Mapping[int, list[Entry]], Books]:
 def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> tuple[list[Line], Books]:
     """What these attempts are charged until now, and at their end given back."""
     of, known = read(endings)
+    return charged(endings, of, known, at=at, final=final), known
+
+
+def charged(
+    endings: Sequence[Ending],
+    of: Mapping[int, list[Entry]],
+    known: Books,
+    *,
+    at: datetime,
+    final: bool = True,
+) -> list[Line]:
+    """The same, from what was read."""
     until_s = int(at.timestamp())
     lines: list[Line] = []
     for ending in endings:
-        own = of[ending.attempt_id]
+        own = of.get(ending.attempt_id, [])
         whose = (ending.project_id, ending.user_id, ending.job_number, ending.attempt_id)
         new = ledger.charge(own, until_s=until_s, final=final, prices=known.prices)
         lines += [Line(*whose, entry) for entry in new]
         if ending.forgiven:
             lines += [Line(*whose, entry, ending.forgiven) for entry in ledger.forgive([*own, *new])]
-    return lines, known
+    return lines
 
 
 #: Why an entry of `given_back_early` is there.

@@ -9,6 +9,9 @@ from scheduler.core.lifecycle import LIVE_ATTEMPT
 
 ACTIVE: Final = sorted(state.value for state in ACTIVE_STATES)
 LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
+#: Written out, not given as parameters, so that indexes on just those rows serve a statement that is planned once.
+_IS_ACTIVE: Final = f"IN ({', '.join(map(repr, ACTIVE))})"
+_IS_LIVE: Final = f"IN ({', '.join(map(repr, LIVE))})"
 
 
 def _ms(column: str) -> str:
@@ -195,7 +198,7 @@ SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id,
     CASE WHEN attempt.suspended_at IS NOT NULL THEN 2
         WHEN attempt.suspend_asked_at IS NOT NULL AND attempt.stop_asked_at IS NULL THEN 1 ELSE 0 END, {_CLASS}
 FROM scheduler_attempt attempt {{job}}
-WHERE attempt.state = ANY(%s)
+WHERE attempt.state {_IS_LIVE}
 """
 #: One by one by their keys. Left to choose, the server reads every job that ever was once some thousands run: of
 #: 12,000 among a million in 1.3 s and not in 0.5, and the longer the more are kept.
@@ -231,18 +234,18 @@ FROM scheduler_allocation allocation
     JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN scheduler_node node ON node.id = allocation.node_id
-WHERE allocation.released_at IS NULL AND attempt.state = ANY(%s) AND {OF_CLUSTER} AND node.cluster_id = %s
+WHERE allocation.released_at IS NULL AND attempt.state {_IS_LIVE} AND {OF_CLUSTER} AND node.cluster_id = %s
 ORDER BY allocation.id
 """
 
 #: What is bound in the NUMA domains of these nodes.
-BOUND: Final = """
+BOUND: Final = f"""
 SELECT allocation.node_id, allocation.numa_domain, sum(allocation.cpu_millis)::bigint,
     sum(allocation.memory_mib)::bigint
 FROM scheduler_allocation allocation
     JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id
-WHERE allocation.released_at IS NULL AND attempt.state = ANY(%s) AND job.numa = 'one'
+WHERE allocation.released_at IS NULL AND attempt.state {_IS_LIVE} AND job.numa = 'one'
     AND allocation.numa_domain IS NOT NULL AND allocation.node_id = ANY(%s::bigint[])
 GROUP BY 1, 2
 """
@@ -299,7 +302,7 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
         nullif(': ' || queue.paused_reason, ': ')),
     coalesce(queue.max_concurrent_jobs, 0),
     CASE WHEN {counted} THEN
-        (SELECT count(*) FROM scheduler_job job WHERE job.queue_id = queue.id AND job.state = ANY(%s)) ELSE 0 END,
+        (SELECT count(*) FROM scheduler_job job WHERE job.queue_id = queue.id AND job.state {active}) ELSE 0 END,
     ARRAY(SELECT partition_id FROM scheduler_queue_partitions WHERE queue_id = queue.id ORDER BY 1),
     coalesce(least(queue.max_wall_seconds, (
         SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
@@ -314,7 +317,7 @@ SELECT queue.id, queue.name, queue.priority, queue.paused,
         JOIN scheduler_job job ON job.number = attempt.job_id
         WHERE job.queue_id = queue.id AND suspension.asked_at > statement_timestamp() - interval '1 hour')
 FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}
-"""
+""".replace("{active}", _IS_ACTIVE)
 
 _LOST: Final = """coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
             - greatest(coalesce(attempt.started_at, attempt.scheduled_at),

@@ -13,30 +13,33 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from accounts.prepared import ask, ask_together
 from quotas.core.limits import RUNNING_JOBS
-from quotas.services.shares import count_use
+from quotas.services.shares import count_use, statements_of_use
 from quotas.sharing import Held
 from scheduler import outbox
 from scheduler.core.lifecycle import (
     ENDED_ATTEMPT,
     LIVE_ATTEMPT,
     LIVE_TASK,
+    TERMINAL,
     AttemptState,
     StopReason,
     TaskFailure,
     TaskState,
 )
 from scheduler.core.reasons import CATEGORY, ReasonCode
-from scheduler.models import Job
 from scheduler.state import dependencies, ledger, queries
 from scheduler.state.capacity import giving_back
 from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge
 from scheduler.state.lines import Lines, amount_held
-from scheduler.state.sql import run, run_together, select_together
+from scheduler.state.sql import Rows, Statement, int_array, run, run_together
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 _ENDED_ATTEMPT: Final = sorted(s.value for s in ENDED_ATTEMPT)
+#: As text of statements, so that indexes on just those rows are used however a statement is planned.
+_IS_LIVE: Final = f"({', '.join(repr(state) for state in _LIVE_ATTEMPT)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,36 @@ class Settled:
 
 
 @dataclass(slots=True)
+class _Job:
+    """What settling reads of a job."""
+
+    number: int
+    state: str
+    user_id: int
+    project_id: int
+    cluster_id: int
+    job_type: str
+    restart_policy: str
+    max_restarts: int
+    time_limit_seconds: int | None
+    saved_at: datetime | None
+    tasks: int
+    min_tasks: int | None
+    elastic: bool
+    on_task_failure: str
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL
+
+
+@dataclass(slots=True)
 class _Attempt:
     id: int
     epoch: int
     stop_reason: str
     started_at: datetime | None
-    job: Job
+    job: _Job
     #: It stands still for another job, or has.
     stood_still: bool = False
 
@@ -88,12 +115,13 @@ def settle_many(
     wanted = sorted(set(attempt_ids))
     if not wanted:
         return []
-    lines = lock_rows(wanted)
+    locked, live, ends = _lock_and_read(wanted)
     at = at or timezone.now()
-    attempts = _read_live(wanted, epochs or {})
+    attempts = _live_of(live, epochs or {})
     if lost:
         _lose_tasks([a.id for a in attempts if a.id in lost], lost, at)
-    tasks = _read_tasks([a.id for a in attempts])
+        ends = ask(*_read_ends(wanted))
+    tasks = _ends_of(ends)
     attempts = [
         a
         for a in attempts
@@ -107,74 +135,96 @@ def settle_many(
         for a in attempts
     }
     _end_suspensions([a.id for a in attempts if a.stood_still], at)
-    freed, held = _release(attempts, at)
-    _lower_quotas(attempts, freed, lines)
-    _charge(attempts, verdicts, at)
-    _write_attempts(verdicts, at)
-    _write_jobs(attempts, verdicts, at)
-    _write_events(attempts, verdicts, at)
-    count_use(held)
-    _tell(attempts, freed, at)
+    endings = _endings(attempts, verdicts)
+    rows, *books = ask_together(_give_back(attempts, at), *ledger.to_read(endings))
+    freed, held, giving = _freed(attempts, rows)
+    ask_together(
+        *giving,
+        *_lower_quotas(attempts, freed, locked),
+        *_charge(attempts, endings, books, at),
+        _write_attempts(verdicts, at),
+        _write_jobs(attempts, verdicts, at),
+        *_write_events(attempts, verdicts, at),
+        *statements_of_use(held),
+    )
+    _tell(attempts, at)
     return [Settled(a.id, a.job.number, verdicts[a.id]) for a in attempts]
 
 
 # ---------------------------------------------------------------- read, under locks
 
 
+_OF_ATTEMPTS: Final = "ANY(%s::bigint[])"
+_HELD: Final = f"""SELECT {{}} FROM scheduler_allocation a
+    WHERE a.attempt_id = {_OF_ATTEMPTS} AND a.released_at IS NULL"""
+_JOBS: Final = f"SELECT job_id FROM scheduler_attempt WHERE id = {_OF_ATTEMPTS}"
+_OF_JOBS: Final = f"ANY(ARRAY(SELECT {{}} FROM scheduler_job WHERE number IN ({_JOBS})))"
+_WORDS: Final = {
+    "projects": _OF_JOBS.format("project_id"), "users": _OF_JOBS.format("user_id"), "bounded": "",
+}  # fmt: skip
+#: The rows that settling changes, in the one order; each statement asks for the attempts so many times.
+_LOCKS: Final = (
+    (f"SELECT id FROM scheduler_node WHERE id IN ({_HELD.format('a.node_id')}) ORDER BY id"
+     " FOR NO KEY UPDATE", 1),
+    (f"SELECT id FROM scheduler_device WHERE id IN ({_HELD.format('unnest(a.device_ids)')}) ORDER BY id"
+     " FOR NO KEY UPDATE", 1),
+    (queries.LINES.format(**_WORDS, lock="FOR NO KEY UPDATE OF quota"), 4),
+    (queries.ORGANIZATIONS.format(**_WORDS), 1),
+    (f"SELECT id, organization_id FROM accounts_project WHERE id = {_WORDS['projects']}", 1),
+    (queries.PERIODS_OF_ATTEMPTS, 2),
+    (f"SELECT number FROM scheduler_job WHERE number IN ({_JOBS}) ORDER BY number FOR NO KEY UPDATE", 1),
+    (f"SELECT id FROM scheduler_attempt WHERE id = {_OF_ATTEMPTS} ORDER BY id FOR NO KEY UPDATE", 1),
+)  # fmt: skip
+_READ_LIVE: Final = f"""
+SELECT a.id, a.epoch, a.stop_reason, a.started_at, a.suspended_at IS NOT NULL OR a.suspended_ms > 0,
+    j.number, j.state, j.user_id, j.project_id, q.cluster_id, j.job_type, j.restart_policy, j.max_restarts,
+    j.time_limit_seconds, j.saved_at, j.tasks, j.min_tasks, j.elastic, j.on_task_failure
+FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id JOIN scheduler_queue q ON q.id = j.queue_id
+WHERE a.id = {_OF_ATTEMPTS} AND a.state IN {_IS_LIVE} ORDER BY a.id
+"""
+_READ_ENDS: Final = f"""
+SELECT t.attempt_id, t.rank, n.name, t.state, t.exit_code, t.exit_signal, t.end_text
+FROM scheduler_task t JOIN scheduler_node n ON n.id = t.node_id
+WHERE t.attempt_id = {_OF_ATTEMPTS} ORDER BY t.attempt_id, t.rank
+"""
+
+
 def lock_rows(attempt_ids: list[int]) -> Lines:
     """Take the rows that will change, in the one order; answers the quota lines that the jobs count on."""
-    held = "SELECT {} FROM scheduler_allocation a WHERE a.attempt_id = ANY(%s) AND a.released_at IS NULL"
-    jobs = "SELECT job_id FROM scheduler_attempt WHERE id = ANY(%s)"
-    for sql in (
-        f"SELECT id FROM scheduler_node WHERE id IN ({held.format('a.node_id')}) ORDER BY id",
-        f"SELECT id FROM scheduler_device WHERE id IN ({held.format('unnest(a.device_ids)')}) ORDER BY id",
-    ):
-        run(sql + " FOR NO KEY UPDATE", [attempt_ids])
-    of_jobs = f"ANY(ARRAY(SELECT {{}} FROM scheduler_job WHERE number IN ({jobs})))"
-    words = {"projects": of_jobs.format("project_id"), "users": of_jobs.format("user_id"), "bounded": ""}
-    rows, organizations, projects = select_together(
-        (queries.LINES.format(**words, lock="FOR NO KEY UPDATE OF quota"), [attempt_ids] * 4),
-        (queries.ORGANIZATIONS.format(**words), [attempt_ids]),
-        (f"SELECT id, organization_id FROM accounts_project WHERE id = {words['projects']}", [attempt_ids]),
-    )
-    ledger.lock_periods(attempt_ids)
-    for sql in (
-        f"SELECT number FROM scheduler_job WHERE number IN ({jobs}) ORDER BY number",
-        "SELECT id FROM scheduler_attempt WHERE id = ANY(%s) ORDER BY id",
-    ):
-        run(sql + " FOR NO KEY UPDATE", [attempt_ids])
-    return Lines(rows, organizations, projects)
+    return _lines_of(ask_together(*_locks(attempt_ids)))
 
 
-def _read_live(attempt_ids: list[int], epochs: Mapping[int, int]) -> list[_Attempt]:
-    rows = run(
-        "SELECT id, epoch, stop_reason, started_at, job_id, suspended_at IS NOT NULL OR suspended_ms > 0"
-        " FROM scheduler_attempt"
-        " WHERE id = ANY(%s) AND state = ANY(%s) ORDER BY id",
-        [attempt_ids, _LIVE_ATTEMPT],
-    )
-    rows = [row for row in rows if epochs.get(row[0], row[1]) == row[1]]
-    jobs = (
-        Job.objects.filter(number__in=[row[4] for row in rows])
-        .select_related("queue")
-        .only(
-            "number", "state", "epoch", "generation", "user_id", "project_id", "restart_policy", "max_restarts",
-            "time_limit_seconds", "begin_at", "name", "saved_at", "job_type", "queue__cluster_id",
-            "tasks", "min_tasks", "elastic", "on_task_failure",
-        )
-        .in_bulk()
-    )  # fmt: skip
-    return [_Attempt(row[0], row[1], row[2], row[3], jobs[row[4]], row[5]) for row in rows]
+def _lock_and_read(attempt_ids: list[int]) -> tuple[Lines, Rows, Rows]:
+    """The same, and what attempts and jobs and the ends of tasks are once that is done, in one round trip."""
+    ids = int_array(attempt_ids)
+    *locked, live, ends = ask_together(*_locks(attempt_ids), (_READ_LIVE, [ids]), (_READ_ENDS, [ids]))
+    return _lines_of(locked), live, ends
 
 
-def _read_tasks(attempt_ids: list[int]) -> dict[int, list[TaskEnd]]:
+def _locks(attempt_ids: list[int]) -> list[Statement]:
+    ids = int_array(attempt_ids)
+    return [(sql, [ids] * times) for sql, times in _LOCKS]
+
+
+def _lines_of(locked: Sequence[Rows]) -> Lines:
+    return Lines(locked[2], locked[3], locked[4])
+
+
+def _live_of(rows: Rows, epochs: Mapping[int, int]) -> list[_Attempt]:
+    return [
+        _Attempt(id_, epoch, stop_reason, started_at, _Job(*job), stood_still)
+        for id_, epoch, stop_reason, started_at, stood_still, *job in rows
+        if epochs.get(id_, epoch) == epoch
+    ]
+
+
+def _read_ends(attempt_ids: list[int]) -> Statement:
+    return _READ_ENDS, [int_array(attempt_ids)]
+
+
+def _ends_of(rows: Rows) -> dict[int, list[TaskEnd]]:
     tasks: dict[int, list[TaskEnd]] = defaultdict(list)
-    for attempt_id, *end in run(
-        "SELECT t.attempt_id, t.rank, n.name, t.state, t.exit_code, t.exit_signal, t.end_text"
-        " FROM scheduler_task t JOIN scheduler_node n ON n.id = t.node_id"
-        " WHERE t.attempt_id = ANY(%s) ORDER BY t.attempt_id, t.rank",
-        [attempt_ids],
-    ):
+    for attempt_id, *end in rows:
         tasks[attempt_id].append(TaskEnd(*end))
     return tasks
 
@@ -235,19 +285,19 @@ def release_members(attempt_ids: Iterable[int], *, at: datetime | None = None) -
     wanted = sorted(set(attempt_ids))
     if not wanted:
         return 0
-    lines = lock_rows(wanted)
+    lines, live, _ = _lock_and_read(wanted)
     at = at or timezone.now()
     attempts = [
-        a for a in _read_live(wanted, {}) if a.job.elastic or a.job.on_task_failure == TaskFailure.CONTINUE
+        a for a in _live_of(live, {}) if a.job.elastic or a.job.on_task_failure == TaskFailure.CONTINUE
     ]
-    freed, held = _release(attempts, at, members=True)
+    freed, held, giving = _freed(attempts, ask(*_give_back(attempts, at, members=True)))
     some = [a for a in attempts if any(freed[a.id])]
     if some:
-        _lower_quotas(some, freed, lines, jobs=0)
+        run_together(*giving, *_lower_quotas(some, freed, lines, jobs=0))
         count_use(held)
         announce_jobs(a.job for a in some)
         outbox.announce(outbox.CLUSTER_TOPIC)
-        for cluster_id in sorted({a.job.queue.cluster_id for a in some}):
+        for cluster_id in sorted({a.job.cluster_id for a in some}):
             outbox.wake_planner(cluster_id, trigger="ended")
     return len(some)
 
@@ -302,24 +352,34 @@ class _Freed(NamedTuple):
     devices: Mapping[int, int]
 
 
-def _release(
-    attempts: list[_Attempt], at: datetime, *, members: bool = False
-) -> tuple[dict[int, _Freed], list[Held]]:
-    """Free nodes and devices; with `members` only what tasks hold that have ended.
+#: Of whole attempts, or only what tasks hold that have ended.
+_GIVE_BACK: Final = f"""
+UPDATE scheduler_allocation held SET released_at = greatest(%s, held.held_at)
+WHERE held.attempt_id = {_OF_ATTEMPTS} AND held.released_at IS NULL {{members}}
+RETURNING held.attempt_id, held.node_id, held.cpu_millis, held.memory_mib, held.storage_mib, held.gpu_millis,
+    held.device_ids, extract(epoch FROM held.held_at)::float8, extract(epoch FROM held.released_at)::float8,
+    held.suspended_cpu_millis
+"""
+_OF_ENDED_TASKS: Final = f"""AND EXISTS (SELECT 1 FROM scheduler_task t WHERE t.attempt_id = held.attempt_id
+    AND t.rank = held.rank AND t.state NOT IN ({", ".join(repr(state) for state in _LIVE_TASK)}))"""
+_NODES_GIVEN_BACK: Final = (
+    f"UPDATE scheduler_node n SET {giving_back('cpu', 'l.cpu')}, {giving_back('memory', 'l.memory')},"
+    " used_storage_mib = n.used_storage_mib - l.storage, used_gpu_millis = n.used_gpu_millis - l.gpu"
+    " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
+    " AS l(id, cpu, memory, storage, gpu) WHERE n.id = l.id"
+)
 
-    Answers what each attempt held, and what each task held how long.
-    """
+
+def _give_back(attempts: list[_Attempt], at: datetime, *, members: bool = False) -> Statement:
+    """Free allocations, once; with `members` only those of tasks that have ended. Its rows go to `_freed`."""
+    sql = _GIVE_BACK.format(members=_OF_ENDED_TASKS if members else "")
+    return sql, [at, int_array(a.id for a in attempts)]
+
+
+def _freed(attempts: list[_Attempt], rows: Rows) -> tuple[dict[int, _Freed], list[Held], list[Statement]]:
+    """What each attempt held, what each task held how long, and what gives it back to nodes and devices."""
     attempt_ids = [a.id for a in attempts]
     jobs = {a.id: a.job for a in attempts}
-    rows = run(
-        "UPDATE scheduler_allocation SET released_at = greatest(%s, held_at)"
-        " WHERE attempt_id = ANY(%s) AND released_at IS NULL AND (NOT %s OR EXISTS ("
-        "  SELECT 1 FROM scheduler_task t WHERE t.attempt_id = scheduler_allocation.attempt_id"
-        "  AND t.rank = scheduler_allocation.rank AND t.state <> ALL(%s)))"
-        " RETURNING attempt_id, node_id, cpu_millis, memory_mib, storage_mib, gpu_millis, device_ids,"
-        " extract(epoch FROM held_at)::float8, extract(epoch FROM released_at)::float8, suspended_cpu_millis",
-        [at, attempt_ids, members, _LIVE_TASK],
-    )
     stood = _stood_still([a.id for a in attempts if a.stood_still])
     held: dict[int, list[int]] = {attempt_id: [0, 0, 0, 0] for attempt_id in attempt_ids}
     on_devices: dict[int, Counter[int]] = {attempt_id: Counter() for attempt_id in attempt_ids}
@@ -342,26 +402,25 @@ def _release(
         for device_id in device_ids:
             devices[device_id] += amounts[3] // len(device_ids)
             on_devices[attempt_id][device_id] += amounts[3] // len(device_ids)
+    giving: list[Statement] = []
     if nodes:
-        run(
-            f"UPDATE scheduler_node n SET {giving_back('cpu', 'l.cpu')}, {giving_back('memory', 'l.memory')},"
-            " used_storage_mib = n.used_storage_mib - l.storage, used_gpu_millis = n.used_gpu_millis - l.gpu"
-            " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
-            " AS l(id, cpu, memory, storage, gpu) WHERE n.id = l.id",
-            [list(nodes), *(list(column) for column in zip(*nodes.values(), strict=True))],
+        giving.append(
+            (_NODES_GIVEN_BACK, [int_array(nodes), *map(int_array, zip(*nodes.values(), strict=True))])
         )
     if devices:
-        run(
-            "UPDATE scheduler_device d SET used_millis = d.used_millis - l.millis"
-            " FROM unnest(%s::bigint[], %s::int[]) AS l(id, millis) WHERE d.id = l.id",
-            [list(devices), list(devices.values())],
+        giving.append(
+            (
+                "UPDATE scheduler_device d SET used_millis = d.used_millis - l.millis"
+                " FROM unnest(%s::bigint[], %s::int[]) AS l(id, millis) WHERE d.id = l.id",
+                [int_array(devices), int_array(devices.values())],
+            )
         )
-    return {number: _Freed(*amounts, on_devices[number]) for number, amounts in held.items()}, spans
+    return {number: _Freed(*amounts, on_devices[number]) for number, amounts in held.items()}, spans, giving
 
 
 def _lower_quotas(
     attempts: list[_Attempt], held: Mapping[int, _Freed], lines: Lines, *, jobs: int = 1
-) -> None:
+) -> list[Statement]:
     models: dict[int, str] = {}
     if lines.has_models:
         devices = sorted({device for freed in held.values() for device in freed.devices})
@@ -374,16 +433,20 @@ def _lower_quotas(
             by_model[models.get(device, "")] += millis
         for row in lines.of_job(job.project_id, job.user_id, job.job_type):
             less[row.id] += jobs if row.resource == RUNNING_JOBS else amount_held(row, freed, by_model)
-    run(
-        # A line made while the job ran did not count it: it never goes below nothing.
-        "UPDATE quotas_quota q SET used = greatest(0, q.used - l.amount)"
-        " FROM unnest(%s::bigint[], %s::bigint[]) AS l(id, amount) WHERE q.id = l.id AND l.amount > 0",
-        [list(less), list(less.values())],
-    )
+    if not any(less.values()):
+        return []
+    return [
+        (
+            # A line made while the job ran did not count it: it never goes below nothing.
+            "UPDATE quotas_quota q SET used = greatest(0, q.used - l.amount)"
+            " FROM unnest(%s::bigint[], %s::bigint[]) AS l(id, amount) WHERE q.id = l.id AND l.amount > 0",
+            [int_array(less), int_array(less.values())],
+        )
+    ]
 
 
-def _charge(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> None:
-    """Write what each attempt used, and what is forgiven by the rule of the site (LEDGER_FORGIVES)."""
+def _endings(attempts: list[_Attempt], verdicts: Mapping[int, Verdict]) -> list[ledger.Ending]:
+    """What is charged, and what is forgiven by the rule of the site (LEDGER_FORGIVES)."""
     endings = []
     for attempt in attempts:
         verdict, job, forgiven = verdicts[attempt.id], attempt.job, ""
@@ -396,7 +459,15 @@ def _charge(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datet
         ):
             forgiven = "stopped for another job"
         endings.append(ledger.Ending(attempt.id, job.number, job.project_id, job.user_id, forgiven))
-    lines, books = ledger.charges(endings, at=at)
+    return endings
+
+
+def _charge(
+    attempts: list[_Attempt], endings: Sequence[ledger.Ending], found: Sequence[Rows], at: datetime
+) -> list[Statement]:
+    """Write what each attempt used; `found` are the rows of `ledger.to_read`."""
+    entries, books = ledger.as_read(found)
+    lines = ledger.charged(endings, entries, books, at=at)
     still = {a.id for a in attempts if a.stood_still}
     if still:
         some = [ending for ending in endings if ending.attempt_id in still and not ending.forgiven]
@@ -405,29 +476,27 @@ def _charge(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datet
     if partly:
         some = [ending for ending in endings if ending.attempt_id in partly and not ending.forgiven]
         lines += ledger.given_back_early(some, books, at=at)
-    statements = ledger.write(lines, books, at=at)
-    if statements:
-        run_together(*statements)
+    return ledger.write(lines, books, at=at)
 
 
 # ---------------------------------------------------------------- write
 
 
-def _write_attempts(verdicts: Mapping[int, Verdict], at: datetime) -> None:
-    run(
+def _write_attempts(verdicts: Mapping[int, Verdict], at: datetime) -> Statement:
+    return (
         "UPDATE scheduler_attempt a SET state = v.state, ended_at = %s, exit_code = v.code,"
         " exit_signal = v.signal, end_text = v.text"
         " FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::text[])"
         " AS v(id, state, code, signal, text) WHERE a.id = v.id",
         [
-            at, list(verdicts), [v.attempt.value for v in verdicts.values()],
-            [v.exit_code for v in verdicts.values()], [v.exit_signal for v in verdicts.values()],
-            [v.text[:300] for v in verdicts.values()],
+            at, int_array(verdicts), [v.attempt.value for v in verdicts.values()],
+            int_array(v.exit_code for v in verdicts.values()),
+            int_array(v.exit_signal for v in verdicts.values()), [v.text[:300] for v in verdicts.values()],
         ],
     )  # fmt: skip
 
 
-def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> None:
+def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> Statement:
     """The jobs are locked and were read under the lock, so this update cannot race."""
     columns: list[list[Any]] = [[] for _ in range(11)]
     for attempt in attempts:
@@ -440,8 +509,9 @@ def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: d
                None if retry_at else at, retry_at, *reason)  # fmt: skip
         for column, value in zip(columns, row, strict=True):
             column.append(value)
-        job.state, job.generation = verdict.job.value, job.generation + 1
-    run(
+        job.state = verdict.job.value
+    numbers, states, codes, signals, *others = columns
+    return (
         "UPDATE scheduler_job j SET state = v.state, generation = j.generation + 1, exit_code = v.code,"
         " exit_signal = v.signal, end_text = v.text, completed_at = v.completed_at,"
         # Who starts again without a wait was stopped by no fault of its own and keeps its place.
@@ -455,7 +525,7 @@ def _write_jobs(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: d
         " FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::text[], %s::timestamptz[],"
         " %s::timestamptz[], %s::text[], %s::text[], %s::text[], %s::text[]) AS v(number, state, code, signal,"
         " text, completed_at, retry_at, reason_code, category, reason_text, details) WHERE j.number = v.number",
-        [at, *columns],
+        [at, int_array(numbers), states, int_array(codes), int_array(signals), *others],
     )
 
 
@@ -471,7 +541,7 @@ def _waiting(verdict: Verdict, at: datetime) -> tuple[str, str, str, str]:
     return code.value, CATEGORY[code].value, text, details
 
 
-def _write_events(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> None:
+def _write_events(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at: datetime) -> list[Statement]:
     rows: list[tuple[int, int, str, str, str]] = []
     for attempt in attempts:
         verdict, number = verdicts[attempt.id], attempt.job.number
@@ -490,30 +560,41 @@ def _write_events(attempts: list[_Attempt], verdicts: Mapping[int, Verdict], at:
             rows.append((number, attempt.epoch, "job.queued", "to be tried again", "{}"))
         else:
             rows.append((number, attempt.epoch, f"job.{verdict.job.value}", text[:300], json.dumps(details)))
-    write_events(rows, at=at)
+    return events(rows, at=at)
 
 
-def write_events(
-    rows: Sequence[tuple[int, int, str, str, str]], *, at: datetime | Sequence[datetime]
-) -> None:
+Event = tuple[int, int, str, str, str]
+
+
+def write_events(rows: Sequence[Event], *, at: datetime | Sequence[datetime]) -> None:
     """Events as (job number, epoch, kind, because, details in JSON), in this order, in one statement.
 
     `at` is the moment of all, or of each.
     """
-    if rows:
-        moments = [at] * len(rows) if isinstance(at, datetime) else list(at)
-        run(
+    for statement in events(rows, at=at):
+        ask(*statement)
+
+
+def events(rows: Sequence[Event], *, at: datetime | Sequence[datetime]) -> list[Statement]:
+    """The statement that writes them, if there are any."""
+    if not rows:
+        return []
+    numbers, epochs, *texts = zip(*rows, strict=True)
+    moments = [at] * len(rows) if isinstance(at, datetime) else list(at)
+    return [
+        (
             "INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)"
             " SELECT number, epoch, kind, because, details::jsonb, at"
             " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])"
             " WITH ORDINALITY AS e(number, epoch, kind, because, details, at, place) ORDER BY place",
-            [*(list(column) for column in zip(*rows, strict=True)), moments],
+            [int_array(numbers), int_array(epochs), *map(list, texts), moments],
         )
+    ]
 
 
-def _tell(attempts: list[_Attempt], freed: Mapping[int, _Freed], at: datetime) -> None:
+def _tell(attempts: list[_Attempt], at: datetime) -> None:
     jobs = [attempt.job for attempt in attempts]
-    clusters = {job.queue.cluster_id for job in jobs}
+    clusters = {job.cluster_id for job in jobs}
     clusters |= dependencies.resolve_dependants([job for job in jobs if job.is_terminal], at=at)
     announce_jobs(jobs)
     outbox.announce(outbox.CLUSTER_TOPIC)
@@ -521,7 +602,7 @@ def _tell(attempts: list[_Attempt], freed: Mapping[int, _Freed], at: datetime) -
         outbox.wake_planner(cluster_id, trigger="ended")
 
 
-def announce_jobs(jobs: Iterable[Job]) -> None:
+def announce_jobs(jobs: Iterable[_Job]) -> None:
     topics = {outbox.QUEUES_TOPIC}
     for job in jobs:
         topics |= {
@@ -548,6 +629,7 @@ __all__ = [
     "Settled",
     "announce_jobs",
     "end_attempt",
+    "events",
     "release_members",
     "settle_many",
     "shrunk_attempts",

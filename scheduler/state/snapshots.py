@@ -13,7 +13,7 @@ import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
 
-from accounts.prepared import ask_together
+from accounts.prepared import ask, ask_together
 from quotas.providers.waiting import away_sentence
 from scheduler.core.classes import ClassTable
 from scheduler.core.columns import Bools, Ints
@@ -41,7 +41,7 @@ from scheduler.state.machines import (
     pool_columns,
     reservation_columns,
 )
-from scheduler.state.sql import Rows, Statement, int_array, run, select_together
+from scheduler.state.sql import Rows, Statement, int_array, run
 
 #: Tie-breakers as profiles name them, and the columns they are.
 TIE_BREAKERS: Final = {
@@ -89,16 +89,16 @@ def load_snapshot(
     them, and for `named_projects`. Raises LookupError for an unknown cluster.
     """
     with one_picture():
-        clusters, jobs, live, held, nodes, devices, queues, reservations, gatherings = select_together(
+        clusters, jobs, live, held, nodes, devices, queues, reservations, gatherings = ask_together(
             (queries.CLUSTER, [cluster_id]),
             (queries.PENDING.format(which=queries.OF_CLUSTER, lock=""), [cluster_id, max_pending]),
-            (queries.RUNNING, [queries.LIVE, cluster_id]),
-            (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
+            (queries.RUNNING, [cluster_id]),
+            (queries.ALLOCATIONS, [cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
             (queries.DEVICES.format(which=queries.DEVICES_OF_CLUSTER, lock=""), [cluster_id]),
             (
                 queries.QUEUES.format(which="queue.cluster_id = %s", lock="", counted="true"),
-                [queries.ACTIVE, cluster_id],
+                [cluster_id],
             ),
             (queries.RESERVATIONS, [cluster_id]),
             (queries.GATHERINGS, [cluster_id]),
@@ -110,7 +110,7 @@ def load_snapshot(
         pending, running = named(pending, running, table, named_projects)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
         people = {*np.unique(pending.user_id).tolist(), *np.unique(running.user_id).tolist()}
-        projects, away, *rows, shape = select_together(
+        projects, away, *rows, shape = ask_together(
             (queries.PROJECTS, [int_array(met)]),
             away_statement(met),
             *lines_statements(met, people, bounded=queries.BOUNDED),
@@ -181,7 +181,7 @@ def load_for_apply(
     queues, nodes, devices, projects, away, prices, *rows, jobs, reservations = ask_together(
         (
             queries.QUEUES.format(which=queries.THESE_QUEUES, lock=lock("queue"), counted=queries.IF_BOUND),
-            [queries.ACTIVE, queues_wanted],
+            [queues_wanted],
         ),
         (queries.NODES.format(which=queries.THESE_NODES, lock=lock("node")), [int_array(node_ids)]),
         (
@@ -206,29 +206,29 @@ def load_for_apply(
     choosy = any(request.job_terms for request in table.classes)
     live: Rows = []
     if pending.array_max_running.any():
-        live = run(queries.RUNNING_IN_ARRAYS_OF, [queries.LIVE, jobs_wanted, queues_wanted, projects_wanted])
+        live = run(queries.RUNNING_IN_ARRAYS_OF, [jobs_wanted, queues_wanted, projects_wanted])
     running = running_columns(live, table)
     everywhere: Rows = []
     held: Rows = []
     if choosy or any(request.per_task.extras for request in table.classes):
         # Countable things belong to the whole cluster: count them over every node.
-        held, everywhere = select_together(
-            (queries.ALLOCATIONS, [queries.LIVE, cluster_id, cluster_id]),
+        held, everywhere = ask_together(
+            (queries.ALLOCATIONS, [cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
         )
     bound: Rows = []
     if any(request.one_domain for request in table.classes):
-        bound = run(queries.BOUND, [queries.LIVE, int_array(node_ids)])
+        bound = ask(queries.BOUND, [int_array(node_ids)])
     found = lines_of(line_rows, projects)
     bounded = found.columns()
     if choosy:
         # What other jobs' places mean for a job is decided by all of them in its project, wherever they run.
         # That a start keeps away from nobody new needs no look: nobody starts jobs but who holds the lease.
-        others, everyone = select_together(
-            (queries.RUNNING, [queries.LIVE, cluster_id]),
+        others, everyone = ask_together(
+            (queries.RUNNING, [cluster_id]),
             (
                 queries.QUEUES.format(which="queue.cluster_id = %s", lock="", counted="true"),
-                [queries.ACTIVE, cluster_id],
+                [cluster_id],
             ),
         )
         nodes, queues = _joined(nodes, everywhere), _joined(queues, everyone)

@@ -35,9 +35,9 @@ def run_together(*statements: Statement) -> None:
         cursor.execute(*_joined(statements))
 
 
-def int_array(values: Iterable[int]) -> str:
+def int_array(values: Iterable[int | None]) -> str:
     """An array as text, for `%s::bigint[]`: the driver would look at every number by itself."""
-    return "{" + ",".join(map(str, values)) + "}"
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
 def text_array(values: Iterable[str]) -> str:
