@@ -17,11 +17,12 @@ from typing import Any
 
 import uvicorn
 from django.core.asgi import get_asgi_application
+from django.db import connections
 
 from accounts.models import Project, User
 from config.up.ports import free_port
 from scheduler.agent import processes
-from scheduler.api.agent import AgentDoor
+from scheduler.api.agent import DATABASE_THREADS, AgentDoor
 from scheduler.models import Cluster, Job, Node, Task
 from scheduler.services import cycles, logs
 from scheduler.services.jobs import submit_job
@@ -78,8 +79,9 @@ class Server:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", self.port))
         self._socket.listen(100)
+        self._door = AgentDoor(get_asgi_application())
         config = uvicorn.Config(
-            self.wrap(AgentDoor(get_asgi_application())),
+            self.wrap(self._door),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -101,6 +103,9 @@ class Server:
         assert not self._thread.is_alive(), "the server did not stop"
         self._socket.close()
         self._server = None
+        for _ in range(4 * DATABASE_THREADS):  # each of them at least once
+            self._door._pool.submit(connections.close_all)
+        self._door._pool.shutdown()
 
 
 @dataclass

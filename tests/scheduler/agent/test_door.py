@@ -8,13 +8,17 @@ import http.client
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection, connections
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from accounts.models import AuditEvent
+from accounts.prepared import ask
+from scheduler.api import agent as door
 from scheduler.core.lifecycle import JobState
 from scheduler.models import JoinToken, LogChunk, Node, Task
 from scheduler.services import nodes
@@ -345,3 +349,20 @@ def test_a_running_task_that_the_agent_does_not_name_is_asked_for(world: World, 
     assert answer["verify"] == [[task.pk, 1]]
     task.refresh_from_db()
     assert task.state == "running"
+
+
+def test_a_thread_keeps_its_connection_and_replaces_a_dead_one(transactional_db: None) -> None:
+    with ThreadPoolExecutor(1) as thread:
+
+        def server_process() -> int:
+            work = (lambda: ask("SELECT pg_backend_pid()")[0][0], ())
+            return int(thread.submit(door._with_database, *work).result(patience(20)))
+
+        first = server_process()
+        assert server_process() == first
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
+            assert cursor.fetchone() == (True,)
+
+        assert server_process() != first
+        thread.submit(connections.close_all).result(patience(20))

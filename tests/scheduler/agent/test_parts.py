@@ -586,3 +586,31 @@ def test_another_boot_ends_what_ran(tmp_path: Path) -> None:
     assert (record["state"], record["lost"]) == ("ended", True)
     assert record["text"] == "Its end was not seen: the machine was restarted."
     later.journal.close()
+
+
+@pytest.mark.parametrize("left", ["nothing", "a script", "files", "links", "no work folder"])
+def test_the_folder_of_a_task_goes_whatever_it_left_there(tmp_path: Path, left: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "stdout").write_text("not ours")
+    folder = tmp_path / "task"
+    (folder / "work").mkdir(parents=True)
+    (folder / "stdout").write_text("said")
+    match left:
+        case "a script":
+            (folder / "script").write_text("true")
+        case "files":
+            (folder / "work" / "deep").mkdir()
+            (folder / "work" / "deep" / "file").touch()
+            (folder / "other").touch()
+        case "links":
+            (folder / "work").rmdir()
+            (folder / "work").symlink_to(outside)
+            (folder / "stderr").symlink_to(outside / "stdout")
+        case "no work folder":
+            (folder / "work").rmdir()
+
+    keeper._remove_folder(str(folder))
+
+    assert not folder.exists()
+    assert (outside / "stdout").read_text() == "not ours"

@@ -232,7 +232,7 @@ def test_many_reports_cost_what_one_costs(world: World, django_assert_max_num_qu
         for number, a in enumerate(assignments)
     ]
 
-    with django_assert_max_num_queries(34):
+    with django_assert_max_num_queries(10):
         apply_reports(node=node, reports=reports)
 
     assert Job.objects.filter(state="completed").count() == 40
