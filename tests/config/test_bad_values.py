@@ -17,12 +17,10 @@ LONG = "9" * 5000
 IN_PATHS = ("a%00b", "%ED%A0%80", "-1", "%D9%A3", LONG)
 #: Lists of the admin with the filters and searches that their values reach the database by.
 LISTS = {
-    "accounts_apitoken": ("expires_at__gte", "q"),
-    "accounts_membership": ("role__exact", "project__id__exact"),
-    "quotas_pricerow": ("gpu_model", "p"),
-    "quotas_providerstate": ("status__exact",),
-    "scheduler_cycle": ("started_at__gte", "q"),
-    "scheduler_job": ("submitted_via", "public_state", "queue__id__exact", "q", "o"),
+    "accounts_membership": ("role__exact",),
+    "quotas_pricerow": ("gpu_model",),
+    "scheduler_cycle": ("started_at__gte",),
+    "scheduler_job": ("submitted_via", "public_state", "queue__id__exact"),
 }
 
 
