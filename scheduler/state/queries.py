@@ -130,7 +130,8 @@ FROM scheduler_job job
     JOIN accounts_user person ON person.id = job.user_id
 WHERE {{which}}
 """
-PENDING: Final = _JOBS + "AND job.state IN ('queued', 'reserved') ORDER BY job.number LIMIT %s {lock}"
+#: A limit is in the text only where there is one: planned once, for whatever limit, the server would count on few.
+PENDING: Final = _JOBS + "AND job.state IN ('queued', 'reserved') ORDER BY job.number {limit} {lock}"
 #: Every job that waited or ran in a span of time, in the columns of a pending one; `job.created_at` decides
 #: which came before. Those that were given up before they ever started are left out.
 PAST: Final = (

@@ -91,7 +91,7 @@ def load_snapshot(
     with one_picture():
         clusters, jobs, live, held, nodes, devices, queues, reservations, gatherings = ask_together(
             (queries.CLUSTER, [cluster_id]),
-            (queries.PENDING.format(which=queries.OF_CLUSTER, lock=""), [cluster_id, max_pending]),
+            pending_statement(cluster_id, max_pending),
             (queries.RUNNING, [cluster_id]),
             (queries.ALLOCATIONS, [cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
@@ -149,6 +149,13 @@ def load_snapshot(
     return Loaded(cluster_id, cluster.backend, snapshot, policy, told)
 
 
+def pending_statement(cluster_id: int, most: int | None) -> Statement:
+    """The jobs in line of this cluster; with `most` the first so many, by number."""
+    limit = "" if most is None else "LIMIT %s"
+    sql = queries.PENDING.format(which=queries.OF_CLUSTER, limit=limit, lock="")
+    return sql, [cluster_id] if most is None else [cluster_id, most]
+
+
 def applied_to(cluster_id: int) -> Statement:
     """What `load_for_apply` has to know first."""
     return queries.APPLIED_TO, [cluster_id]
@@ -195,8 +202,8 @@ def load_for_apply(
         *books,
         # A job that has moved to another queue or project meanwhile is not the one that was planned.
         (
-            queries.PENDING.format(which=queries.THESE_JOBS, lock=lock("job")),
-            [jobs_wanted, queues_wanted, projects_wanted, None],
+            queries.PENDING.format(which=queries.THESE_JOBS, limit="", lock=lock("job")),
+            [jobs_wanted, queues_wanted, projects_wanted],
         ),
         (queries.RESERVATIONS, [cluster_id]),
     )
