@@ -8,6 +8,7 @@ writes it down, and the lines below divide it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -121,6 +122,12 @@ class LimitTree:
                 if (up := self.parent[line]) >= 0:
                     taken = max(self.used[line] + self.kept[line], self.guarantee[line])
                     self.kept[up] += taken - self.used[line]
+
+    def copy(self) -> LimitTree:
+        """The same lines, with counts of their own."""
+        other = copy.copy(self)
+        other.used, other.kept = list(self.used), list(self.kept)
+        return other
 
     def path(self, line: int) -> list[int]:
         """The line and all above it, itself first."""

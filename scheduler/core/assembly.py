@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -50,10 +50,15 @@ class Assembly:
         self.expected: list[ExpectedStart] = []
         #: What the waiting ones of them are told: (pending row, why).
         self.told: list[tuple[int, Decision]] = []
+        #: What jobs hold that stood still, and go on from this cycle.
+        self.resumed: list[Hold] = []
+        #: What was promised to waiting jobs, by pending row: a gang gathers nothing of it but what is its own.
+        self.promised: Mapping[int, Sequence[Hold]] = {}
         self._answers = answers
         self._most = most
         self._gathering: set[int] = set()
         self._looked_at: set[int] = set()
+        self._in_line: set[int] = set()
         world = answers.world
         self._busy: Bools = np.zeros(world.node_count, dtype=np.bool_)  # nodes that somebody gathers
         pending = world.snapshot.pending
@@ -61,13 +66,17 @@ class Assembly:
         #: Whether there is anything to do at all.
         self.is_open = bool(self._wanted.any() or (pending.assembling_until_ms > 0).any())
 
-    def go_on(self, starts: Sequence[Start]) -> None:
-        """Those that gather already and were not among the starts."""
+    def go_on(self, starts: Sequence[Start], considered: Ints) -> None:
+        """Those that gather already and were not among the starts.
+
+        Who is not considered, for its queue stands still or it is held, keeps its nodes and is told nothing of them.
+        """
         world = self._answers.world
         pending, now_ms = world.snapshot.pending, world.snapshot.now_ms
         reservations = world.snapshot.reservations
         kept = dict(zip(reservations.id.tolist(), reservations.node_ids, strict=True))
         started = {start.job_id for start in starts}
+        self._in_line = set(considered.tolist())
         unsuited: list[tuple[int, tuple[int, ...]]] = []
         for row in np.flatnonzero(pending.assembling_until_ms > 0).tolist():
             number, until_ms = pending.id.item(row), pending.assembling_until_ms.item(row)
@@ -77,7 +86,7 @@ class Assembly:
                 retry_ms = now_ms + _backoff_seconds(pending.assemblies_failed.item(row)) * 1000
                 self.given_back.append(GiveBack(number, pending.generation.item(row), retry_ms))
                 why = decide(ReasonCode.BACKOFF, begin_ms=retry_ms, gathered_until_ms=until_ms)
-                self.told.append((row, why))
+                self._tell(row, why)
                 continue
             nodes = kept.get(gathering_id(number), ())
             at_ms = self._when(row, starts, nodes)
@@ -97,7 +106,7 @@ class Assembly:
                 continue
             self.reserves.append(Reserve(number, pending.generation.item(row), found[0], until_ms))
             self._keep(row, *found, until_ms)
-            self._close(found[0])
+            close_nodes(self._answers, found[0])
 
     def offer(self, row: int, starts: Sequence[Start]) -> None:
         """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes."""
@@ -122,38 +131,39 @@ class Assembly:
         if until_ms < at_ms != FOREVER_MS:
             return  # it would be in vain
         self.reserves.append(Reserve(pending.id.item(row), pending.generation.item(row), nodes, until_ms))
+        self._in_line.add(row)
         self._keep(row, nodes, at_ms, until_ms)
-        self._close(nodes)
-
-    def _close(self, nodes: Sequence[int]) -> None:
-        """Let nobody else have what is free on nodes that are gathered from this cycle on."""
-        world, workspace = self._answers.world, self._answers.workspace
-        for node_row in _rows(world, nodes):
-            devices = world.device_first[node_row + 1] - world.device_first[node_row]
-            workspace.set_free(node_row, 0, 0, 0, [GPU_MILLIS] * devices)
+        close_nodes(self._answers, nodes)
 
     def _keep(self, row: int, nodes: Sequence[int], at_ms: int, until_ms: int) -> None:
         world = self._answers.world
         self._gathering.add(row)
         self._busy[_rows(world, nodes)] = True
-        if at_ms != FOREVER_MS:
+        if at_ms != FOREVER_MS and row in self._in_line:
             number = world.snapshot.pending.id.item(row)
             self.expected.append(ExpectedStart(number, at_ms, tuple(nodes)))
-        self.told.append((row, _gathers(self._answers, row, nodes, until_ms)))
+        self._tell(row, _gathers(self._answers, row, nodes, until_ms))
+
+    def _tell(self, row: int, why: Decision) -> None:
+        if row in self._in_line:
+            self.told.append((row, why))
 
     def _when(self, row: int, starts: Sequence[Start], nodes: Sequence[int]) -> int | None:
         """When a gang fits on just these nodes; None when never."""
         answers = self._answers
         among = np.zeros(answers.world.node_count, dtype=np.bool_)
         among[_rows(answers.world, nodes)] = True
-        horizon, group = _horizon(answers, starts), answers.groups.of(row)
+        horizon, group = _horizon(answers, starts, self.resumed), answers.groups.of(row)
         return horizon.earliest_ms(answers, group, row, _length_ms(answers.world, row), among=among)
 
     def _where(self, row: int, starts: Sequence[Start]) -> tuple[tuple[int, ...], int] | None:
         """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
         answers, world = self._answers, self._answers.world
         group, length = answers.groups.of(row), _length_ms(answers.world, row)
-        horizon = _horizon(answers, starts)
+        horizon = _horizon(answers, starts, self.resumed)
+        for other, holds in self.promised.items():
+            for hold in holds if other != row else ():
+                horizon.promised(hold)
         at_ms = horizon.earliest_ms(answers, group, row, length, among=~self._busy)
         if at_ms is None:
             return None
@@ -172,6 +182,14 @@ class Assembly:
         return tuple(sorted(node_ids.item(node_row) for node_row, _ in chosen)), at_ms
 
 
+def close_nodes(answers: Answers, nodes: Sequence[int]) -> None:
+    """Let nobody else have what is free on nodes that are gathered from this cycle on."""
+    world, workspace = answers.world, answers.workspace
+    for node_row in _rows(world, nodes):
+        devices = world.device_first[node_row + 1] - world.device_first[node_row]
+        workspace.set_free(node_row, 0, 0, 0, [GPU_MILLIS] * devices)
+
+
 def _rows(world: World, nodes: Sequence[int]) -> list[int]:
     return [world.node_row[node] for node in nodes if node in world.node_row]
 
@@ -184,10 +202,12 @@ def _length_ms(world: World, row: int) -> int:
     return limit * 1000 if limit else FOREVER_MS
 
 
-def _horizon(answers: Answers, starts: Sequence[Start]) -> Horizon:
+def _horizon(answers: Answers, starts: Sequence[Start], resumed: Sequence[Hold]) -> Horizon:
     """Free capacity over time after these starts."""
     world = answers.world
     horizon, now_ms = Horizon(world, answers.workspace), world.snapshot.now_ms
+    for hold in resumed:
+        horizon.started(hold)
     row_of = {number: row for row, number in enumerate(world.snapshot.pending.id.tolist())} if starts else {}
     for start in starts:
         until_ms = after_ms(now_ms, _length_ms(world, row_of[start.job_id]))

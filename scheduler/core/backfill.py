@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
@@ -92,16 +93,20 @@ def take_turns(
     *,
     promised_ms: Ints | None = None,
     wanted: Bools | None = None,
+    given: Sequence[Promise] = (),
 ) -> list[Promise]:
     """Go through the jobs in order: start what fits and is in nobody's way, promise a start to the first that do not.
 
     `ends_ms` is when each job would end if it started now. `promised_ms` is the start that a job was
     promised in an earlier pass (0 = none): grace counts from it, so that delays do not add up.
-    `wanted` restricts promises to some jobs besides the first (deadlines); None = any.
+    `wanted` restricts promises to some jobs besides the first (deadlines); None = any. `given` are the promises of
+    jobs that had their turn in this room before all of these; they are among those that are answered.
     """
-    promises: list[Promise] = []
-    due: list[int] = []  # until_ms of the promises, ascending
-    levels = np.zeros(len(rows), dtype=np.int64)
+    promises = list(given)
+    due = sorted(promise.until_ms for promise in promises)  # of the promises, ascending
+    if promises and len(promises) >= turns.promises:
+        rows, ends_ms = _rest(rows, ends_ms, 0, turns)
+    levels = np.searchsorted(due, ends_ms) if due else np.zeros(len(rows), dtype=np.int64)
     position, chunk = 0, _FEW
     while position < len(rows):
         asking = len(promises) < turns.promises

@@ -489,8 +489,10 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
 
     if "reserved" in candidates.facts:
         slots = task_slots(question, workspace, candidates.passing(without="reserved"), rules.gates)
-        if fit_on(slots, shape, world):
-            return _with_gates(ReasonCode.RESERVATION, _reservation_facts(question, world), world, counts)
+        held = world.reserved(question.reservation_rows) & (slots > 0)
+        if held.any() and fit_on(slots, shape, world):
+            facts = _reservation_facts(question, world, held)
+            return _with_gates(ReasonCode.RESERVATION, facts, world, counts)
 
     company = _company_facts(candidates, shape, rules)
     if company is not None:
@@ -616,15 +618,16 @@ def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
     return _with_gates(ReasonCode.NO_MATCHING_NODE, facts, world, counts)
 
 
-def _reservation_facts(question: Question, world: World) -> Facts:
-    """The reservation in the way that ends last."""
+def _reservation_facts(question: Question, world: World, held: Bools) -> Facts:
+    """Of the reservations that hold some of these nodes, the one that ends last."""
     reservations = world.snapshot.reservations
-    row = max(question.reservation_rows, key=lambda row: (int(reservations.ends_ms[row]), -row))
+    there = [row for row in question.reservation_rows if (world.reserved((row,)) & held).any()]
+    row = max(there, key=lambda row: (int(reservations.ends_ms[row]), -row))
     return {
         "reservation": reservations.name[row],
         "starts_ms": int(reservations.starts_ms[row]),
         "ends_ms": int(reservations.ends_ms[row]),
-        "reserved_nodes": int(world.reserved(question.reservation_rows).sum()),
+        "reserved_nodes": int(held.sum()),
     }
 
 

@@ -40,8 +40,10 @@ class Budgets:
         #: Whether any could refuse a job.
         self.refuse = bool(self._needs)
 
-    def short(self, row: int) -> bool:
-        """Whether some budget has too little left for the pending job in this row."""
+    def short(self, row: int, *, beside: int | None = None) -> bool:
+        """Whether some budget has too little left for the pending job in this row, and for one `beside` it."""
+        if beside is not None:
+            return any(need.item(row) + need.item(beside) > self.left[budget] for budget, need in self._needs)
         return any(need.item(row) > self.left[budget] for budget, need in self._needs)
 
     def take(self, row: int, sign: int = 1) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from scheduler.core.assembly import Assembly, assembling_rows
-from scheduler.core.backfill import FOREVER_MS, take_turns, turns_of
+from scheduler.core.backfill import FOREVER_MS, Promise, take_turns, turns_of
 from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
 from scheduler.core.budgets import demoted
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.elastic import grow
 from scheduler.core.eviction import evictions
 from scheduler.core.groups import Group
+from scheduler.core.horizon import Hold
 from scheduler.core.ordering import line_up
 from scheduler.core.placement import choose_largest, choose_nodes, hand_out
 from scheduler.core.plan import Decision, ExpectedStart, Plan, Resume, Start, WaitingColumns
@@ -63,25 +66,36 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         gathering = assembling_rows(world, considered_next)
         first += start_in_order(answers, gathering)
         considered_next = considered_next[~np.isin(considered_next, gathering)]
-        assembly.go_on(first)
+        assembly.go_on(first, considered)
 
     # 3d. Those that stand still go on where their CPUs are free again, after whoever may have them stand still.
     resumes: list[Resume] = []
     still = suspended_rows(answers)
+    above = considered_next[:0]
     if len(still):
-        above = start_in_order(answers, before_them(answers, policy.preemption, still, considered_next))
-        first += above
-        begun = rows_of(snapshot.pending.id, _ids(above), what="pending job")
-        considered_next = considered_next[~np.isin(considered_next, begun)]
-        resumes.extend(resume(answers, still))
+        in_line = strict if policy.backfill == "none" else None
+        above = before_them(answers, policy.preemption, still, considered_next, strict=in_line)
+
+    def go_on() -> list[Hold]:
+        resumed, holds = resume(answers, still) if len(still) else ([], [])
+        resumes.extend(resumed)
+        assembly.resumed = holds
+        return holds
 
     # 4. In that order, start whatever fits, whole; with backfill, only what keeps the promises to those ahead.
     expected: tuple[ExpectedStart, ...] = ()
+    filled: _Filled | None = None
     if policy.backfill == "none":
+        if len(still):
+            first += start_in_order(answers, above, strict=strict)
+            begun = rows_of(snapshot.pending.id, _ids(first), what="pending job")
+            considered_next = considered_next[~np.isin(considered_next, begun)]
+            go_on()
         starts = first + start_in_order(answers, considered_next, strict=strict, assembly=assembly)
     else:
-        starts, expected = start_and_promise(answers, considered_next, policy)
-        starts = first + starts
+        behind = considered_next[~np.isin(considered_next, above)] if len(above) else considered_next
+        filled = start_and_promise(answers, above, go_on, behind, policy)
+        starts, expected, assembly.promised = first + filled.starts, filled.expected, filled.kept
 
     # 4b. Large gangs that wait for room may gather nodes as these come free.
     if assembly.is_open:
@@ -92,10 +106,10 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     waiting = np.ones(len(snapshot.pending), dtype=np.bool_)
     started = np.array([start.job_id for start in starts], dtype=np.int64)
     waiting[rows_of(snapshot.pending.id, started, what="pending job")] = False
-    explain_waiting(answers, waiting, notes, strict=strict, expected=expected)
+    explain_waiting(answers, waiting, notes, strict=strict, filled=filled)
 
     for row, decision in assembly.told:
-        notes.set(row, decision)
+        notes.set_unless_barred(row, decision)
 
     # 6. Last, because it disturbs: who has to leave a tainted node, and whom to stop for those that nothing but
     # room keeps waiting.
@@ -229,28 +243,67 @@ def start_in_order(
     return starts
 
 
+class _Filled(NamedTuple):
+    """What a pass with backfill came to, and what it knows of those that it left waiting."""
+
+    starts: list[Start]
+    expected: tuple[ExpectedStart, ...]
+    kept: dict[int, list[Hold]]  # by row, what is kept for those that were promised a start
+    promised: list[int]  # their rows, the first first; also of those of which nobody knows when
+    may_pass: Bools  # of every pending row, whether it may pass others
+    untried: Ints  # rows behind the last that was looked at
+
+    def why(self, answers: Answers, rows: Ints) -> Iterator[tuple[Ints, dict[str, int | str]]]:
+        """What jobs are told that would fit, and have to leave the room to those ahead of them."""
+        pending, budgets, told = answers.world.snapshot.pending, answers.workspace.budgets, self.promised[0]
+        first = min(self.expected, key=lambda one: (one.at_ms, one.job_id), default=None)
+        job = first.job_id if first else pending.id.item(told)
+        own = ~self.may_pass[rows]
+        poor = np.zeros(len(rows), dtype=np.bool_)
+        if budgets:
+            poor[:] = [budgets.short(row, beside=told) for row in rows.tolist()]
+        untried = np.isin(rows, self.untried) & ~poor & ~own
+        yield rows[own], {"job": job, "barred": "priority"}
+        yield rows[poor & ~own], {"job": pending.id.item(told), "barred": "budget"}
+        yield rows[untried], {"job": job, "barred": "scan"}
+        facts: dict[str, int | str] = {"job": job}
+        if first:
+            facts["start_ms"] = first.at_ms
+        yield rows[~own & ~poor & ~untried], facts
+
+
 def start_and_promise(
-    answers: Answers, considered: Ints, policy: Policy
-) -> tuple[list[Start], tuple[ExpectedStart, ...]]:
-    """Start jobs in order, promise a start to the first that do not fit, and fill the gaps with later ones."""
+    answers: Answers, above: Ints, go_on: Callable[[], list[Hold]], behind: Ints, policy: Policy
+) -> _Filled:
+    """Start jobs in order, promise a start to the first that do not fit, and fill the gaps with later ones.
+
+    Between those above and those behind `go_on` says what jobs take that stood still, and now go on.
+    """
     snapshot = answers.world.snapshot
     pending = snapshot.pending
     lengths = lengths_ms(
         pending.time_limit_seconds, snapshot.queues.max_wall_seconds[answers.world.pending_queue]
     )
     ends = np.where(lengths == FOREVER_MS, FOREVER_MS, snapshot.now_ms + lengths)
-    room = ClusterRoom(answers, lengths, may_pass(answers.world, policy))
-    promises = take_turns(
-        considered,
-        ends[considered],
-        room,
-        turns_of(policy),
-        promised_ms=pending.promised_ms[considered],
-        wanted=pending.deadline_ms[considered] > 0 if policy.backfill == "deadline" else None,
-    )
+    may = may_pass(answers.world, policy)
+    room, turns = ClusterRoom(answers, lengths, may), turns_of(policy)
+    promises: list[Promise] = []
+    for rows in (above, behind):
+        if rows is behind:
+            for hold in go_on():
+                room.runs_on(hold)
+        promises = take_turns(
+            rows,
+            ends[rows],
+            room,
+            turns,
+            promised_ms=pending.promised_ms[rows],
+            wanted=pending.deadline_ms[rows] > 0 if policy.backfill == "deadline" else None,
+            given=promises,
+        )
     slips = policy.backfill == "aggressive"  # what it was told first is what its delay is counted from
     told = [pending.promised_ms.item(promise.row) if slips else 0 for promise in promises]
-    return room.starts, tuple(
+    expected = tuple(
         ExpectedStart(
             pending.id.item(promise.row),
             min(promise.at_ms, before or promise.at_ms),
@@ -259,6 +312,11 @@ def start_and_promise(
         for promise, before in zip(promises, told, strict=True)
         if promise.at_ms != FOREVER_MS
     )
+    untried = behind[:0]
+    if turns.scan and len(promises) == turns.promises:
+        last = int(np.flatnonzero(behind == promises[-1].row).max(initial=-1))
+        untried = behind[last + 1 + turns.scan :]
+    return _Filled(room.starts, expected, room.promised, [promise.row for promise in promises], may, untried)
 
 
 def try_start(answers: Answers, row: int, group: Group) -> Start | None:
@@ -311,7 +369,7 @@ def explain_waiting(
     notes: _Notes,
     *,
     strict: Bools,
-    expected: tuple[ExpectedStart, ...] = (),
+    filled: _Filled | None = None,
 ) -> None:
     """Note for every waiting job the strongest of its blockers.
 
@@ -353,9 +411,9 @@ def explain_waiting(
         queue = world.snapshot.queues.name[queue_row]
         if strict[queue_row]:
             notes.add(here, decide(ReasonCode.PRIORITY, queue=queue))
-        elif expected:
-            first = min(expected, key=lambda one: (one.at_ms, one.job_id))
-            notes.add(here, decide(ReasonCode.PRIORITY, queue=queue, job=first.job_id, start_ms=first.at_ms))
+        elif filled is not None and filled.promised:
+            for rows, facts in filled.why(answers, here):
+                notes.add(rows, decide(ReasonCode.PRIORITY, queue=queue, **facts))
         else:
             notes.add(here, decide(ReasonCode.NOT_EVALUATED_YET, queue=queue))
 
@@ -369,9 +427,12 @@ class _Notes:
         self._numbers: dict[Decision, int] = shared._numbers if shared else {}
         self._rank: list[int] = shared._rank if shared else []
 
-    def set(self, row: int, decision: Decision) -> None:
-        """Note a decision whatever is noted already."""
-        self.of_row[row] = self.number(decision)
+    def set_unless_barred(self, row: int, decision: Decision) -> None:
+        """Note a decision whatever is noted already, unless that is about a limit or a person, and the stronger."""
+        noted = self.of_row.item(row)
+        barred = noted >= 0 and self._rank[noted] < PRECEDENCE[ReasonCode.WAITING_FOR_PREEMPTION]
+        if not barred or PRECEDENCE[decision.reason] < self._rank[noted]:
+            self.of_row[row] = self.number(decision)
 
     @property
     def is_clear(self) -> Bools:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from scheduler.core.assembly import close_nodes
 from scheduler.core.blockers import Answers, array_blockers, own_blockers
 from scheduler.core.classes import Labels, RequestClass
 from scheduler.core.columns import Ints, rows_of
@@ -21,8 +22,10 @@ from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
 from scheduler.core.preemption import awaited_rows, hold_places
 from scheduler.core.reasons import PRECEDENCE
+from scheduler.core.seats import RunningJobs
 from scheduler.core.sentences import amount
 from scheduler.core.snapshot import PendingColumns, Snapshot
+from scheduler.core.suspension import take_cpus
 from scheduler.core.world import World
 
 #: What a closed gate says of one node, where there is no number to give.
@@ -192,7 +195,7 @@ def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
 
 
 def world_after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins = NO_PLUGINS) -> Answers:
-    """The answers of the world once a plan's starts have taken what they were given."""
+    """The answers of the world once all that a plan starts, lets go on and sets aside has what it was given."""
     world = World(snapshot)
     answers = Answers(world, resolve(policy, plugins))
     pending = snapshot.pending
@@ -212,6 +215,13 @@ def world_after(snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins
         _take_starts(answers, started_rows[first:], plan.starts[first:])
     else:
         _take_starts(answers, started_rows, plan.starts)
+    if plan.resumes:
+        jobs = RunningJobs(answers)
+        ids = np.array([one.job_id for one in plan.resumes], dtype=np.int64)
+        for row in rows_of(snapshot.running.id, ids, what="running job").tolist():
+            take_cpus(answers, jobs, row)
+    for reserve in plan.reserves:
+        close_nodes(answers, reserve.node_ids)
     return answers
 
 
@@ -230,7 +240,7 @@ def _take_starts(answers: Answers, rows: Ints, starts: tuple[Start, ...]) -> Non
             array_id=int(pending.array_id[row]),
             charges=answers.charges_placed(group, start.placements),
             request=group.question.request,
-            tasks=group.shape.tasks,
+            tasks=len(start.placements),
         )
         workspace.budgets.take(row)
 

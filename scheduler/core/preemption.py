@@ -14,7 +14,16 @@ from scheduler.core.groups import Group
 from scheduler.core.plan import Decision, Preempt, Resize
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.reclaim import Reclaim, to_converge
-from scheduler.core.seats import Place, RunningJobs, Wanted, count_placed, leaving_rows, place_of, take_place
+from scheduler.core.seats import (
+    Place,
+    RunningJobs,
+    Wanted,
+    count_placed,
+    holds_up,
+    leaving_rows,
+    place_of,
+    take_place,
+)
 from scheduler.core.snapshot import Pause
 from scheduler.core.standing import Preemption
 from scheduler.core.suspension import Suspend, why_requeued
@@ -143,8 +152,8 @@ def choose_victims(
     that it looks at the nodes that are cheapest to clear first, and that a group that found no victims is
     not tried again at the same or a lower priority: fewer would be left for it.
 
-    `waiting` are rows that nothing but room keeps from starting, in the order of the cycle. `strict`: only
-    the first of each queue, those behind it wait their turn. `leaving` end anyway: their room counts as free.
+    `waiting` are rows that their own words and queues let in, in the order of the cycle. `strict`: of these queues
+    none behind the one that holds up the others. `leaving` end anyway: their room counts as free.
     With `resize_seconds` elastic jobs give up tasks where that is enough, before anybody is stopped, and beside
     victims where these are then fewer or cheaper.
     """
@@ -156,9 +165,7 @@ def choose_victims(
     if not (rules.enabled or rules.reclaim) or not len(waiting):
         return Disturbance(to_converge(answers, rules, left, leaving), [], [])
     if strict is not None and strict.any():
-        first = np.unique(world.pending_queue[waiting], return_index=True)[1]
-        heads = np.isin(np.arange(len(waiting)), first)
-        waiting = waiting[heads | ~strict[world.pending_queue[waiting]]]
+        waiting = _in_turn(answers, waiting, strict)
     preempts: list[Preempt] = []
     resizes: list[Resize] = []
     told: list[tuple[int, Decision]] = []
@@ -235,6 +242,19 @@ def choose_victims(
                         )
                     )
     return Disturbance(preempts, resizes, told)
+
+
+def _in_turn(answers: Answers, waiting: Ints, strict: Bools) -> Ints:
+    """Without those of strict queues that wait behind another for their turn."""
+    queues = answers.world.pending_queue[waiting]
+    may = np.ones(len(waiting), dtype=np.bool_)
+    held_up: set[int] = set()
+    for place in np.flatnonzero(strict[queues]).tolist():
+        queue = queues.item(place)
+        may[place] = queue not in held_up
+        if may[place] and holds_up(answers, waiting.item(place)):
+            held_up.add(queue)
+    return waiting[may]
 
 
 class _Way(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,9 @@ class ClusterRoom:
     def __init__(self, answers: Answers, lengths_ms: Ints, may_pass: Bools) -> None:
         self.starts: list[Start] = []
         self.promised_nodes: dict[int, tuple[int, ...]] = {}
+        self.promised: dict[
+            int, list[Hold]
+        ] = {}  # what is kept for each pending row that was promised a start
         self._answers = answers
         self._lengths = lengths_ms
         self._may_pass = may_pass
@@ -47,8 +51,9 @@ class ClusterRoom:
         self._promises = Levels()
         self._spare: dict[int, tuple[SpareWorkspace, dict[int, Candidates]]] = {}
         self._synced: dict[int, int] = {}
-        self._later_quota: list[int] = []
+        self._later_limits = answers.workspace.limits
         self._later_queue: list[int] = []
+        self._first = -1  # the row of the first promise
         self._later_pool: list[int] = []
         self._pool_row = {name: row for row, name in enumerate(answers.world.snapshot.pools.name)}
         groups = len(answers.groups)
@@ -77,6 +82,8 @@ class ClusterRoom:
             return Outcome.BARRED  # others of its group may be in no array, or in one with room
         if workspace.budgets.refuse and workspace.budgets.short(row):
             return Outcome.BARRED  # others of its group may ask for less time
+        if self._promises and workspace.budgets and workspace.budgets.short(row, beside=self._first):
+            return Outcome.BARRED  # what is spent is not freed when it ends
         group = answers.groups[number]
         charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
         if not self._within_limits(group, charges):
@@ -147,14 +154,15 @@ class ClusterRoom:
         free = horizon.free_at(at_ms)
         placements, seats = hand_out(candidates, chosen) if chosen is not None else ((), [])
         if not self._promises:
-            self._keep_limits(group)
+            self._keep_limits(row, group)
         self._promises.insert(place, at_ms, free)
         beside = [
             other
             for other, then in enumerate(self._promises.at_ms)
             if other == place or at_ms <= then < until_ms
         ]
-        for hold in _holds(seats, group, at_ms, until_ms):
+        self.promised[row] = _holds(seats, group, at_ms, until_ms)
+        for hold in self.promised[row]:
             horizon.promised(hold)
             self._promises.take(hold, beside)
         self.promised_nodes[row] = tuple(dict.fromkeys(placement.node_id for placement in placements))
@@ -162,6 +170,15 @@ class ClusterRoom:
         # What failed above this place failed beside fewer promises, so it still does, one level further up.
         higher = (self._fails_from > place) & (self._fails_from < _NONE)
         self._fails_from[higher] = np.minimum(self._fails_from[higher] + 1, len(self._promises))
+
+    def runs_on(self, hold: Hold) -> None:
+        """Something that the workspace has handed out to a job which goes on, and is there until its end."""
+        if self._horizon is None:
+            self._holds.append(hold)
+        else:
+            self._horizon.started(hold)
+        if met := bisect_left(self._promises.at_ms, hold.until_ms):
+            self._promises.take(hold, slice(met))
 
     # Parts of those.
 
@@ -171,17 +188,17 @@ class ClusterRoom:
             return False
         return not request.per_task.extras or workspace.short_pool(request, tasks) is None
 
-    def _keep_limits(self, group: Group) -> None:
-        """The first promise also keeps its share of quotas, queue and pools; those of others may be freed."""
+    def _keep_limits(self, row: int, group: Group) -> None:
+        """The first promise also keeps its share of quotas, queue, pools and budgets; those of others may be freed."""
         workspace, tasks = self._answers.workspace, group.shape.tasks
-        self._later_quota = list(workspace.quota_used)
+        self._first = row
+        self._later_limits = workspace.limits.copy()
         self._later_queue = list(workspace.queue_running)
         self._later_pool = list(workspace.pool_used)
         self._count_later(group, workspace.charges(group.payer, group.class_index, tasks), tasks)
 
     def _count_later(self, group: Group, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
-        for line, amount in charges:
-            self._later_quota[line] += amount
+        self._later_limits.take(charges)
         self._later_queue[group.queue_row] += 1
         for name, amount in group.question.request.per_task.extras:
             self._later_pool[self._pool_row[name]] += amount * tasks
@@ -201,7 +218,7 @@ class ClusterRoom:
 
     def _leaves_limits(self, group: Group, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
         workspace = self._answers.workspace
-        if any(self._later_quota[line] + amount > workspace.quota_hard[line] for line, amount in charges):
+        if self._later_limits.short(charges) is not None:
             return False
         if 0 < workspace.queue_bound[group.queue_row] <= self._later_queue[group.queue_row]:
             return False

@@ -224,6 +224,17 @@ def limits_left(answers: Answers, wanted: Wanted) -> bool:
     )
 
 
+def holds_up(answers: Answers, row: int) -> bool:
+    """Whether a waiting job stops those behind it in a strict queue: it waits its turn, and for no person."""
+    group, workspace, pending = answers.groups.of(row), answers.workspace, answers.world.snapshot.pending
+    bound = pending.array_max_running.item(row)
+    if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+        return False
+    if workspace.budgets.short(row) or answers.candidates(group).may_open:
+        return False
+    return answers.never(group) is None and not answers.never_by_quota(group)
+
+
 def place_of(answers: Answers, wanted: Wanted) -> Chosen | None:
     """Where all tasks of a job would go now; unlike `choose_nodes` it forgets what failed before."""
     if not limits_left(answers, wanted) or not wanted.group.shape.is_possible:

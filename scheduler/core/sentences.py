@@ -358,9 +358,20 @@ def _waiting_for_resources(facts: Facts) -> str:
 def _priority(facts: Facts) -> str:
     if "job" not in facts:
         return f"It would fit now, but the queue {_text(facts, 'queue')} starts jobs strictly in order."
+    job, barred = _number(facts, "job"), _text(facts, "barred")
+    if barred == "budget":
+        return f"It would fit now, but what is left of a budget is kept for job {job} ahead of it."
+    if barred == "scan":
+        return f"It would fit now, but job {job} is ahead of it, and only some jobs behind that are tried each time."
+    if barred == "priority":
+        return (
+            f"It would fit now, but job {job} is ahead of it, and here a job of its priority passes nobody."
+        )
+    if "start_ms" not in facts:
+        return f"It would fit now, but job {job} is ahead of it."
     return (
         f"It would fit now, but it could still be running at {_time(facts, 'start_ms')}, when job "
-        f"{_number(facts, 'job')} ahead of it is expected to start there. A shorter time limit may let it pass."
+        f"{job} ahead of it is expected to start there. A shorter time limit may let it pass."
     )
 
 

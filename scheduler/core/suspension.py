@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from quotas.core.resources import Resources
+from scheduler.core.backfill import FOREVER_MS
 from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
+from scheduler.core.horizon import Hold
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.plan import Resume
 from scheduler.core.seats import RunningJobs, Wanted
@@ -62,18 +63,49 @@ def suspended_rows(answers: Answers) -> Ints:
     return rows[np.lexsort((running.id[rows], running.started_ms[rows], -running.priority[rows]))]
 
 
-def before_them(answers: Answers, rules: Preemption, suspended: Ints, considered: Ints) -> Ints:
-    """Pending rows that go first: they could have one of these stand still again at once."""
+def before_them(
+    answers: Answers, rules: Preemption, suspended: Ints, considered: Ints, *, strict: Bools | None
+) -> Ints:
+    """Pending rows that go first: they could have one of these stand still again at once.
+
+    They pass nobody who has to start before them: none that is ahead of them in a `strict` queue (of each queue,
+    whether it is); with None, none at all.
+    """
     pending, running = answers.world.snapshot.pending, answers.world.snapshot.running
+    if not rules.enabled:
+        return considered[:0]
     lowest = int(running.priority[suspended].min())
     above = np.array([rules.may_stop(priority, lowest) for priority in range(101)], dtype=np.bool_)
-    return considered[above[pending.priority[considered]]]
+    first = above[pending.priority[considered]]
+    if strict is None:
+        return considered[np.logical_and.accumulate(first)]
+    for queue_row in np.flatnonzero(strict).tolist():
+        here = answers.world.pending_queue[considered] == queue_row
+        first[here] = np.logical_and.accumulate(first[here])
+    return considered[first]
 
 
-def resume(answers: Answers, suspended: Ints) -> Iterator[Resume]:
-    """Those whose CPUs are free where they are, and within every limit; their CPUs are taken."""
+def take_cpus(answers: Answers, jobs: RunningJobs, row: int) -> list[Hold]:
+    """Take the CPUs of one that goes on, of its nodes and limits; what it holds by that until it is to end."""
+    world, running = answers.world, answers.world.snapshot.running
+    per_task = Resources(cpu_millis=world.snapshot.classes[running.class_index.item(row)].per_task.cpu_millis)
+    until_ms, holds = running.expected_end_ms.item(row) or FOREVER_MS, []
+    for seat in jobs.seats(row):
+        answers.workspace.take(seat.row, per_task, [], 0, domain=seat.domain)
+        holds.append(Hold(world.snapshot.now_ms, until_ms, seat.row, per_task, [], 0, seat.domain))
+    answers.workspace.limits.take(jobs.charges(row, only_cpus=True))
+    return holds
+
+
+def resume(answers: Answers, suspended: Ints) -> tuple[list[Resume], list[Hold]]:
+    """Those whose CPUs are free where they are, and within every limit; their CPUs are taken.
+
+    And what they hold by that, until they are expected to end.
+    """
     world, workspace = answers.world, answers.workspace
     running, jobs = world.snapshot.running, RunningJobs(answers)
+    resumed: list[Resume] = []
+    holds: list[Hold] = []
     for row in suspended.tolist():
         if running.stop_by_ms[row]:
             continue  # it is told to end
@@ -88,7 +120,6 @@ def resume(answers: Answers, suspended: Ints) -> Iterator[Resume]:
         charges = jobs.charges(row, only_cpus=True)
         if not room or workspace.short_quota(charges) is not None:
             continue
-        for seat in seats:
-            workspace.take(seat.row, Resources(cpu_millis=each), [], 0, domain=seat.domain)
-        workspace.limits.take(charges)
-        yield Resume(int(running.id[row]), int(running.attempt_id[row]))
+        holds += take_cpus(answers, jobs, row)
+        resumed.append(Resume(int(running.id[row]), int(running.attempt_id[row])))
+    return resumed, holds

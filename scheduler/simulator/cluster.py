@@ -78,6 +78,7 @@ class Outcome:
     suspensions: int = 0  # times that jobs stood still for others instead
     resizes: int = 0  # times that elastic jobs were made smaller or larger
     ended_ms: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of each job; -1 = never
+    busy_before: float = 0.0  # what those that ran at the beginning held from then on: amounts times ms
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -134,6 +135,7 @@ def simulate(
     wants_gpus = np.array([request.per_task.gpus > 0 for request in snapshot.classes] or [False])
     arrived, ended, cycles, turn, lost_ms = 0, 0, 0, len(turns), 0
     waited_ms = wasted = broken = 0.0
+    before = _Held(world, bool(len(snapshot.devices)), now_ms)
     while arrived < len(arrivals) or ends:
         due = min([arrivals[arrived][0]] if arrived < len(arrivals) else [ends[0][0]], default=now_ms)
         moment = max(min(due, ends[0][0]) if ends else due, now_ms)
@@ -160,6 +162,7 @@ def simulate(
                 if due_ms is None or due_ms > now_ms:
                     continue  # it has ended, or something has changed since
                 memory.end(number, now_ms)
+                before.end(number, now_ms)
                 ended_ms[world.row_of[number]] = now_ms
                 again = world.end(number, now_ms)
                 if again is None:
@@ -178,6 +181,7 @@ def simulate(
             for number in list(world.running):
                 if 0 < world.expected_end_ms(number) <= now_ms and not world.stands_still(number):
                     memory.end(number, now_ms)
+                    before.end(number, now_ms)
                     ended_ms[world.row_of[number]] = now_ms
                     world.end(number, now_ms)
                     ended += 1
@@ -196,11 +200,14 @@ def simulate(
             if started[place] < 0:
                 started[place] = now_ms
             memory.start(start, int(world.jobs.user_id[place]), now_ms)
+            if place >= len(pending):
+                before.begin(number, now_ms)
             least = int(world.jobs.tasks[place])
             await_all(world.runs_for(number, now_ms, run_ms[place], tasks=least, serial_millis=serial[place]))
         moved = [one.job_id for one in plan.resizes] + [one.job_id for one in plan.resumes]
         for number in moved + [one.job_id for one in plan.preempts]:
             memory.hold(number, world.holds(number), now_ms)
+            before.change(number, now_ms)
         suspensions += sum(preempt.mode == "suspend" for preempt in plan.preempts)
         resizes += len(plan.resizes)
         if plan.starts:
@@ -217,4 +224,28 @@ def simulate(
         suspensions,
         resizes,
         ended_ms[: len(pending)],
+        before.busy,
     )
+
+
+class _Held:
+    """What the jobs that run at the beginning hold from then on, in thousandths of GPUs or cores times ms."""
+
+    def __init__(self, world: VirtualCluster, has_gpus: bool, now_ms: int) -> None:
+        self.busy = 0.0
+        self._world, self._which = world, 0 if has_gpus else 1
+        self._since: dict[int, tuple[int, int]] = {}
+        for number in world.running:
+            self.begin(number, now_ms)
+
+    def begin(self, job_id: int, now_ms: int) -> None:
+        self._since[job_id] = self._world.holds(job_id)[self._which], now_ms
+
+    def end(self, job_id: int, now_ms: int) -> None:
+        amount, since_ms = self._since.pop(job_id, (0, now_ms))
+        self.busy += float(amount) * (now_ms - since_ms)
+
+    def change(self, job_id: int, now_ms: int) -> None:
+        if job_id in self._since:
+            self.end(job_id, now_ms)
+            self.begin(job_id, now_ms)

@@ -84,6 +84,23 @@ def policy_of(words: str) -> Policy:
     return Policy(**given)
 
 
+#: Backfill that a pool plays as the planner does: deadlines and what was promised before are of jobs on nodes.
+_POOLED: Final = ("none", "easy", "conservative")
+
+
+def _fits_pool(policy: Policy) -> bool:
+    """Whether all that the policy says is what a pool of processors knows as well."""
+    same = policy == replace(
+        Policy(), backfill=policy.backfill, backfill_order=policy.backfill_order,
+        backfill_promises=policy.backfill_promises, backfill_scan=policy.backfill_scan,
+        placement=policy.placement, weights=policy.weights, packing=policy.packing, tenant=policy.tenant,
+        factors=policy.factors, age_cap_seconds=policy.age_cap_seconds, shares=policy.shares,
+        assemblies=policy.assemblies, resize_seconds=policy.resize_seconds,
+        preemption=replace(policy.preemption, enabled=False),
+    )  # fmt: skip
+    return same and policy.backfill in _POOLED
+
+
 def run(
     workload: Workload | ClusterWorkload,
     name: str,
@@ -95,13 +112,7 @@ def run(
     """Play a workload under a policy. A log in order of arrival with backfill goes through one pool, which is fast."""
     more: dict[str, Any] = {}
     names: Mapping[int, str] = {}
-    if (
-        isinstance(workload, Workload)
-        and policy.name == "fifo"
-        and not policy.tie_breakers
-        and not policy.strict_order
-        and not policy.preemption.enabled
-    ):
+    if isinstance(workload, Workload) and _fits_pool(policy):
         jobs = workload.jobs
         schedule = replay(workload, turns_of(policy), progress=lambda ended: progress(name, ended, len(jobs)))
         submitted, started, run_ms = jobs.submitted_ms, schedule.started_ms, jobs.run_ms
@@ -123,6 +134,8 @@ def run(
             "suspensions": outcome.suspensions,
             "resizes": outcome.resizes,
             "ended_ms": outcome.ended_ms,
+            "begin_ms": cluster.snapshot.now_ms,
+            "busy_before": outcome.busy_before,
         }
     report = summarise(
         name, submitted_ms=submitted, started_ms=started, run_ms=run_ms, amounts=amounts, capacity=capacity,

@@ -28,7 +28,10 @@ class Fragments:
         self._nodes = snapshot.nodes
         self._node = world.device_node
         self._count = len(snapshot.nodes)
-        self._healthy = world.device_healthy
+        nodes = snapshot.nodes
+        takes = world.is_up & ~nodes.cordoned & ~nodes.draining
+        #: Devices that work, on nodes that take new tasks: what is idle elsewhere could serve nobody.
+        self._usable = world.device_healthy & takes[world.device_node]
         self._share = np.array(
             [share_of(world.model_of(row)) for row in range(len(world.device_id))], dtype=np.int64
         )
@@ -52,12 +55,12 @@ class Fragments:
         return bool(self._requests) and bool(len(self._node))
 
     def idle(self, device_used: Ints) -> float:
-        """The part of all GPUs that is idle."""
-        return float((self._share - device_used).sum()) / self._whole
+        """The part of all GPUs that is idle and could be given to somebody."""
+        return float(((self._share - device_used) * self._usable).sum()) / self._whole
 
     def of(self, device_used: Ints, used: Mapping[str, Ints]) -> float:
         """The part of all GPUs that is idle and of no use to the usual requests."""
-        free = np.where(self._healthy, self._share - device_used, 0)
+        free = np.where(self._usable, self._share - device_used, 0)
         idle = np.bincount(self._node, weights=free, minlength=self._count)
         cpu = self._nodes.cpu_millis - used["cpu_millis"]
         memory = self._nodes.memory_mib - used["memory_mib"]

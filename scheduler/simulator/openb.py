@@ -76,7 +76,7 @@ def read_openb(pods: Path, nodes: Path | None = None, *, jobs: int | None = None
             created = int(float(pod["creation_time"]))
             begun = int(float(pod.get("scheduled_time") or created))
             ended = float(pod["deletion_time"] or 0)
-        except ValueError as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise WorkloadError(f"{pods.name}, line {line}: {error}") from error
         kind = kinds.setdefault(pod.get("qos") or "none", len(kinds) + 1)
         run_ms = max(int(ended) - max(begun, created), 1) * 1000 if ended else DEFAULT_RUN_MS
@@ -87,19 +87,20 @@ def read_openb(pods: Path, nodes: Path | None = None, *, jobs: int | None = None
         raise WorkloadError(f"{pods.name} holds no pods")
     picked = sorted(range(len(rows)), key=lambda place: (rows[place][5], place))[:jobs]
     picked.sort()
-    owners = [place for place, (_, machine) in enumerate(machines) for _ in range(int(machine["gpu"] or 0))]
+    sizes = [_size(nodes.name, line, machine) for line, machine in machines]
+    owners = [place for place, (_, _, gpus) in enumerate(sizes) for _ in range(gpus)]
     snapshot = Snapshot.build(
         now_ms=0,
         nodes=NodeColumns(
             id=range(1, len(machines) + 1),
             name=[machine["sn"] for _, machine in machines],
-            cpu_millis=[int(machine["cpu_milli"]) for _, machine in machines],
-            memory_mib=[int(machine["memory_mib"]) for _, machine in machines],
+            cpu_millis=[cpu for cpu, _, _ in sizes],
+            memory_mib=[memory for _, memory, _ in sizes],
         ),
         devices=DeviceColumns(
             id=range(1, len(owners) + 1),
             node_id=[place + 1 for place in owners],
-            position=[count for _, machine in machines for count in range(int(machine["gpu"] or 0))],
+            position=[count for _, _, gpus in sizes for count in range(gpus)],
             model=[machines[place][1]["model"] for place in owners],
         ),
         classes=table.classes,
@@ -118,6 +119,17 @@ def read_openb(pods: Path, nodes: Path | None = None, *, jobs: int | None = None
         1000 * max(len(owners), 1),
         users={number: kind for kind, number in kinds.items()},
     )
+
+
+def _size(name: str, line: int, machine: dict[str, str]) -> tuple[int, int, int]:
+    """CPU, memory and GPUs of a node."""
+    try:
+        size = int(machine["cpu_milli"]), int(machine["memory_mib"]), int(machine["gpu"] or 0)
+    except (ValueError, TypeError) as error:
+        raise WorkloadError(f"{name}, line {line}: {error}") from error
+    if min(size) < 0:
+        raise WorkloadError(f"{name}, line {line}: a node cannot have less than nothing")
+    return size
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:

@@ -35,7 +35,7 @@ class Report:
     wait_max_seconds: float
     bounded_slowdown_mean: float
     bounded_slowdown_p95: float
-    utilisation_percent: float  # of the machine, from the first arrival to the last end
+    utilisation_percent: float  # of the machine, from the first arrival (or the beginning) to the last end
     makespan_seconds: float
     fairness: float  # Jain's index of the users' mean slowdown: 1 = all alike, 1/n = one has it all
     #: Of all GPUs while jobs that want GPUs waited: those that stood idle, and those of no use to the usual requests.
@@ -66,11 +66,14 @@ def summarise(
     suspensions: int = 0,
     resizes: int = 0,
     ended_ms: Ints | None = None,
+    begin_ms: int = 0,
+    busy_before: float = 0.0,
 ) -> Report:
     """The figures of a schedule; a start of -1 is a job that never started, and counts only as such.
 
     `ended_ms`: where jobs stand still or change their size, and so do not end when their run time is over. What
-    they stand still counts for the slowdown as a wait does.
+    they stand still counts for the slowdown as a wait does. Jobs may have come before `begin_ms`, when the playing
+    began; `busy_before` is what others, that ran by then already, held from then on (amounts times ms).
     """
     ran = started_ms >= 0
     wait, run = (started_ms - submitted_ms)[ran], run_ms[ran]
@@ -78,10 +81,10 @@ def summarise(
     if ended_ms is not None:
         ended = np.where(ended_ms[ran] < 0, ended, ended_ms[ran])
     slowdown = bounded_slowdown(ended - submitted_ms[ran] - run, run)
-    first = int(submitted_ms.min()) if len(submitted_ms) else 0
+    first = max(int(submitted_ms.min()), begin_ms) if len(submitted_ms) else begin_ms
     last = int(ended.max(initial=first))
     span = max(last - first, 1)
-    busy = float((amounts[ran].astype(np.float64) * run).sum())
+    busy = float((amounts[ran].astype(np.float64) * run).sum()) + busy_before
     return Report(
         policy=policy,
         jobs=len(submitted_ms),

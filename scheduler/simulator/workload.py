@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from scheduler.core.columns import Columns, Ints, ints
+
+#: Seconds and counts of a log are less (thirty thousand years): thousandths of them stay exact.
+_LARGEST: Final = 10**12
 
 
 class WorkloadError(ValueError):
@@ -55,18 +60,20 @@ def read_swf(path: Path) -> Workload:
     rows: list[list[float]] = []
     with opener(path, "rt", encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
-            if line.startswith(";"):
-                name, _, value = line.lstrip("; ").partition(":")
-                if name.strip() in {"MaxProcs", "MaxNodes"} and value.strip().lstrip("-").isdigit():
-                    size = max(size, int(value))
-                continue
             words = line.split()
             if not words:
+                continue
+            if words[0].startswith(";"):
+                name, _, value = line.lstrip("; \t").partition(":")
+                if name.strip() in {"MaxProcs", "MaxNodes"} and re.fullmatch(r"[0-9]{1,9}", value.strip()):
+                    size = max(size, int(value))
                 continue
             try:
                 rows.append([float(word) for word in words[:12]])
             except ValueError as error:
                 raise WorkloadError(f"{path.name}, line {number}: {error}") from error
+            if not all(abs(value) <= _LARGEST for value in rows[-1]):
+                raise WorkloadError(f"{path.name}, line {number}: a number that no log can mean")
             if len(rows[-1]) < 12:
                 raise WorkloadError(f"{path.name}, line {number}: {len(words)} fields, not 18")
     if not rows:
@@ -76,6 +83,8 @@ def read_swf(path: Path) -> Workload:
     run, asked = table[:, 3], table[:, 8]
     table, processors = (column[(processors > 0) & (run >= 0)] for column in (table, processors))
     run, asked = table[:, 3], table[:, 8]
+    if not len(table):
+        raise WorkloadError(f"{path.name} holds no jobs that ran")
     order = np.lexsort((table[:, 0], table[:, 1]))
     limit = np.maximum(np.where(asked > 0, asked, run), run)
     return Workload(
