@@ -12,7 +12,7 @@ from quotas.core.resources import GPU_MILLIS
 from scheduler.core.backfill import FOREVER_MS
 from scheduler.core.blockers import Answers, decide
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.horizon import Hold, Horizon, after_ms, barring_of
+from scheduler.core.horizon import Hold, Horizon, after_ms, barring_of, open_now
 from scheduler.core.placement import Candidates, near_tasks
 from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start
 from scheduler.core.reasons import ReasonCode
@@ -52,7 +52,7 @@ class Assembly:
         self.told: list[tuple[int, Decision]] = []
         #: What jobs hold that stood still, and go on from this cycle.
         self.resumed: list[Hold] = []
-        #: What was promised to waiting jobs, by pending row: a gang gathers nothing of it but what is its own.
+        #: What was promised to waiting jobs, by pending row.
         self.promised: Mapping[int, Sequence[Hold]] = {}
         self._answers = answers
         self._most = most
@@ -61,6 +61,8 @@ class Assembly:
         self._in_line: set[int] = set()
         world = answers.world
         self._busy: Bools = np.zeros(world.node_count, dtype=np.bool_)  # nodes that somebody gathers
+        #: When the last begins that is promised on each node to jobs met in line; 0 = none is.
+        self._due: Ints = np.zeros(world.node_count, dtype=np.int64)
         pending = world.snapshot.pending
         self._wanted = pending.assembly_seconds > 0
         #: Whether there is anything to do at all.
@@ -109,7 +111,16 @@ class Assembly:
             close_nodes(self._answers, found[0])
 
     def offer(self, row: int, starts: Sequence[Start]) -> None:
-        """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes."""
+        """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes.
+
+        To be asked about all that wait, in line: none gathers what was promised to one before it where it would fit
+        before that has had it, for it would start as soon as it fits.
+        """
+        self._offer(row, starts)
+        for hold in self.promised.get(row, ()):
+            self._due[hold.row] = max(self._due.item(hold.row), hold.from_ms)
+
+    def _offer(self, row: int, starts: Sequence[Start]) -> None:
         answers = self._answers
         pending = answers.world.snapshot.pending
         if (
@@ -124,6 +135,11 @@ class Assembly:
         if not _waits_for_room(answers, row):
             return
         found = self._where(row, starts)
+        due_ms = 0 if found is None else int(self._due[_rows(answers.world, found[0])].max())
+        if found is not None and due_ms:
+            alone_ms = self._when(row, starts, found[0])
+            passes = alone_ms is not None and alone_ms <= due_ms
+            found = self._where(row, starts, but=self._due > 0) if passes else found
         if found is None:
             return
         nodes, at_ms = found
@@ -153,18 +169,22 @@ class Assembly:
         answers = self._answers
         among = np.zeros(answers.world.node_count, dtype=np.bool_)
         among[_rows(answers.world, nodes)] = True
-        horizon, group = _horizon(answers, starts, self.resumed), answers.groups.of(row)
+        horizon, group = _horizon(answers, starts, self.resumed), open_now(answers, answers.groups.of(row))
         return horizon.earliest_ms(answers, group, row, _length_ms(answers.world, row), among=among)
 
-    def _where(self, row: int, starts: Sequence[Start]) -> tuple[tuple[int, ...], int] | None:
+    def _where(
+        self, row: int, starts: Sequence[Start], *, but: Bools | None = None
+    ) -> tuple[tuple[int, ...], int] | None:
         """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
         answers, world = self._answers, self._answers.world
-        group, length = answers.groups.of(row), _length_ms(answers.world, row)
-        horizon = _horizon(answers, starts, self.resumed)
+        group, length = open_now(answers, answers.groups.of(row)), _length_ms(answers.world, row)
+        horizon, closed = _horizon(answers, starts, self.resumed), self._busy
+        if but is not None:
+            closed = closed | but
         for other, holds in self.promised.items():
             for hold in holds if other != row else ():
                 horizon.promised(hold)
-        at_ms = horizon.earliest_ms(answers, group, row, length, among=~self._busy)
+        at_ms = horizon.earliest_ms(answers, group, row, length, among=~closed)
         if at_ms is None:
             return None
         barring = tuple(
@@ -173,7 +193,7 @@ class Assembly:
         question = replace(group.question, reservation_rows=barring)
         space = horizon.space(horizon.free_through(at_ms, after_ms(at_ms, length)))
         candidates = Candidates(question, space, answers.rules_of(question))
-        slots = np.where(self._busy, 0, candidates.slots())
+        slots = np.where(closed, 0, candidates.slots())
         wish = group.shape.pack or candidates.rules.packing
         chosen = near_tasks(slots, candidates.scores, group.shape, world, wish)
         if chosen is None:

@@ -260,7 +260,7 @@ class _Filled(NamedTuple):
         job = first.job_id if first else pending.id.item(told)
         own = ~self.may_pass[rows]
         poor = np.zeros(len(rows), dtype=np.bool_)
-        if budgets:
+        if budgets.refuse:
             poor[:] = [budgets.short(row, beside=told) for row in rows.tolist()]
         untried = np.isin(rows, self.untried) & ~poor & ~own
         yield rows[own], {"job": job, "barred": "priority"}

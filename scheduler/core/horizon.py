@@ -350,6 +350,11 @@ def slots_in(question: Question, answers: Answers, free: Free, allowed: Bools) -
     return np.maximum(slots, 0)
 
 
+def open_now(answers: Answers, group: Group) -> Group:
+    """The group as it asks now: for no device of which its quota lets it have none as things are."""
+    return group if answers.asks_whole(group) else group._replace(question=answers.question(group))
+
+
 def barring_of(world: World, row: int, length_ms: int) -> list[tuple[int, int, int]]:
     """(from, until, reservation row): a job of this row that starts in between may not have those nodes."""
     reservations, pending = world.snapshot.reservations, world.snapshot.pending

@@ -162,7 +162,8 @@ def _edf(world: World, _: Policy) -> tuple[Ints, ...]:
 def _fair_queue(world: World, policy: Policy) -> tuple[Ints, ...]:
     """Tenants take turns by weight (Q15): the one whose running and waiting work so far costs least for its weight.
 
-    Each job carries what its tenant would hold once it had started, divided by the tenant's weight.
+    Each job carries what its tenant would hold once it had started, divided by the tenant's weight. Jobs that
+    their own rows or queues stop do not count: they take nobody's turn, least of all that of their tenant.
     """
     snapshot = world.snapshot
     pending, running = snapshot.pending, snapshot.running
@@ -170,6 +171,8 @@ def _fair_queue(world: World, policy: Policy) -> tuple[Ints, ...]:
     holding = running.project_id if policy.tenant == "project" else running.user_id
     tenants, number = np.unique(np.concatenate([waiting, holding]), return_inverse=True)
     cost = _cost(world)
+    for rows, _ in own_blockers(world):
+        cost[rows] = 0
     held = np.zeros(len(running), dtype=np.int64)
     job_row = rows_of(running.id, snapshot.allocations.job_id, what="running job")
     devices = np.array([len(ids) for ids in snapshot.allocations.device_ids], dtype=np.int64)

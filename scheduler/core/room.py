@@ -11,7 +11,7 @@ from scheduler.core.backfill import FOREVER_MS, Outcome
 from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.groups import Group
-from scheduler.core.horizon import Hold, Horizon, SpareWorkspace, after_ms, barring_of
+from scheduler.core.horizon import Hold, Horizon, SpareWorkspace, after_ms, barring_of, open_now
 from scheduler.core.levels import Levels
 from scheduler.core.placement import (
     Candidates,
@@ -23,6 +23,7 @@ from scheduler.core.placement import (
     largest,
 )
 from scheduler.core.plan import Start
+from scheduler.core.seats import RunningJobs
 
 #: No level has failed yet.
 _NONE = 1 << 14
@@ -54,6 +55,8 @@ class ClusterRoom:
         self._later_limits = answers.workspace.limits
         self._later_queue: list[int] = []
         self._first = -1  # the row of the first promise
+        self._short: set[int] = set()  # rows that a limit keeps now, and that were promised a start before
+        self._jobs: RunningJobs | None = None
         self._later_pool: list[int] = []
         self._pool_row = {name: row for row, name in enumerate(answers.world.snapshot.pools.name)}
         groups = len(answers.groups)
@@ -79,17 +82,22 @@ class ClusterRoom:
             return Outcome.NO_ROOM
         bound = pending.array_max_running.item(row)
         if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
-            return Outcome.BARRED  # others of its group may be in no array, or in one with room
+            # Others of its group may be in no array, or in one with room.
+            return Outcome.NO_ROOM if self._was_promised(row) else Outcome.BARRED
         if workspace.budgets.refuse and workspace.budgets.short(row):
             return Outcome.BARRED  # others of its group may ask for less time
-        if self._promises and workspace.budgets and workspace.budgets.short(row, beside=self._first):
+        if self._promises and workspace.budgets.refuse and workspace.budgets.short(row, beside=self._first):
             return Outcome.BARRED  # what is spent is not freed when it ends
         group = answers.groups[number]
         charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
         if not self._within_limits(group, charges):
+            if self._was_promised(row):
+                return Outcome.NO_ROOM
             self._barred[number] = True
             self._fails_from[number] = 0
             return Outcome.BARRED
+        if level and bound and not self._leaves_array(row, bound):
+            return Outcome.NO_ROOM
         if level and not self._leaves_limits(group, charges, group.shape.tasks):
             self._fails_from[number] = min(self._fails_from.item(number), level)
             return Outcome.NO_ROOM
@@ -129,16 +137,19 @@ class ClusterRoom:
 
     def earliest_ms(self, row: int) -> int | None:
         answers = self._answers
-        group = answers.groups.of(row)
+        group = open_now(answers, answers.groups.of(row))
         at_ms = self._planned().earliest_ms(answers, group, row, self._lengths.item(row))
+        if at_ms is not None and row in self._short and not self._within_limits_by(at_ms, row, group):
+            return None
         if at_ms is None:
-            self._barred[answers.groups.of_pair(group.pair)] = True
+            whole = answers.asks_whole(group)
+            self._barred[answers.groups.of_pair(group.pair) if whole else answers.groups.of_row[row]] = True
         return at_ms
 
     def promise(self, row: int, at_ms: int, place: int) -> None:
         """Choose its nodes and devices as of then, and keep them from everybody who would still be there."""
         answers, horizon = self._answers, self._planned()
-        world, group = answers.world, answers.groups.of(row)
+        world, group = answers.world, open_now(answers, answers.groups.of(row))
         length = self._lengths.item(row)
         question = replace(
             group.question,
@@ -188,6 +199,38 @@ class ClusterRoom:
             return False
         return not request.per_task.extras or workspace.short_pool(request, tasks) is None
 
+    def _was_promised(self, row: int) -> bool:
+        """Whether a job that a limit keeps now was promised a start before, and may be again.
+
+        Those that passed it may use up what it needs of a limit for as long as they run, and are over by then.
+        """
+        told = self._answers.world.snapshot.pending.promised_ms.item(row) > 0
+        if told:
+            self._short.add(row)
+        return told
+
+    def _within_limits_by(self, at_ms: int, row: int, group: Group) -> bool:
+        """Whether quotas, queue, array and pools have room for it once all has ended that should have by then."""
+        answers, workspace = self._answers, self._answers.workspace
+        pending, running = answers.world.snapshot.pending, answers.world.snapshot.running
+        if self._jobs is None:
+            self._jobs = RunningJobs(answers)
+        ends = running.expected_end_ms
+        with workspace.trial():
+            for ended in np.flatnonzero((ends > 0) & (ends <= at_ms)).tolist():
+                workspace.give_back_limits(
+                    queue_row=self._jobs.queue_row.item(ended),
+                    array_id=running.array_id.item(ended),
+                    charges=self._jobs.charges(ended),
+                    request=answers.world.snapshot.classes[running.class_index.item(ended)],
+                    tasks=self._jobs.tasks.item(ended),
+                )
+            bound, array = pending.array_max_running.item(row), pending.array_id.item(row)
+            charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
+            return self._within_limits(group, charges) and not (
+                bound and workspace.array_running.get(array, 0) >= bound
+            )
+
     def _keep_limits(self, row: int, group: Group) -> None:
         """The first promise also keeps its share of quotas, queue, pools and budgets; those of others may be freed."""
         workspace, tasks = self._answers.workspace, group.shape.tasks
@@ -215,6 +258,13 @@ class ClusterRoom:
                 group, workspace.charges(group.payer, group.class_index, tasks), tasks
             ),
         )
+
+    def _leaves_array(self, row: int, bound: int) -> bool:
+        """Whether the first promise still may run beside this one, where both are of an array that runs so many."""
+        arrays = self._answers.world.snapshot.pending.array_id
+        array = arrays.item(row)
+        same = bool(array) and array == arrays.item(self._first)
+        return not same or self._answers.workspace.array_running.get(array, 0) + 1 < bound
 
     def _leaves_limits(self, group: Group, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
         workspace = self._answers.workspace

@@ -634,6 +634,7 @@ def _turn(state: State, job: dict[str, Any], policy: Policy) -> int:
         _cost(state, other)
         for other in waiting
         if other[tenant] == job[tenant]
+        and state.is_open(other)
         and (other["submitted_ms"], other["id"]) <= (job["submitted_ms"], job["id"])
     )
     weight = int(state.projects[int(job["project_id"])]["share_weight"]) if policy.tenant == "project" else 1

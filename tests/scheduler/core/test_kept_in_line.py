@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import BudgetColumns, Snapshot
+from scheduler.core.snapshot import BudgetColumns, JobGate, Snapshot
 from scheduler.core.standing import Preemption
 from tests.support.builders import (
     NOW_MS,
@@ -110,6 +110,29 @@ def test_a_gang_gathers_nothing_that_is_promised_to_another() -> None:
         assert due(world, plan) == {"head": (10, ["n1"]), "gang": (500, ["n2", "n3"])}
 
 
+def test_a_gang_gathers_behind_another_only_where_it_cannot_start_before_it() -> None:
+    """Of n1 and n2 the first has one for 10 minutes: a gang may have both after it, if they come free one by one."""
+
+    def promised(second_ends_in: int) -> dict[str, tuple[int, list[str]]]:
+        world = a_world(
+            nodes=[a_node(name, gpus=2) for name in ("n1", "n2", "n3")],
+            running=[
+                running(a_job("a", gpus=2), ("n1", [0, 1]), ends_in=10),
+                running(a_job("b", gpus=2), ("n2", [0, 1]), ends_in=second_ends_in),
+                running(a_job("c", gpus=2), ("n3", [0, 1]), ends_in=100),
+            ],
+            pending=[
+                a_job("head", gpus=2, minutes=10, submitted=-9),
+                a_job("gang", tasks=2, gpus=2, gathers=600, minutes=60),
+            ],
+        )
+        return due(world, plan_cycle(world.snapshot, EASY))
+
+    assert promised(12) == {"head": (10, ["n1"]), "gang": (20, ["n1", "n2"])}
+    assert promised(25) == {"head": (10, ["n1"]), "gang": (25, ["n1", "n2"])}
+    assert promised(10) == {"head": (10, ["n1"]), "gang": (100, ["n2", "n3"])}
+
+
 def test_one_that_can_never_run_does_not_keep_those_behind_it_from_stopping_others() -> None:
     world = a_world(
         nodes=[a_node("n1", gpus=2)],
@@ -189,3 +212,64 @@ def test_what_others_keep_back_of_a_limit_counts_beside_the_promise_too() -> Non
     assert passing(1) == {"passes": ["n2"]}
     lines[0] = a_quota("cpu_millis", 3000, projects=("vision", "speech"), owner="lab")
     assert passing(1) == {}
+
+
+def test_who_was_promised_a_start_keeps_it_while_those_that_passed_use_up_a_limit() -> None:
+    """What `short` holds of the limit is free again before the first can start."""
+
+    def one_cycle_later(short_ends_in: int, *, told: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        world = a_world(
+            nodes=[a_node("n1", cpus=4), a_node("n2", cpus=4)],
+            running=[
+                running(a_job("old", cpus=4, project="other"), "n1", ends_in=30),
+                running(a_job("short", cpus=2), "n2", ends_in=short_ends_in),
+            ],
+            pending=[
+                a_job("head", cpus=4, tasks=2, minutes=60, submitted=-9),
+                a_job("long", cpus=1, minutes=600),
+            ],
+            quotas=[a_quota("cpu_millis", 9000, used=2000)],
+        )
+        pending = world.snapshot.pending
+        promised = [NOW_MS + 30 * 60_000 if told and job == world.job("head") else 0 for job in pending.id]
+        snapshot = replace(world.snapshot, pending=replace(pending, promised_ms=promised))
+        plan = plan_cycle(snapshot, EASY)
+        return due(world, plan), world.starts(plan)
+
+    assert one_cycle_later(10, told=True) == ({"head": (30, ["n1", "n2"])}, {})
+    assert one_cycle_later(10, told=False) == ({}, {"long": ["n2"]})
+    assert one_cycle_later(0, told=True) == ({}, {"long": ["n2"]})
+
+
+def test_a_member_of_an_array_leaves_the_first_its_turn() -> None:
+    def passing(array: int) -> dict[str, list[str]]:
+        world = a_world(
+            nodes=[a_node("n1", cpus=4), a_node("n2", cpus=4)],
+            running=[running(a_job("old", cpus=3), "n1", ends_in=30)],
+            pending=[
+                a_job(
+                    "head", cpus=2, tasks=3, nodes=2, minutes=60, submitted=-9, array=7, array_max_running=1
+                ),
+                a_job("other", cpus=1, minutes=600, array=array, array_max_running=1),
+            ],
+        )
+        return world.starts(plan_cycle(world.snapshot, EASY))
+
+    assert passing(8) == {"other": ["n1"]} or passing(8) == {"other": ["n2"]}
+    assert passing(7) == {}
+
+
+def test_turns_of_a_tenant_are_not_taken_by_what_is_held() -> None:
+    world = a_world(
+        nodes=[a_node("n1", gpus=2)],
+        pending=[
+            *(
+                a_job(f"held {n}", gpus=4, project="a", submitted=-90, gate=JobGate.HELD_BY_USER)
+                for n in range(3)
+            ),
+            a_job("ready", gpus=1, project="a", submitted=-50),
+            *(a_job(f"other {n}", gpus=1, project="b", submitted=-10) for n in range(3)),
+        ],
+    )
+
+    assert set(world.starts(plan_cycle(world.snapshot, Policy(name="fair_queue")))) == {"ready", "other 0"}
