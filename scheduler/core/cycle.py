@@ -268,7 +268,8 @@ class _Filled(NamedTuple):
         yield rows[untried], {"job": job, "barred": "scan"}
         facts: dict[str, int | str] = {"job": job}
         if first:
-            facts["start_ms"] = first.at_ms
+            # Counted from what it was told first, it may have slipped.
+            facts["start_ms"] = max(first.at_ms, answers.world.snapshot.now_ms)
         yield rows[~own & ~poor & ~untried], facts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.sentences import sentence
 from scheduler.core.snapshot import JobGate
 from tests.scheduler.core.test_kept_in_line import a_head_and_one_that_would_pass, with_a_budget
-from tests.support.builders import World, a_job, a_node, a_quota, a_reservation, a_world, running
+from tests.support.builders import NOW_MS, World, a_job, a_node, a_quota, a_reservation, a_world, running
 
 
 def said(world: World, plan: Plan) -> dict[str, str]:
@@ -67,6 +68,23 @@ def test_a_budget_that_is_kept_for_another_is_named() -> None:
     assert said(world, plan_cycle(snapshot, Policy(backfill="easy")))["passes"] == (
         f"It would fit now, but what is left of a budget is kept for job {world.job('head')} ahead of it."
     )
+
+
+def test_nobody_is_told_to_wait_for_a_moment_that_is_over() -> None:
+    world = a_world(
+        nodes=[a_node("n1", gpus=4), a_node("n2", gpus=4)],
+        running=[running(a_job("old", gpus=4), ("n1", [0, 1, 2, 3]), ends_in=20)],
+        pending=[
+            a_job("head", gpus=4, tasks=2, minutes=60, submitted=-9),
+            a_job("long", gpus=1, minutes=300),
+        ],
+    )
+    told = replace(world.snapshot.pending, promised_ms=[NOW_MS - 300_000, 0])
+    policy = Policy(backfill="aggressive", backfill_delay_seconds=600)
+
+    plan = plan_cycle(replace(world.snapshot, pending=told), policy)
+
+    assert "still be running at 14 Nov 22:13 UTC" in said(world, plan)["long"]  # and not 5 minutes ago
 
 
 def gathering(*others: Any, quotas: Sequence[Any] = (), **words: Any) -> World:
