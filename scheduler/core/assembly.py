@@ -10,11 +10,11 @@ import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.backfill import FOREVER_MS
-from scheduler.core.blockers import Answers, decide
+from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.horizon import Hold, Horizon, after_ms, barring_of, open_now
 from scheduler.core.placement import Candidates, near_tasks
-from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start
+from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start, decide
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.snapshot import gathering_id
 from scheduler.core.world import World

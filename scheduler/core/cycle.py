@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduler.core.assembly import Assembly, assembling_rows
 from scheduler.core.backfill import FOREVER_MS, Promise, take_turns, turns_of
-from scheduler.core.blockers import Answers, array_blockers, decide, own_blockers, split
+from scheduler.core.blockers import Answers, array_blockers, own_blockers, split
 from scheduler.core.budgets import demoted
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.elastic import grow
@@ -19,7 +19,7 @@ from scheduler.core.groups import Group
 from scheduler.core.horizon import Hold
 from scheduler.core.ordering import line_up
 from scheduler.core.placement import choose_largest, choose_nodes, hand_out
-from scheduler.core.plan import Decision, ExpectedStart, Plan, Resume, Start, WaitingColumns
+from scheduler.core.plan import Decision, ExpectedStart, Plan, Resume, Start, WaitingColumns, decide
 from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
 from scheduler.core.preemption import awaited_rows, awaiting_decisions, choose_victims, hold_places

@@ -13,6 +13,7 @@ from scheduler.core.columns import Columns, Ints, ints, rows_of
 from scheduler.core.reasons import ReasonCode
 
 Fact = tuple[str, int | str]
+Facts = dict[str, int | str]
 
 
 class Placement(NamedTuple):
@@ -146,6 +147,16 @@ class Decision:
     def details(self) -> dict[str, int | str]:
         """The numbers of the sentence, by name."""
         return dict(self.facts)
+
+
+def decide(reason: ReasonCode, **facts: int | str) -> Decision:
+    """A decision without node counts; empty texts are left out."""
+    return Decision(reason, facts=sorted_facts(facts))
+
+
+def sorted_facts(facts: Facts) -> tuple[Fact, ...]:
+    """As a decision keeps them; empty texts are left out."""
+    return tuple(sorted((name, value) for name, value in facts.items() if value != ""))
 
 
 @dataclass(frozen=True, slots=True)

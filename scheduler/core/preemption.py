@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scheduler.core.blockers import Answers, decide
+from scheduler.core.blockers import Answers
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.elastic import Shrinking
 from scheduler.core.groups import Group
-from scheduler.core.plan import Decision, Preempt, Resize
+from scheduler.core.plan import Decision, Preempt, Resize, decide
 from scheduler.core.reasons import ReasonCode
 from scheduler.core.reclaim import Reclaim, to_converge
 from scheduler.core.seats import (
