@@ -255,13 +255,16 @@ def test_one_that_must_not_outlive_its_parent_takes_its_jobs_along(
     assert job.attempts.get().end_text == "Muster was stopped on this node."
 
 
-def test_an_agent_alone_is_stopped_without_its_jobs(world: World, start_agent: StartAgent) -> None:
+def test_an_agent_alone_is_stopped_without_its_jobs(
+    world: World, start_agent: StartAgent, tmp_path: Path
+) -> None:
     agent = start_agent()
-    job = world.submit("sleep 1; echo still here")
+    job = world.submit(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo still here")
     world.run_until(job, "running")
 
     agent.kill(signal.SIGTERM)
     assert processes.start_ticks(world.task(job).pid)
+    (tmp_path / "go").touch()
     agent.start()
     world.run_until(job, "completed")
 

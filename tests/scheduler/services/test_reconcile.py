@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.postgres.functions import TransactionNow
 from django.db.models import F
 from django.utils import timezone
 
@@ -150,10 +151,11 @@ def test_a_job_cancelled_before_it_was_taken_ends_without_an_agent(world: World)
 def test_an_overdue_job_is_asked_to_stop(world: World, settings: Any) -> None:
     settings.MUSTER_GRACE_SECONDS = 10
     job, task = a_running_job(world, time_limit=60)
-    Attempt.objects.update(started_at=timezone.now() - timedelta(seconds=95))
+    # The database reckons from the beginning of the transaction, which is this test's.
+    Attempt.objects.update(started_at=TransactionNow() - timedelta(seconds=95))
     assert reconcile_all().overdue_attempts == 0
 
-    Attempt.objects.update(started_at=timezone.now() - timedelta(seconds=101))
+    Attempt.objects.update(started_at=TransactionNow() - timedelta(seconds=101))
     assert reconcile_all().overdue_attempts == 1
 
     (stop,) = orders_for(task.node, {task.pk: 1}).stops
