@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
-WORKERS ?= 2
+# Of two processors a third worker uses what the others leave while they wait for a portal or a job.
+WORKERS ?= 3
 
 # `check --deploy` looks at the settings of production; these values name nothing that exists.
 AS_PRODUCTION := DJANGO_SETTINGS_MODULE=config.settings.production \
@@ -35,7 +36,7 @@ check: development  ## Style, types, import contracts, migrations, deployment ch
 	env $(AS_PRODUCTION) $(PY) manage.py check --deploy --fail-level WARNING
 	@echo "All checks passed."
 
-test: development  ## The whole test suite on two workers (ARGS="tests/scheduler -k gang"; WORKERS=0: in one process)
+test: development  ## The whole test suite on three workers (ARGS="tests/scheduler -k gang"; WORKERS=0: in one process)
 	@exec $(PY) -m pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder) $(ARGS)
 
 bench: development  ## Measure, and write var/bench/latest.json
