@@ -13,7 +13,7 @@ import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
 
-from accounts.prepared import ask, ask_together
+from accounts.prepared import ask_together
 from quotas.providers.waiting import away_sentence
 from scheduler.core.classes import ClassTable
 from scheduler.core.columns import Bools, Ints
@@ -41,7 +41,7 @@ from scheduler.state.machines import (
     pool_columns,
     reservation_columns,
 )
-from scheduler.state.sql import Rows, Statement, int_array, run
+from scheduler.state.sql import Rows, Statement, int_array, run, select_together
 
 #: Tie-breakers as profiles name them, and the columns they are.
 TIE_BREAKERS: Final = {
@@ -89,7 +89,9 @@ def load_snapshot(
     them, and for `named_projects`. Raises LookupError for an unknown cluster.
     """
     with one_picture():
-        clusters, jobs, live, held, nodes, devices, queues, reservations, gatherings = ask_together(
+        # Planned anew each time: a plan that was kept from when the tables were small reads them from end to end,
+        # until the server next looks at how they have grown.
+        clusters, jobs, live, held, nodes, devices, queues, reservations, gatherings = select_together(
             (queries.CLUSTER, [cluster_id]),
             pending_statement(cluster_id, max_pending),
             (queries.RUNNING, [cluster_id]),
@@ -110,7 +112,7 @@ def load_snapshot(
         pending, running = named(pending, running, table, named_projects)
         met = {*np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *project_ids}
         people = {*np.unique(pending.user_id).tolist(), *np.unique(running.user_id).tolist()}
-        projects, away, *rows, shape = ask_together(
+        projects, away, *rows, shape = select_together(
             (queries.PROJECTS, [int_array(met)]),
             away_statement(met),
             *lines_statements(met, people, bounded=queries.BOUNDED),
@@ -219,19 +221,19 @@ def load_for_apply(
     held: Rows = []
     if choosy or any(request.per_task.extras for request in table.classes):
         # Countable things belong to the whole cluster: count them over every node.
-        held, everywhere = ask_together(
+        held, everywhere = select_together(
             (queries.ALLOCATIONS, [cluster_id, cluster_id]),
             (queries.NODES.format(which="node.cluster_id = %s", lock=""), [cluster_id]),
         )
     bound: Rows = []
     if any(request.one_domain for request in table.classes):
-        bound = ask(queries.BOUND, [int_array(node_ids)])
+        bound = run(queries.BOUND, [int_array(node_ids)])
     found = lines_of(line_rows, projects)
     bounded = found.columns()
     if choosy:
         # What other jobs' places mean for a job is decided by all of them in its project, wherever they run.
         # That a start keeps away from nobody new needs no look: nobody starts jobs but who holds the lease.
-        others, everyone = ask_together(
+        others, everyone = select_together(
             (queries.RUNNING, [cluster_id]),
             (
                 queries.QUEUES.format(which="queue.cluster_id = %s", lock="", counted="true"),

@@ -23,7 +23,7 @@ from scheduler.core.snapshot import JobGate
 from scheduler.models import Cluster, Partition, PriorityClass, SchedulerProfile
 from scheduler.state import queries
 from scheduler.state.snapshots import load_snapshot, reason_marks
-from scheduler.state.sql import select_together
+from scheduler.state.sql import run, select_together
 from tests.scheduler.state.small import SmallWorld, a_queue
 from tests.support.factories import (
     AllocationFactory,
@@ -426,3 +426,18 @@ def test_jobs_that_run_are_looked_up_and_the_others_are_not_read() -> None:
 
     assert "Index Cond: (number = attempt.job_id)" in plan
     assert load_snapshot(cluster_id=world.cluster.pk).snapshot.running.id.size == 1
+
+
+def test_a_picture_is_planned_anew_each_time() -> None:
+    """A plan that was kept from when the tables were small would read them whole once they are not."""
+    world = SmallWorld()
+    world.node("n1")
+    world.job()
+
+    def kept() -> int:
+        return int(run("SELECT count(*) FROM pg_prepared_statements")[0][0])
+
+    before = kept()
+    load_snapshot(cluster_id=world.cluster.pk)
+
+    assert kept() == before
