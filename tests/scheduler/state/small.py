@@ -9,7 +9,7 @@ from typing import Any
 from accounts.models import Project, User
 from quotas.models import BudgetPeriod, LedgerEntry, Quota
 from quotas.rows import sum_of_period
-from scheduler.core.lifecycle import ACTIVE, LIVE_TASK, TaskFailure
+from scheduler.core.lifecycle import ACTIVE, ENDED_ATTEMPT, LIVE_TASK, TaskFailure
 from scheduler.models import Allocation, Attempt, Cluster, Device, Job, Node, Queue, Task
 from scheduler.services.cycles import CycleResult, run_cycle
 from scheduler.state.ledger import GIVEN_BACK
@@ -60,7 +60,7 @@ _numbers = count(1)
 
 
 def broken_invariants() -> list[str]:
-    """Every way in which the rows contradict each other: none, whatever happened (I1-I3, I5-I7)."""
+    """Every way in which the rows contradict each other: none, whatever happened (I1-I3, I5-I8)."""
     found = []
     held = list(Allocation.objects.filter(released_at__isnull=True).select_related("attempt__job__project"))
     for node in Node.objects.all():
@@ -96,6 +96,9 @@ def broken_invariants() -> list[str]:
             total = sum(getattr(a, quota.resource) for a in mine)
         if total != quota.used:
             found.append(f"{quota} counts {quota.used} and is {total}")
+    for allocation in held:
+        if allocation.attempt.state in ENDED_ATTEMPT:
+            found.append(f"{allocation.attempt} is over and holds something on {allocation.node_id}")
     found += broken_ledger()
     for job in Job.objects.all():
         live = Attempt.objects.live().filter(job=job).count()

@@ -1,0 +1,97 @@
+"""Each invariant of the rows (I1-I3, I5-I8) is seen to fail once what keeps it is taken out of the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from django.db import IntegrityError
+from django.utils import timezone
+
+from scheduler.models import Attempt
+from scheduler.state import settle, statements
+from tests.scheduler.state.small import SmallWorld, broken_invariants
+
+pytestmark = pytest.mark.django_db
+
+#: A statement that does nothing, and has no rows.
+NOTHING: Final = ("SELECT 1 WHERE false", [])
+
+Patch = pytest.MonkeyPatch
+
+
+def a_gang_starts_and_ends() -> list[str]:
+    """What contradicts itself once a gang of two and a job that runs on have started, and once the gang has ended."""
+    world = SmallWorld()
+    for name in ("n1", "n2"):
+        world.node(name, cpu_millis=4000, gpus=2)
+    for resource in ("gpu_millis", "cpu_millis", "running_jobs"):
+        world.quota(resource, 16_000)
+    gang = world.job("gang", tasks=2, gpus=1, cpu_millis=3000, time_limit_seconds=600)
+    world.job("stays", cpu_millis=1000, time_limit_seconds=600)
+
+    assert world.plan().started == 2
+    found = broken_invariants()
+    attempt = Attempt.objects.get(job=gang)
+    later = timezone.now() + timedelta(minutes=5)
+    try:
+        settle.end_attempt(attempt_id=attempt.pk, epoch=attempt.epoch, lost_text="gone", at=later)
+    except IntegrityError as refused:  # the database has seen it first
+        found.append(str(refused))
+    return found + broken_invariants()
+
+
+def test_nothing_contradicts_itself() -> None:
+    assert a_gang_starts_and_ends() == []
+
+
+def _one_task_less(name: str) -> Callable[[Patch], None]:
+    """Rows for all tasks of a gang but the last."""
+
+    def mutate(patch: Patch) -> None:
+        real = getattr(statements, name)
+
+        def fewer(starts: Any, attempts: Any, **more: Any) -> Any:
+            cut = [
+                start._replace(placements=start.placements[: max(len(start.placements) - 1, 1)])
+                for start in starts
+            ]
+            return real(cut, attempts, **more)
+
+        patch.setattr(statements, name, fewer)
+
+    return mutate
+
+
+def _no(module: Any, name: str, instead: Any = NOTHING) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(module, name, lambda *_, **__: instead)
+
+
+def _nodes_and_devices_get_nothing_back(patch: Patch) -> None:
+    real = settle._freed
+    patch.setattr(settle, "_freed", lambda attempts, rows: (*real(attempts, rows)[:2], []))
+
+
+MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
+    "I1: no device counts what it gives": (_no(statements, "raise_device_counters"), "0 and holds 1000"),
+    "I1: a gang's allocations are written in part": (_one_task_less("insert_allocations"), "for other tasks"),
+    "I1, I2: what ends is given back to nobody": (_nodes_and_devices_get_nothing_back, "counts 1000 and holds 0"),
+    "I2: no node counts what it gives": (_no(statements, "raise_node_counters"), "counts 0 cpu_millis and holds"),
+    "I3: no quota counts a start": (_no(statements, "raise_quota_counters"), "counts 0 and is"),
+    "I3: no quota counts an end": (_no(settle, "_lower_quotas", []), "counts 2 and is 1"),
+    "I5: a job does not hear of its attempt's end": (_no(settle, "_write_jobs"), "with 0 live attempts"),
+    "I5: an attempt goes on without its job": (_no(settle, "_write_attempts"), "with 1 live attempts"),
+    "I6: what is over keeps what it held": (_no(settle, "_give_back"), "is over and holds"),
+    "I7: a gang's tasks are written in part": (_one_task_less("insert_tasks"), "runs in part"),
+    "I8: nobody is charged": (_no(settle, "_charge", []), "seconds aside"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_rule_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks, says = MUTANTS[mutant]
+    breaks(monkeypatch)
+
+    assert any(says in text for text in a_gang_starts_and_ends())
