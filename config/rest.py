@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -112,13 +113,7 @@ def check_query(request: Request) -> None:
 
 def check_known(request: Request, *names: str) -> None:
     """Refuse parameters that a list does not know: a misspelt one would show more than was asked for."""
-    known = {*names, "limit", "cursor", "format"}
-    problems = [
-        FieldProblem(name[:60], f"There is no filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
-                     "unknown-filter")
-        for name in request.query_params
-        if name not in known
-    ]  # fmt: skip
+    problems = unknown_filters(request, names)
     if problems:
         raise BadInput(
             MusterError(
@@ -126,6 +121,17 @@ def check_known(request: Request, *names: str) -> None:
                 way_out="Correct the query and ask again.",
             )
         )  # fmt: skip
+
+
+def unknown_filters(request: Request, names: Iterable[str]) -> list[FieldProblem]:
+    """The parameters that are neither among these nor about pages and formats."""
+    known = {*names, "limit", "cursor", "format"}
+    return [
+        FieldProblem(name[:60], f"There is no filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
+                     "unknown-filter")
+        for name in request.query_params
+        if name not in known
+    ]  # fmt: skip
 
 
 class Negotiation(DefaultContentNegotiation):

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 
 from accounts.errors import FieldProblem, InvalidInput
 from accounts.models import Project, User
+from config.rest import unknown_filters
 from scheduler.core.lifecycle import PENDING, JobState, PublicState
 from scheduler.core.reasons import ReasonCategory, ReasonCode
 from scheduler.models import Allocation, Job, Queue
@@ -108,13 +109,7 @@ def filtered(
 ) -> QuerySet[Any]:
     """The rows that the query asks for; unknown parameters and bad values are refused, never ignored."""
     found = filter_class(request.query_params, queryset=rows, request=request)
-    known = set(found.filters) | {"limit", "cursor", "format"}
-    problems = [
-        FieldProblem(name[:60], f"There is no filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
-                     "unknown-filter")
-        for name in request.query_params
-        if name not in known
-    ]  # fmt: skip
+    problems = unknown_filters(request, found.filters)
     problems += [
         FieldProblem(name, " ".join(messages), "invalid") for name, messages in found.form.errors.items()
     ]
