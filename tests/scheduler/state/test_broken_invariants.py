@@ -1,7 +1,8 @@
-"""Each invariant of the rows (I1-I3, I5-I8) is seen to fail once what keeps it is taken out of the code."""
+"""Each invariant of the rows (I1-I8) is seen to fail once what keeps it is taken out of the code."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -10,7 +11,10 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from scheduler.models import Attempt
+from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
+from scheduler.models import Attempt, Job
+from scheduler.models import job as job_model
+from scheduler.services import jobs
 from scheduler.state import settle, statements
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 
@@ -95,3 +99,38 @@ def test_a_broken_rule_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) 
     breaks(monkeypatch)
 
     assert any(says in text for text in a_gang_starts_and_ends())
+
+
+def accepted_and_counted() -> tuple[int, int]:
+    """How many submissions were accepted, and how many jobs all states together have (I4): some wait, some run."""
+    world = SmallWorld()
+    world.node("n1", cpu_millis=2000)
+    payload = {"command": "true", "project": world.project.slug, "queue": world.queue.slug, "cpu_cores": 1}
+    accepted = len(jobs.submit_many(payloads=[payload] * 3, by=world.person))
+    assert world.plan().started == 2
+    return accepted, sum(Job.objects.in_public_states([state]).count() for state in PublicState)
+
+
+def _a_job_that_nobody_submitted(patch: Patch) -> None:
+    real = jobs.insert_jobs_with_events
+    patch.setattr(
+        jobs, "insert_jobs_with_events",
+        lambda model, rows, *more: real(model, [*rows, {**rows[0], "uuid": uuid.uuid4()}], *more),
+    )  # fmt: skip
+
+
+def _a_state_between_all_others(patch: Patch) -> None:
+    left = {state: public for state, public in PUBLIC.items() if state != JobState.SCHEDULED}
+    patch.setattr(job_model, "PUBLIC", left)
+
+
+@pytest.mark.parametrize("mutant", [None, _a_job_that_nobody_submitted, _a_state_between_all_others])
+def test_no_submission_is_lost_and_none_is_made_up(
+    mutant: Callable[[Patch], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mutant is not None:
+        mutant(monkeypatch)
+
+    accepted, counted = accepted_and_counted()
+
+    assert (counted == accepted) is (mutant is None)
