@@ -82,7 +82,7 @@ class Agent:
         self._identity = settings.state / "identity.json"
         self._key = ""
         self._registering = threading.Lock()
-        self._last_lease = 0.0
+        self._lease_until = 0.0
         self._sent_inventory: dict[str, Any] | None = None
         self._inventory_at = 0.0
         self._inventory: dict[str, Any] = {}
@@ -280,10 +280,13 @@ class Agent:
         """Do what the server says; each part may come twice."""
         now = time.monotonic()
         self.table.cap_bytes = answer["log_cap_bytes"]
-        if answer["fence_seconds"] and now - self._last_lease > 0.5:
-            # From when we asked: however long the answer took, the server counts from before it.
-            self.link.extend_lease(max(0.1, answer["fence_seconds"] - (now - sent_at)))
-            self._last_lease = now
+        # From when we asked: however long the answer took, the server counts from before it.
+        lease_until = sent_at + answer["fence_seconds"]
+        # By its end, not by when the last was told: after a standstill the answer to an old question comes first, and
+        # what is started with the next must not end with the lease of that one.
+        if answer["fence_seconds"] and abs(lease_until - self._lease_until) > 0.5:
+            self.link.extend_lease(max(0.1, lease_until - now))
+            self._lease_until = lease_until
         orders: list[TaskOrder] = []
         for assignment in answer["assignments"]:
             names = self.gpus.names(assignment["devices"]) if self.gpus and assignment["devices"] else None
