@@ -17,7 +17,7 @@ from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.errors import FieldProblem, MusterError
+from accounts.errors import FieldProblem, InvalidInput, MusterError
 from config.problems import SEND_JSON, BadInput, too_big
 
 # ---------------------------------------------------------------- input
@@ -132,6 +132,18 @@ def unknown_filters(request: Request, names: Iterable[str]) -> list[FieldProblem
         for name in request.query_params
         if name not in known
     ]  # fmt: skip
+
+
+def bad_choice(name: str, choices: Iterable[str]) -> InvalidInput:
+    """A value of a query that is none of the choices: an empty list would hide the mistake."""
+    message = f"Has to be one of {', '.join(choices)}."
+    return InvalidInput(
+        f"{name}: {message}",
+        code="bad-filter",
+        status=400,
+        problems=[FieldProblem(name, message, "unknown-choice")],
+        way_out="Correct the query and ask again.",
+    )
 
 
 class Negotiation(DefaultContentNegotiation):

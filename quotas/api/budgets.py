@@ -192,5 +192,4 @@ def _answer(budget: Budget, *, status: int = 200) -> Response:
 
 def _seen(request: Request, budget: Budget, given: int | None) -> int | None:
     """The generation in If-Match, else in the body."""
-    matched = expected(request, "budget", budget.pk, "budget")
-    return given if matched is None else matched
+    return expected(request, "budget", budget.pk, "budget", given=given)

@@ -11,12 +11,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
-from accounts.api.etags import bad_choice
 from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.selectors import project_by_ref
-from config.rest import NewestFirst, check_known
+from config.rest import NewestFirst, bad_choice, check_known
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Grant, GrantState, QuotaResource
 from quotas.selectors import budget_of_project, grant_by_id, visible_grants

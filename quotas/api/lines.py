@@ -12,13 +12,13 @@ from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api import etags
-from accounts.api.etags import IF_MATCH, bad_choice
+from accounts.api.etags import IF_MATCH
 from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Organization, Project, User
 from accounts.selectors import project_by_ref, visible_users
-from config.rest import NewestFirst, check_known
+from config.rest import NewestFirst, bad_choice, check_known
 from quotas.core.resources import MAX_AMOUNT
 from quotas.line_states import LineState, line_states, lines_on_path
 from quotas.models import Quota, QuotaResource
@@ -275,5 +275,4 @@ def etag(line: Quota) -> str:
 
 def _expected(request: Request, line: Quota, seen: int | None) -> int | None:
     """The generation in If-Match, else in the body; None without either, or with `*`."""
-    matched = etags.expected(request, "line", line.pk, "limit")
-    return seen if matched is None else matched
+    return etags.expected(request, "line", line.pk, "limit", given=seen)

@@ -40,9 +40,8 @@ class ClusterRoom:
     def __init__(self, answers: Answers, lengths_ms: Ints, may_pass: Bools) -> None:
         self.starts: list[Start] = []
         self.promised_nodes: dict[int, tuple[int, ...]] = {}
-        self.promised: dict[
-            int, list[Hold]
-        ] = {}  # what is kept for each pending row that was promised a start
+        #: What is kept for each pending row that was promised a start.
+        self.promised: dict[int, list[Hold]] = {}
         self._answers = answers
         self._lengths = lengths_ms
         self._may_pass = may_pass

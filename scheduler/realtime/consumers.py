@@ -166,10 +166,9 @@ class Connection:
                 continue
             try:
                 request = json.loads(text)
+                # Half a surrogate pair could not be said again.
                 text.encode()
-                json.dumps(
-                    request, ensure_ascii=False
-                ).encode()  # half a surrogate pair could not be said again
+                json.dumps(request, ensure_ascii=False).encode()
             except (ValueError, RecursionError):
                 self._refuse("invalid", "This is not JSON.")
                 continue

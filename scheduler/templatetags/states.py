@@ -69,14 +69,18 @@ def reason_title(code: str) -> str:
     return labels.reason_title(code)
 
 
+#: Another name than where earlier versions kept rows of another shape: both may run at once during an upgrade.
+_CLUSTERS = "muster:clusters-now"
+
+
 @register.simple_tag
 def cluster_troubles(fresh: object = False) -> dict[str, list[ClusterNow]]:
     """For the banner of every page: clusters where nothing new starts because somebody paused them, and those
     whose planner is not heard; asked once every few seconds, or now."""
-    found: list[ClusterNow] | None = None if fresh else cache.get("muster:clusters")
+    found: list[ClusterNow] | None = None if fresh else cache.get(_CLUSTERS)
     if found is None:
         found = clusters_now()
-        cache.set("muster:clusters", found, PAUSE_MEMORY_SECONDS)
+        cache.set(_CLUSTERS, found, PAUSE_MEMORY_SECONDS)
     return {"paused": [row for row in found if row.paused], "silent": [row for row in found if row.silent]}
 
 
