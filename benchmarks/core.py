@@ -17,14 +17,16 @@ import numpy as np
 from benchmarks.reference import core_ratio
 from benchmarks.registry import Figures, benchmark, median_cpu_ms
 from quotas.core.resources import Resources
-from scheduler.core.blockers import Answers
-from scheduler.core.classes import RequestClass, request_class
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.cluster.workspace import Workspace
+from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.cycle import plan_cycle, try_start
-from scheduler.core.feasibility import Question
-from scheduler.core.placement import Candidates
-from scheduler.core.plugins import resolve
+from scheduler.core.placement.candidates import Candidates
+from scheduler.core.placement.filters import FilterQuery
+from scheduler.core.placement.plugins import resolve
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import (
+from scheduler.core.snapshot.request_classes import RequestClass, request_class
+from scheduler.core.snapshot.snapshot import (
     AllocationColumns,
     DeviceColumns,
     NodeColumns,
@@ -35,8 +37,6 @@ from scheduler.core.snapshot import (
     RunningColumns,
     Snapshot,
 )
-from scheduler.core.workspace import Workspace
-from scheduler.core.world import World
 
 CASES: Final = tomllib.loads((Path(__file__).parent / "cases" / "core.toml").read_text())
 
@@ -168,11 +168,11 @@ def churn(nodes: int, decisions: int, seed: int = 1) -> tuple[float, float]:
     nodes changed by the others. Only the pick is timed.
     """
     snapshot = a_cluster(nodes=nodes, pending=0, classes=1, busy=0.88, seed=seed)
-    world = World(snapshot)
-    workspace = Workspace(world)
+    cluster = ClusterIndex(snapshot)
+    workspace = Workspace(cluster)
     rules = resolve(Policy())
     requests = [r for r in request_classes(64, seed) if r.per_task.gpus < 8][:32]
-    candidates = [Candidates(Question(request), workspace, rules) for request in requests]
+    candidates = [Candidates(FilterQuery(request), workspace, rules) for request in requests]
     live: deque[tuple[int, RequestClass, list[int], int]] = deque()
     dice = random.Random(seed)
     timings: list[int] = []
@@ -238,15 +238,15 @@ def decision() -> Figures:
     snapshot = a_cluster(nodes=case["nodes"], pending=case["pending"], classes=32, busy=case["busy"])
     timings: list[int] = []
     for _ in range(3):
-        answers = Answers(World(snapshot), resolve(Policy()))
+        context = CycleContext(ClusterIndex(snapshot), resolve(Policy()))
         waiting = deque(range(len(snapshot.pending)))
-        for number in range(len(answers.groups)):
-            answers.candidates(answers.groups[number])
+        for number in range(len(context.groups)):
+            context.candidates(context.groups[number])
         gc.disable()
         while waiting:
             begin = time.perf_counter_ns()
             row = waiting.popleft()
-            start = try_start(answers, row, answers.groups.of(row))
+            start = try_start(context, row, context.groups.of(row))
             spent = time.perf_counter_ns() - begin
             if start is not None:
                 timings.append(spent)

@@ -8,12 +8,12 @@ import numpy as np
 
 from benchmarks.core import a_cluster
 from benchmarks.registry import Figures, benchmark, median_cpu_ms
-from scheduler.core.changes import smallest_change
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.explain import explain, node_table, world_after
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import Snapshot
-from scheduler.core.standing import Preemption
+from scheduler.core.preemption_policy import PreemptionPolicy
+from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.core.whatif.explain import context_after, explain, node_table
+from scheduler.core.whatif.what_if import smallest_change
 
 CLASSES = ((0, ()), (10, (0,)), (25, (0,)), (50, (0, 10, 25)), (75, (0, 10, 25, 50)))
 
@@ -32,7 +32,7 @@ def explaining() -> Figures:
 
     def everything(job_id: int) -> None:
         plan = plan_cycle(snapshot, policy)
-        after = world_after(snapshot, policy, plan)
+        after = context_after(snapshot, policy, plan)
         explain(snapshot, policy, job_id, plan, after=after)
         node_table(snapshot, policy, job_id, plan, after=after)
         smallest_change(snapshot, policy, job_id, after, queue_ids=snapshot.queues.id.tolist())
@@ -58,7 +58,7 @@ def preempting() -> Figures:
         pending=replace(snapshot.pending, priority=dice.choice([0, 10, 25, 50, 75], len(snapshot.pending))),
     )
     off = Policy(name="priority")
-    on = replace(off, preemption=Preemption(enabled=True, classes=CLASSES))
+    on = replace(off, preemption=PreemptionPolicy(enabled=True, classes=CLASSES))
     without = median_cpu_ms(lambda: plan_cycle(mixed, off))
     figure = median_cpu_ms(lambda: plan_cycle(mixed, on))
     yield "preempt_cycle_ms_10k_1000", figure

@@ -13,15 +13,17 @@ from benchmarks.registry import Figures, benchmark, median_cpu_ms
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import ProjectColumns, QuotaColumns, Snapshot
-from scheduler.core.standing import Preemption
+from scheduler.core.preemption_policy import PreemptionPolicy
+from scheduler.core.snapshot.snapshot import ProjectColumns, QuotaColumns, Snapshot
 
 PRIORITIES: Final = [begin for begin, _ in CLASSES]
 PROJECTS: Final = 20
 DEPARTMENTS: Final = 4
 GANG_SHARE: Final = 0.2
 
-POLICY: Final = Policy(name="priority", backfill="easy", preemption=Preemption(enabled=True, classes=CLASSES))
+POLICY: Final = Policy(
+    name="priority", backfill="easy", preemption=PreemptionPolicy(enabled=True, classes=CLASSES)
+)
 
 
 def a_mixed_cluster(*, nodes: int, pending: int, classes: int, busy: float, seed: int = 1) -> Snapshot:

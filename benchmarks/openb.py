@@ -19,11 +19,11 @@ from typing import Final
 from benchmarks.registry import Figures, benchmark
 from benchmarks.traces import trace_folder
 from quotas.core.resources import GPU_MILLIS, Resources
-from scheduler.core.classes import ClassTable, RequestClass, request_class
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import (
+from scheduler.core.snapshot.request_classes import ClassTable, RequestClass, request_class
+from scheduler.core.snapshot.snapshot import (
     DeviceColumns,
     NodeColumns,
     PendingColumns,

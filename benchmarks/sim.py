@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.registry import Figures, benchmark
 from benchmarks.traces import trace_folder
-from scheduler.core.backfill import Turns
+from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.simulator.kept import replay_kept
 from scheduler.simulator.pool import EASY, Schedule, replay
 from scheduler.simulator.report import bounded_slowdown
@@ -21,8 +21,8 @@ LOGS: Final = ("KTH-SP2", "CTC-SP2", "SDSC-SP2", "SDSC-BLUE", "CEA-Curie")
 #: The policy as `expected.csv` names it: how a pass goes, and whether run times are known.
 VARIANTS: Final = {
     "EASY clairvoyant (actual run times)": (EASY, True),
-    "EASY-SJBF (requested times)": (Turns(promises=1, shortest_first=True), False),
-    "EASY-SJBF clairvoyant": (Turns(promises=1, shortest_first=True), True),
+    "EASY-SJBF (requested times)": (BackfillLimits(promises=1, shortest_first=True), False),
+    "EASY-SJBF clairvoyant": (BackfillLimits(promises=1, shortest_first=True), True),
 }
 
 
@@ -76,7 +76,7 @@ def conservative() -> Figures:
     folder = trace_folder("swf-easy-gold")
     workload = read_swf(folder / "KTH-SP2.easy.swf.gz")
     began = time.process_time()
-    schedule = replay(workload, Turns(promises=len(workload.jobs)))
+    schedule = replay(workload, BackfillLimits(promises=len(workload.jobs)))
     spent = time.process_time() - began
     yield "conservative_avebsld_KTH-SP2", mean_slowdown(workload, schedule)
     yield "conservative_jobs_per_cpu_s", len(workload.jobs) / spent

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scheduler.core.lifecycle import PENDING, AttemptState, JobState, NodeState, PublicState, StopReason
-from scheduler.core.reasons import ReasonCategory, ReasonCode
+from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 
 if TYPE_CHECKING:
     from scheduler.models import Job, Node

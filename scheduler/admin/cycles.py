@@ -18,13 +18,13 @@ from unfold.decorators import display
 
 from accounts.admin.base import table
 from scheduler.admin.base import FactsAdmin, LongTable, milliseconds
-from scheduler.core import codec
-from scheduler.core.codec import CodecError
+from scheduler.core.placement.plugins import PluginError
 from scheduler.core.plan import Plan
-from scheduler.core.plugins import PluginError
-from scheduler.core.reasons import CATEGORY
-from scheduler.core.sentences import GATE_WORDS, sentence
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.reason_codes import CATEGORY
+from scheduler.core.reasons.messages import GATE_WORDS, sentence
+from scheduler.core.snapshot import codec
+from scheduler.core.snapshot.codec import CodecError
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Cycle, Lease
 from scheduler.services.replay import replay
 from scheduler.state.recordings import NotRecorded

@@ -14,7 +14,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from scheduler.admin.base import SettingsAdmin, SettingsForm, Verb
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
-from scheduler.core.plugins import PluginError, resolve
+from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cycles import installed_plugins

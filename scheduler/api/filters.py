@@ -12,7 +12,7 @@ from accounts.errors import FieldProblem, InvalidInput
 from accounts.models import Project, User
 from config.rest import unknown_filters
 from scheduler.core.lifecycle import PENDING, JobState, PublicState
-from scheduler.core.reasons import ReasonCategory, ReasonCode
+from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 from scheduler.models import Allocation, Job, Queue
 from scheduler.models.job import JobQuerySet
 

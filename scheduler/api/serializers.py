@@ -9,10 +9,10 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quotas.core.resources import MIB
-from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.qos import QOS_WORDS
-from scheduler.core.reasons import ReasonCategory
+from scheduler.core.reason_codes import ReasonCategory
+from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job, JobEvent, WaitEnd
 from scheduler.services.resource_terms import qos_word
 

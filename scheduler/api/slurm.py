@@ -25,7 +25,7 @@ from scheduler.api.job_reads import bad_query, wants_text
 from scheduler.api.jobs import KEY, JobView
 from scheduler.api.serializers import JobSerializer
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
-from scheduler.core.reasons import ReasonCode
+from scheduler.core.reason_codes import ReasonCode
 from scheduler.models import Allocation, Attempt, Job
 from scheduler.selectors import visible_jobs
 from scheduler.services import jobs as services

@@ -8,26 +8,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.core.assembly import Assembly, assembling_rows
-from scheduler.core.backfill import FOREVER_MS, Promise, take_turns, turns_of
-from scheduler.core.blockers import Answers, array_blockers, own_blockers, split
-from scheduler.core.budgets import demoted
+from scheduler.core.backfill.availability import FutureUse
+from scheduler.core.backfill.backfill import FOREVER_MS, ReservedStart, limits_of, run_backfill
+from scheduler.core.backfill.cluster_backfill import ClusterBackfill, lengths_ms
+from scheduler.core.backfill.gang_reservation import GangReservations, gathering_rows
+from scheduler.core.cluster.budgets import demoted
+from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints, rows_of
-from scheduler.core.elastic import grow
-from scheduler.core.eviction import evictions
-from scheduler.core.groups import Group
-from scheduler.core.horizon import Hold
-from scheduler.core.ordering import line_up
-from scheduler.core.placement import choose_largest, choose_nodes, hand_out
+from scheduler.core.context.cycle_context import CycleContext, array_blockers, own_blockers, split
+from scheduler.core.ordering.ordering import order_jobs
+from scheduler.core.placement.candidates import bind_tasks, choose_largest, choose_nodes
+from scheduler.core.placement.equivalence import JobClass
+from scheduler.core.placement.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.plan import Decision, ExpectedStart, Plan, Resume, Start, WaitingColumns, decide
-from scheduler.core.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.policy import Policy
-from scheduler.core.preemption import awaited_rows, awaiting_decisions, choose_victims, hold_places
-from scheduler.core.reasons import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
-from scheduler.core.room import ClusterRoom, lengths_ms
-from scheduler.core.snapshot import Snapshot
-from scheduler.core.suspension import before_them, resume, suspended_rows
-from scheduler.core.world import World
+from scheduler.core.preemption.elastic import grow
+from scheduler.core.preemption.preemption import awaited_rows, awaiting_decisions, choose_victims, hold_places
+from scheduler.core.preemption.suspension import before_them, resume, suspended_rows
+from scheduler.core.preemption.taint_eviction import evictions
+from scheduler.core.reason_codes import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
+from scheduler.core.snapshot.snapshot import Snapshot
 
 #: Jobs of a settled group are dropped from the order this many at a time.
 _CHUNK = 2048
@@ -42,42 +42,42 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     """
     # 1. Ids to rows, equal questions to groups, the policy's names to gates and scorers; scratch capacity.
     rules = resolve(policy, plugins)
-    world = World(snapshot)
-    answers = Answers(world, rules)
+    cluster = ClusterIndex(snapshot)
+    context = CycleContext(cluster, rules)
 
     # 2. Jobs that their own rows or queues stop: they are not looked at.
-    notes = _Notes(len(snapshot.pending))
-    for rows, decision in own_blockers(world):
-        notes.add(rows, decision)
+    decided = DecisionTable(len(snapshot.pending))
+    for rows, decision in own_blockers(cluster):
+        decided.add(rows, decision)
 
     # 3. Who goes first.
-    order = line_up(world, policy, rules)
-    strict = strict_queues(world, policy)
-    considered = order[notes.is_clear[order]]
+    order = order_jobs(cluster, policy, rules)
+    strict = strict_queues(cluster, policy)
+    considered = order[decided.is_clear[order]]
 
     # 3b. Those for whom others were stopped go before everybody, and what is freed for them is theirs.
-    awaited = awaited_rows(world, considered)
-    first, held = start_awaited(answers, awaited)
+    awaited = awaited_rows(cluster, considered)
+    first, held = start_awaited(context, awaited)
     considered_next = considered[~np.isin(considered, awaited)] if len(awaited) else considered
 
     # 3c. Then those that gather nodes: what came free on these is theirs.
-    assembly = Assembly(answers, policy.assemblies)
+    assembly = GangReservations(context, policy.assemblies)
     if assembly.is_open:
-        gathering = assembling_rows(world, considered_next)
-        first += start_in_order(answers, gathering)
+        gathering = gathering_rows(cluster, considered_next)
+        first += start_in_order(context, gathering)
         considered_next = considered_next[~np.isin(considered_next, gathering)]
         assembly.go_on(first, considered)
 
     # 3d. Those that stand still go on where their CPUs are free again, after whoever may have them stand still.
     resumes: list[Resume] = []
-    still = suspended_rows(answers)
+    still = suspended_rows(context)
     above = considered_next[:0]
     if len(still):
         in_line = strict if policy.backfill == "none" else None
-        above = before_them(answers, policy.preemption, still, considered_next, strict=in_line)
+        above = before_them(context, policy.preemption, still, considered_next, strict=in_line)
 
-    def go_on() -> list[Hold]:
-        resumed, holds = resume(answers, still) if len(still) else ([], [])
+    def go_on() -> list[FutureUse]:
+        resumed, holds = resume(context, still) if len(still) else ([], [])
         resumes.extend(resumed)
         assembly.resumed = holds
         return holds
@@ -87,14 +87,14 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     filled: _Filled | None = None
     if policy.backfill == "none":
         if len(still):
-            first += start_in_order(answers, above, strict=strict)
+            first += start_in_order(context, above, strict=strict)
             begun = rows_of(snapshot.pending.id, _ids(first), what="pending job")
             considered_next = considered_next[~np.isin(considered_next, begun)]
             go_on()
-        starts = first + start_in_order(answers, considered_next, strict=strict, assembly=assembly)
+        starts = first + start_in_order(context, considered_next, strict=strict, assembly=assembly)
     else:
         behind = considered_next[~np.isin(considered_next, above)] if len(above) else considered_next
-        filled = start_and_promise(answers, above, go_on, behind, policy)
+        filled = start_and_promise(context, above, go_on, behind, policy)
         starts, expected, assembly.promised = first + filled.starts, filled.expected, filled.kept
 
     # 4b. Large gangs that wait for room may gather nodes as these come free.
@@ -106,14 +106,14 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     waiting = np.ones(len(snapshot.pending), dtype=np.bool_)
     started = np.array([start.job_id for start in starts], dtype=np.int64)
     waiting[rows_of(snapshot.pending.id, started, what="pending job")] = False
-    explain_waiting(answers, waiting, notes, strict=strict, filled=filled)
+    explain_waiting(context, waiting, decided, strict=strict, filled=filled)
 
     for row, decision in assembly.told:
-        notes.set_unless_barred(row, decision)
+        decided.set_unless_barred(row, decision)
 
     # 6. Last, because it disturbs: who has to leave a tainted node, and whom to stop for those that nothing but
     # room keeps waiting.
-    evicted = evictions(world, policy.preemption.grace_seconds)
+    evicted = evictions(cluster, policy.preemption.grace_seconds)
     begun = rows_of(
         snapshot.pending.id,
         np.array(sorted(one.job_id for one in assembly.reserves), dtype=np.int64),
@@ -123,7 +123,7 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     resting = np.isin(considered, [*held, *begun.tolist()]) | demoted(snapshot)[considered]
     blocked = considered[waiting[considered] & ~resting]
     disturbed = choose_victims(
-        answers,
+        context,
         blocked,
         policy.preemption,
         strict=strict,
@@ -131,8 +131,8 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
         resize_seconds=policy.resize_seconds,
     )
     grace_seconds = policy.preemption.grace_seconds
-    for row, decision in [*awaiting_decisions(world, held, grace_seconds), *disturbed.told]:
-        notes.add(np.array([row], dtype=np.int64), decision)
+    for row, decision in [*awaiting_decisions(cluster, held, grace_seconds), *disturbed.told]:
+        decided.add(np.array([row], dtype=np.int64), decision)
     resizes = disturbed.resizes
 
     # 6b. Where nothing else happens and nobody waits for room, an elastic job may have more of it.
@@ -140,13 +140,13 @@ def plan_cycle(snapshot: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
     if (
         policy.resize_seconds
         and not moves
-        and not (waiting[considered] & ~notes.wait_for_people(considered)).any()
+        and not (waiting[considered] & ~decided.wait_for_people(considered)).any()
     ):
-        resizes = grow(answers, policy, lambda world, plain: plan_cycle(world, plain, plugins))
+        resizes = grow(context, policy, lambda cluster, plain: plan_cycle(cluster, plain, plugins))
 
     # 7. The plan, with who is ahead of whom.
-    columns = _waiting_columns(world, order, waiting, considered, notes)
-    decisions, numbers = notes.used(columns.decision)
+    columns = _waiting_columns(cluster, order, waiting, considered, decided)
+    decisions, numbers = decided.used(columns.decision)
     return Plan(
         starts=tuple(starts),
         waiting=replace(columns, decision=numbers),
@@ -172,44 +172,48 @@ def _together(
     return tuple(one for one in promised if one.job_id not in own) + gathered
 
 
-def strict_queues(world: World, policy: Policy) -> Bools:
+def strict_queues(cluster: ClusterIndex, policy: Policy) -> Bools:
     """By queue, whether a job that waits stops all behind it; not under backfill, which keeps the line itself."""
     if policy.backfill != "none":
-        return np.zeros(len(world.snapshot.queues), dtype=np.bool_)
-    queues = world.snapshot.queues.id.tolist()
+        return np.zeros(len(cluster.snapshot.queues), dtype=np.bool_)
+    queues = cluster.snapshot.queues.id.tolist()
     return np.array([policy.of_queue(queue_id).strict_order for queue_id in queues], dtype=np.bool_)
 
 
-def may_pass(world: World, policy: Policy) -> Bools:
+def may_pass(cluster: ClusterIndex, policy: Policy) -> Bools:
     """The pending jobs that backfill may start ahead of others (B10), by the policy of their queue."""
-    own = [policy.of_queue(queue_id) for queue_id in world.snapshot.queues.id.tolist()]
+    own = [policy.of_queue(queue_id) for queue_id in cluster.snapshot.queues.id.tolist()]
     most = np.array([-1 if one.strict_order else one.backfill_max_priority for one in own], dtype=np.int64)
-    may: Bools = world.snapshot.pending.priority <= most[world.pending_queue]
+    may: Bools = cluster.snapshot.pending.priority <= most[cluster.pending_queue]
     return may
 
 
-def start_awaited(answers: Answers, awaited: Ints) -> tuple[list[Start], list[int]]:
+def start_awaited(context: CycleContext, awaited: Ints) -> tuple[list[Start], list[int]]:
     """Start those for whom others were stopped, or keep what is free of their place already from others."""
     starts: list[Start] = []
     left: list[int] = []
     for row in awaited.tolist():
-        start = try_start(answers, row, answers.groups.of(row))
+        start = try_start(context, row, context.groups.of(row))
         if start is None:
             left.append(row)
         else:
             starts.append(start)
-    return starts, hold_places(answers, np.array(left, dtype=np.int64)) if left else []
+    return starts, hold_places(context, np.array(left, dtype=np.int64)) if left else []
 
 
 def start_in_order(
-    answers: Answers, considered: Ints, *, strict: Bools | None = None, assembly: Assembly | None = None
+    context: CycleContext,
+    considered: Ints,
+    *,
+    strict: Bools | None = None,
+    assembly: GangReservations | None = None,
 ) -> list[Start]:
     """Give nodes, devices and quota to jobs in order; what does not fit waits (strict: and all of its queue).
 
     Of those that wait a gang may begin to gather nodes, before others after it get them.
     """
-    groups, workspace = answers.groups, answers.workspace
-    pending = answers.world.snapshot.pending
+    groups, workspace = context.groups, context.workspace
+    pending = context.cluster.snapshot.pending
     array_bound = pending.array_max_running
     settled = bytearray(len(groups))
     is_settled = np.frombuffer(settled, dtype=np.uint8)  # the same bytes, for many groups at once
@@ -226,19 +230,19 @@ def start_in_order(
             if workspace.budgets.refuse and workspace.budgets.short(row):
                 continue  # others of its group may ask for less time
             group = groups[number]
-            start = try_start(answers, row, group)
+            start = try_start(context, row, group)
             if start is not None:
                 starts.append(start)
                 continue
-            if answers.candidates(group).may_open:
+            if context.candidates(group).may_open:
                 continue  # it may be one behind it whom it waits for: it is asked again, and stops nobody
             settled[number] = 1
             if assembly is not None and assembly.is_open:
                 assembly.offer(row, starts)
-            if answers.asks_whole(group) and group.shape in answers.candidates(group).failed:
+            if context.asks_whole(group) and group.shape in context.candidates(group).failed:
                 is_settled[groups.of_pair(group.pair)] = 1  # no nodes for it, whoever asks
             in_line = strict is not None and strict.item(group.queue_row)
-            if in_line and answers.never(group) is None and not answers.never_by_quota(group):
+            if in_line and context.never(group) is None and not context.never_by_quota(group):
                 is_settled[groups.queue_row == group.queue_row] = 1
     return starts
 
@@ -248,14 +252,14 @@ class _Filled(NamedTuple):
 
     starts: list[Start]
     expected: tuple[ExpectedStart, ...]
-    kept: dict[int, list[Hold]]  # by row, what is kept for those that were promised a start
+    kept: dict[int, list[FutureUse]]  # by row, what is kept for those that were promised a start
     promised: list[int]  # their rows, the first first; also of those of which nobody knows when
     may_pass: Bools  # of every pending row, whether it may pass others
     untried: Ints  # rows behind the last that was looked at
 
-    def why(self, answers: Answers, rows: Ints) -> Iterator[tuple[Ints, dict[str, int | str]]]:
+    def why(self, context: CycleContext, rows: Ints) -> Iterator[tuple[Ints, dict[str, int | str]]]:
         """What jobs are told that would fit, and have to leave the room to those ahead of them."""
-        pending, budgets, told = answers.world.snapshot.pending, answers.workspace.budgets, self.promised[0]
+        pending, budgets, told = context.cluster.snapshot.pending, context.workspace.budgets, self.promised[0]
         first = min(self.expected, key=lambda one: (one.at_ms, one.job_id), default=None)
         job = first.job_id if first else pending.id.item(told)
         own = ~self.may_pass[rows]
@@ -269,31 +273,31 @@ class _Filled(NamedTuple):
         facts: dict[str, int | str] = {"job": job}
         if first:
             # Counted from what it was told first, it may have slipped.
-            facts["start_ms"] = max(first.at_ms, answers.world.snapshot.now_ms)
+            facts["start_ms"] = max(first.at_ms, context.cluster.snapshot.now_ms)
         yield rows[~own & ~poor & ~untried], facts
 
 
 def start_and_promise(
-    answers: Answers, above: Ints, go_on: Callable[[], list[Hold]], behind: Ints, policy: Policy
+    context: CycleContext, above: Ints, go_on: Callable[[], list[FutureUse]], behind: Ints, policy: Policy
 ) -> _Filled:
     """Start jobs in order, promise a start to the first that do not fit, and fill the gaps with later ones.
 
     Between those above and those behind `go_on` says what jobs take that stood still, and now go on.
     """
-    snapshot = answers.world.snapshot
+    snapshot = context.cluster.snapshot
     pending = snapshot.pending
     lengths = lengths_ms(
-        pending.time_limit_seconds, snapshot.queues.max_wall_seconds[answers.world.pending_queue]
+        pending.time_limit_seconds, snapshot.queues.max_wall_seconds[context.cluster.pending_queue]
     )
     ends = np.where(lengths == FOREVER_MS, FOREVER_MS, snapshot.now_ms + lengths)
-    may = may_pass(answers.world, policy)
-    room, turns = ClusterRoom(answers, lengths, may), turns_of(policy)
-    promises: list[Promise] = []
+    may = may_pass(context.cluster, policy)
+    room, turns = ClusterBackfill(context, lengths, may), limits_of(policy)
+    promises: list[ReservedStart] = []
     for rows in (above, behind):
         if rows is behind:
             for hold in go_on():
                 room.runs_on(hold)
-        promises = take_turns(
+        promises = run_backfill(
             rows,
             ends[rows],
             room,
@@ -320,9 +324,9 @@ def start_and_promise(
     return _Filled(room.starts, expected, room.promised, [promise.row for promise in promises], may, untried)
 
 
-def try_start(answers: Answers, row: int, group: Group) -> Start | None:
+def try_start(context: CycleContext, row: int, group: JobClass) -> Start | None:
     """Start the pending job in this row with everything it asks for, or change nothing."""
-    workspace, pending = answers.workspace, answers.world.snapshot.pending
+    workspace, pending = context.workspace, context.cluster.snapshot.pending
     request, shape, queue_row = group.question.request, group.shape, group.queue_row
     tasks = shape.tasks
     charges = workspace.charges(group.payer, group.class_index, tasks)
@@ -332,18 +336,18 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
         return None
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return None
-    candidates = answers.candidates(group)
+    candidates = context.candidates(group)
     if shape.most > tasks:
-        chosen = choose_largest(candidates, shape, answers.most_within_limits(group))
+        chosen = choose_largest(candidates, shape, context.most_within_limits(group))
     else:
         chosen = choose_nodes(candidates, shape)
     if chosen is None:
         return None
     parts = candidates.parts(chosen[0][0])
-    placements, _ = hand_out(candidates, chosen)
+    placements, _ = bind_tasks(candidates, chosen)
     if workspace.has_model_lines or len(placements) != tasks:
         tasks = len(placements)
-        charges = answers.charges_placed(group, placements)
+        charges = context.charges_placed(group, placements)
     workspace.take_limits(
         queue_row=queue_row,
         array_id=pending.array_id.item(row),
@@ -365,64 +369,64 @@ def try_start(answers: Answers, row: int, group: Group) -> Start | None:
 
 
 def explain_waiting(
-    answers: Answers,
+    context: CycleContext,
     waiting: Bools,
-    notes: _Notes,
+    decided: DecisionTable,
     *,
     strict: Bools,
     filled: _Filled | None = None,
 ) -> None:
     """Note for every waiting job the strongest of its blockers.
 
-    The same as the first of `answers.blockers(group)` for each group, but for all groups at once.
+    The same as the first of `context.blockers(group)` for each group, but for all groups at once.
     """
-    world, groups = answers.world, answers.groups
+    cluster, groups = context.cluster, context.groups
     rows = np.flatnonzero(waiting)
     met = np.zeros(len(groups), dtype=np.bool_)
     met[groups.of_row[rows]] = True
-    of_group = _Notes(len(groups), notes)
+    of_group = DecisionTable(len(groups), decided)
     of_pair = np.full(int(groups.pair.max(initial=-1)) + 1, -1, dtype=np.int64)
     pairs = groups.pair[met]
     for number in np.flatnonzero(met)[np.unique(pairs, return_index=True)[1]].tolist():
-        blockers = answers.pair_blockers(groups[number])
+        blockers = context.pair_blockers(groups[number])
         if blockers:
-            of_pair[groups.pair[number]] = notes.number(blockers[0])
+            of_pair[groups.pair[number]] = decided.number(blockers[0])
     of_group.add_numbers(np.arange(len(groups)), of_pair[groups.pair])
-    for queue_row in range(len(world.snapshot.queues)):
-        full = answers.queue(queue_row)
+    for queue_row in range(len(cluster.snapshot.queues)):
+        full = context.queue(queue_row)
         if full is not None:
             of_group.add(np.flatnonzero(groups.queue_row == queue_row), full)
-    for numbers, (line, need) in split(*answers.short_groups()):
+    for numbers, (line, need) in split(*context.short_groups()):
         for row in np.unique(groups.payer[numbers]).tolist():
-            decision = answers.quota_line(line, need, row)
+            decision = context.quota_line(line, need, row)
             if decision is not None:
                 of_group.add(numbers[groups.payer[numbers] == row], decision)
-    for number, decision in answers.other_models():
+    for number, decision in context.other_models():
         of_group.add(np.array([number], dtype=np.int64), decision)
 
-    notes.add_numbers(rows, of_group.of_row[groups.of_row[rows]])
-    for array_rows, decision in array_blockers(world, answers.workspace):
-        notes.add(array_rows, decision)
-    for poor, decision in answers.workspace.budgets.blockers():
-        notes.add(poor[waiting[poor]], decision)
+    decided.add_numbers(rows, of_group.of_row[groups.of_row[rows]])
+    for array_rows, decision in array_blockers(cluster, context.workspace):
+        decided.add(array_rows, decision)
+    for poor, decision in context.workspace.budgets.blockers():
+        decided.add(poor[waiting[poor]], decision)
     # Only a strict order and backfill leave a job that would fit; an outside filter may also have changed its mind.
-    clear = rows[notes.is_clear[rows]]
-    for queue_row in np.unique(world.pending_queue[clear]).tolist():
-        here = clear[world.pending_queue[clear] == queue_row]
-        queue = world.snapshot.queues.name[queue_row]
+    clear = rows[decided.is_clear[rows]]
+    for queue_row in np.unique(cluster.pending_queue[clear]).tolist():
+        here = clear[cluster.pending_queue[clear] == queue_row]
+        queue = cluster.snapshot.queues.name[queue_row]
         if strict[queue_row]:
-            notes.add(here, decide(ReasonCode.PRIORITY, queue=queue))
+            decided.add(here, decide(ReasonCode.PRIORITY, queue=queue))
         elif filled is not None and filled.promised:
-            for rows, facts in filled.why(answers, here):
-                notes.add(rows, decide(ReasonCode.PRIORITY, queue=queue, **facts))
+            for rows, facts in filled.why(context, here):
+                decided.add(rows, decide(ReasonCode.PRIORITY, queue=queue, **facts))
         else:
-            notes.add(here, decide(ReasonCode.NOT_EVALUATED_YET, queue=queue))
+            decided.add(here, decide(ReasonCode.NOT_EVALUATED_YET, queue=queue))
 
 
-class _Notes:
+class DecisionTable:
     """The strongest decision noted for each row, equal decisions kept once."""
 
-    def __init__(self, count: int, shared: _Notes | None = None) -> None:
+    def __init__(self, count: int, shared: DecisionTable | None = None) -> None:
         self.of_row: Ints = np.full(count, -1, dtype=np.int64)
         self._decisions: list[Decision] = shared._decisions if shared else []
         self._numbers: dict[Decision, int] = shared._numbers if shared else {}
@@ -477,14 +481,16 @@ class _Notes:
 
 
 def _waiting_columns(
-    world: World, order: Ints, waiting: Bools, considered: Ints, notes: _Notes
+    cluster: ClusterIndex, order: Ints, waiting: Bools, considered: Ints, decided: DecisionTable
 ) -> WaitingColumns:
     """Each waiting job with its decision and how many jobs and GPUs that wait their turn are before it."""
-    pending = world.snapshot.pending
+    pending = cluster.snapshot.pending
     counts = np.zeros(len(pending), dtype=np.int64)
     counts[considered] = 1
-    counts = np.where(waiting & notes.waits_in_turn()[notes.of_row], counts, 0)
-    per_task = np.array([request.per_task.gpus for request in world.snapshot.classes] or [0], dtype=np.int64)
+    counts = np.where(waiting & decided.waits_in_turn()[decided.of_row], counts, 0)
+    per_task = np.array(
+        [request.per_task.gpus for request in cluster.snapshot.classes] or [0], dtype=np.int64
+    )
     gpus = counts * per_task[pending.class_index] * pending.tasks
     ahead_jobs, ahead_gpus = np.zeros_like(counts), np.zeros_like(counts)
     ahead_jobs[order] = np.cumsum(counts[order]) - counts[order]
@@ -492,7 +498,7 @@ def _waiting_columns(
     rows = np.flatnonzero(waiting)
     return WaitingColumns(
         job_id=pending.id[rows],
-        decision=notes.of_row[rows],
+        decision=decided.of_row[rows],
         ahead_jobs=ahead_jobs[rows],
         ahead_gpus=ahead_gpus[rows],
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from quotas.core.resources import Resources
 from scheduler.core.columns import Columns, Ints, ints, rows_of
-from scheduler.core.reasons import ReasonCode
+from scheduler.core.reason_codes import ReasonCode
 
 Fact = tuple[str, int | str]
 Facts = dict[str, int | str]
@@ -122,7 +122,7 @@ class GiveBack:
     retry_ms: int
 
 
-class GateCount(NamedTuple):
+class FilterCount(NamedTuple):
     """One gate: nodes it turned away first, and nodes it would turn away by itself."""
 
     gate: str
@@ -141,7 +141,7 @@ class Decision:
     reason: ReasonCode
     facts: tuple[Fact, ...] = ()  # sorted by name
     nodes: int = 0  # nodes looked at; 0 when no node was
-    gates: tuple[GateCount, ...] = ()  # only gates that turned a node away, in filter order
+    gates: tuple[FilterCount, ...] = ()  # only gates that turned a node away, in filter order
 
     @property
     def details(self) -> dict[str, int | str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler.core.standing import Preemption
+from scheduler.core.preemption_policy import PreemptionPolicy
 
 #: Orders a cycle knows (`ordering.ORDERS` holds their functions).
 POLICIES: Final = ("fifo", "priority", "fairshare", "sjf", "edf", "fair_queue")
@@ -113,7 +113,7 @@ class Policy:
     backfill_max_priority: int = 100
     assemblies: int = 1
     resize_seconds: int = 0
-    preemption: Preemption = Preemption()
+    preemption: PreemptionPolicy = PreemptionPolicy()
     #: (queue id, its own policy) of queues that have one: it says how their jobs take turns among each other, where
     #: they go, and whether they may pass others. What concerns all, backfill and preemption, is the cluster's.
     queues: tuple[tuple[int, Policy], ...] = ()

@@ -23,7 +23,7 @@ class Cycle(models.Model):
     refused = models.JSONField(default=list, blank=True)
     snapshot_digest = models.CharField(max_length=64)
     plan_digest = models.CharField(max_length=64)
-    #: Canonical bytes (scheduler.core.codec); null once retention has dropped them.
+    #: Canonical bytes (scheduler.core.snapshot.codec); null once retention has dropped them.
     snapshot = models.BinaryField(null=True)
     policy = models.BinaryField(null=True)
     plan = models.BinaryField(null=True)

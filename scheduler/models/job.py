@@ -13,7 +13,6 @@ from django.db.models import F, Q
 from django.db.models.functions import Upper
 from django.utils import timezone
 
-from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.lifecycle import (
     ACTIVE,
     PENDING,
@@ -25,7 +24,8 @@ from scheduler.core.lifecycle import (
     RestartPolicy,
     TaskFailure,
 )
-from scheduler.core.reasons import ReasonCategory, ReasonCode
+from scheduler.core.reason_codes import ReasonCategory, ReasonCode
+from scheduler.core.snapshot.request_classes import NUMA_WORDS
 
 
 class JobQuerySet(models.QuerySet["Job"]):

@@ -13,7 +13,7 @@ from quotas.core.ledger import hold
 from quotas.core.pricing import Price, Rates
 from quotas.models import PriceRow
 from quotas.usage import budget_states
-from scheduler.core.sentences import budget_amount
+from scheduler.core.reasons.messages import budget_amount
 from scheduler.services.specs import JobSpec
 
 

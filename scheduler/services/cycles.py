@@ -16,7 +16,7 @@ from django.db import transaction
 from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend, capabilities_of
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.plugins import Plugin, tell_scheduled
+from scheduler.core.placement.plugins import Plugin, tell_scheduled
 from scheduler.core.policy import Policy
 from scheduler.models import Cluster
 from scheduler.state import leases, plans, recordings, resizes, snapshots, suspension

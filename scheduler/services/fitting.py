@@ -8,8 +8,8 @@ from typing import Any
 from quotas.core.gpu_models import model_matches, slice_of, sliced, suits
 from quotas.core.resources import Resources, show_cpus, show_mib
 from quotas.models import QuotaResource
-from scheduler.core import numa
-from scheduler.core.classes import HARD_EFFECTS, Requirement, Taint, Toleration
+from scheduler.core.cluster import numa
+from scheduler.core.snapshot.request_classes import HARD_EFFECTS, Requirement, Taint, Toleration
 from scheduler.models import Device, Job, Node
 from scheduler.selectors import NodeShape, cluster_shapes
 from scheduler.services.catalogue import Bound

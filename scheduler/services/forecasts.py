@@ -12,9 +12,9 @@ import structlog
 from django.db.models import Count, Q
 from django.utils import timezone
 
-from scheduler.core.forecast import Forecast, RunTimes, forecast, points_of
+from scheduler.core.forecast.forecast import Forecast, RunTimes, forecast, points_of
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Cluster, ForecastOutcome, ForecastRun, StartForecast
 from scheduler.services.cycles import installed_plugins
 from scheduler.state import forecasts

@@ -18,7 +18,7 @@ from accounts.services import audit
 from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, StopReason
-from scheduler.core.reasons import CATEGORY, ReasonCode
+from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.models import Job, JobEvent
 from scheduler.services.catalogue import Catalogue
 from scheduler.services.inserts import insert_jobs_with_events

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from scheduler.core.classes import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
+from scheduler.core.snapshot.request_classes import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
 from scheduler.services.inputs import BadValue, Inputs, read_integer, text_trouble
 
 KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")

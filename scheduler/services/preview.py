@@ -16,25 +16,25 @@ from accounts.models import User
 from accounts.permissions import require
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import show_cpus
-from scheduler.core.blockers import Answers
-from scheduler.core.changes import smallest_change, words_of
+from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.explain import (
-    Explanation,
-    Hypothetical,
-    NodeVerdict,
-    explain,
-    node_table,
-    with_job,
-    world_after,
-)
 from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
-from scheduler.core.reasons import CATEGORY, ReasonCategory, ReasonCode
-from scheduler.core.sentences import GATE_WORDS, sentence
-from scheduler.core.snapshot import MUST, PACKS, Snapshot
-from scheduler.core.sooner import sooner_change
+from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
+from scheduler.core.reasons.messages import GATE_WORDS, sentence
+from scheduler.core.snapshot.snapshot import MUST, PACKS, Snapshot
+from scheduler.core.whatif.explain import (
+    Explanation,
+    Hypothetical,
+    NodeVerdict,
+    context_after,
+    explain,
+    node_table,
+    with_job,
+)
+from scheduler.core.whatif.what_if import smallest_change, words_of
+from scheduler.core.whatif.what_if_earlier import earlier_change
 from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.budget_uses import BudgetUse, budget_uses
@@ -361,7 +361,7 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     snapshot, policy = loaded.snapshot, able(loaded.policy, loaded.backend)
     plugins = installed_plugins()
     plan = plan_cycle(snapshot, policy, plugins)
-    after = world_after(snapshot, policy, plan, plugins)
+    after = context_after(snapshot, policy, plan, plugins)
     try:
         found = explain(snapshot, policy, job.number, plan, plugins, after)
     except KeyError:  # it left the queue since the row was read
@@ -492,7 +492,7 @@ _taken: dict[int, tuple[float, Loaded]] = {}
 
 
 def _verdicts(
-    snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan, after: Answers | None = None
+    snapshot: Snapshot, policy: Policy, job_id: int, plan: Plan, after: CycleContext | None = None
 ) -> tuple[NodeVerdict, ...]:
     """What each node says to the job, once everybody else that starts now has started."""
     others = replace(plan, starts=tuple(start for start in plan.starts if start.job_id != job_id))
@@ -522,7 +522,7 @@ def _suggestion(
     start: StartRange | None,
     queue: Queue,
     project_id: int,
-    after: Answers | None = None,
+    after: CycleContext | None = None,
 ) -> tuple[str, SuggestedChange | None]:
     """The smallest change that starts it now, in a sentence; else one that starts it well sooner.
 
@@ -532,7 +532,7 @@ def _suggestion(
         return "", None
     usable = Queue.objects.filter(Q(project=None) | Q(project=project_id), cluster_id=queue.cluster_id)
     slugs = {pk: (name, slug) for pk, name, slug in usable.values_list("pk", "name", "slug")}
-    after = after or world_after(snapshot, policy, plan, installed_plugins())
+    after = after or context_after(snapshot, policy, plan, installed_plugins())
     now = smallest_change(snapshot, policy, job_id, after, queue_ids=slugs, plugins=installed_plugins())
     names = dict(slugs.values())
     if now is not None:
@@ -541,7 +541,7 @@ def _suggestion(
         return now.sentence(snapshot), SuggestedChange(field, value, words, starts_now=True)
     if start is None or start.p90_at is None:
         return "", None
-    sooner = sooner_change(
+    sooner = earlier_change(
         snapshot, policy, job_id, after, int(start.p90_at.timestamp() * 1000), queue_ids=slugs,
         most_cycles=live_cycles(snapshot), plugins=installed_plugins(),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from django.utils import timezone
 from quotas.core.gpu_models import model_matches
 from quotas.services.impact import Demand, Whose
 from scheduler.core.lifecycle import ACTIVE, NodeState
-from scheduler.core.reasons import ReasonCode
+from scheduler.core.reason_codes import ReasonCode
 from scheduler.models import Attempt, Device, Job, Node
 
 LATELY: Final = timedelta(days=30)

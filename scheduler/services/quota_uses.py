@@ -11,7 +11,7 @@ from quotas.line_states import find_lines
 from quotas.models import Quota
 from quotas.services.impact import shown
 from scheduler.core.plan import Start
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.services.specs import JobSpec
 
 

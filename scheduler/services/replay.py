@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.core import codec
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
-from scheduler.core.sentences import sentence
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot import codec
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.services.cycles import installed_plugins
 from scheduler.state import recordings
 

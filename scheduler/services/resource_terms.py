@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import Resources, cores_to_millis, parse_mib, show_cpus, show_mib
-from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.qos import QOS_WORDS, qos_of
+from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.services.inputs import BadValue, Inputs
 
 #: The fields of a job that are read here.

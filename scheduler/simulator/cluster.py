@@ -11,10 +11,10 @@ import numpy as np
 from quotas.core.share_tree import ShareTree
 from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.plugins import NO_PLUGINS, Plugins
+from scheduler.core.forecast.virtual_cluster import Event, VirtualCluster, moments_of
+from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import Snapshot
-from scheduler.core.virtual import Event, VirtualCluster, moments_of
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.simulator.fragments import Fragments
 from scheduler.simulator.memory import ShareMemory
 

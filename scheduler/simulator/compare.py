@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler.core.backfill import turns_of
+from scheduler.core.backfill.backfill import limits_of
 from scheduler.core.columns import Ints
-from scheduler.core.plugins import NO_PLUGINS, Plugins
+from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import BACKFILL_ORDERS, BACKFILLS, PLACEMENTS, POLICIES, Policy
-from scheduler.core.standing import Preemption
+from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.simulator.cluster import ClusterWorkload, simulate
 from scheduler.simulator.made import as_cluster, gpu_mix, rigid_jobs
 from scheduler.simulator.openb import is_pods, read_openb
@@ -61,7 +61,7 @@ def open_workload(name: str, nodes: Path | None = None) -> Workload | ClusterWor
 
 
 #: Low, normal and high priorities: each may stop those below.
-PREEMPT: Final = Preemption(enabled=True, classes=((0, ()), (34, (0,)), (67, (0, 34))))
+PREEMPT: Final = PreemptionPolicy(enabled=True, classes=((0, ()), (34, (0,)), (67, (0, 34))))
 
 
 def policy_of(words: str) -> Policy:
@@ -114,7 +114,9 @@ def run(
     names: Mapping[int, str] = {}
     if isinstance(workload, Workload) and _fits_pool(policy):
         jobs = workload.jobs
-        schedule = replay(workload, turns_of(policy), progress=lambda ended: progress(name, ended, len(jobs)))
+        schedule = replay(
+            workload, limits_of(policy), progress=lambda ended: progress(name, ended, len(jobs))
+        )
         submitted, started, run_ms = jobs.submitted_ms, schedule.started_ms, jobs.run_ms
         amounts, capacity, users = jobs.processors, workload.processors, jobs.user_id
     else:

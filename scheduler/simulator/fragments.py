@@ -8,9 +8,9 @@ import numpy as np
 
 from quotas.core.gpu_models import share_of
 from quotas.core.resources import GPU_MILLIS
+from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints
-from scheduler.core.snapshot import Snapshot
-from scheduler.core.world import World
+from scheduler.core.snapshot.snapshot import Snapshot
 
 #: Requests that count as usual: the most frequent ones.
 _USUAL = 48
@@ -24,16 +24,16 @@ class Fragments:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        world = World(snapshot)
+        cluster = ClusterIndex(snapshot)
         self._nodes = snapshot.nodes
-        self._node = world.device_node
+        self._node = cluster.device_node
         self._count = len(snapshot.nodes)
         nodes = snapshot.nodes
-        takes = world.is_up & ~nodes.cordoned & ~nodes.draining
+        takes = cluster.is_up & ~nodes.cordoned & ~nodes.draining
         #: Devices that work, on nodes that take new tasks: what is idle elsewhere could serve nobody.
-        self._usable = world.device_healthy & takes[world.device_node]
+        self._usable = cluster.device_healthy & takes[cluster.device_node]
         self._share = np.array(
-            [share_of(world.model_of(row)) for row in range(len(world.device_id))], dtype=np.int64
+            [share_of(cluster.model_of(row)) for row in range(len(cluster.device_id))], dtype=np.int64
         )
         tasks = np.zeros(len(snapshot.classes), dtype=np.int64)
         np.add.at(tasks, snapshot.pending.class_index, snapshot.pending.tasks)
@@ -43,7 +43,7 @@ class Fragments:
         self._requests = [
             (
                 snapshot.classes[row].per_task,
-                world.gpu_matches(snapshot.classes[row].gpu_model, snapshot.classes[row].gpu_memory_mib),
+                cluster.gpu_matches(snapshot.classes[row].gpu_model, snapshot.classes[row].gpu_memory_mib),
                 int(tasks[row]) / total,
             )
             for row in usual

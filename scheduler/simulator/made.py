@@ -9,9 +9,9 @@ import numpy as np
 
 from quotas.core.gpu_models import share_of
 from quotas.core.resources import Resources
-from scheduler.core.classes import ClassTable, request_class
 from scheduler.core.columns import Ints
-from scheduler.core.snapshot import (
+from scheduler.core.snapshot.request_classes import ClassTable, request_class
+from scheduler.core.snapshot.snapshot import (
     DeviceColumns,
     NodeColumns,
     PendingColumns,

@@ -11,10 +11,10 @@ from quotas.core.decay import Decay, Tally
 from quotas.core.fairshare import METERED, Metering
 from quotas.core.gpu_models import share_of
 from quotas.core.share_tree import Pair, ShareTree, shares_of
+from scheduler.core.ordering.share_columns import share_columns
 from scheduler.core.plan import Start
 from scheduler.core.policy import Policy
-from scheduler.core.sharing import share_columns
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.snapshot.snapshot import Snapshot
 
 #: How long use counts here, as on a site that has set nothing else.
 _DECAY: Final = Decay()

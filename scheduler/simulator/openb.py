@@ -10,8 +10,8 @@ from typing import Final, TextIO, cast
 import numpy as np
 
 from quotas.core.resources import Resources
-from scheduler.core.classes import ClassTable, request_class
-from scheduler.core.snapshot import (
+from scheduler.core.snapshot.request_classes import ClassTable, request_class
+from scheduler.core.snapshot.snapshot import (
     DeviceColumns,
     NodeColumns,
     PendingColumns,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.core.backfill import Turns, take_turns
+from scheduler.core.backfill.backfill import BackfillLimits, run_backfill
+from scheduler.core.backfill.timeline import Pool
 from scheduler.core.columns import Ints
-from scheduler.core.timeline import Pool
 from scheduler.simulator.workload import Workload
 
 #: Told how many jobs have ended, now and then.
@@ -27,12 +27,12 @@ class Schedule:
     __hash__ = None  # type: ignore[assignment]
 
 
-EASY = Turns(promises=1)
+EASY = BackfillLimits(promises=1)
 
 
 def replay(
     workload: Workload,
-    turns: Turns = EASY,
+    turns: BackfillLimits = EASY,
     *,
     clairvoyant: bool = False,
     every_arrival: bool | None = None,
@@ -72,7 +72,7 @@ def replay(
                 continue
             pool.begin(now_ms)
         rows = waiting[:count]
-        take_turns(rows, now_ms + lengths[rows], pool, turns)
+        run_backfill(rows, now_ms + lengths[rows], pool, turns)
         passes += 1
         if pool.started:
             for row in pool.started:

@@ -12,8 +12,8 @@ from django.db import connection
 
 from accounts.prepared import ask
 from scheduler.core.lifecycle import TERMINAL, JobState
-from scheduler.core.reasons import CATEGORY, ReasonCode
-from scheduler.core.sentences import sentence
+from scheduler.core.reason_codes import CATEGORY, ReasonCode
+from scheduler.core.reasons.messages import sentence
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
 from scheduler.state.sql import int_array
 from scheduler.state.transitions import StaleJob, move_job

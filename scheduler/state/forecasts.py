@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from scheduler.core.forecast import Forecast
+from scheduler.core.forecast.forecast import Forecast
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.state.sql import Rows, int_array, run
 

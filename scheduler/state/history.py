@@ -7,8 +7,8 @@ from datetime import datetime
 
 import numpy as np
 
-from scheduler.core.classes import ClassTable
-from scheduler.core.snapshot import RunningColumns, Snapshot
+from scheduler.core.snapshot.request_classes import ClassTable
+from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
 from scheduler.simulator.cluster import DEFAULT_RUN_MS, ClusterWorkload
 from scheduler.simulator.made import amounts_of, capacity_of
 from scheduler.state import job_rows, queries, snapshots

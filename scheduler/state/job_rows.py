@@ -12,7 +12,8 @@ from django.conf import settings
 
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources
-from scheduler.core.classes import (
+from scheduler.core.columns import Ints
+from scheduler.core.snapshot.request_classes import (
     OWN_ARRAY,
     ClassTable,
     JobsLike,
@@ -24,8 +25,7 @@ from scheduler.core.classes import (
     Toleration,
     request_class,
 )
-from scheduler.core.columns import Ints
-from scheduler.core.snapshot import JobGate, PendingColumns, RunningColumns
+from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
 from scheduler.state import queries
 from scheduler.state.machines import labels_of
 from scheduler.state.sql import Rows, run

@@ -10,7 +10,7 @@ from quotas.core.gpu_models import model_matches
 from quotas.core.limits import NONE, RUNNING_JOBS, UNBOUNDED, LimitTree, bound_of, charge
 from quotas.core.line_paths import LinePaths
 from quotas.core.resources import Resources
-from scheduler.core.snapshot import QuotaColumns
+from scheduler.core.snapshot.snapshot import QuotaColumns
 from scheduler.state.sql import Rows
 
 

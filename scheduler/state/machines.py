@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
-from scheduler.core.classes import NO_EXECUTE, Labels, Taint
-from scheduler.core.numa import UNKNOWN, Amounts, Bound, bind, bound_column
-from scheduler.core.snapshot import (
+from scheduler.core.cluster.numa import UNKNOWN, Amounts, Bound, bind, bound_column
+from scheduler.core.snapshot.request_classes import NO_EXECUTE, Labels, Taint
+from scheduler.core.snapshot.snapshot import (
     AllocationColumns,
     DeviceColumns,
     NodeColumns,

@@ -16,14 +16,14 @@ from django.db import IntegrityError, transaction
 from accounts.prepared import ask_together
 from scheduler import outbox
 from scheduler.core.columns import Ints
-from scheduler.core.conflicts import Conflict, find_conflicts
 from scheduler.core.lifecycle import JobState
+from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
 from scheduler.core.plan import Decision, Plan, Preempt, Resize, Start
-from scheduler.core.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
-from scheduler.core.reasons import CATEGORY
-from scheduler.core.sentences import sentence
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.reason_codes import CATEGORY
+from scheduler.core.reasons.messages import sentence
+from scheduler.core.revalidate import Conflict, find_conflicts
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.state import leases, ledger, resizes, snapshots, statements, suspension
 from scheduler.state.leases import HeldLease
 from scheduler.state.ledger import Books

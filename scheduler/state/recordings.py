@@ -10,10 +10,10 @@ from typing import Any
 
 from django.db import connection
 
-from scheduler.core import codec
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.snapshot import codec
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Cycle
 
 

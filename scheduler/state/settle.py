@@ -28,7 +28,7 @@ from scheduler.core.lifecycle import (
     TaskFailure,
     TaskState,
 )
-from scheduler.core.reasons import CATEGORY, ReasonCode
+from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.state import dependencies, ledger, queries
 from scheduler.state.capacity import giving_back
 from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge

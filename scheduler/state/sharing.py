@@ -8,9 +8,9 @@ import numpy as np
 
 from quotas.core.fairshare import METERED
 from quotas.sharing import share_rules, share_source, shares_at, use_at
+from scheduler.core.ordering.share_columns import share_columns
 from scheduler.core.policy import Policy
-from scheduler.core.sharing import share_columns
-from scheduler.core.snapshot import PendingColumns, ProjectColumns, ShareColumns
+from scheduler.core.snapshot.snapshot import PendingColumns, ProjectColumns, ShareColumns
 
 
 def with_shares(

@@ -15,10 +15,11 @@ from django.db import connection, transaction
 
 from accounts.prepared import ask_together
 from quotas.providers.waiting import away_sentence
-from scheduler.core.classes import ClassTable
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.policy import Policy, options_of
-from scheduler.core.snapshot import (
+from scheduler.core.preemption_policy import MODES, PreemptionPolicy
+from scheduler.core.snapshot.request_classes import ClassTable
+from scheduler.core.snapshot.snapshot import (
     BudgetColumns,
     PendingColumns,
     ProjectColumns,
@@ -28,7 +29,6 @@ from scheduler.core.snapshot import (
     Snapshot,
     SpentRule,
 )
-from scheduler.core.standing import MODES, Preemption
 from scheduler.state import ledger, queries, sharing
 from scheduler.state.job_rows import named, pending_columns, running_columns
 from scheduler.state.ledger import Books
@@ -385,11 +385,11 @@ def knobs_of(
 
 #: What a profile may say about preemption.
 OF_PREEMPTION: Final = tuple(
-    sorted({f.name for f in fields(Preemption)} - {"enabled", "classes", "cannot_suspend"})
+    sorted({f.name for f in fields(PreemptionPolicy)} - {"enabled", "classes", "cannot_suspend"})
 )
 
 
-def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> Preemption:
+def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> PreemptionPolicy:
     """A profile's rules of preemption; raises ValueError that names the word it does not know."""
     for name, value in words.items():
         if name not in OF_PREEMPTION:
@@ -400,9 +400,9 @@ def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any
         elif type(value) is not int:
             raise ValueError(f"{name} must be a whole number")
     if not enabled and not words.get("reclaim"):
-        return Preemption(grace_seconds=words.get("grace_seconds", Preemption().grace_seconds))
+        return PreemptionPolicy(grace_seconds=words.get("grace_seconds", PreemptionPolicy().grace_seconds))
     matrix = tuple((int(begin), tuple(int(victim) for victim in victims)) for begin, victims in classes)
-    return Preemption(enabled=enabled, classes=matrix, **words)
+    return PreemptionPolicy(enabled=enabled, classes=matrix, **words)
 
 
 def _only(clusters: Rows, cluster_id: int) -> ClusterRow:

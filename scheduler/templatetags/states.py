@@ -14,7 +14,7 @@ from accounts.templatetags.ui import duration, icon, when, zone_of
 from quotas.core.resources import show_cpus
 from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
-from scheduler.core.reasons import ReasonCategory
+from scheduler.core.reason_codes import ReasonCategory
 from scheduler.labels import Label
 from scheduler.models import Job, Node
 from scheduler.services.resource_terms import qos_word

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from accounts.errors import FieldProblem, InvalidInput
 from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mib
-from scheduler.core.classes import NUMA_WORDS
 from scheduler.core.lifecycle import RestartPolicy, TaskFailure
+from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job
 from scheduler.services.inputs import BadValue, read_seconds
 

@@ -20,8 +20,8 @@ from accounts.templatetags.ui import duration
 from accounts.web.pages import page, reader
 from scheduler import labels
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
-from scheduler.core.reasons import ReasonCode
-from scheduler.core.sentences import sentence as reason_sentence
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.messages import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.boosts import boost_job

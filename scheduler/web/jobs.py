@@ -18,7 +18,7 @@ from accounts.models import Project, User
 from accounts.services import audit
 from accounts.web.pages import back, page, reader
 from scheduler.core.lifecycle import PublicState
-from scheduler.core.reasons import ReasonCategory
+from scheduler.core.reason_codes import ReasonCategory
 from scheduler.models import Queue
 from scheduler.models.job import JobQuerySet
 from scheduler.selectors import listed_jobs, visible_queues

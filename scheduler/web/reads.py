@@ -18,7 +18,7 @@ from accounts.selectors import visible_projects
 from quotas.models import Quota
 from scheduler import labels
 from scheduler.core.lifecycle import PUBLIC, JobState, NodeState, PublicState
-from scheduler.core.reasons import ReasonCategory
+from scheduler.core.reason_codes import ReasonCategory
 from scheduler.models import Allocation, Device, Job
 from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
 from scheduler.selectors import visible_jobs

@@ -14,11 +14,19 @@ import pytest
 import yaml
 
 from quotas.core.decay import Decay
-from scheduler.core.classes import JobsLike, JobTerm, Preference, Requirement, Taint, TaskTerm, Toleration
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.sentences import sentence
-from scheduler.core.snapshot import BudgetColumns, JobGate, SpentRule
-from scheduler.core.standing import Preemption
+from scheduler.core.preemption_policy import PreemptionPolicy
+from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot.request_classes import (
+    JobsLike,
+    JobTerm,
+    Preference,
+    Requirement,
+    Taint,
+    TaskTerm,
+    Toleration,
+)
+from scheduler.core.snapshot.snapshot import BudgetColumns, JobGate, SpentRule
 from tests.support.builders import (
     MINUTE_MS,
     JobSpec,
@@ -68,7 +76,7 @@ def tell(world: World, policy: dict[str, Any], *, receipts: bool = False) -> dic
     if "factors" in words:
         words["factors"] = tuple(sorted(words["factors"].items()))
     if "preemption" in words:
-        words["preemption"] = Preemption(**{"enabled": True, "classes": CLASSES} | words["preemption"])
+        words["preemption"] = PreemptionPolicy(**{"enabled": True, "classes": CLASSES} | words["preemption"])
     if "queues" in words:
         ids = dict(zip(world.snapshot.queues.name, world.snapshot.queues.id.tolist(), strict=True))
         words["queues"] = tuple((ids[name], a_policy(**own)) for name, own in words["queues"].items())

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.plugins import tell_scheduled
+from scheduler.core.placement.plugins import tell_scheduled
 from scheduler.services.cycles import PLUGIN_GROUP, installed_plugins
 from tests.support.builders import a_job, a_node, a_policy, a_world
 

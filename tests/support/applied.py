@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from quotas.core.limits import charge
-from scheduler.core.numa import bind, bound_column, bound_in
+from scheduler.core.cluster.numa import bind, bound_column, bound_in
 from scheduler.core.plan import Plan
-from scheduler.core.snapshot import (
+from scheduler.core.snapshot.snapshot import (
     AllocationColumns,
     RunningColumns,
     Snapshot,

@@ -8,7 +8,10 @@ from typing import Any
 
 from quotas.core.gpu_models import slice_share, sliced
 from quotas.core.resources import Resources
-from scheduler.core.classes import (
+from scheduler.core.cluster.numa import Bound, bind, bound_column
+from scheduler.core.plan import Plan, Start
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot.request_classes import (
     ClassTable,
     JobTerm,
     Preference,
@@ -19,10 +22,7 @@ from scheduler.core.classes import (
     Toleration,
     request_class,
 )
-from scheduler.core.numa import Bound, bind, bound_column
-from scheduler.core.plan import Plan, Start
-from scheduler.core.policy import Policy
-from scheduler.core.snapshot import (
+from scheduler.core.snapshot.snapshot import (
     MUST,
     PACKS,
     AllocationColumns,

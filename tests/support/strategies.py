@@ -12,9 +12,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from scheduler.core.classes import OWN_ARRAY, JobsLike, JobTerm, Requirement, Taint, TaskTerm, Toleration
 from scheduler.core.policy import PACKINGS, PLACEMENTS, Policy
-from scheduler.core.snapshot import GROUPS, JobGate, Snapshot
+from scheduler.core.snapshot.request_classes import (
+    OWN_ARRAY,
+    JobsLike,
+    JobTerm,
+    Requirement,
+    Taint,
+    TaskTerm,
+    Toleration,
+)
+from scheduler.core.snapshot.snapshot import GROUPS, JobGate, Snapshot
 from tests.support.builders import (
     JobSpec,
     NodeSpec,

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from scheduler.core.codec import CodecError
-from scheduler.core.plugins import PluginError
+from scheduler.core.placement.plugins import PluginError
+from scheduler.core.snapshot.codec import CodecError
 from scheduler.models import Cycle
 from scheduler.services.replay import describe, replay
 from scheduler.state.recordings import NotRecorded

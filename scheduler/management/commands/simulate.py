@@ -18,8 +18,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from accounts.models import User
-from scheduler.core.codec import CodecError, decode_snapshot
 from scheduler.core.policy import Policy
+from scheduler.core.snapshot.codec import CodecError, decode_snapshot
 from scheduler.models import Cluster
 from scheduler.services.cycles import installed_plugins
 from scheduler.services.profiles import policy_of_profile

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.classes import Requirement, Taint, Toleration
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.snapshot import JobGate
+from scheduler.core.snapshot.request_classes import Requirement, Taint, Toleration
+from scheduler.core.snapshot.snapshot import JobGate
 from tests.support.applied import applied
 from tests.support.builders import (
     MINUTE_MS,

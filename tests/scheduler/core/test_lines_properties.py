@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 
-from scheduler.core.conflicts import find_conflicts
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.forecast.virtual_cluster import VirtualCluster
 from scheduler.core.policy import Policy
-from scheduler.core.virtual import VirtualCluster
-from tests.support import obvious
+from scheduler.core.revalidate import find_conflicts
+from tests.support import reference_planner
 from tests.support.applied import applied
 from tests.support.builders import World
 from tests.support.strategies import policies, worlds_of_lines
@@ -23,7 +23,7 @@ def test_every_line_is_kept_and_none_keeps_more_from_starting_than_it_must(
 ) -> None:
     plan = plan_cycle(world.snapshot, policy)
 
-    obvious.check(world.snapshot, policy, plan)
+    reference_planner.check(world.snapshot, policy, plan)
     assert find_conflicts(plan, world.snapshot, policy) == ()
 
 

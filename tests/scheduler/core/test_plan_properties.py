@@ -11,8 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.core import company, cycle, feasibility, groups, placement, workspace
-from scheduler.core.codec import (
+from scheduler.core import cycle
+from scheduler.core.cluster import affinity as company
+from scheduler.core.cluster import workspace
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.placement import candidates as placement
+from scheduler.core.placement import equivalence as groups
+from scheduler.core.placement import filters as feasibility
+from scheduler.core.policy import Policy
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.messages import sentence
+from scheduler.core.revalidate import find_conflicts
+from scheduler.core.snapshot.codec import (
     decode_plan,
     decode_policy,
     decode_snapshot,
@@ -20,14 +30,9 @@ from scheduler.core.codec import (
     encode_policy,
     encode_snapshot,
 )
-from scheduler.core.conflicts import find_conflicts
-from scheduler.core.cycle import plan_cycle
-from scheduler.core.explain import explain, node_table
-from scheduler.core.policy import Policy
-from scheduler.core.reasons import ReasonCode
-from scheduler.core.sentences import sentence
-from scheduler.core.snapshot import GROUPS, ReservationColumns, Snapshot
-from tests.support import obvious
+from scheduler.core.snapshot.snapshot import GROUPS, ReservationColumns, Snapshot
+from scheduler.core.whatif.explain import explain, node_table
+from tests.support import reference_planner
 from tests.support.applied import applied
 from tests.support.builders import World
 from tests.support.strategies import a_random_world, policies, worlds
@@ -40,7 +45,7 @@ FEW = settings(max_examples=80, deadline=None, suppress_health_check=list(Health
 def test_every_job_gets_what_an_obvious_planner_would_give_it(world: World, policy: Policy) -> None:
     plan = plan_cycle(world.snapshot, policy)
 
-    obvious.check(world.snapshot, policy, plan)
+    reference_planner.check(world.snapshot, policy, plan)
 
 
 @given(worlds(), policies(), st.randoms(use_true_random=False))
@@ -134,7 +139,7 @@ def test_freeing_everything_never_takes_a_chance_away(world: World, policy: Poli
         draining=idle.nodes.draining & False,
     )
     devices = replace(idle.devices, healthy=idle.devices.healthy | True)
-    empty = obvious.State(
+    empty = reference_planner.State(
         replace(idle, nodes=opened, devices=devices, reservations=ReservationColumns()), alone=True
     )
     never = {ReasonCode.INVALID_SPEC, ReasonCode.NO_MATCHING_NODE}
@@ -194,7 +199,7 @@ def _break_gang(patch: pytest.MonkeyPatch) -> None:
 
 def _break_device_choice(patch: pytest.MonkeyPatch) -> None:
     def first_ones(self: Any, row: int, request: Any, *_: Any) -> list[int]:
-        begin = self.world.device_first[row]
+        begin = self.cluster.device_first[row]
         return list(range(begin, begin + request.per_task.gpus))
 
     patch.setattr(workspace.Workspace, "pick_devices", first_ones)
@@ -227,9 +232,9 @@ def _break_held(patch: pytest.MonkeyPatch) -> None:
 
 def _break_company(patch: pytest.MonkeyPatch) -> None:
     """Whom others keep away does not know it."""
-    real = company.Neighbours.refusals
+    real = company.AffinityState.refusals
     patch.setattr(
-        company.Neighbours,
+        company.AffinityState,
         "refusals",
         lambda self, who: (one for one in real(self, who) if one[0] != "kept_away"),
     )
@@ -237,7 +242,7 @@ def _break_company(patch: pytest.MonkeyPatch) -> None:
 
 def _break_whereabouts(patch: pytest.MonkeyPatch) -> None:
     """Only those that ran before the cycle count."""
-    patch.setattr(company.Neighbours, "count", lambda self, row, who, sign: [])
+    patch.setattr(company.AffinityState, "count", lambda self, row, who, sign: [])
 
 
 def _break_spread(patch: pytest.MonkeyPatch) -> None:
@@ -263,7 +268,7 @@ def test_a_broken_rule_is_noticed(
             policy = Policy(
                 name=("fifo", "priority")[seed % 2], placement=("best_fit", "spread")[seed // 2 % 2]
             )
-            obvious.check(world.snapshot, policy, plan_cycle(world.snapshot, policy))
+            reference_planner.check(world.snapshot, policy, plan_cycle(world.snapshot, policy))
 
     with pytest.raises(Exception):  # noqa: B017 - an assertion of the check, or the core stumbling
         plan_many_worlds()

@@ -35,7 +35,7 @@ def test_a_plan_is_made_in_a_process_where_django_is_blocked() -> None:
         "for name in ('django', 'celery', 'redis', 'psycopg'): sys.modules[name] = None\n"
         "from tests.support.builders import a_job, a_node, a_policy, a_snapshot\n"
         "from scheduler.core.cycle import plan_cycle\n"
-        "import scheduler.core.codec, scheduler.core.conflicts, scheduler.core.explain\n"
+        "import scheduler.core.snapshot.codec, scheduler.core.revalidate, scheduler.core.whatif.explain\n"
         "plan = plan_cycle(a_snapshot(nodes=[a_node('n1')], pending=[a_job('one')]), a_policy())\n"
         "print(len(plan.starts))\n"
     )

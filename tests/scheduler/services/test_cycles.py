@@ -16,9 +16,9 @@ from django.utils import timezone
 
 from quotas.models import Quota
 from scheduler import outbox
-from scheduler.core import codec
 from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import Plan
+from scheduler.core.snapshot import codec
 from scheduler.models import Attempt, Cycle, Job, Lease, Node
 from scheduler.services import cycles, retention
 from scheduler.services.cycles import plan_all_clusters, run_cycle

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from accounts.errors import InvalidInput
 from scheduler.core.lifecycle import JobState, TaskState
-from scheduler.core.snapshot import MUST, PACKS
+from scheduler.core.snapshot.snapshot import MUST, PACKS
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
 from scheduler.services.dispatch import orders_for
 from scheduler.services.jobs import cancel_job, hold_job

@@ -13,7 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import Snapshot
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.simulator.cluster import ClusterWorkload, simulate
 from scheduler.simulator.compare import PREEMPT, losers, policy_of, run
 from scheduler.simulator.fragments import Fragments

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduler.core.backfill import Turns
+from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.core.policy import Policy
 from scheduler.simulator.cluster import simulate
 from scheduler.simulator.compare import policy_of
@@ -92,7 +92,7 @@ def test_golden_schedules_of_our_own_workloads() -> None:
     rigid = rigid_jobs(1, jobs=2000)
     digests = {
         name: hashlib.sha256(replay(rigid, turns).started_ms.astype("<i8").tobytes()).hexdigest()[:16]
-        for name, turns in (("easy", Turns(1)), ("shortest", Turns(1, shortest_first=True)))
+        for name, turns in (("easy", BackfillLimits(1)), ("shortest", BackfillLimits(1, shortest_first=True)))
     }
 
     assert digests == GOLDEN

@@ -7,14 +7,14 @@ import heapq
 import numpy as np
 import pytest
 
-from scheduler.core.backfill import Turns
+from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.simulator.kept import replay_kept
 from scheduler.simulator.pool import Schedule, replay
 from scheduler.simulator.report import bounded_slowdown
 from scheduler.simulator.workload import JobColumns, Workload, WorkloadError, read_swf
 from tests.support.traces import trace
 
-CONSERVATIVE = Turns(promises=10**9)
+CONSERVATIVE = BackfillLimits(promises=10**9)
 
 
 def obvious_starts(workload: Workload) -> list[int]:
@@ -72,7 +72,7 @@ def test_every_job_starts_when_the_obvious_plan_says(some: Workload) -> None:
 def test_a_pool_that_forgets_what_it_promised_is_noticed(
     some: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.core.timeline._Steps.take", lambda self, begin, end, need: None)
+    monkeypatch.setattr("scheduler.core.backfill.timeline._Steps.take", lambda self, begin, end, need: None)
 
     assert replay(some, CONSERVATIVE).started_ms.tolist() != obvious_starts(some)
 

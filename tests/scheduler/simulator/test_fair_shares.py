@@ -7,9 +7,9 @@ import pytest
 
 from quotas.core.resources import Resources
 from quotas.core.share_tree import build_tree
-from scheduler.core.classes import ClassTable, request_class
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import (
+from scheduler.core.snapshot.request_classes import ClassTable, request_class
+from scheduler.core.snapshot.snapshot import (
     DeviceColumns,
     NodeColumns,
     PendingColumns,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.core.forecast import Course, RunTimes, play
-from scheduler.core.gatherings import Gatherings
+from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
+from scheduler.core.forecast.virtual_reservations import VirtualReservations
 from scheduler.core.policy import Policy
 from scheduler.simulator.cluster import ClusterWorkload, simulate
 from tests.support.builders import MINUTE_MS, NOW_MS, World, a_job, a_node, a_reservation, a_world, running
@@ -31,7 +31,7 @@ def a_gang_and_small_jobs(**words: object) -> World:
 def foretold(world: World, policy: Policy) -> dict[str, int]:
     """When each starts if everybody runs to the limit, as the forecast sees it."""
     snapshot = world.snapshot
-    future = play(snapshot, policy, RunTimes(), Course.LIMITS, snapshot.pending.id.tolist())
+    future = play_forward(snapshot, policy, RunTimes(), Course.LIMITS, snapshot.pending.id.tolist())
     names = {number: name for name, number in world.jobs.items()}
     return {names[number]: (at - NOW_MS) // MINUTE_MS for number, at in future.started_ms.items()}
 
@@ -82,7 +82,7 @@ def test_nobody_runs_into_maintenance_and_everybody_starts_after_it(when) -> Non
 
 @pytest.mark.parametrize("when", [foretold, simulated])
 def test_a_future_that_forgets_what_is_kept_is_noticed(when, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(Gatherings, "onto", lambda self, pending, promised, now_ms: (pending, None))
+    monkeypatch.setattr(VirtualReservations, "onto", lambda self, pending, promised, now_ms: (pending, None))
 
     with pytest.raises(AssertionError):
         test_what_a_gang_gathers_is_kept_for_it_in_every_future(when)
@@ -91,7 +91,7 @@ def test_a_future_that_forgets_what_is_kept_is_noticed(when, monkeypatch: pytest
 def test_a_future_in_which_nobody_gathers_is_as_it_was() -> None:
     world = a_gang_and_small_jobs(gathers=0)
 
-    future = play(world.snapshot, Policy(), RunTimes(), Course.LIMITS, world.jobs.values())
+    future = play_forward(world.snapshot, Policy(), RunTimes(), Course.LIMITS, world.jobs.values())
 
-    assert Gatherings.of(world.snapshot).onto(world.snapshot.pending, {}, NOW_MS)[1] is None
+    assert VirtualReservations.of(world.snapshot).onto(world.snapshot.pending, {}, NOW_MS)[1] is None
     assert future.started_ms[world.job("long")] == NOW_MS + 10 * MINUTE_MS

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.core.backfill import Turns
+from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.simulator.pool import EASY, Schedule, replay
 from scheduler.simulator.report import bounded_slowdown
 from scheduler.simulator.workload import Workload, read_swf
 from tests.support.traces import trace
 
-SHORTEST_FIRST = Turns(promises=1, shortest_first=True)
+SHORTEST_FIRST = BackfillLimits(promises=1, shortest_first=True)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_every_job_of_kth_starts_when_the_published_easy_schedule_says(kth: Work
     ids=["easy clairvoyant", "easy-sjbf", "easy-sjbf clairvoyant"],
 )
 def test_variants_reach_the_published_slowdown(
-    kth: Workload, turns: Turns, clairvoyant: bool, expected: float
+    kth: Workload, turns: BackfillLimits, clairvoyant: bool, expected: float
 ) -> None:
     assert round(mean_slowdown(kth, replay(kth, turns, clairvoyant=clairvoyant)), 4) == expected
 
@@ -47,6 +47,6 @@ def test_variants_reach_the_published_slowdown(
 def test_a_pass_that_breaks_its_promise_is_noticed(kth: Workload) -> None:
     some = kth.head(4000)
 
-    greedy = replay(some, Turns(promises=0))
+    greedy = replay(some, BackfillLimits(promises=0))
 
     assert (greedy.started_ms - some.jobs.submitted_ms != some.waited_ms).any()

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.core.classes import JobsLike, JobTerm
-from scheduler.core.forecast import Course, RunTimes, play
+from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
+from scheduler.core.forecast.progress import Progress, speed_of
+from scheduler.core.forecast.virtual_cluster import VirtualCluster
 from scheduler.core.policy import Policy
-from scheduler.core.progress import Progress, speed_of
-from scheduler.core.virtual import VirtualCluster
+from scheduler.core.snapshot.request_classes import JobsLike, JobTerm
 from scheduler.simulator.cluster import ClusterWorkload, Outcome, simulate
 from scheduler.simulator.compare import PREEMPT, run
 from tests.support.builders import NOW_MS, World, a_job, a_node, a_quota, a_world, running
@@ -44,7 +44,7 @@ def simulated(
 def foretold(world: World, policy: Policy) -> dict[str, int]:
     """Job -> in which minute it starts, if all run to their limits."""
     ids = world.snapshot.pending.id.tolist()
-    future = play(world.snapshot, policy, RunTimes(), Course.LIMITS, ids)
+    future = play_forward(world.snapshot, policy, RunTimes(), Course.LIMITS, ids)
     names = {number: name for name, number in world.jobs.items()}
     return {names[one]: (at - NOW_MS) // MINUTE_MS for one, at in future.started_ms.items()}
 

@@ -11,9 +11,9 @@ from quotas.core.decay import SLICE_SECONDS, Decay
 from quotas.models import ShareUsage
 from quotas.services.shares import count_use, recount_shares
 from quotas.sharing import Held, share_source, use_at
+from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.lifecycle import AttemptState, JobState
-from scheduler.core.ordering import job_order
-from scheduler.core.world import World
+from scheduler.core.ordering.ordering import job_order
 from scheduler.models import Allocation, Job
 from scheduler.services.replay import replay
 from scheduler.state.settle import end_attempt
@@ -53,7 +53,7 @@ class Sharing(SmallWorld):
 
     def order(self) -> list[str]:
         loaded = load_snapshot(cluster_id=self.cluster.pk)
-        rows = job_order(World(loaded.snapshot), loaded.policy)
+        rows = job_order(ClusterIndex(loaded.snapshot), loaded.policy)
         names = dict(Job.objects.values_list("number", "name"))
         return [names[number] for number in loaded.snapshot.pending.id[rows].tolist()]
 

@@ -13,13 +13,20 @@ from django.utils import timezone
 
 from quotas.core.resources import Resources
 from quotas.models import ProviderState
-from scheduler.core.classes import JobsLike, JobTerm, Requirement, Taint, Toleration, request_class
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.policy import Policy
-from scheduler.core.reasons import ReasonCode
-from scheduler.core.sentences import sentence
-from scheduler.core.snapshot import JobGate
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot.request_classes import (
+    JobsLike,
+    JobTerm,
+    Requirement,
+    Taint,
+    Toleration,
+    request_class,
+)
+from scheduler.core.snapshot.snapshot import JobGate
 from scheduler.models import Cluster, Partition, PriorityClass, SchedulerProfile
 from scheduler.state import queries
 from scheduler.state.snapshots import load_snapshot, reason_marks

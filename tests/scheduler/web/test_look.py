@@ -10,7 +10,7 @@ from django.conf import settings
 
 from scheduler import labels
 from scheduler.core.lifecycle import AttemptState, JobState, NodeState, PublicState, StopReason
-from scheduler.core.reasons import ReasonCategory, ReasonCode
+from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 
 CSS = (Path(settings.ROOT) / "static/css/muster.css").read_text()
 SPRITE = (Path(settings.ROOT) / "templates/partials/icons.html").read_text()

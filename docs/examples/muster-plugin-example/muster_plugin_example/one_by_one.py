@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.core.plugins import PerNodePlugin
+from scheduler.core.placement.plugins import PerNodePlugin
 
 KEEP_FREE_MIB = 1024
 

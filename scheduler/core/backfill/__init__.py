@@ -1,0 +1,1 @@
+"""Later jobs into gaps: availability over time, expected starts, gang reservations."""

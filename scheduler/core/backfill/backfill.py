@@ -1,0 +1,161 @@
+"""Backfill: later jobs into gaps, never past what those ahead of them have been promised."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+
+import numpy as np
+
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.policy import Policy
+
+#: An end nobody knows: later than every moment that can be named.
+FOREVER_MS: Final = int(np.iinfo(np.int64).max)
+
+#: Jobs that cannot fit are dropped from the order so many at a time: few at first and after each promise,
+#: when most of what there is to learn is still unknown, then more and more.
+_FEW: Final = 16
+_MANY: Final = 4096
+
+
+class StartResult(IntEnum):
+    """What became of one job's turn."""
+
+    STARTED = 0
+    NO_ROOM = 1  # nothing but room is missing: it may be given an expected start
+    BARRED = 2  # a limit or its own request keeps it: an expected start would promise too much
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillLimits:
+    """How far a pass looks, and what it promises."""
+
+    promises: int = 0  # jobs that may be given an expected start; 0 = no backfill, first fit in order
+    grace_ms: int = 0  # how much later than promised an expected start may become
+    shortest_first: bool = False  # once promises are given, the shortest go first
+    scan: int = 0  # jobs looked at after that; 0 = all of them
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedStart:
+    """A job that cannot start now, and when it can if everything ends when it is expected to."""
+
+    row: int
+    at_ms: int
+    until_ms: int  # jobs that end by then do not count as in its way
+
+
+class CapacityModel(Protocol):
+    """Something that jobs fit into: a pool of processors, or nodes with their devices.
+
+    A *level* is how many of the promises, those that come due first, a job would still be running at: a
+    job of level 0 needs room now only, one of level 2 must leave the first two what they were promised.
+    """
+
+    def closed(self, rows: Ints, levels: Ints, *, asking: bool) -> Bools:
+        """Jobs known to get nothing; while `asking`, only those that could not be promised anything."""
+        ...
+
+    def start(self, row: int, level: int) -> StartResult:
+        """Start a job with all it asks for, or change nothing."""
+        ...
+
+    def earliest_ms(self, row: int) -> int | None:
+        """When a job fits for its whole length, beside all promises; None when that is never."""
+        ...
+
+    def promise(self, row: int, at_ms: int, place: int) -> None:
+        """Keep room for a job from then on; it is the promise of this place, of those that come due first."""
+        ...
+
+
+def limits_of(policy: Policy) -> BackfillLimits:
+    """What a policy's backfill mode means for a pass."""
+    if policy.backfill == "none":
+        return BackfillLimits()
+    return BackfillLimits(
+        promises=1 if policy.backfill in {"easy", "aggressive"} else policy.backfill_promises,
+        grace_ms=policy.backfill_delay_seconds * 1000 if policy.backfill == "aggressive" else 0,
+        shortest_first=policy.backfill_order == "shortest",
+        scan=policy.backfill_scan,
+    )
+
+
+def run_backfill(
+    rows: Ints,
+    ends_ms: Ints,
+    room: CapacityModel,
+    turns: BackfillLimits,
+    *,
+    promised_ms: Ints | None = None,
+    wanted: Bools | None = None,
+    given: Sequence[ReservedStart] = (),
+) -> list[ReservedStart]:
+    """Go through the jobs in order: start what fits and is in nobody's way, promise a start to the first that do not.
+
+    `ends_ms` is when each job would end if it started now. `promised_ms` is the start that a job was
+    promised in an earlier pass (0 = none): grace counts from it, so that delays do not add up.
+    `wanted` restricts promises to some jobs besides the first (deadlines); None = any. `given` are the promises of
+    jobs that had their turn in this room before all of these; they are among those that are answered.
+    """
+    promises = list(given)
+    due = sorted(promise.until_ms for promise in promises)  # of the promises, ascending
+    if promises and len(promises) >= turns.promises:
+        rows, ends_ms = _rest(rows, ends_ms, 0, turns)
+    levels = np.searchsorted(due, ends_ms) if due else np.zeros(len(rows), dtype=np.int64)
+    position, chunk = 0, _FEW
+    while position < len(rows):
+        asking = len(promises) < turns.promises
+        chunk = min(chunk * 4, _MANY)
+        some = rows[position : position + chunk]
+        at_level = levels[position : position + chunk]
+        places = np.flatnonzero(~room.closed(some, at_level, asking=asking))
+        following = position + len(some)
+        for place, row, level in zip(
+            places.tolist(), some[places].tolist(), at_level[places].tolist(), strict=True
+        ):
+            if room.start(row, level) is not StartResult.NO_ROOM or not asking:
+                continue
+            if promises and wanted is not None and not wanted[position + place]:
+                continue
+            at_ms = room.earliest_ms(row)
+            if at_ms is None:
+                continue
+            promise = _promise(
+                row, at_ms, turns, 0 if promised_ms is None else int(promised_ms[position + place])
+            )
+            insort(due, promise.until_ms)
+            room.promise(row, at_ms, due.index(promise.until_ms))
+            promises.append(promise)
+            following, chunk = position + place + 1, _FEW
+            if len(promises) == turns.promises:
+                rows, ends_ms = _rest(rows, ends_ms, following, turns)
+                levels = np.zeros(len(rows), dtype=np.int64)
+            levels[following:] = np.searchsorted(due, ends_ms[following:])
+            break
+        position = following
+    return promises
+
+
+def _promise(row: int, at_ms: int, turns: BackfillLimits, promised_ms: int) -> ReservedStart:
+    """Grace counts from the first promise, and what is late already is not made later still."""
+    if not turns.grace_ms or at_ms == FOREVER_MS:
+        return ReservedStart(row, at_ms, at_ms)
+    return ReservedStart(row, at_ms, max(at_ms, min(promised_ms or at_ms, at_ms) + turns.grace_ms))
+
+
+def _rest(rows: Ints, ends_ms: Ints, begin: int, turns: BackfillLimits) -> tuple[Ints, Ints]:
+    """The jobs still to be looked at once all promises are given, in the order they are."""
+    rest, ends = rows[begin:], ends_ms[begin:]
+    if turns.scan:
+        rest, ends = rest[: turns.scan], ends[: turns.scan]
+    if turns.shortest_first:
+        order = np.argsort(ends, kind="stable")
+        rest, ends = rest[order], ends[order]
+    elif not turns.scan:
+        return rows, ends_ms
+    return np.concatenate([rows[:begin], rest]), np.concatenate([ends_ms[:begin], ends])

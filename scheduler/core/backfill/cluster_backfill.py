@@ -1,0 +1,377 @@
+"""Room on nodes: what `backfill.take_turns` asks about jobs, nodes and devices, with promises kept apart."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+
+import numpy as np
+
+from scheduler.core.backfill.availability import (
+    Availability,
+    FutureUse,
+    SpareWorkspace,
+    after_ms,
+    barring_of,
+    open_now,
+)
+from scheduler.core.backfill.backfill import FOREVER_MS, StartResult
+from scheduler.core.backfill.reserved_capacity import ReservedCapacity
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.context.running_jobs import RunningJobs
+from scheduler.core.placement.candidates import (
+    BoundTask,
+    Candidates,
+    bind_tasks,
+    choose_largest,
+    choose_nodes,
+    held_millis,
+    largest,
+)
+from scheduler.core.placement.equivalence import JobClass
+from scheduler.core.plan import Start
+
+#: No level has failed yet.
+_NONE = 1 << 14
+
+
+class ClusterBackfill:
+    """Room for the pending jobs of one cycle.
+
+    Level 0 is the workspace itself: what is free now. A job of level k must fit into what is free now *and*
+    at the beginning of each of the first k promises, on the same nodes and devices; a workspace of that
+    (`_spare`) is asked by the same filters and scores. A group that fails at a level fails at all above it.
+    """
+
+    def __init__(self, context: CycleContext, lengths_ms: Ints, may_pass: Bools) -> None:
+        self.starts: list[Start] = []
+        self.promised_nodes: dict[int, tuple[int, ...]] = {}
+        #: What is kept for each pending row that was promised a start.
+        self.promised: dict[int, list[FutureUse]] = {}
+        self._context = context
+        self._lengths = lengths_ms
+        self._may_pass = may_pass
+        self._all_pass = bool(may_pass.all())
+        self._horizon: Availability | None = None
+        self._holds: list[FutureUse] = []
+        self._promises = ReservedCapacity()
+        self._spare: dict[int, tuple[SpareWorkspace, dict[int, Candidates]]] = {}
+        self._synced: dict[int, int] = {}
+        self._later_limits = context.workspace.limits
+        self._later_queue: list[int] = []
+        self._first = -1  # the row of the first promise
+        self._short: set[int] = set()  # rows that a limit keeps now, and that were promised a start before
+        self._jobs: RunningJobs | None = None
+        self._later_pool: list[int] = []
+        self._pool_row = {name: row for row, name in enumerate(context.cluster.snapshot.pools.name)}
+        groups = len(context.groups)
+        self._fails_from = np.full(groups, _NONE, dtype=np.int16)
+        self._barred = np.zeros(groups, dtype=np.bool_)
+
+    # `backfill.Room`.
+
+    def closed(self, rows: Ints, levels: Ints, *, asking: bool) -> Bools:
+        numbers = self._context.groups.of_row[rows]
+        if asking:
+            return self._barred[numbers]
+        closed = levels >= self._fails_from[numbers]
+        return closed if self._all_pass else closed | ~self._may_pass[rows]
+
+    def start(self, row: int, level: int) -> StartResult:
+        context, workspace = self._context, self._context.workspace
+        pending = context.cluster.snapshot.pending
+        number = context.groups.of_row.item(row)
+        if self._barred.item(number):
+            return StartResult.BARRED
+        if level >= self._fails_from.item(number) or (self._promises and not self._may_pass.item(row)):
+            return StartResult.NO_ROOM
+        bound = pending.array_max_running.item(row)
+        if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+            # Others of its group may be in no array, or in one with room.
+            return StartResult.NO_ROOM if self._was_promised(row) else StartResult.BARRED
+        if workspace.budgets.refuse and workspace.budgets.short(row):
+            return StartResult.BARRED  # others of its group may ask for less time
+        if self._promises and workspace.budgets.refuse and workspace.budgets.short(row, beside=self._first):
+            return StartResult.BARRED  # what is spent is not freed when it ends
+        group = context.groups[number]
+        charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
+        if not self._within_limits(group, charges):
+            if self._was_promised(row):
+                return StartResult.NO_ROOM
+            self._barred[number] = True
+            self._fails_from[number] = 0
+            return StartResult.BARRED
+        if level and bound and not self._leaves_array(row, bound):
+            return StartResult.NO_ROOM
+        if level and not self._leaves_limits(group, charges, group.shape.tasks):
+            self._fails_from[number] = min(self._fails_from.item(number), level)
+            return StartResult.NO_ROOM
+        candidates = self._candidates(group, level)
+        if candidates is None:
+            chosen = None
+        elif group.shape.most > group.shape.tasks:
+            chosen = choose_largest(candidates, group.shape, self._most_allowed(group, level))
+        else:
+            chosen = choose_nodes(candidates, group.shape)
+        if candidates is None or chosen is None:
+            if context.candidates(group).may_open:
+                return StartResult.NO_ROOM
+            if not context.asks_whole(group):  # what is closed to it alone
+                self._fails_from[number] = min(self._fails_from.item(number), level)
+                return StartResult.NO_ROOM
+            same = context.groups.of_pair(group.pair)
+            self._fails_from[same] = np.minimum(
+                self._fails_from[same], level if candidates is not None else 0
+            )
+            return StartResult.NO_ROOM
+        parts = candidates.parts(chosen[0][0])
+        placements, seats = bind_tasks(candidates, chosen)
+        self._take(row, group, seats, level, context.charges_placed(group, placements))
+        self.starts.append(
+            Start(
+                pending.id.item(row),
+                pending.generation.item(row),
+                pending.queue_id.item(row),
+                pending.project_id.item(row),
+                group.question.request.per_task,
+                placements,
+                parts,
+            )
+        )
+        return StartResult.STARTED
+
+    def earliest_ms(self, row: int) -> int | None:
+        context = self._context
+        group = open_now(context, context.groups.of(row))
+        at_ms = self._planned().earliest_ms(context, group, row, self._lengths.item(row))
+        if at_ms is not None and row in self._short and not self._within_limits_by(at_ms, row, group):
+            return None
+        if at_ms is None:
+            whole = context.asks_whole(group)
+            self._barred[context.groups.of_pair(group.pair) if whole else context.groups.of_row[row]] = True
+        return at_ms
+
+    def promise(self, row: int, at_ms: int, place: int) -> None:
+        """Choose its nodes and devices as of then, and keep them from everybody who would still be there."""
+        context, horizon = self._context, self._planned()
+        cluster, group = context.cluster, open_now(context, context.groups.of(row))
+        length = self._lengths.item(row)
+        question = replace(
+            group.question,
+            reservation_rows=tuple(
+                number for begin, until, number in barring_of(cluster, row, length) if begin <= at_ms < until
+            ),
+        )
+        until_ms = after_ms(at_ms, length)
+        space = horizon.space(horizon.free_through(at_ms, until_ms))
+        space.follow(context.workspace)
+        candidates = Candidates(question, space, context.rules_of(question))
+        chosen = choose_nodes(candidates, group.shape)
+        free = horizon.free_at(at_ms)
+        placements, seats = bind_tasks(candidates, chosen) if chosen is not None else ((), [])
+        if not self._promises:
+            self._keep_limits(row, group)
+        self._promises.insert(place, at_ms, free)
+        beside = [
+            other
+            for other, then in enumerate(self._promises.at_ms)
+            if other == place or at_ms <= then < until_ms
+        ]
+        self.promised[row] = _holds(seats, group, at_ms, until_ms)
+        for hold in self.promised[row]:
+            horizon.promised(hold)
+            self._promises.take(hold, beside)
+        self.promised_nodes[row] = tuple(dict.fromkeys(placement.node_id for placement in placements))
+        self._spare.clear()
+        # What failed above this place failed beside fewer promises, so it still does, one level further up.
+        higher = (self._fails_from > place) & (self._fails_from < _NONE)
+        self._fails_from[higher] = np.minimum(self._fails_from[higher] + 1, len(self._promises))
+
+    def runs_on(self, hold: FutureUse) -> None:
+        """Something that the workspace has handed out to a job which goes on, and is there until its end."""
+        if self._horizon is None:
+            self._holds.append(hold)
+        else:
+            self._horizon.started(hold)
+        if met := bisect_left(self._promises.at_ms, hold.until_ms):
+            self._promises.take(hold, slice(met))
+
+    # Parts of those.
+
+    def _within_limits(self, group: JobClass, charges: tuple[tuple[int, int], ...]) -> bool:
+        workspace, request, tasks = self._context.workspace, group.question.request, group.shape.tasks
+        if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
+            return False
+        return not request.per_task.extras or workspace.short_pool(request, tasks) is None
+
+    def _was_promised(self, row: int) -> bool:
+        """Whether a job that a limit keeps now was promised a start before, and may be again.
+
+        Those that passed it may use up what it needs of a limit for as long as they run, and are over by then.
+        """
+        told = self._context.cluster.snapshot.pending.promised_ms.item(row) > 0
+        if told:
+            self._short.add(row)
+        return told
+
+    def _within_limits_by(self, at_ms: int, row: int, group: JobClass) -> bool:
+        """Whether quotas, queue, array and pools have room for it once all has ended that should have by then."""
+        context, workspace = self._context, self._context.workspace
+        pending, running = context.cluster.snapshot.pending, context.cluster.snapshot.running
+        if self._jobs is None:
+            self._jobs = RunningJobs(context)
+        ends = running.expected_end_ms
+        with workspace.trial():
+            for ended in np.flatnonzero((ends > 0) & (ends <= at_ms)).tolist():
+                workspace.give_back_limits(
+                    queue_row=self._jobs.queue_row.item(ended),
+                    array_id=running.array_id.item(ended),
+                    charges=self._jobs.charges(ended),
+                    request=context.cluster.snapshot.classes[running.class_index.item(ended)],
+                    tasks=self._jobs.tasks.item(ended),
+                )
+            bound, array = pending.array_max_running.item(row), pending.array_id.item(row)
+            charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
+            return self._within_limits(group, charges) and not (
+                bound and workspace.array_running.get(array, 0) >= bound
+            )
+
+    def _keep_limits(self, row: int, group: JobClass) -> None:
+        """The first promise also keeps its share of quotas, queue, pools and budgets; those of others may be freed."""
+        workspace, tasks = self._context.workspace, group.shape.tasks
+        self._first = row
+        self._later_limits = workspace.limits.copy()
+        self._later_queue = list(workspace.queue_running)
+        self._later_pool = list(workspace.pool_used)
+        self._count_later(group, workspace.charges(group.payer, group.class_index, tasks), tasks)
+
+    def _count_later(self, group: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
+        self._later_limits.take(charges)
+        self._later_queue[group.queue_row] += 1
+        for name, amount in group.question.request.per_task.extras:
+            self._later_pool[self._pool_row[name]] += amount * tasks
+
+    def _most_allowed(self, group: JobClass, level: int) -> int:
+        """How many tasks the limits allow a job that is enough with fewer, beside the promises."""
+        most, workspace = self._context.most_within_limits(group), self._context.workspace
+        if not level:
+            return most
+        return largest(
+            group.shape.tasks,
+            most,
+            lambda tasks: self._leaves_limits(
+                group, workspace.charges(group.payer, group.class_index, tasks), tasks
+            ),
+        )
+
+    def _leaves_array(self, row: int, bound: int) -> bool:
+        """Whether the first promise still may run beside this one, where both are of an array that runs so many."""
+        arrays = self._context.cluster.snapshot.pending.array_id
+        array = arrays.item(row)
+        same = bool(array) and array == arrays.item(self._first)
+        return not same or self._context.workspace.array_running.get(array, 0) + 1 < bound
+
+    def _leaves_limits(self, group: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
+        workspace = self._context.workspace
+        if self._later_limits.short(charges) is not None:
+            return False
+        if 0 < workspace.queue_bound[group.queue_row] <= self._later_queue[group.queue_row]:
+            return False
+        for name, amount in group.question.request.per_task.extras:
+            row = self._pool_row[name]
+            if self._later_pool[row] + amount * tasks > workspace.pool_capacity[row]:
+                return False
+        return True
+
+    def _take(
+        self,
+        row: int,
+        group: JobClass,
+        seats: list[BoundTask],
+        level: int,
+        charges: tuple[tuple[int, int], ...],
+    ) -> None:
+        """Count a start everywhere but in the workspace it was chosen from."""
+        context, workspace = self._context, self._context.workspace
+        cluster = context.cluster
+        now_ms = cluster.snapshot.now_ms
+        holds = _holds(seats, group, now_ms, after_ms(now_ms, self._lengths.item(row)))
+        if self._horizon is None:
+            self._holds.extend(holds)
+        else:
+            for hold in holds:
+                self._horizon.started(hold)
+        if level:
+            known = self._synced.get(level) == workspace.log_length
+            for hold in holds:
+                workspace.take(
+                    hold.row, hold.per_task, hold.devices, hold.gpu_millis, group.question.who, hold.domain
+                )
+                self._promises.take(hold, slice(level))
+            if known:  # the workspace of this level has them already
+                self._synced[level] = workspace.log_length
+            self._count_later(group, charges, len(seats))
+        workspace.take_limits(
+            queue_row=group.queue_row,
+            array_id=cluster.snapshot.pending.array_id.item(row),
+            charges=charges,
+            request=group.question.request,
+            tasks=len(seats),
+        )
+        workspace.budgets.take(row)
+
+    def _planned(self) -> Availability:
+        """Made when the first job needs it: in a cluster with room nobody does."""
+        if self._horizon is None:
+            self._horizon = Availability(self._context.cluster, self._context.workspace)
+            for hold in self._holds:
+                self._horizon.started(hold)
+        return self._horizon
+
+    def _candidates(self, group: JobClass, level: int) -> Candidates | None:
+        """The nodes for a group's question in what is free now and beside so many promises.
+
+        None when not even what is free now has room for it.
+        """
+        context, workspace = self._context, self._context.workspace
+        now = context.candidates(group)
+        if not level:
+            return now
+        whole = context.asks_whole(group)
+        asked = level in self._spare and group.question_number in self._spare[level][1]
+        if whole and not asked and choose_nodes(now, group.shape) is None:
+            return None
+        if level not in self._spare:
+            free = self._planned().free_now().least(self._promises.least(level))
+            self._spare[level] = SpareWorkspace(context.cluster, free), {}
+            self._spare[level][0].follow(workspace)
+            self._synced[level] = workspace.log_length
+        spare, known = self._spare[level]
+        cursor = self._synced[level]
+        if cursor < workspace.log_length:
+            least = self._promises.least(level)
+            for touched in dict.fromkeys(workspace.log[cursor : workspace.log_length].tolist()):
+                spare.match(touched, workspace, least)
+            spare.follow(workspace)
+            self._synced[level] = workspace.log_length
+        if not whole:
+            return Candidates(context.question(group), spare, context.rules_of(group.question))
+        if group.question_number not in known:
+            known[group.question_number] = Candidates(group.question, spare, now.rules, like=now)
+        return known[group.question_number]
+
+
+def _holds(seats: list[BoundTask], group: JobClass, from_ms: int, until_ms: int) -> list[FutureUse]:
+    request = group.question.request
+    millis = held_millis(request)
+    return [
+        FutureUse(from_ms, until_ms, row, request.per_task, devices, millis, domain)
+        for row, devices, domain in seats
+    ]
+
+
+def lengths_ms(limit_seconds: Ints, bound_seconds: Ints) -> Ints:
+    """How long each job may run: its own limit, else its queue's, else for ever."""
+    limit = np.where(limit_seconds > 0, limit_seconds, bound_seconds)
+    return np.where(limit > 0, limit * 1000, FOREVER_MS)

@@ -1,0 +1,279 @@
+"""Assembly: large gangs that gather their nodes as these come free, one after the other and never for ever (G3, G8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.backfill.availability import Availability, FutureUse, after_ms, barring_of, open_now
+from scheduler.core.backfill.backfill import FOREVER_MS
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.placement.candidates import Candidates, near_tasks
+from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start, decide
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.snapshot.snapshot import gathering_id
+
+#: The wait after a gathering that did not succeed; it doubles with each, up to the longest.
+BACKOFF_SECONDS: Final = 60
+LONGEST_BACKOFF_SECONDS: Final = 3600
+#: Jobs looked at in one cycle as the next that may gather.
+_LOOKED_AT: Final = 16
+
+
+def gathering_rows(cluster: ClusterIndex, considered: Ints) -> Ints:
+    """Jobs that gather nodes already, in the order of the cycle: they go before those that do not.
+
+    Nobody else gets on their nodes (each has a reservation of its own in the snapshot), so that they wait
+    for running jobs only, and never for each other.
+    """
+    pending = cluster.snapshot.pending
+    return considered[pending.assembling_until_ms[considered] > 0]
+
+
+class GangReservations:
+    """Gangs that gather nodes, as one cycle keeps, ends and begins it.
+
+    A gang keeps its nodes while they still suit it; when its time is up it gives all of them back and waits
+    before it tries again. While fewer than `most` gather, the next in line that wants to, and that nothing
+    but room keeps waiting, begins: on nodes that no other gathers, if they come free in time.
+    """
+
+    def __init__(self, context: CycleContext, most: int) -> None:
+        self.reserves: list[Reserve] = []
+        self.given_back: list[GiveBack] = []
+        self.expected: list[ExpectedStart] = []
+        #: What the waiting ones of them are told: (pending row, why).
+        self.told: list[tuple[int, Decision]] = []
+        #: What jobs hold that stood still, and go on from this cycle.
+        self.resumed: list[FutureUse] = []
+        #: What was promised to waiting jobs, by pending row.
+        self.promised: Mapping[int, Sequence[FutureUse]] = {}
+        self._context = context
+        self._most = most
+        self._gathering: set[int] = set()
+        self._looked_at: set[int] = set()
+        self._in_line: set[int] = set()
+        cluster = context.cluster
+        self._busy: Bools = np.zeros(cluster.node_count, dtype=np.bool_)  # nodes that somebody gathers
+        #: When the last begins that is promised on each node to jobs met in line; 0 = none is.
+        self._due: Ints = np.zeros(cluster.node_count, dtype=np.int64)
+        pending = cluster.snapshot.pending
+        self._wanted = pending.assembly_seconds > 0
+        #: Whether there is anything to do at all.
+        self.is_open = bool(self._wanted.any() or (pending.assembling_until_ms > 0).any())
+
+    def go_on(self, starts: Sequence[Start], considered: Ints) -> None:
+        """Those that gather already and were not among the starts.
+
+        Who is not considered, for its queue stands still or it is held, keeps its nodes and is told nothing of them.
+        """
+        cluster = self._context.cluster
+        pending, now_ms = cluster.snapshot.pending, cluster.snapshot.now_ms
+        reservations = cluster.snapshot.reservations
+        kept = dict(zip(reservations.id.tolist(), reservations.node_ids, strict=True))
+        started = {start.job_id for start in starts}
+        self._in_line = set(considered.tolist())
+        unsuited: list[tuple[int, tuple[int, ...]]] = []
+        for row in np.flatnonzero(pending.assembling_until_ms > 0).tolist():
+            number, until_ms = pending.id.item(row), pending.assembling_until_ms.item(row)
+            if number in started:
+                continue
+            if until_ms <= now_ms:
+                retry_ms = now_ms + _backoff_seconds(pending.assemblies_failed.item(row)) * 1000
+                self.given_back.append(GiveBack(number, pending.generation.item(row), retry_ms))
+                why = decide(ReasonCode.BACKOFF, begin_ms=retry_ms, gathered_until_ms=until_ms)
+                self._tell(row, why)
+                continue
+            nodes = kept.get(gathering_id(number), ())
+            at_ms = self._when(row, starts, nodes)
+            if at_ms is None:
+                unsuited.append((row, nodes))
+            else:
+                self._keep(row, nodes, at_ms, until_ms)
+        # Some nodes of these no longer suit: others, that nobody keeps, for the time that is left.
+        for _, nodes in unsuited:
+            self._busy[_rows(cluster, nodes)] = True
+        for row, nodes in unsuited:
+            self._busy[_rows(cluster, nodes)] = False  # its own
+            number, until_ms = pending.id.item(row), pending.assembling_until_ms.item(row)
+            found = self._where(row, starts)
+            if found is None:
+                self._keep(row, nodes, FOREVER_MS, until_ms)
+                continue
+            self.reserves.append(Reserve(number, pending.generation.item(row), found[0], until_ms))
+            self._keep(row, *found, until_ms)
+            close_nodes(self._context, found[0])
+
+    def offer(self, row: int, starts: Sequence[Start]) -> None:
+        """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes.
+
+        To be asked about all that wait, in line: none gathers what was promised to one before it where it would fit
+        before that has had it, for it would start as soon as it fits.
+        """
+        self._offer(row, starts)
+        for hold in self.promised.get(row, ()):
+            self._due[hold.row] = max(self._due.item(hold.row), hold.from_ms)
+
+    def _offer(self, row: int, starts: Sequence[Start]) -> None:
+        context = self._context
+        pending = context.cluster.snapshot.pending
+        if (
+            not self._wanted.item(row)
+            or pending.assembling_until_ms.item(row)
+            or row in self._looked_at
+            or len(self._gathering) >= self._most
+            or len(self._looked_at) >= _LOOKED_AT
+        ):
+            return
+        self._looked_at.add(row)
+        if not _waits_for_room(context, row):
+            return
+        found = self._where(row, starts)
+        due_ms = 0 if found is None else int(self._due[_rows(context.cluster, found[0])].max())
+        if found is not None and due_ms:
+            alone_ms = self._when(row, starts, found[0])
+            passes = alone_ms is not None and alone_ms <= due_ms
+            found = self._where(row, starts, but=self._due > 0) if passes else found
+        if found is None:
+            return
+        nodes, at_ms = found
+        until_ms = context.cluster.snapshot.now_ms + pending.assembly_seconds.item(row) * 1000
+        if until_ms < at_ms != FOREVER_MS:
+            return  # it would be in vain
+        self.reserves.append(Reserve(pending.id.item(row), pending.generation.item(row), nodes, until_ms))
+        self._in_line.add(row)
+        self._keep(row, nodes, at_ms, until_ms)
+        close_nodes(self._context, nodes)
+
+    def _keep(self, row: int, nodes: Sequence[int], at_ms: int, until_ms: int) -> None:
+        cluster = self._context.cluster
+        self._gathering.add(row)
+        self._busy[_rows(cluster, nodes)] = True
+        if at_ms != FOREVER_MS and row in self._in_line:
+            number = cluster.snapshot.pending.id.item(row)
+            self.expected.append(ExpectedStart(number, at_ms, tuple(nodes)))
+        self._tell(row, _gathers(self._context, row, nodes, until_ms))
+
+    def _tell(self, row: int, why: Decision) -> None:
+        if row in self._in_line:
+            self.told.append((row, why))
+
+    def _when(self, row: int, starts: Sequence[Start], nodes: Sequence[int]) -> int | None:
+        """When a gang fits on just these nodes; None when never."""
+        context = self._context
+        among = np.zeros(context.cluster.node_count, dtype=np.bool_)
+        among[_rows(context.cluster, nodes)] = True
+        horizon, group = _horizon(context, starts, self.resumed), open_now(context, context.groups.of(row))
+        return horizon.earliest_ms(context, group, row, _length_ms(context.cluster, row), among=among)
+
+    def _where(
+        self, row: int, starts: Sequence[Start], *, but: Bools | None = None
+    ) -> tuple[tuple[int, ...], int] | None:
+        """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
+        context, cluster = self._context, self._context.cluster
+        group, length = open_now(context, context.groups.of(row)), _length_ms(context.cluster, row)
+        horizon, closed = _horizon(context, starts, self.resumed), self._busy
+        if but is not None:
+            closed = closed | but
+        for other, holds in self.promised.items():
+            for hold in holds if other != row else ():
+                horizon.promised(hold)
+        at_ms = horizon.earliest_ms(context, group, row, length, among=~closed)
+        if at_ms is None:
+            return None
+        barring = tuple(
+            number for begin, until, number in barring_of(cluster, row, length) if begin <= at_ms < until
+        )
+        question = replace(group.question, reservation_rows=barring)
+        space = horizon.space(horizon.free_through(at_ms, after_ms(at_ms, length)))
+        candidates = Candidates(question, space, context.rules_of(question))
+        slots = np.where(closed, 0, candidates.slots())
+        wish = group.shape.pack or candidates.rules.packing
+        chosen = near_tasks(slots, candidates.scores, group.shape, cluster, wish)
+        if chosen is None:
+            return None
+        node_ids = cluster.snapshot.nodes.id
+        return tuple(sorted(node_ids.item(node_row) for node_row, _ in chosen)), at_ms
+
+
+def close_nodes(context: CycleContext, nodes: Sequence[int]) -> None:
+    """Let nobody else have what is free on nodes that are gathered from this cycle on."""
+    cluster, workspace = context.cluster, context.workspace
+    for node_row in _rows(cluster, nodes):
+        devices = cluster.device_first[node_row + 1] - cluster.device_first[node_row]
+        workspace.set_free(node_row, 0, 0, 0, [GPU_MILLIS] * devices)
+
+
+def _rows(cluster: ClusterIndex, nodes: Sequence[int]) -> list[int]:
+    return [cluster.node_row[node] for node in nodes if node in cluster.node_row]
+
+
+def _length_ms(cluster: ClusterIndex, row: int) -> int:
+    """How long a pending job may run at most."""
+    snapshot = cluster.snapshot
+    bound = snapshot.queues.max_wall_seconds.item(cluster.pending_queue.item(row))
+    limit = snapshot.pending.time_limit_seconds.item(row) or bound
+    return limit * 1000 if limit else FOREVER_MS
+
+
+def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[FutureUse]) -> Availability:
+    """Free capacity over time after these starts."""
+    cluster = context.cluster
+    horizon, now_ms = Availability(cluster, context.workspace), cluster.snapshot.now_ms
+    for hold in resumed:
+        horizon.started(hold)
+    row_of = (
+        {number: row for row, number in enumerate(cluster.snapshot.pending.id.tolist())} if starts else {}
+    )
+    for start in starts:
+        until_ms = after_ms(now_ms, _length_ms(cluster, row_of[start.job_id]))
+        request = cluster.snapshot.classes[cluster.snapshot.pending.class_index.item(row_of[start.job_id])]
+        for placement in start.placements:
+            devices = [cluster.device_row[device] for device in placement.device_ids]
+            row = cluster.node_row[placement.node_id]
+            domain = cluster.numa.of(request, row, placement.numa) if request.one_domain else -1
+            horizon.started(
+                FutureUse(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis, domain)
+            )
+    return horizon
+
+
+def _waits_for_room(context: CycleContext, row: int) -> bool:
+    """Whether nothing but room keeps it waiting: a gang that a limit stops would hold its nodes for nothing."""
+    group = context.groups.of(row)
+    if context.never(group) is not None:
+        return False
+    if context.queue(group.queue_row) is not None or context.quota(group) or context.pool(group) is not None:
+        return False
+    workspace, pending = context.workspace, context.cluster.snapshot.pending
+    bound = pending.array_max_running.item(row)
+    if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+        return False
+    if workspace.budgets.refuse and workspace.budgets.short(row):
+        return False
+    return context.nodes(group) is not None
+
+
+def _gathers(context: CycleContext, row: int, nodes: Sequence[int], until_ms: int) -> Decision:
+    """What a gang is told that gathers: for how many tasks there is room, on how many nodes, and until when."""
+    cluster, group = context.cluster, context.groups.of(row)
+    rows = [cluster.node_row[node] for node in nodes if node in cluster.node_row]
+    slots = np.minimum(context.candidates(group).slots()[rows], group.shape.tasks)
+    return decide(
+        ReasonCode.WAITING_FOR_RESOURCES,
+        resource="tasks",
+        needs=group.shape.tasks,
+        free=min(int(slots.sum()), group.shape.tasks),
+        gathering=len(nodes),
+        until_ms=until_ms,
+    )
+
+
+def _backoff_seconds(failed: int) -> int:
+    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS << min(failed, 10))

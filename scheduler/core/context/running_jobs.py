@@ -1,0 +1,282 @@
+"""Running jobs as they can be thought away, and places as they are taken for those that wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from quotas.core.resources import Resources
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.columns import Ints, rows_of
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.placement.candidates import bind_tasks, near_tasks
+from scheduler.core.placement.equivalence import JobClass
+from scheduler.core.snapshot.snapshot import Pause
+
+#: (node row, device rows, thousandths held of each, NUMA domain that it is bound to or -1) of a task.
+TaskPlacement = tuple[int, list[int], int, int]
+
+#: A pending row, and (node row, tasks on it) for all of its tasks.
+ChosenNodes = list[tuple[int, int]]
+
+
+class Preemptor(NamedTuple):
+    """A pending job that may have others stopped."""
+
+    row: int
+    group: JobClass
+
+
+class TaskAllocation(NamedTuple):
+    """What one task of a running job holds."""
+
+    row: int
+    rank: int
+    held: Resources
+    devices: list[int]
+    gpu_millis: int
+    domain: int = -1  # the NUMA domain that it is bound to
+
+
+class RunningJobs:
+    """Running jobs as they can be thought away from a workspace, and what each holds."""
+
+    def __init__(self, context: CycleContext) -> None:
+        cluster = context.cluster
+        running, allocations = cluster.snapshot.running, cluster.snapshot.allocations
+        self._context = context
+        #: The running row of each allocation.
+        self.of_allocation: Ints = rows_of(running.id, allocations.job_id, what="running job")
+        self.project_row: Ints = rows_of(cluster.snapshot.projects.id, running.project_id, what="project")
+        self.queue_row: Ints = rows_of(cluster.snapshot.queues.id, running.queue_id, what="queue")
+        self._domains = cluster.numa.of_allocations() if cluster.asks_one_domain else None
+        self._order = np.lexsort((allocations.rank, self.of_allocation))
+        #: Tasks of each job that stay.
+        self.tasks: Ints = np.bincount(self.of_allocation[~allocations.leaving], minlength=len(running))
+        self._given: dict[int, int] = {}  # running row -> tasks that are thought away, the last ones
+        self._charges: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        self._known_seats: dict[tuple[int, bool], list[TaskAllocation]] = {}
+        self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
+        since = np.maximum(running.started_ms, running.saved_ms)
+        self.lost_seconds: Ints = np.maximum(cluster.snapshot.now_ms - since, 0) // 1000
+        devices = np.fromiter(map(len, allocations.device_ids), np.int64, count=len(allocations))
+        self.gpu_millis = self._sum(devices * allocations.gpu_millis)
+        self.cpu_millis = self._sum(allocations.cpu_millis)
+        self.pause = running.pause
+
+    def _sum(self, amounts: Ints) -> Ints:
+        total = np.zeros(len(self._first) - 1, dtype=np.int64)
+        np.add.at(total, self.of_allocation, amounts)
+        return total
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Whatever is thought away inside is there again afterwards."""
+        before = dict(self._given)
+        with self._context.workspace.trial():
+            yield
+        self._given = before
+
+    def charges(self, victim: int, *, only_cpus: bool = False) -> tuple[tuple[int, int], ...]:
+        """(quota row, amount) of every enforced line that it counts on; `only_cpus`: of those of CPUs."""
+        if not only_cpus and not self.pause.item(victim):
+            return self._all_charges(victim)
+        resource = self._context.cluster.snapshot.quotas.resource
+        if only_cpus:
+            return tuple(one for one in self._all_charges(victim) if resource[one[0]] == "cpu_millis")
+        # One that stands still counts on these no more.
+        still = self.pause.item(victim) == Pause.SUSPENDED
+        return tuple(
+            one for one in self._all_charges(victim) if not (still and resource[one[0]] == "cpu_millis")
+        )
+
+    def _all_charges(self, victim: int) -> tuple[tuple[int, int], ...]:
+        key = victim, self._given.get(victim, 0)
+        known = self._charges.get(key)
+        if known is None:
+            cluster, seats = self._context.cluster, self._left(victim)
+            known = self._charges[key] = self._context.workspace.charges_given(
+                cluster.paths.running.item(victim),
+                cluster.snapshot.running.class_index.item(victim),
+                len(seats),
+                (device for seat in seats for device in seat.devices),
+                seats[0].gpu_millis if seats else 0,
+            )
+        return known
+
+    def seats(self, victim: int, *, leaving: bool = False) -> list[TaskAllocation]:
+        """What its tasks that stay, or those that leave, hold where; found once, as many trials think it away."""
+        known = self._known_seats.get((victim, leaving))
+        if known is None:
+            cluster = self._context.cluster
+            allocations, device_row = cluster.snapshot.allocations, cluster.device_row
+            known = self._known_seats[victim, leaving] = [
+                TaskAllocation(
+                    cluster.allocation_node.item(row),
+                    allocations.rank.item(row),
+                    Resources(
+                        cpu_millis=allocations.cpu_millis.item(row),
+                        memory_mib=allocations.memory_mib.item(row),
+                        storage_mib=allocations.storage_mib.item(row),
+                    ),
+                    [device_row[one] for one in allocations.device_ids[row] if one in device_row],
+                    allocations.gpu_millis.item(row),
+                    -1 if self._domains is None else self._domains[row],
+                )
+                for row in self._order[self._first[victim] : self._first[victim + 1]].tolist()
+                if allocations.leaving.item(row) == leaving
+            ]
+        return known
+
+    def _left(self, victim: int) -> list[TaskAllocation]:
+        """Its seats without those that are thought away."""
+        seats = self.seats(victim)
+        return seats[: len(seats) - self._given.get(victim, 0)]
+
+    def ranks(self, victim: int) -> list[int]:
+        """The ranks of its tasks that stay, in ascending order."""
+        return [seat.rank for seat in self.seats(victim)]
+
+    def give_up(self, victim: int, number: int, *, back: bool = False) -> None:
+        """Give back what one of its tasks holds, the so-manieth from the end; `back` takes it again.
+
+        From the last on, and back in the other order.
+        """
+        self._given[victim] = number - back
+        self._move_some(victim, self.seats(victim)[-number : len(self.seats(victim)) - number + 1], back=back)
+
+    def release_leaving(self, victim: int) -> None:
+        """Give back what its tasks hold that were told to end by themselves."""
+        self._move_some(victim, self.seats(victim, leaving=True))
+
+    def _move_some(self, victim: int, seats: Sequence[TaskAllocation], *, back: bool = False) -> None:
+        cluster, workspace = self._context.cluster, self._context.workspace
+        class_index = cluster.snapshot.running.class_index.item(victim)
+        payer, who = cluster.paths.running.item(victim), int(cluster.affinity.running[victim])
+        move = workspace.take if back else workspace.give_back
+        for seat in seats:
+            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who, seat.domain)
+            # The lines that count jobs and not what they hold are left alone: it goes on.
+            one = Counter(
+                dict(workspace.charges_given(payer, class_index, 2, seat.devices * 2, seat.gpu_millis))
+            )
+            one.subtract(dict(workspace.charges_given(payer, class_index, 1, seat.devices, seat.gpu_millis)))
+            workspace.limits.take(tuple((line, n) for line, n in one.items() if n), sign=1 if back else -1)
+        workspace.move_extras(cluster.snapshot.classes[class_index], len(seats), sign=1 if back else -1)
+
+    def release(self, victim: int, *, back: bool = False, only_cpus: bool = False) -> None:
+        """Give back all that a running job holds, on every node and of every limit; `back` takes it again.
+
+        Without what tasks held that it gave up before.
+        One that is told to stand still gives back its CPUs only, as does any with `only_cpus`.
+        """
+        if only_cpus or self.pause.item(victim) == Pause.ASKED:
+            self._release_cpus(victim, back=back)
+            return
+        cluster, workspace = self._context.cluster, self._context.workspace
+        running = cluster.snapshot.running
+        move = workspace.take if back else workspace.give_back
+        who, seats = int(cluster.affinity.running[victim]), self._left(victim)
+        for seat in seats:
+            move(seat.row, seat.held, seat.devices, seat.gpu_millis, who, seat.domain)
+        class_index = int(running.class_index[victim])
+        workspace.give_back_limits(
+            queue_row=int(self.queue_row[victim]),
+            array_id=int(running.array_id[victim]),
+            charges=self.charges(victim),
+            request=cluster.snapshot.classes[class_index],
+            tasks=len(seats),
+            sign=-1 if back else 1,
+        )
+
+    def _release_cpus(self, victim: int, *, back: bool) -> None:
+        workspace = self._context.workspace
+        move = workspace.take if back else workspace.give_back
+        for seat in self._left(victim):
+            move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0, domain=seat.domain)
+        workspace.limits.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
+
+
+def leaving_rows(cluster: ClusterIndex) -> Ints:
+    """Running jobs some tasks of which were told to end while the others go on."""
+    allocations = cluster.snapshot.allocations
+    if not allocations.leaving.any():
+        return np.zeros(0, dtype=np.int64)
+    return np.searchsorted(cluster.snapshot.running.id, np.unique(allocations.job_id[allocations.leaving]))
+
+
+def fits_limits(context: CycleContext, wanted: Preemptor) -> bool:
+    """Whether quota, queue, array and pools have room for the job."""
+    workspace, group, pending = context.workspace, wanted.group, context.cluster.snapshot.pending
+    request, tasks = group.question.request, group.shape.tasks
+    bound, array = int(pending.array_max_running[wanted.row]), int(pending.array_id[wanted.row])
+    charges = workspace.charges(group.payer, group.class_index, tasks)
+    return (
+        not workspace.queue_is_full(group.queue_row)
+        and workspace.short_quota(charges) is None
+        and (not request.per_task.extras or workspace.short_pool(request, tasks) is None)
+        and not (bound and workspace.array_running.get(array, 0) >= bound)
+        and not workspace.budgets.short(wanted.row)
+    )
+
+
+def blocks_queue(context: CycleContext, row: int) -> bool:
+    """Whether a waiting job stops those behind it in a strict queue: it waits its turn, and for no person."""
+    group, workspace, pending = context.groups.of(row), context.workspace, context.cluster.snapshot.pending
+    bound = pending.array_max_running.item(row)
+    if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+        return False
+    if workspace.budgets.short(row) or context.candidates(group).may_open:
+        return False
+    return context.never(group) is None and not context.never_by_quota(group)
+
+
+def place_preemptor(context: CycleContext, wanted: Preemptor) -> ChosenNodes | None:
+    """Where all tasks of a job would go now; unlike `choose_nodes` it forgets what failed before."""
+    if not fits_limits(context, wanted) or not wanted.group.shape.is_possible:
+        return None
+    candidates, shape = context.candidates(wanted.group), wanted.group.shape
+    if shape.tasks == 1:
+        row = candidates.best()
+        return [(row, 1)] if row >= 0 else None
+    cluster, wish = context.cluster, shape.pack or candidates.rules.packing
+    chosen = near_tasks(candidates.slots(), candidates.scores, shape, cluster, wish)
+    return sorted(chosen) if chosen is not None else None
+
+
+def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes) -> list[TaskPlacement]:
+    """Hand the place out in the workspace; answers that of each task."""
+    cluster, request = context.cluster, wanted.group.question.request
+    return [
+        (
+            cluster.node_row[placement.node_id],
+            [cluster.device_row[device] for device in placement.device_ids],
+            placement.gpu_millis,
+            cluster.numa.of(request, cluster.node_row[placement.node_id], placement.numa)
+            if request.one_domain
+            else -1,
+        )
+        for placement in bind_tasks(context.candidates(wanted.group), chosen)[0]
+    ]
+
+
+def charge_preemptor(context: CycleContext, wanted: Preemptor, places: Sequence[TaskPlacement]) -> None:
+    workspace, group = context.workspace, wanted.group
+    workspace.budgets.take(wanted.row)
+    workspace.take_limits(
+        queue_row=group.queue_row,
+        array_id=int(context.cluster.snapshot.pending.array_id[wanted.row]),
+        charges=workspace.charges_given(
+            group.payer,
+            group.class_index,
+            group.shape.tasks,
+            (device for _, devices, *_ in places for device in devices),
+            places[0][2] if places else 0,
+        ),
+        request=group.question.request,
+        tasks=group.shape.tasks,
+    )

@@ -1,0 +1,1 @@
+"""The plan played forward under a virtual clock."""

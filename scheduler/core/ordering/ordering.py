@@ -1,0 +1,236 @@
+"""Ordering: which pending job is looked at first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from quotas.core.fairshare import NOTHING, flat_share
+from scheduler.core.cluster.budgets import demoted
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.cluster.workspace import Floats
+from scheduler.core.columns import Ints, rows_of, stable_order
+from scheduler.core.context.cycle_context import own_blockers
+from scheduler.core.placement.plugins import Orders, Rules
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot.snapshot import Snapshot
+
+#: Keys of an order, most important first; all ascending. The job id comes after them all.
+Order = Callable[[ClusterIndex, Policy], tuple[Ints, ...]]
+
+#: Later than every moment: no deadline, no time limit.
+_NEVER: Final = int(np.iinfo(np.int64).max)
+
+#: A factor of 0 to 1 in whole steps, so that sums do not depend on the order they are made in.
+_STEPS: Final = 1_000_000
+
+
+def order_jobs(cluster: ClusterIndex, policy: Policy, rules: Rules) -> Ints:
+    """Rows of the pending jobs, first to last, each queue in its own order.
+
+    The cluster's policy says which places in line a queue's jobs have; among these its own deals them out (C14).
+    """
+    order = job_order(cluster, policy, rules.orders)
+    own_rules = dict(rules.queues)
+    for queue_id, own in policy.queues:
+        here = cluster.snapshot.pending.queue_id[order] == queue_id
+        if here.any():
+            mine = job_order(cluster, own, own_rules[queue_id].orders)
+            order[here] = mine[cluster.snapshot.pending.queue_id[mine] == queue_id]
+    return order
+
+
+def job_order(cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...] = ()) -> Ints:
+    """Rows of the pending jobs, first to last: outside orders, the policy, its tie-breakers, then job id."""
+    keys: list[Ints] = []
+    for plugin in outside:
+        numbers = np.asarray(plugin.order(cluster.snapshot.pending), dtype=np.float64)
+        if numbers.shape != (len(cluster.snapshot.pending),):
+            raise ValueError(
+                f"an order plugin gave {numbers.shape} numbers for {len(cluster.snapshot.pending)} jobs"
+            )
+        keys.append(np.unique(-np.nan_to_num(numbers), return_inverse=True)[1].astype(np.int64))
+    last = demoted(cluster.snapshot)
+    if last.any():
+        keys.append(last.astype(np.int64))
+    keys.extend(ORDERS[policy.name](cluster, policy))
+    keys.extend(_tie_breaker(cluster, name) for name in policy.tie_breakers)
+    return _sorted_rows(keys, len(cluster.snapshot.pending))
+
+
+def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | None:
+    """The job of a queue whose turn is next (Q17): the first in order that nothing of its own holds back.
+
+    The thin form of `job_order`; a cycle asks the same for all queues at once. None when nobody waits there.
+    """
+    cluster = ClusterIndex(snapshot)
+    held = np.zeros(len(snapshot.pending), dtype=np.bool_)
+    for rows, _ in own_blockers(cluster):
+        held[rows] = True
+    order = job_order(cluster, policy.of_queue(queue_id))
+    rows = order[(snapshot.pending.queue_id[order] == queue_id) & ~held[order]]
+    return int(snapshot.pending.id[rows[0]]) if len(rows) else None
+
+
+def _fifo(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+    """As they came in (Q9)."""
+    return (cluster.snapshot.pending.submitted_ms,)
+
+
+def _priority(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
+    """Queue first (Q8), then job (Q10), then who could start first; or the weighted sum of factors (C26)."""
+    pending = cluster.snapshot.pending
+    since = np.maximum(pending.submitted_ms, pending.eligible_ms)
+    if policy.factors:
+        total = np.zeros(len(pending), dtype=np.int64)
+        for name, weight in policy.factors:
+            total += factor(cluster, policy, name) * weight
+        return (-total, since)
+    queue_priority = cluster.snapshot.queues.priority[cluster.pending_queue]
+    return (-(queue_priority * 101 + pending.priority), since)
+
+
+def factor(cluster: ClusterIndex, policy: Policy, name: str) -> Ints:
+    """One factor of every pending job, 0 to 1,000,000 (= 1)."""
+    snapshot = cluster.snapshot
+    pending = snapshot.pending
+    if name == "priority":
+        return pending.priority * _STEPS // 100
+    if name == "queue":
+        return snapshot.queues.priority[cluster.pending_queue] * _STEPS // 100
+    if name == "age":
+        since = np.maximum(pending.submitted_ms, pending.eligible_ms)
+        cap = policy.age_cap_seconds * 1000
+        waited: Ints = np.clip(snapshot.now_ms - since, 0, cap)
+        return waited * _STEPS // cap
+    if name == "size":
+        return _cost(cluster) * _STEPS // max(int(cluster.device_share.sum()), 1)
+    if (of_tree := _tree_factor(cluster)) is not None:
+        return of_tree
+    share = fair_share(snapshot.projects.share_weight, snapshot.projects.used_gpu_seconds)
+    best = float(share.max(initial=0.0))
+    scaled = (share / best * _STEPS).astype(np.int64) if best else np.zeros(len(share), dtype=np.int64)
+    return scaled[cluster.pending_project]
+
+
+def fair_share(weight: Ints, used_gpu_seconds: Ints) -> Floats:
+    """`weight / (usage + 1.0)` with the usage in GPU-hours (C4): the less was used, the sooner it is one's turn."""
+    return flat_share(weight, used_gpu_seconds / 3600)
+
+
+def _tree_factor(cluster: ClusterIndex) -> Ints | None:
+    """Everybody's factor in the tree of shares, 0 for who has passed a soft limit; None where shares are flat."""
+    shares, row = cluster.snapshot.shares, cluster.pending_share
+    if not len(shares) or (shares.factor < 0).any():
+        return None
+    known = np.where((row >= 0) & (shares.over[row] == NOTHING), shares.factor[row], 0)
+    return known.astype(np.int64)
+
+
+def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+    """Who used least for their share first (Q11): the person in the tree, or the project where shares are flat.
+
+    Whoever has passed a soft limit goes after all others (F14); within one standing, as they came in.
+    """
+    shares, row = cluster.snapshot.shares, cluster.pending_share
+    submitted = cluster.snapshot.pending.submitted_ms
+    over = np.where(row >= 0, shares.over[row], NOTHING) if len(shares) else np.zeros_like(submitted)
+    if (of_tree := _tree_factor(cluster)) is not None:
+        return (over, -of_tree, submitted)
+    projects = cluster.snapshot.projects
+    share = fair_share(projects.share_weight, projects.used_gpu_seconds)
+    rank = np.unique(-share, return_inverse=True)[1].astype(np.int64)
+    return (over, rank[cluster.pending_project], submitted)
+
+
+def _sjf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+    """Shortest time limit first (Q13); those without any last."""
+    snapshot = cluster.snapshot
+    limit, bound = (
+        snapshot.pending.time_limit_seconds,
+        snapshot.queues.max_wall_seconds[cluster.pending_queue],
+    )
+    limit = np.where(limit > 0, limit, bound)
+    return (np.where(limit > 0, limit, _NEVER), snapshot.pending.submitted_ms)
+
+
+def _edf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+    """Earliest deadline first (Q14); those without any last."""
+    pending = cluster.snapshot.pending
+    return (np.where(pending.deadline_ms > 0, pending.deadline_ms, _NEVER), pending.submitted_ms)
+
+
+def _fair_queue(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
+    """Tenants take turns by weight (Q15): the one whose running and waiting work so far costs least for its weight.
+
+    Each job carries what its tenant would hold once it had started, divided by the tenant's weight. Jobs that
+    their own rows or queues stop do not count: they take nobody's turn, least of all that of their tenant.
+    """
+    snapshot = cluster.snapshot
+    pending, running = snapshot.pending, snapshot.running
+    waiting = pending.project_id if policy.tenant == "project" else pending.user_id
+    holding = running.project_id if policy.tenant == "project" else running.user_id
+    tenants, number = np.unique(np.concatenate([waiting, holding]), return_inverse=True)
+    cost = _cost(cluster)
+    for rows, _ in own_blockers(cluster):
+        cost[rows] = 0
+    held = np.zeros(len(running), dtype=np.int64)
+    job_row = rows_of(running.id, snapshot.allocations.job_id, what="running job")
+    devices = np.array([len(ids) for ids in snapshot.allocations.device_ids], dtype=np.int64)
+    np.add.at(held, job_row, np.maximum(devices * snapshot.allocations.gpu_millis, 1))
+    base = np.zeros(len(tenants), dtype=np.int64)
+    np.add.at(base, number[len(pending) :], held)
+    mine = number[: len(pending)]
+    order = np.lexsort((pending.id, pending.submitted_ms, mine))
+    total = np.cumsum(cost[order])
+    first = np.flatnonzero(np.diff(mine[order], prepend=-1))
+    before = np.repeat(total[first] - cost[order][first], np.diff(first, append=len(order)))
+    tag = np.zeros(len(pending), dtype=np.int64)
+    tag[order] = base[mine[order]] + total - before
+    weight = np.ones(len(pending), dtype=np.int64)
+    if policy.tenant == "project":
+        weight = np.maximum(snapshot.projects.share_weight[cluster.pending_project], 1)
+    return (tag * 1000 // weight, pending.submitted_ms)
+
+
+def _cost(cluster: ClusterIndex) -> Ints:
+    """Thousandths of GPUs that each pending job asks for; at least 1, so that work without GPUs counts too."""
+    pending = cluster.snapshot.pending
+    each = np.array(
+        [request.per_task.gpu_millis_charged for request in cluster.snapshot.classes] or [0], dtype=np.int64
+    )
+    cost: Ints = np.maximum(each[pending.class_index] * pending.tasks, 1)
+    return cost
+
+
+ORDERS: Final[Mapping[str, Order]] = {
+    "fifo": _fifo,
+    "priority": _priority,
+    "fairshare": _fairshare,
+    "sjf": _sjf,
+    "edf": _edf,
+    "fair_queue": _fair_queue,
+}
+
+
+def _tie_breaker(cluster: ClusterIndex, name: str) -> Ints:
+    column: Ints = getattr(cluster.snapshot.pending, name.removeprefix("-"))
+    return -column if name.startswith("-") else column
+
+
+def _sorted_rows(keys: list[Ints], count: int) -> Ints:
+    """np.lexsort of the keys with the row (= job id) last; a key already in order costs one look."""
+    rows = np.arange(count, dtype=np.int64)
+    for key in reversed(keys):
+        values = key[rows]
+        if (values[1:] >= values[:-1]).all():
+            continue
+        low = int(values.min())
+        if int(values.max()) - low < 2**15:
+            values = (values - low).astype(np.int16)  # NumPy sorts these by radix, ten times faster
+            rows = rows[np.argsort(values, kind="stable")]
+        else:
+            rows = rows[stable_order(values)]
+    return rows

@@ -1,0 +1,203 @@
+"""Groups: pending jobs that get the same answer, so that each answer is found once a cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.columns import Ints, stable_order
+from scheduler.core.placement.candidates import Shape
+from scheduler.core.placement.filters import FilterQuery
+from scheduler.core.placement.topology_spread import Spread
+from scheduler.core.snapshot.request_classes import RequestClass
+from scheduler.core.snapshot.snapshot import MUST, PACKS
+
+
+class JobClass(NamedTuple):
+    """What the jobs of one group have in common: all that decides about them but their own gates."""
+
+    pair: int  # the number of its (question, shape)
+    question_number: int
+    question: FilterQuery
+    shape: Shape
+    class_index: int
+    queue_row: int
+    project_row: int
+    payer: int  # who is charged (`Paths`)
+
+
+class JobClasses:
+    """The pending jobs numbered by group, and by the (question, shape) pair that nodes are asked about.
+
+    Two numberings because a quota is asked about every group, but nodes about every pair only.
+    """
+
+    def __init__(self, cluster: ClusterIndex, rules_of_queue: Mapping[int, int] | None = None) -> None:
+        """`rules_of_queue`: queue id -> the number of its own rules."""
+        pending, queues = cluster.snapshot.pending, cluster.snapshot.queues
+        self._cluster = cluster
+        self._barred = _barred_by(cluster)
+        limit = pending.time_limit_seconds
+        self._wall = wall_of(
+            cluster, np.where(limit > 0, limit, queues.max_wall_seconds[cluster.pending_queue])
+        )
+        self._rules_number: Ints = np.array(
+            [(rules_of_queue or {}).get(queue_id, 0) for queue_id in queues.id.tolist()], dtype=np.int64
+        )
+        partitions: dict[tuple[int, ...], int] = {}
+        for partition_ids in queues.partition_ids:
+            partitions.setdefault(partition_ids, len(partitions))
+        partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
+        question = number_together(len(pending), pending.class_index, partition_number[cluster.pending_queue],
+                                   *self._barred, cluster.affinity.pending,
+                                   self._rules_number[cluster.pending_queue], self._wall)  # fmt: skip
+        pair = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
+                               pending.most_tasks, pending.pack, numbered=question)  # fmt: skip
+        #: The group of each pending row.
+        self.of_row: Ints = number_together(
+            len(pending), cluster.pending_queue, cluster.paths.pending, numbered=pair
+        )
+        count = int(self.of_row.max(initial=-1)) + 1
+        first = np.zeros(count, dtype=np.int64)
+        first[self.of_row[::-1]] = np.arange(len(pending) - 1, -1, -1)
+        #: Of each group: its first row, pair, queue, project and payer.
+        self.first_row: Ints = first
+        self.pair: Ints = pair[first]
+        self.queue_row: Ints = cluster.pending_queue[first]
+        self.project_row: Ints = cluster.pending_project[first]
+        self.payer: Ints = cluster.paths.pending[first]
+        self._question = question
+        self._questions: dict[int, FilterQuery] = {}
+        self._shapes: dict[tuple[Any, ...], Shape] = {}
+        self._of_pair: dict[int, tuple[int, FilterQuery, Shape, int]] = {}
+        self._made: dict[int, JobClass] = {}
+        self._by_pair: Ints | None = None
+        self._pair_ends: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.first_row)
+
+    def __getitem__(self, number: int) -> JobClass:
+        known = self._made.get(number)
+        if known is None:
+            known = self._made[number] = self._describe(number)
+        return known
+
+    def of_pair(self, pair: int) -> Ints:
+        """The numbers of all groups of a pair."""
+        if self._by_pair is None:
+            self._by_pair = stable_order(self.pair)
+            self._pair_ends = np.cumsum(np.bincount(self.pair)).tolist()
+        return self._by_pair[self._pair_ends[pair - 1] if pair else 0 : self._pair_ends[pair]]
+
+    def of(self, row: int) -> JobClass:
+        """The group of the pending job in this row."""
+        number = self.of_row.item(row)
+        return self._made.get(number) or self[number]
+
+    def _describe(self, number: int) -> JobClass:
+        pair = self.pair.item(number)
+        known = self._of_pair.get(pair)
+        if known is None:
+            known = self._of_pair[pair] = self._describe_pair(number)
+        return JobClass(
+            pair, *known, self.queue_row.item(number), self.project_row.item(number), self.payer.item(number)
+        )
+
+    def _describe_pair(self, number: int) -> tuple[int, FilterQuery, Shape, int]:
+        """The number of its question, its question, shape and class."""
+        pending, row = self._cluster.snapshot.pending, self.first_row.item(number)
+        question_number, class_index = self._question.item(row), pending.class_index.item(row)
+        request, queue_row = self._cluster.snapshot.classes[class_index], self.queue_row.item(number)
+        question = self._questions.get(question_number)
+        if question is None:
+            question = self._questions[question_number] = FilterQuery(
+                request=request,
+                queue_partition_ids=self._cluster.snapshot.queues.partition_ids[queue_row],
+                reservation_rows=tuple([i for i, barred in enumerate(self._barred) if barred[row]]),
+                who=self._cluster.affinity.pending.item(row),
+                wall=self._wall.item(row),
+                rules=self._rules_number.item(queue_row),
+            )
+        columns = pending.tasks, pending.nodes, pending.tasks_per_node, pending.most_tasks, pending.pack
+        tasks, nodes, each, most, pack = [column.item(row) for column in columns]
+        key = (tasks, nodes, each, most, pack, request.task_term)
+        shape = self._shapes.get(key)
+        if shape is None:
+            spread = spread_of(self._cluster, request, max(tasks, most))
+            shape = Shape(tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST, spread=spread)
+            self._shapes[key] = shape
+        return question_number, question, shape, class_index
+
+
+def wall_of(cluster: ClusterIndex, limit_seconds: Ints) -> Ints:
+    """Of each time limit (0 = for ever) the largest bound of any node that it is above; 0 = above none."""
+    bounds = np.unique(cluster.snapshot.nodes.max_wall_seconds)
+    bounds = bounds[bounds > 0]
+    if not len(bounds):
+        return np.zeros(len(limit_seconds), dtype=np.int64)
+    asked = np.where(limit_seconds > 0, limit_seconds, np.iinfo(np.int64).max)
+    floors: Ints = np.concatenate([[0], bounds])[np.searchsorted(bounds, asked)].astype(np.int64)
+    return floors
+
+
+def spread_of(cluster: ClusterIndex, request: RequestClass, tasks: int) -> Spread | None:
+    """The rule of spread of a request, where it says anything about so many tasks."""
+    term = request.task_term
+    return None if term is None or tasks == 1 else Spread(term, cluster.domains(term.topology))
+
+
+def number_together(count: int, *keys: Ints, numbered: Ints | None = None) -> Ints:
+    """Number the distinct combinations of the keys densely: 0, 1, 2 in ascending order of the keys.
+
+    `numbered` is a first key that is numbered so itself.
+    """
+    number = np.zeros(count, dtype=np.int64) if numbered is None else numbered
+    known = int(number.max(initial=0)) + 1
+    for key in keys if count else ():
+        low, high = int(key.min()), int(key.max())
+        if low == high:
+            continue
+        values, spread = key - low, high - low + 1
+        if known * spread > 1 << 22:  # a table is faster than a sort while it is small
+            values = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            spread = int(values.max()) + 1
+        pair = number * spread + values
+        if known * spread > 1 << 22:
+            met, number = np.unique(pair, return_inverse=True)
+            number, known = number.astype(np.int64), len(met)
+            continue
+        table = np.zeros(known * spread, dtype=np.bool_)
+        table[pair] = True
+        dense = np.cumsum(table) - 1
+        number, known = dense[pair], int(dense[-1]) + 1
+    return number
+
+
+def _barred_by(cluster: ClusterIndex) -> list[Ints]:
+    """For each reservation, 1 for the jobs that would hold its nodes inside its window and may not.
+
+    A job without any time limit may run for ever, so it never fits before a reservation.
+    """
+    snapshot = cluster.snapshot
+    reservations, pending = snapshot.reservations, snapshot.pending
+    if not len(reservations) or not len(pending):
+        return [np.zeros(len(pending), dtype=np.int64) for _ in range(len(reservations))]
+    bound = snapshot.queues.max_wall_seconds[cluster.pending_queue]
+    limit = np.where(pending.time_limit_seconds > 0, pending.time_limit_seconds, bound)
+    ends_ms = np.where(limit > 0, snapshot.now_ms + limit * 1000, np.iinfo(np.int64).max)
+    barred: list[Ints] = []
+    for row in range(len(reservations)):
+        welcome = (
+            np.isin(pending.project_id, reservations.project_ids[row])
+            | np.isin(pending.user_id, reservations.user_ids[row])
+            | np.isin(pending.id, reservations.job_ids[row])
+        )
+        overlaps = (ends_ms > int(reservations.starts_ms[row])) & (
+            snapshot.now_ms < int(reservations.ends_ms[row])
+        )
+        barred.append((overlaps & ~welcome).astype(np.int64))
+    return barred

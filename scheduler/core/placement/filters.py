@@ -1,0 +1,347 @@
+"""Feasibility: may a task of this question run on these nodes? The one place that says no, gate by gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.cluster.workspace import Workspace
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.placement.node_view import NodeView
+from scheduler.core.policy import FILTERS
+from scheduler.core.snapshot.request_classes import RequestClass
+
+
+@dataclass(frozen=True, slots=True)
+class FilterQuery:
+    """A request class where it is asked from: its queue's partitions, and the reservations that bar it.
+
+    Jobs with an equal question get an equal answer from every node.
+    """
+
+    request: RequestClass
+    queue_partition_ids: tuple[int, ...] = ()  # () = every node
+    reservation_rows: tuple[int, ...] = ()
+    who: int = 0  # what it has to do with other jobs: a profile of `ClusterIndex.company`; 0 = nothing
+    wall: int = (
+        0  # the largest bound of a node's partitions, in seconds, that it asks for more than; 0 = none
+    )
+    rules: int = 0  # by whose rules nodes are chosen: 0 = the cluster's (`Answers.rules_of`)
+
+
+class NodeFilter(Protocol):
+    """A gate. `dynamic` gates are asked again for nodes that changed during a cycle; others once."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dynamic(self) -> bool: ...
+
+    def filter(self, request: FilterQuery, nodes: NodeView) -> Bools:
+        """True for each of these nodes that this gate lets through."""
+        ...
+
+
+Headroom = tuple[Ints, int]  # a column of what there is on each node, and what one task needs of it
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFilter:
+    """A gate on facts that do not change during a cycle; `permanent` ones no job's end will open."""
+
+    name: str
+    keep: Callable[[FilterQuery, ClusterIndex], Bools | None]  # None = lets every node through
+    permanent: bool = False
+    dynamic: bool = False
+
+    def filter(self, request: FilterQuery, nodes: NodeView) -> Bools:
+        mask = self.keep(request, nodes.workspace.cluster)
+        return np.ones(len(nodes), dtype=np.bool_) if mask is None else nodes.bools(mask)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceFilter:
+    """A gate on amounts: what is free now must hold what one task needs.
+
+    `capacity` gives the same for an empty node, to tell "not now" from "never".
+    """
+
+    name: str
+    free: Callable[[FilterQuery, Workspace], Headroom | None]  # None = the question needs none of it
+    capacity: Callable[[FilterQuery, ClusterIndex], Headroom | None]
+    permanent: bool = False
+    dynamic: bool = True
+
+    def filter(self, request: FilterQuery, nodes: NodeView) -> Bools:
+        headroom = self.free(request, nodes.workspace)
+        if headroom is None:
+            return np.ones(len(nodes), dtype=np.bool_)
+        column, need = headroom
+        return nodes.ints(column) >= need
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityFilter:
+    """A gate on where other jobs are: it moves as jobs start, on nodes that nobody touched too."""
+
+    name: str = "jobs"
+    permanent: bool = False
+    dynamic: bool = True
+
+    def open(self, request: FilterQuery, workspace: Workspace) -> Headroom | None:
+        """A live column that is 1 where the job may go; None when it has to do with nobody."""
+        affinity_state = workspace.affinity_state
+        if affinity_state is None or not affinity_state.affinity.is_bound(request.who):
+            return None
+        return affinity_state.open(request.who), 1
+
+    def filter(self, request: FilterQuery, nodes: NodeView) -> Bools:
+        found = self.open(request, nodes.workspace)
+        return np.ones(len(nodes), dtype=np.bool_) if found is None else nodes.ints(found[0]) >= 1
+
+
+# Facts.
+
+
+def _state(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    return None if cluster.all_up else cluster.is_up
+
+
+def _cordoned(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    return cluster.not_cordoned
+
+
+def _draining(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    return cluster.not_draining
+
+
+def _partition(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    wanted, allowed = question.request.partition_ids, question.queue_partition_ids
+    if not wanted and not allowed:
+        return None
+    mask = np.ones(cluster.node_count, dtype=np.bool_)
+    for partition_ids in (wanted, allowed):
+        if partition_ids:
+            mask &= cluster.in_partitions(partition_ids)
+    return mask
+
+
+def _wall(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not question.wall:
+        return None
+    bound = cluster.snapshot.nodes.max_wall_seconds
+    mask: Bools = (bound == 0) | (bound > question.wall)
+    return mask
+
+
+def _labels(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not question.request.node_selector:
+        return None
+    masks = [cluster.labelled(key, value) for key, value in question.request.node_selector]
+    return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+
+
+def _taints(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    repelled = cluster.repelled(question.request.tolerations, hard=True)
+    return None if repelled is None else ~repelled
+
+
+def _affinity(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not question.request.required_affinity:
+        return None
+    mask = np.zeros(cluster.node_count, dtype=np.bool_)
+    for term in question.request.required_affinity:
+        met = np.ones(cluster.node_count, dtype=np.bool_)
+        for requirement in term:
+            met &= cluster.meets(requirement)
+        mask |= met
+    return mask
+
+
+def _reserved(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    return ~cluster.reserved(question.reservation_rows) if question.reservation_rows else None
+
+
+def _gpu_model(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    request = question.request
+    if not request.per_task.gpus or not (request.gpu_model or request.gpu_memory_mib):
+        return None
+    return cluster.has_gpus(request.gpu_model, request.gpu_memory_mib)
+
+
+def _gpu_health(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    """Turns away only nodes that have the devices but not in working order."""
+    request = question.request
+    if not request.per_task.gpus or cluster.all_healthy:
+        return None
+    fitting = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib)
+    have, work = cluster.per_node(fitting), cluster.per_node(fitting & cluster.device_healthy)
+    return (work >= request.per_task.gpus) | (have < request.per_task.gpus)
+
+
+def _size(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    """However much is promised of a machine, no single task gets more than it has."""
+    if cluster.sizes is None:
+        return None
+    cpu, memory = cluster.sizes
+    per_task = question.request.per_task
+    mask: Bools = (cpu >= per_task.cpu_millis) & (memory >= per_task.memory_mib)
+    return mask
+
+
+# Amounts.
+
+
+def _free_gpus(question: FilterQuery, workspace: Workspace) -> Headroom | None:
+    request = question.request
+    if not request.per_task.gpus:
+        return None
+    features = workspace.gpu_features(request)
+    if request.shares_gpu:
+        return features.room, request.per_task.gpu_millis
+    return features.whole, request.per_task.gpus
+
+
+def _all_gpus(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    request = question.request
+    if not request.per_task.gpus:
+        return None
+    return cluster.gpu_counts(request.gpu_model, request.gpu_memory_mib), request.per_task.gpus
+
+
+def _free_cpu(question: FilterQuery, workspace: Workspace) -> Headroom | None:
+    need = question.request.per_task.cpu_millis
+    return (workspace.free_cpu_millis, need) if need else None
+
+
+def _all_cpu(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    need = question.request.per_task.cpu_millis
+    return (cluster.snapshot.nodes.cpu_millis, need) if need else None
+
+
+def _free_memory(question: FilterQuery, workspace: Workspace) -> Headroom | None:
+    need = question.request.per_task.memory_mib
+    return (workspace.free_memory_mib, need) if need else None
+
+
+def _all_memory(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    need = question.request.per_task.memory_mib
+    return (cluster.snapshot.nodes.memory_mib, need) if need else None
+
+
+def _free_storage(question: FilterQuery, workspace: Workspace) -> Headroom | None:
+    need = question.request.per_task.storage_mib
+    return (workspace.free_storage_mib, need) if need else None
+
+
+def _all_storage(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    need = question.request.per_task.storage_mib
+    return (cluster.snapshot.nodes.storage_mib, need) if need else None
+
+
+def _free_domains(question: FilterQuery, workspace: Workspace) -> Headroom | None:
+    if not question.request.one_domain or workspace.numa is None:
+        return None
+    return workspace.numa.slots(question.request), 1
+
+
+def _all_domains(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    return (cluster.numa.most(question.request), 1) if question.request.one_domain else None
+
+
+BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = {
+    gate.name: gate
+    for gate in (
+        StaticFilter("state", _state),
+        StaticFilter("cordoned", _cordoned),
+        StaticFilter("draining", _draining),
+        StaticFilter("partition", _partition, permanent=True),
+        StaticFilter("wall", _wall, permanent=True),
+        StaticFilter("labels", _labels, permanent=True),
+        StaticFilter("taints", _taints, permanent=True),
+        StaticFilter("affinity", _affinity, permanent=True),
+        StaticFilter("reserved", _reserved),
+        AffinityFilter(),
+        StaticFilter("gpu_model", _gpu_model, permanent=True),
+        StaticFilter("gpu_health", _gpu_health),
+        StaticFilter("size", _size, permanent=True),
+        ResourceFilter("gpus", _free_gpus, _all_gpus),
+        ResourceFilter("cpu_millis", _free_cpu, _all_cpu),
+        ResourceFilter("memory_mib", _free_memory, _all_memory),
+        ResourceFilter("storage_mib", _free_storage, _all_storage),
+        ResourceFilter("numa", _free_domains, _all_domains),
+    )
+}
+assert tuple(BUILT_IN) == FILTERS
+
+
+def task_slots(
+    question: FilterQuery, workspace: Workspace, keep: Bools, gates: tuple[NodeFilter, ...]
+) -> Ints:
+    """How many tasks each kept node could take at once, now; a gang asks this, a single task need not."""
+    slots = np.where(keep, np.iinfo(np.int64).max, 0)
+    for gate in gates:
+        if isinstance(gate, ResourceFilter):
+            headroom = gate.free(question, workspace)
+            if headroom is not None:
+                count = (
+                    _shares_free(question, workspace)
+                    if _is_share(gate, question)
+                    else headroom[0] // headroom[1]
+                )
+                np.minimum(slots, count, out=slots)
+    return np.maximum(slots, 0)
+
+
+def capacity_slots(
+    question: FilterQuery, cluster: ClusterIndex, gates: tuple[NodeFilter, ...]
+) -> tuple[Ints, Bools]:
+    """How many tasks each node could take were it empty and open, and which nodes no gate bars for ever."""
+    allowed = np.ones(cluster.node_count, dtype=np.bool_)
+    for gate in gates:
+        if isinstance(gate, StaticFilter) and gate.permanent:
+            mask = gate.keep(question, cluster)
+            allowed = allowed if mask is None else allowed & mask
+    slots = np.where(allowed, np.iinfo(np.int64).max, 0)
+    for gate in gates:
+        if isinstance(gate, ResourceFilter):
+            headroom = gate.capacity(question, cluster)
+            if headroom is not None:
+                count = headroom[0] // headroom[1]
+                if _is_share(gate, question):
+                    count = headroom[0] * (GPU_MILLIS // question.request.per_task.gpu_millis)
+                np.minimum(slots, count, out=slots)
+    return slots, allowed
+
+
+def fits_empty(
+    question: FilterQuery, cluster: ClusterIndex, rooms: tuple[ResourceFilter, ...], facts: tuple[Bools, ...]
+) -> Bools:
+    """Where `capacity_slots` has a slot; `facts` are the masks of all permanent gates."""
+    fits, _ = cluster.where(facts)
+    for gate in rooms:
+        headroom = gate.capacity(question, cluster)
+        if headroom is not None:
+            reached = cluster.reaches(*headroom)
+            fits = reached if fits is None else fits & reached
+    return np.ones(cluster.node_count, dtype=np.bool_) if fits is None else fits
+
+
+def _is_share(gate: ResourceFilter, question: FilterQuery) -> bool:
+    return gate.name == "gpus" and question.request.shares_gpu
+
+
+def _shares_free(question: FilterQuery, workspace: Workspace) -> Ints:
+    """How many shares of this size the devices of each node still hold together."""
+    cluster, request = workspace.cluster, question.request
+    usable = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib) & cluster.device_healthy
+    shares = (GPU_MILLIS - workspace.device_used[usable]) // request.per_task.gpu_millis
+    total = np.zeros(cluster.node_count, dtype=np.int64)
+    np.add.at(total, cluster.device_node[usable], shares)
+    return total

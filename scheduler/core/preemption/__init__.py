@@ -1,0 +1,1 @@
+"""Whom to stop, suspend or shrink for a job that waits."""

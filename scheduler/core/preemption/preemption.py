@@ -1,0 +1,317 @@
+"""Preemption: whom to stop so that a job of higher standing can start: fewest and cheapest, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.columns import Bools, Ints
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.context.running_jobs import (
+    Preemptor,
+    RunningJobs,
+    TaskPlacement,
+    bind_preemptor,
+    blocks_queue,
+    charge_preemptor,
+    leaving_rows,
+    place_preemptor,
+)
+from scheduler.core.placement.equivalence import JobClass
+from scheduler.core.plan import Decision, Preempt, Resize, decide
+from scheduler.core.preemption.elastic import Shrinking
+from scheduler.core.preemption.reclaim import ReclaimSearch, to_converge
+from scheduler.core.preemption.suspension import SuspendSearch, why_requeued
+from scheduler.core.preemption.victim_search import VictimSearch
+from scheduler.core.preemption_policy import PreemptionPolicy
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.snapshot.snapshot import Pause
+
+#: Jobs of a hopeless group are dropped from the order this many at a time.
+_CHUNK: Final = 2048
+#: Numbers that a sentence names.
+_NAMED: Final = 5
+
+
+# ------------------------------------------------------------------ those for whom others are being stopped
+
+
+def awaited_rows(cluster: ClusterIndex, considered: Ints) -> Ints:
+    """Pending jobs for which others were told to end, of those considered, in order of standing.
+
+    They go before everybody else: what was freed for a job is that job's, and in a plain order of arrival
+    its victims, which arrived earlier, would take it back at once.
+    """
+    running, pending = cluster.snapshot.running, cluster.snapshot.pending
+    smaller = leaving_rows(cluster)
+    if not running.stopped_for.any() and not pending.awaited.any() and not len(smaller):
+        return np.zeros(0, dtype=np.int64)
+    ids = np.unique(running.stopped_for[(running.stopped_for > 0) & (running.stop_by_ms > 0)])
+    ids = np.union1d(ids, running.resized_for[smaller])
+    rows = considered[np.isin(pending.id[considered], ids) | pending.awaited[considered]]
+    return rows[np.argsort(-pending.priority[rows], kind="stable")]
+
+
+def hold_places(context: CycleContext, rows: Ints) -> list[int]:
+    """Set places aside for jobs whose victims still end, in order; answers the rows that have one.
+
+    A place is found in the world without those that are being stopped, and taken out of the real one, so
+    that nobody starts on the part that is free already. A job that no longer finds one holds nothing.
+    """
+    workspace, cluster = context.workspace, context.cluster
+    found: list[tuple[int, JobClass, list[TaskPlacement]]] = []
+    with workspace.trial():
+        jobs = RunningJobs(context)
+        running = cluster.snapshot.running
+        for victim in np.flatnonzero((running.stop_by_ms > 0) & (running.stopped_for == 0)).tolist():
+            jobs.release(victim)
+        smaller = leaving_rows(cluster)
+        for victim in smaller[running.resized_for[smaller] == 0].tolist():
+            jobs.release_leaving(victim)
+        for row in rows.tolist():
+            group = context.groups.of(row)
+            for victim in smaller[running.resized_for[smaller] == cluster.snapshot.pending.id[row]].tolist():
+                jobs.release_leaving(victim)
+            for victim in np.flatnonzero(
+                (running.stop_by_ms > 0) & (running.stopped_for == cluster.snapshot.pending.id[row])
+            ).tolist():
+                jobs.release(victim)
+            chosen = place_preemptor(context, Preemptor(row, group))
+            if chosen is not None:
+                found.append((row, group, bind_preemptor(context, Preemptor(row, group), chosen)))
+    for row, group, places in found:
+        per_task, who = group.question.request.per_task, group.question.who
+        for node_row, devices, millis, domain in places:
+            workspace.take(node_row, per_task, devices, millis, who, domain)
+        charge_preemptor(context, Preemptor(row, group), places)
+    return [row for row, _, _ in found]
+
+
+def awaiting_decisions(
+    cluster: ClusterIndex, rows: Iterable[int], grace_seconds: int
+) -> Iterator[tuple[int, Decision]]:
+    """What jobs are told for which others have been told to end, as long as those have not ended."""
+    running, smaller = cluster.snapshot.running, leaving_rows(cluster)
+    for row in rows:
+        mine = (running.stopped_for == cluster.snapshot.pending.id[row]) & (running.stop_by_ms > 0)
+        giving = smaller[running.resized_for[smaller] == cluster.snapshot.pending.id[row]]
+        if mine.any() or len(giving):
+            still = bool(mine.any() and (running.pause[mine] == Pause.ASKED).all())
+            until_ms = int(running.stop_by_ms[mine].max(initial=0))
+            if len(giving):
+                until_ms = max(until_ms, int(running.resized_ms[giving].max()) + grace_seconds * 1000)
+            ids = running.id[mine].tolist(), running.id[giving].tolist()
+            yield row, _told(*ids, until_ms, suspended=still)
+
+
+def _told(
+    victims: Sequence[int], smaller: Sequence[int], until_ms: int, *, suspended: bool = False
+) -> Decision:
+    """Who ends or stands still for it, and who gives up tasks, alone or beside them."""
+    named = sorted(victims or smaller)
+    facts: dict[str, int | str] = {
+        "jobs": len(named), "numbers": ", ".join(map(str, named[:_NAMED])), "stop_by_ms": until_ms,
+    }  # fmt: skip
+    if not victims:
+        facts["smaller"] = 1
+    elif smaller:
+        facts["givers"] = len(smaller)
+        facts["giver_numbers"] = ", ".join(map(str, sorted(smaller)[:_NAMED]))
+    if suspended and victims:
+        facts["suspended"] = 1
+    return decide(ReasonCode.WAITING_FOR_PREEMPTION, **facts)
+
+
+# ------------------------------------------------------------------ whom to stop
+
+
+class PreemptionResult(NamedTuple):
+    """Who is stopped, who gives up tasks, and what those are told for whom it is done (pending rows)."""
+
+    preempts: list[Preempt]
+    resizes: list[Resize]
+    told: list[tuple[int, Decision]]
+
+
+def choose_victims(
+    context: CycleContext,
+    waiting: Ints,
+    rules: PreemptionPolicy,
+    *,
+    strict: Bools | None = None,
+    leaving: Sequence[Preempt] = (),
+    resize_seconds: int = 0,
+) -> PreemptionResult:
+    """Jobs to stop so that waiting ones can start, in order of standing, and what those are told.
+
+    Idea: for each waiting job, highest priority first, think jobs it may stop away, cheapest first, until it
+    fits; then spare each that was not needed. Nothing happens unless it then fits whole. The code differs in
+    that it looks at the nodes that are cheapest to clear first, and that a group that found no victims is
+    not tried again at the same or a lower priority: fewer would be left for it.
+
+    `waiting` are rows that their own words and queues let in, in the order of the cycle. `strict`: of these queues
+    none behind the one that holds up the others. `leaving` end anyway: their room counts as free.
+    With `resize_seconds` elastic jobs give up tasks where that is enough, before anybody is stopped, and beside
+    victims where these are then fewer or cheaper.
+    """
+    cluster, workspace = context.cluster, context.workspace
+    pending, running = cluster.snapshot.pending, cluster.snapshot.running
+    left = min(rules.per_cycle, rules.per_hour - int(cluster.snapshot.queues.preempted_last_hour.sum()))
+    if left <= 0 or not len(running):
+        return PreemptionResult([], [], [])
+    if not (rules.enabled or rules.reclaim) or not len(waiting):
+        return PreemptionResult(to_converge(context, rules, left, leaving), [], [])
+    if strict is not None and strict.any():
+        waiting = _in_turn(context, waiting, strict)
+    preempts: list[Preempt] = []
+    resizes: list[Resize] = []
+    told: list[tuple[int, Decision]] = []
+    until_ms = cluster.snapshot.now_ms + rules.grace_seconds * 1000
+    with workspace.trial():
+        jobs = RunningJobs(context)
+        for giving in leaving_rows(cluster).tolist():
+            jobs.release_leaving(giving)
+        going = np.isin(running.id, [preempt.job_id for preempt in leaving])
+        for victim in np.flatnonzero((running.stop_by_ms > 0) | going).tolist():
+            jobs.release(victim)
+        search = VictimSearch(context, jobs, rules, going)
+        preempts.extend(to_converge(context, rules, left, leaving, jobs, search))
+        left -= len(preempts)
+        reclaim = ReclaimSearch(search) if rules.reclaim else None
+        shrinking = Shrinking(context, jobs, resize_seconds) if resize_seconds else None
+        rights: list[VictimSearch] = (
+            [reclaim] if reclaim else []
+        )  # the milder first: it was never the other's own
+        if rules.enabled:
+            rights += [SuspendSearch(search), search] if rules.suspends else [search]
+        if reclaim is None:
+            asked = np.unique(pending.priority[waiting]).tolist()
+            able = [number for number in asked if search.may_stop(number).any()]
+            waiting = waiting[np.isin(pending.priority[waiting], able)]
+        order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
+        hopeless = np.full(len(context.groups), -1, dtype=np.int64)  # highest priority that found nobody
+        hopeless_arrays: set[tuple[int, int]] = set()  # the same for jobs of arrays that run so many at once
+        for begin in range(0, len(order), _CHUNK):
+            rows = order[begin : begin + _CHUNK]
+            rows = rows[pending.priority[rows] > hopeless[context.groups.of_row[rows]]]
+            for row, number in zip(rows.tolist(), context.groups.of_row[rows].tolist(), strict=True):
+                priority = int(pending.priority[row])
+                array = pending.array_id.item(row) if pending.array_max_running.item(row) else 0
+                if left <= 0 or priority <= hopeless[number] or (number, array) in hopeless_arrays:
+                    continue
+                if workspace.budgets.refuse and workspace.budgets.short(row):
+                    continue  # nobody who ends gives a budget back
+                wanted = Preemptor(row, context.groups[number])
+                chosen, way = None, None
+                if context.never(wanted.group) is None:
+                    chosen = place_preemptor(context, wanted)
+                    if chosen is None:
+                        way = least_disruptive(wanted, priority, left, rights, shrinking)
+                    if way is not None:
+                        fewer = (
+                            shrinking.orders(wanted, way.given, way.by, rules)
+                            if shrinking and way.given
+                            else []
+                        )
+                        for victim in way.victims:
+                            way.by.release(victim)
+                        chosen = place_preemptor(context, wanted)
+                if chosen is None:
+                    if array:  # others of its group may be in no array, or in one with room
+                        hopeless_arrays.add((number, array))
+                    else:
+                        hopeless[number] = priority
+                    continue
+                # With or without victims of its own it will take this: nobody after it may count on it.
+                charge_preemptor(context, wanted, bind_preemptor(context, wanted, chosen))
+                if way is not None:
+                    way.by.spend(way.victims)
+                    left -= len(fewer) + len(way.victims)
+                    resizes.extend(fewer)
+                    preempts.extend(_orders(cluster, jobs, row, way, rules))
+                    told.append(
+                        (
+                            row,
+                            _told(
+                                [int(running.id[victim]) for victim in way.victims],
+                                [one.job_id for one in fewer],
+                                until_ms,
+                                suspended=way.by.only_cpus,
+                            ),
+                        )
+                    )
+    return PreemptionResult(preempts, resizes, told)
+
+
+def _in_turn(context: CycleContext, waiting: Ints, strict: Bools) -> Ints:
+    """Without those of strict queues that wait behind another for their turn."""
+    queues = context.cluster.pending_queue[waiting]
+    may = np.ones(len(waiting), dtype=np.bool_)
+    held_up: set[int] = set()
+    for place in np.flatnonzero(strict[queues]).tolist():
+        queue = queues.item(place)
+        may[place] = queue not in held_up
+        if may[place] and blocks_queue(context, waiting.item(place)):
+            held_up.add(queue)
+    return waiting[may]
+
+
+class PreemptionPlan(NamedTuple):
+    """How a job can start: running rows that end, tasks that running rows give up, and by which right."""
+
+    by: VictimSearch
+    victims: list[int]
+    given: dict[int, int]
+    lines: list[str]  # of each victim, where it is reclaimed
+
+
+def least_disruptive(
+    wanted: Preemptor, priority: int, left: int, rights: Sequence[VictimSearch], shrinking: Shrinking | None
+) -> PreemptionPlan | None:
+    """By the first right that helps: smaller jobs if that is enough, else victims, fewer and cheaper ones where
+    smaller jobs help; None = whatever anybody gave, it would not start.
+    """
+    for by in rights if shrinking else ():
+        if not by.only_cpus and shrinking and (given := shrinking.alone(wanted, by, priority, left)):
+            return PreemptionPlan(by, [], given, [])
+    for by in rights:
+        victims = by.victims_of(wanted, priority, left)
+        given = {}
+        if shrinking and not (by.only_cpus and victims):  # whoever stands still loses nothing
+            fewer, others = shrinking.beside(wanted, by, priority, left)
+            if others and (not victims or by.worth(others) < by.worth(victims)):
+                victims, given = others, fewer
+        if victims:
+            lines = by.lines_of(wanted, priority, victims) if isinstance(by, ReclaimSearch) else []
+            return PreemptionPlan(by, victims, given, lines)
+    return None
+
+
+def _orders(
+    cluster: ClusterIndex,
+    jobs: RunningJobs,
+    row: int,
+    way: PreemptionPlan,
+    rules: PreemptionPolicy,
+) -> Iterator[Preempt]:
+    running, pending = cluster.snapshot.running, cluster.snapshot.pending
+    of = dict(zip(way.victims, way.lines, strict=True)) if way.lines else {}
+    suspended = way.by.only_cpus
+    for victim in sorted(way.victims):
+        yield Preempt(
+            job_id=int(running.id[victim]),
+            attempt_id=int(running.attempt_id[victim]),
+            for_job_id=int(pending.id[row]),
+            for_generation=int(pending.generation[row]),
+            priority=int(running.priority[victim]),
+            for_priority=int(pending.priority[row]),
+            lost_seconds=0 if suspended else int(jobs.lost_seconds[victim]),
+            grace_seconds=rules.grace_seconds,
+            kind="reclaim" if victim in of else "preempt",
+            line=of.get(victim, ""),
+            mode="suspend" if suspended else "requeue",
+            instead="" if suspended or victim in of else why_requeued(rules, jobs, victim),
+        )

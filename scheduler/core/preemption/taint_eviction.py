@@ -1,0 +1,60 @@
+"""Eviction: running jobs that must leave a node because of a NoExecute taint they do not tolerate (P24, N4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.plan import Preempt
+from scheduler.core.snapshot.request_classes import NO_EXECUTE, Taint, Toleration
+
+
+def evictions(cluster: ClusterIndex, grace_seconds: int) -> list[Preempt]:
+    """Every running job with a task on a node whose taint it does not, or no longer, tolerate.
+
+    A job of several nodes goes whole. Neither its priority nor whether it is preemptible matters: somebody has
+    decided about the node. One that was told to end already is not told again.
+    """
+    snapshot = cluster.snapshot
+    running, allocations = snapshot.running, snapshot.allocations
+    if not any(snapshot.nodes.taints):
+        return []
+    tainted = [
+        any(taint.effect == NO_EXECUTE for taint in taints) if taints else False
+        for taints in snapshot.nodes.taints
+    ]
+    if not any(tainted):
+        return []
+    found: dict[int, Preempt] = {}
+    rows = np.flatnonzero(np.array(tainted, dtype=np.bool_)[cluster.allocation_node])
+    jobs = np.searchsorted(running.id, allocations.job_id[rows])
+    for row, job in zip(rows.tolist(), jobs.tolist(), strict=True):
+        number = int(running.id[job])
+        if number in found or running.stop_by_ms[job]:
+            continue
+        node = int(cluster.allocation_node[row])
+        tolerations = snapshot.classes[int(running.class_index[job])].tolerations
+        for taint in snapshot.nodes.taints[node]:
+            if taint.effect == NO_EXECUTE and not _still_tolerates(tolerations, taint, snapshot.now_ms):
+                since = max(int(running.started_ms[job]), int(running.saved_ms[job]))
+                found[number] = Preempt(
+                    job_id=number,
+                    attempt_id=int(running.attempt_id[job]),
+                    for_job_id=0,
+                    for_generation=0,
+                    priority=int(running.priority[job]),
+                    for_priority=0,
+                    lost_seconds=max(snapshot.now_ms - since, 0) // 1000,
+                    grace_seconds=grace_seconds,
+                    node_id=int(snapshot.nodes.id[node]),
+                    taint=(taint.key, taint.value),
+                )
+                break
+    return [found[number] for number in sorted(found)]
+
+
+def _still_tolerates(tolerations: tuple[Toleration, ...], taint: Taint, now_ms: int) -> bool:
+    """For ever if a toleration says no time, else as long as the shortest says, from when the taint was put."""
+    matching = [toleration for toleration in tolerations if toleration.tolerates(taint)]
+    times = [toleration.seconds for toleration in matching if toleration.seconds >= 0]
+    return bool(matching) and (not times or now_ms < taint.since_ms + min(times) * 1000)

@@ -1,0 +1,76 @@
+"""Standing: which job may stop which, and how much disturbance is allowed, as one frozen value of the policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+#: What becomes of a job that has to make way: it ends and starts again, or it stands still and goes on.
+MODES: Final = ("requeue", "suspend")
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionPolicy:
+    """Who may be stopped for whom. Off until somebody turns it on.
+
+    Two gates, and both must be open (C8): the class of the one that waits must list the class of the one
+    that runs, and its priority must be higher by `minimum_gap`, which is at least 1: an equal is never
+    stopped, not even where a class lists itself.
+    """
+
+    enabled: bool = False
+    #: (priority at which a class begins, where the classes begin that it may stop), lowest first (P2).
+    classes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    minimum_gap: int = 10
+    #: A job that has run for less is left alone (P9).
+    protected_seconds: int = 60
+    #: A job that was stopped so often is left alone (P8).
+    most_times: int = 3
+    #: What a job is given between the notice and the end (P6).
+    grace_seconds: int = 60
+    #: Jobs stopped in one cycle and in one hour at most (P18).
+    per_cycle: int = 16
+    per_hour: int = 200
+    #: GPU-hours of work a project may lose in a day; 0 = no bound.
+    loss_budget_gpu_hours: int = 0
+    #: What starting again costs a job, in seconds of its own time, beside the work that is lost (P10).
+    restart_seconds: int = 60
+    #: 1: a job that the share of its own project covers has jobs stopped that run on what others borrowed of
+    #: it, the last to start first, whatever the priorities; apart from `enabled`, and tried before it.
+    reclaim: int = 0
+    #: 1: of one priority those whose class is best effort make way first, and guaranteed ones last (R5).
+    qos: int = 0
+    #: "suspend": a victim stands still and goes on where it was once there is room again, where standing still
+    #: frees enough: its CPUs, not its memory and not its GPUs. Where it does not, it is requeued.
+    mode: str = "requeue"
+    #: Why jobs cannot stand still where these run; "" = they can.
+    cannot_suspend: str = ""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"{self.mode!r} is not a mode of preemption; there are {', '.join(MODES)}")
+        if self.minimum_gap < 1:
+            raise ValueError("the priority gap must be at least 1: an equal is never stopped")
+        for name in ("protected_seconds", "most_times", "grace_seconds", "per_cycle", "per_hour",
+                     "loss_budget_gpu_hours", "restart_seconds", "reclaim", "qos"):  # fmt: skip
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be below 0")
+        begins = [begin for begin, _ in self.classes]
+        if begins != sorted(set(begins)):
+            raise ValueError("priority classes must rise, each named once")
+
+    @property
+    def suspends(self) -> bool:
+        return self.mode == "suspend" and not self.cannot_suspend
+
+    def class_of(self, priority: int) -> int:
+        """Where the class of this priority begins; below all of them it is the lowest."""
+        begin = min((first for first, _ in self.classes), default=0)
+        return max((first for first, _ in self.classes if first <= priority), default=begin)
+
+    def may_stop(self, priority: int, victim_priority: int) -> bool:
+        """Whether a job of this priority may have one of that priority stopped."""
+        if priority - victim_priority < self.minimum_gap:
+            return False
+        listed = dict(self.classes).get(self.class_of(priority), ())
+        return self.class_of(victim_priority) in listed

@@ -1,0 +1,286 @@
+"""Conflicts: which starts of a plan no longer hold on a fresh snapshot, by the planner's own predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from quotas.core.resources import GPU_MILLIS
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.columns import Ints
+from scheduler.core.context.cycle_context import CycleContext, array_blockers, own_blockers
+from scheduler.core.placement.candidates import Candidates
+from scheduler.core.placement.equivalence import JobClass
+from scheduler.core.placement.filters import AffinityFilter, NodeFilter, ResourceFilter
+from scheduler.core.placement.node_view import NodeView
+from scheduler.core.placement.plugins import NO_PLUGINS, Plugins, resolve
+from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
+from scheduler.core.policy import Policy
+from scheduler.core.reason_codes import PRECEDENCE, ReasonCode
+from scheduler.core.snapshot.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A start that must not be written, and why: the job goes on waiting with this reason."""
+
+    job_id: int
+    reason: ReasonCode
+    facts: tuple[Fact, ...] = ()
+
+
+def find_conflicts(
+    plan: Plan, fresh: Snapshot, policy: Policy, plugins: Plugins = NO_PLUGINS
+) -> tuple[Conflict, ...]:
+    """The starts that do not hold any more, in plan order; each that holds takes its share first.
+
+    `fresh` need not be a whole cluster: the rows of the plan's jobs, nodes, devices, queues and quota
+    lines are enough. A job that is gone or whose generation moved is `NotEvaluatedYet`.
+    """
+    rules = resolve(policy, plugins)
+    cluster = ClusterIndex(fresh)
+    context = CycleContext(cluster, rules)
+    blocked: dict[int, Decision] = {}
+    for rows, decision in own_blockers(cluster):
+        for row in rows.tolist():
+            known = blocked.get(row)
+            if known is None or PRECEDENCE[decision.reason] < PRECEDENCE[known.reason]:
+                blocked[row] = decision
+    conflicts: list[Conflict] = []
+    facts = _Facts(context)
+    for start in plan.starts:
+        conflict = _conflict_of(start, context, blocked, facts)
+        if conflict is not None:
+            conflicts.append(conflict)
+    return tuple(conflicts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gates:
+    """The gates as one question meets them; a plan changes amounts, never facts."""
+
+    closed: list[str]  # of each node the first gate on facts that is closed; "" where all are open
+    room: list[tuple[str, Ints, int]]  # name, live column and need of each gate on amounts
+    others: list[NodeFilter]  # what has to be asked anew every time
+    usable: Sequence[bool]  # of each device
+
+
+class _Facts:
+    """What all starts are checked against, each looked up once."""
+
+    def __init__(self, context: CycleContext) -> None:
+        pending = context.cluster.snapshot.pending
+        self._context = context
+        self.affinity = tuple(gate for gate in context.rules.gates if isinstance(gate, AffinityFilter))
+        self.has_arrays = bool(pending.array_max_running.any())
+        self.row_of = {number: row for row, number in enumerate(pending.id.tolist())}
+        self.generation: list[int] = pending.generation.tolist()
+        self.array_id: list[int] = pending.array_id.tolist()
+        self.device_node: list[int] = context.cluster.device_node.tolist()
+        self._gates: dict[int, _Gates] = {}
+
+    def gates(self, candidates: Candidates) -> _Gates:
+        key = id(candidates)  # which live as long as the answers
+        if key not in self._gates:
+            self._gates[key] = self._meet(candidates)
+        return self._gates[key]
+
+    def _meet(self, candidates: Candidates) -> _Gates:
+        workspace, question = candidates.workspace, candidates.question
+        everywhere = NodeView(workspace)
+        closed = [""] * len(everywhere)
+        room: list[tuple[str, Ints, int]] = []
+        others: list[NodeFilter] = []
+        for gate in candidates.rules.gates:
+            if not gate.dynamic:
+                for row in np.flatnonzero(~gate.filter(question, everywhere)).tolist():
+                    closed[row] = closed[row] or gate.name
+            elif isinstance(gate, ResourceFilter):
+                headroom = gate.free(question, workspace)
+                if headroom is not None:
+                    room.append((gate.name, *headroom))
+            elif not isinstance(gate, AffinityFilter):
+                # Where other jobs are was asked before the first task: its own do not count.
+                others.append(gate)
+        request = question.request
+        usable = workspace.gpu_features(request).usable if request.per_task.gpus else []
+        return _Gates(closed, room, others, usable)
+
+
+def _conflict_of(
+    start: Start, context: CycleContext, blocked: dict[int, Decision], facts: _Facts
+) -> Conflict | None:
+    """Take this start's share, or say why it cannot have it and take nothing."""
+    cluster, workspace = context.cluster, context.workspace
+    row = facts.row_of.get(start.job_id)
+    if row is None:
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "not pending any more"),))
+    if facts.generation[row] != start.generation:
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
+    if row in blocked:
+        return Conflict(start.job_id, blocked[row].reason, blocked[row].facts)
+    for rows, decision in array_blockers(cluster, workspace) if facts.has_arrays else ():
+        if row in rows:
+            return Conflict(start.job_id, decision.reason, decision.facts)
+    for rows, decision in workspace.budgets.blockers() if workspace.budgets.short(row) else ():
+        if row in rows:
+            return Conflict(start.job_id, decision.reason, decision.facts)
+    group = context.groups.of(row)
+    tasks, shape = len(start.placements), group.shape
+    if tasks != shape.tasks and not shape.tasks < tasks <= shape.most:
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
+    if tasks > shape.tasks:
+        group = group._replace(shape=shape.sized(tasks))
+    limits = [context.queue(group.queue_row), *context.quota(group), context.pool(group)]
+    for limit in limits:
+        if limit is not None:
+            return Conflict(start.job_id, limit.reason, limit.facts)
+    if shape.must and not _is_near(start, shape.pack, cluster):
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
+
+    candidates = context.candidates(group)
+    if workspace.affinity_state is not None or shape.spread is not None:
+        moved = _moved(start, group, candidates, facts)
+        if moved is not None:
+            return moved
+    if tasks == 1:
+        # Looked at whole before anything is taken: nothing to undo.
+        found = _place(start.placements[0], candidates, facts)
+        if isinstance(found, _Closed):
+            return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
+        charges = context.charges_placed(group, start.placements)
+        conflict = _short(start, group, charges, context)
+        if conflict is None:
+            _hold(found, candidates)
+            _count(row, group, charges, context, facts)
+        return conflict
+    with workspace.trial() as trial:
+        for placement in start.placements:
+            found = _place(placement, candidates, facts)
+            if isinstance(found, _Closed):
+                return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
+            _hold(found, candidates)
+        charges = context.charges_placed(group, start.placements)
+        conflict = _short(start, group, charges, context)
+        if conflict is not None:
+            return conflict
+        _count(row, group, charges, context, facts)
+        trial.keep()
+    return None
+
+
+Charges = tuple[tuple[int, int], ...]
+
+
+def _short(start: Start, group: JobClass, charges: Charges, context: CycleContext) -> Conflict | None:
+    """Whether a quota line has too little left for the devices that it is given."""
+    short = context.workspace.short_quota(charges)
+    no_room = context.quota_line(*short, group.payer) if short is not None else None
+    return None if no_room is None else Conflict(start.job_id, no_room.reason, no_room.facts)
+
+
+def _count(row: int, group: JobClass, charges: Charges, context: CycleContext, facts: _Facts) -> None:
+    """Count the job that starts on its queue, array, quota lines, pools and budgets."""
+    workspace = context.workspace
+    workspace.take_limits(
+        queue_row=group.queue_row,
+        array_id=facts.array_id[row],
+        charges=charges,
+        request=group.question.request,
+        tasks=group.shape.tasks,
+    )
+    workspace.budgets.take(row)
+
+
+def _is_near(start: Start, level: str, cluster: ClusterIndex) -> bool:
+    """Whether its nodes, as they are now, are one node, or in one rack or zone."""
+    rows = [cluster.node_row.get(node, -1) for node in start.node_ids]
+    if len(rows) == 1 or -1 in rows:
+        return True  # a node that is gone is found where it is missed
+    if level == "node":
+        return False
+    domains = {cluster.domains(level).item(row) for row in rows}
+    return len(domains) == 1 and -1 not in domains
+
+
+def _moved(start: Start, group: JobClass, candidates: Candidates, facts: _Facts) -> Conflict | None:
+    """Whether its nodes are still where its rules about other jobs and its own tasks let it be."""
+    workspace, spread = candidates.workspace, group.shape.spread
+    cluster = workspace.cluster
+    rows = [cluster.node_row[one.node_id] for one in start.placements if one.node_id in cluster.node_row]
+    if len(rows) < len(start.placements):
+        return None  # one is gone, which is said below
+    if spread is not None and len(rows) > 1 and not spread.term.soft and not spread.is_kept(rows):
+        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
+    for gate in facts.affinity:
+        nodes = NodeView(workspace, np.array(sorted(set(rows)), dtype=np.int64))
+        for node in np.flatnonzero(~gate.filter(candidates.question, nodes)).tolist():
+            why = (("gate", gate.name), ("node", nodes.names[node]))
+            return Conflict(start.job_id, ReasonCode.JOB_AFFINITY, why)
+    return None
+
+
+class _Closed(NamedTuple):
+    """The node, and the first gate that is closed now."""
+
+    facts: tuple[Fact, ...]
+
+
+class _Place(NamedTuple):
+    """Where one task goes: rows of its node and devices."""
+
+    row: int
+    devices: list[int]
+    gpu_millis: int
+    domain: int  # the NUMA domain that it is bound to; -1 = none
+
+
+def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Place | _Closed:
+    """The place that the plan names for one task, if it can be had now."""
+    workspace, request = candidates.workspace, candidates.question.request
+    cluster = workspace.cluster
+    row = cluster.node_row.get(placement.node_id)
+    if row is None:
+        return _Closed((("gate", "gone"), ("node_id", placement.node_id)))
+    gates = facts.gates(candidates)
+    name = cluster.snapshot.nodes.name[row]
+    if gates.closed[row]:
+        return _Closed((("gate", gates.closed[row]), ("node", name)))
+    for gate, column, need in gates.room:
+        if column.item(row) < need:
+            return _Closed((("gate", gate), ("node", name)))
+    for other in gates.others:
+        if not other.filter(candidates.question, NodeView(workspace, np.array([row], dtype=np.int64)))[0]:
+            return _Closed((("gate", other.name), ("node", name)))
+    wanted = request.device_millis
+    room = wanted if request.shares_gpu else GPU_MILLIS  # whole devices and slices are nobody else's
+    devices: list[int] = []
+    for device_id in placement.device_ids:
+        device = cluster.device_row.get(device_id)
+        if (
+            device is None
+            or facts.device_node[device] != row
+            or not gates.usable[device]
+            or not workspace.device_is_free(device, room)
+            or device in devices
+        ):
+            return _Closed((("device_id", device_id), ("gate", "device"), ("node", name)))
+        devices.append(device)
+    if len(devices) != request.per_task.gpus or placement.gpu_millis != wanted:
+        return _Closed((("gate", "device"), ("node", name)))
+    domain, numa = -1, candidates.numa
+    if numa is not None:
+        domain = cluster.numa.find(row, placement.numa)
+        if not numa.fits(request, row, domain, devices):
+            return _Closed((("gate", "numa"), ("node", name), ("numa", placement.numa)))
+    return _Place(row, devices, wanted, domain)
+
+
+def _hold(place: _Place, candidates: Candidates) -> None:
+    question = candidates.question
+    candidates.workspace.take(
+        place.row, question.request.per_task, place.devices, place.gpu_millis, question.who, place.domain
+    )

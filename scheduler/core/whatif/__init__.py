@@ -1,0 +1,1 @@
+"""What one job would need to start, or to start earlier."""

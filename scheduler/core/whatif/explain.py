@@ -1,0 +1,325 @@
+"""Explain: everything that keeps one job waiting, node by node, and what a job not yet submitted meets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+
+from scheduler.core.backfill.gang_reservation import close_nodes
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.columns import Ints, rows_of
+from scheduler.core.context.cycle_context import CycleContext, array_blockers, own_blockers
+from scheduler.core.context.running_jobs import RunningJobs
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.placement.candidates import Candidates
+from scheduler.core.placement.equivalence import JobClass
+from scheduler.core.placement.filters import ResourceFilter
+from scheduler.core.placement.node_view import NodeView
+from scheduler.core.placement.plugins import NO_PLUGINS, Plugins, resolve
+from scheduler.core.plan import Decision, Plan, Start
+from scheduler.core.policy import Policy
+from scheduler.core.preemption.preemption import awaited_rows, hold_places
+from scheduler.core.preemption.suspension import take_cpus
+from scheduler.core.reason_codes import PRECEDENCE
+from scheduler.core.reasons.messages import amount
+from scheduler.core.reasons.numa_fit import lacks_in_domains
+from scheduler.core.snapshot.request_classes import Labels, RequestClass
+from scheduler.core.snapshot.snapshot import PendingColumns, Snapshot
+
+#: What a closed gate says of one node, where there is no number to give.
+_ONE_NODE: Final = {
+    "partition": "is not in its partitions",
+    "wall": "is in partitions that allow less time than it asks for",
+    "affinity": "does not meet its affinity",
+    "reserved": "is reserved for others",
+    "gpu_model": "has no GPU of the kind it asks for",
+    "gpu_health": "has too few healthy GPUs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a cycle says about one job. `blockers` is all that would have to change, strongest first."""
+
+    job_id: int
+    start: Start | None
+    headline: Decision | None  # None when it starts
+    blockers: tuple[Decision, ...] = ()
+    ahead_jobs: int = 0
+    ahead_gpus: int = 0
+
+    @property
+    def position(self) -> int:
+        """1 = the next of those that wait their turn."""
+        return self.ahead_jobs + 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """What one node says to one task of a job; `gate` is the first closed one, None if it could take it."""
+
+    node_id: int
+    name: str
+    gate: str | None
+    sentence: str
+    slots: int = 0  # tasks it could take at once
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothetical:
+    """A job that nobody has submitted."""
+
+    request: RequestClass
+    queue_id: int
+    project_id: int
+    user_id: int = 0
+    priority: int = 50
+    tasks: int = 1
+    nodes: int = 0
+    tasks_per_node: int = 0
+    most_tasks: int = 0
+    pack: int = 0
+    time_limit_seconds: int = 0
+    eligible_ms: int = 0
+    name: str = ""
+    labels: Labels = ()
+
+
+def explain(
+    snapshot: Snapshot,
+    policy: Policy,
+    job_id: int,
+    plan: Plan | None = None,
+    plugins: Plugins = NO_PLUGINS,
+    after: CycleContext | None = None,
+) -> Explanation:
+    """Everything that keeps a pending job waiting, in the world as the plan leaves it.
+
+    `plan` is the cycle's own, if at hand, and `after` what `context_after` gives for it. Raises KeyError for
+    a job that is not pending in the snapshot.
+    """
+    snapshot.job_row(job_id)
+    plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
+    start = plan.start_of(job_id)
+    if start is not None:
+        return Explanation(job_id, start, None)
+    context = after or context_after(snapshot, policy, plan, plugins)
+    row = snapshot.job_row(job_id)
+    headline = plan.decision_of(job_id)
+    found = [headline, *context.blockers(context.groups.of(row))]
+    for blockers in (
+        own_blockers(context.cluster),
+        array_blockers(context.cluster, context.workspace),
+        context.workspace.budgets.blockers(),
+    ):
+        found.extend(decision for rows, decision in blockers if row in rows)
+    details = plan.details_of(job_id)
+    return Explanation(
+        job_id,
+        None,
+        headline,
+        tuple(sorted(dict.fromkeys(found), key=lambda decision: PRECEDENCE[decision.reason])),
+        ahead_jobs=int(details["ahead_jobs"]),
+        ahead_gpus=int(details["ahead_gpus"]),
+    )
+
+
+def node_table(
+    snapshot: Snapshot,
+    policy: Policy,
+    job_id: int,
+    plan: Plan | None = None,
+    plugins: Plugins = NO_PLUGINS,
+    after: CycleContext | None = None,
+) -> tuple[NodeVerdict, ...]:
+    """What every node says to a task of a pending job, in the world as the plan leaves it, by node id."""
+    row = snapshot.job_row(job_id)
+    plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
+    context = after or context_after(snapshot, policy, plan, plugins)
+    group = context.groups.of(row)
+    candidates = context.candidates(group)
+    cluster, everywhere = context.cluster, NodeView(context.workspace)
+    first: list[str | None] = [None] * cluster.node_count
+    for gate in candidates.rules.gates:
+        closed = ~gate.filter(candidates.question, everywhere)
+        for node in np.flatnonzero(closed).tolist():
+            first[node] = first[node] or gate.name
+    slots = np.minimum(candidates.slots(), group.shape.tasks).tolist()
+    return tuple(
+        NodeVerdict(
+            node_id=int(cluster.snapshot.nodes.id[node]),
+            name=cluster.snapshot.nodes.name[node],
+            gate=closed_gate,
+            sentence=_node_sentence(candidates, group, node, closed_gate, slots[node]),
+            slots=slots[node],
+        )
+        for node, closed_gate in enumerate(first)
+    )
+
+
+def preview(
+    snapshot: Snapshot, policy: Policy, job: Hypothetical, plugins: Plugins = NO_PLUGINS
+) -> Explanation:
+    """Whether a job submitted now would start in the next cycle, and where, or why not; changes nothing.
+
+    Raises KeyError when its queue or project is not in the snapshot.
+    """
+    asked, job_id = with_job(snapshot, job)
+    return explain(asked, policy, job_id, plugins=plugins)
+
+
+def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
+    """The snapshot as it would be with one more job, and that job's id."""
+    taken = np.concatenate([snapshot.pending.id, snapshot.running.id])
+    job_id = int(taken.max(initial=0)) + 1
+    row = {
+        "id": job_id,
+        "class_index": len(snapshot.classes),
+        "submitted_ms": snapshot.now_ms,
+        **{f.name: getattr(job, f.name) for f in fields(job) if f.name != "request"},
+    }
+    pending = snapshot.pending
+    columns: dict[str, Any] = {}
+    for f in fields(pending):
+        column, value = getattr(pending, f.name), row.get(f.name, f.metadata["default"])
+        columns[f.name] = (
+            (*column, value) if f.metadata["kind"] == "objects" else np.append(column, value or 0)
+        )
+    groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    asked = Snapshot.build(
+        **(groups | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
+    )
+    return asked, job_id
+
+
+def context_after(
+    snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins = NO_PLUGINS
+) -> CycleContext:
+    """The answers of the world once all that a plan starts, lets go on and sets aside has what it was given."""
+    cluster = ClusterIndex(snapshot)
+    context = CycleContext(cluster, resolve(policy, plugins))
+    pending = snapshot.pending
+    started = np.array([start.job_id for start in plan.starts], dtype=np.int64)
+    started_rows = rows_of(pending.id, started, what="pending job")
+    clear = np.ones(len(pending), dtype=np.bool_)
+    for rows, _ in own_blockers(cluster):
+        clear[rows] = False
+    awaited = awaited_rows(cluster, np.flatnonzero(clear))
+    left = awaited[~np.isin(awaited, started_rows)]
+    if len(
+        left
+    ):  # places kept for jobs whose victims still end, as the cycle keeps them: after its first starts
+        first = int(np.isin(started_rows, awaited).sum())
+        _take_starts(context, started_rows[:first], plan.starts[:first])
+        hold_places(context, left)
+        _take_starts(context, started_rows[first:], plan.starts[first:])
+    else:
+        _take_starts(context, started_rows, plan.starts)
+    if plan.resumes:
+        jobs = RunningJobs(context)
+        ids = np.array([one.job_id for one in plan.resumes], dtype=np.int64)
+        for row in rows_of(snapshot.running.id, ids, what="running job").tolist():
+            take_cpus(context, jobs, row)
+    for reserve in plan.reserves:
+        close_nodes(context, reserve.node_ids)
+    return context
+
+
+def _take_starts(context: CycleContext, rows: Ints, starts: tuple[Start, ...]) -> None:
+    cluster, workspace = context.cluster, context.workspace
+    pending = cluster.snapshot.pending
+    for row, start in zip(rows.tolist(), starts, strict=True):
+        group = context.groups.of(row)
+        for placement in start.placements:
+            devices = [cluster.device_row[device_id] for device_id in placement.device_ids]
+            node, request = cluster.node_row[placement.node_id], group.question.request
+            domain = cluster.numa.of(request, node, placement.numa) if request.one_domain else -1
+            workspace.take(node, start.per_task, devices, placement.gpu_millis, group.question.who, domain)
+        workspace.take_limits(
+            queue_row=group.queue_row,
+            array_id=int(pending.array_id[row]),
+            charges=context.charges_placed(group, start.placements),
+            request=group.question.request,
+            tasks=len(start.placements),
+        )
+        workspace.budgets.take(row)
+
+
+def _node_sentence(candidates: Candidates, group: JobClass, node: int, gate: str | None, slots: int) -> str:
+    """One line about one node: what it lacks in numbers, or what it could take."""
+    question, workspace = candidates.question, candidates.workspace
+    nodes = workspace.cluster.snapshot.nodes
+    if gate is None:
+        tasks = group.shape.tasks
+        return "could take it" if tasks == 1 else f"could take {slots} of its {tasks} tasks"
+    if gate == "state":
+        return f"does not answer (its state is {nodes.state[node]})"
+    if gate == "cordoned":
+        return "is cordoned"
+    if gate == "draining":
+        return "is draining"
+    if gate == "labels":
+        have = dict(nodes.labels[node])
+        lacks = [f"{key}={value}" for key, value in question.request.node_selector if have.get(key) != value]
+        return f"lacks {', '.join(lacks)}"
+    if gate == "taints":
+        keys = [
+            f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+            for taint in nodes.taints[node]
+            if not any(toleration.tolerates(taint) for toleration in question.request.tolerations)
+        ]
+        return f"has the taint {', '.join(keys)}"
+    if gate == "size":
+        cores, memory = nodes.size_cpu_millis.item(node), nodes.size_memory_mib.item(node)
+        has = f"{amount('cpu_millis', cores)} and {amount('memory_mib', memory)}"
+        return f"is itself smaller than one task of it: it has {has}"
+    if gate == "jobs":
+        return _company_words(candidates, node)
+    if gate == "numa":
+        return _domain_words(candidates, node)
+    room = _room(candidates, gate, node)
+    if room is not None:
+        return room
+    return _ONE_NODE.get(gate, f"is turned away by {gate}")
+
+
+def _domain_words(candidates: Candidates, node: int) -> str:
+    """`has 2 NUMA domains; the most free in one is 8 CPUs, 32 GiB of memory and 1 GPU`."""
+    found = lacks_in_domains(candidates, node)
+    if found is None:
+        return "does not say what each of its NUMA domains has"
+    domains, cpu, memory, gpus = found
+    most = [amount("cpu_millis", cpu), amount("memory_mib", memory)]
+    most += [amount("gpus", gpus)] if candidates.question.request.per_task.gpus else []
+    has = "one NUMA domain" if domains == 1 else f"{domains} NUMA domains"
+    return f"has {has}; the most free in one is {', '.join(most[:-1])} and {most[-1]}"
+
+
+def _company_words(candidates: Candidates, node: int) -> str:
+    """`its rack has no job labelled app=db`: the first rule about other jobs that closes a node."""
+    affinity_state, who = candidates.workspace.affinity_state, candidates.question.who
+    for kind, like, topology, met in affinity_state.refusals(who) if affinity_state is not None else ():
+        if not met[node]:
+            jobs = affinity_state.affinity.likes[like].words if affinity_state is not None else ""
+            where = "it" if topology == "node" else f"its {topology}"
+            if kind == "near":
+                return f"{where} has no job {jobs}"
+            if kind == "apart":
+                return f"{where} has a job {jobs}"
+            return f"{where} has a job that keeps away from jobs {jobs}"
+    return "is not where its rules about other jobs let it be"
+
+
+def _room(candidates: Candidates, gate: str, node: int) -> str | None:
+    """`needs 4 GPUs, has 2 GPUs free`, for a gate on amounts."""
+    question, workspace = candidates.question, candidates.workspace
+    for rule in candidates.rules.gates:
+        if rule.name == gate and isinstance(rule, ResourceFilter):
+            headroom = rule.free(question, workspace)
+            if headroom is not None:
+                name = "gpu_millis" if gate == "gpus" and question.request.shares_gpu else gate
+                free = max(int(headroom[0][node]), 0)
+                return f"needs {amount(name, headroom[1])}, has {amount(name, free)} free"
+    return None

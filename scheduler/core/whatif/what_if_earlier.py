@@ -1,0 +1,120 @@
+"""Sooner: the smallest single thing to ask differently with which a waiting job starts well before it else would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
+from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.core.whatif.what_if import Variant, changed_snapshot, elsewhere, unchanged, words_of
+
+#: A change has to gain so much: this part of the wait, and so many minutes.
+_GAIN_PART: Final = 4
+_GAIN_MS: Final = 10 * 60_000
+#: Each is played out in full, so only so many are.
+_PLAYED: Final = 8
+#: Models looked at, those with the most devices first.
+_MODELS: Final = 2
+#: Nobody asks for less time than this.
+_SHORTEST_SECONDS: Final = 300
+#: Parts of the time asked for that are tried, in quarters and eighths.
+_EIGHTHS: Final = (6, 4, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierStart:
+    """One thing to ask differently; if all jobs run to their limits it starts at `at_ms` and not at `before_ms`."""
+
+    field: str  # as of `changes.Change`
+    before: int | str
+    after: int | str
+    each: bool
+    at_ms: int
+    before_ms: int
+
+    @property
+    def words(self) -> str:
+        """`With a time limit of 4:00:00 instead of 8:00:00`."""
+        return words_of(self.field, self.before, self.after, each=self.each)
+
+
+def earlier_change(
+    snapshot: Snapshot,
+    policy: Policy,
+    job_id: int,
+    context: CycleContext,
+    before_ms: int,
+    *,
+    queue_ids: Iterable[int] = (),
+    most_cycles: int = 100,
+    plugins: Plugins = NO_PLUGINS,
+) -> EarlierStart | None:
+    """The smallest change that brings a job's latest start forward by a quarter of its wait or more; None = none.
+
+    `before_ms` is its latest start as it is (the P90 of its forecast). Each change is played on by the planner
+    like the forecast itself, so the two are compared in one measure.
+    """
+    row = snapshot.job_row(job_id)
+    wait_ms = before_ms - snapshot.now_ms
+    enough_ms = before_ms - max(wait_ms // _GAIN_PART, _GAIN_MS)
+    if enough_ms < snapshot.now_ms:
+        return None
+    tried = sorted(_lesser(context, row, queue_ids), key=lambda one: (one.loss, one.field))
+    for variant in tried[:_PLAYED]:
+        future = play_forward(
+            changed_snapshot(snapshot, row, variant),
+            policy,
+            RunTimes(),
+            Course.LIMITS,
+            [job_id],
+            most_cycles=most_cycles,
+            until_ms=enough_ms,
+            plugins=plugins,
+        )
+        at_ms = future.started_ms.get(job_id)
+        if at_ms is not None:
+            return EarlierStart(
+                variant.field, variant.before, variant.after, variant.shape.tasks > 1, at_ms, before_ms
+            )
+    return None
+
+
+def _lesser(context: CycleContext, row: int, queue_ids: Iterable[int]) -> Iterator[Variant]:
+    """Steps down from what is asked; `loss` is the part that is given up, in thousandths."""
+    same = unchanged(context, row)
+    request, shape, asked = same.request, same.shape, same.time_limit_seconds
+    yield from elsewhere(context.cluster.snapshot, same, queue_ids, models=_MODELS)
+    for eighths in _EIGHTHS:
+        limit = asked * eighths // 8 // 60 * 60
+        if _SHORTEST_SECONDS <= limit < asked:
+            yield same._replace(
+                loss=1000 - 125 * eighths,
+                field="time_limit_seconds",
+                before=asked,
+                after=limit,
+                time_limit_seconds=limit,
+            )
+    gpus = request.per_task.gpus
+    for fewer in dict.fromkeys((gpus // 2, gpus // 4)):
+        if 0 < fewer < gpus:
+            yield same._replace(
+                loss=1000 - 1000 * fewer // gpus,
+                field="gpus",
+                before=gpus,
+                after=fewer,
+                request=replace(request, per_task=replace(request.per_task, gpus=fewer)),
+            )
+    if shape.tasks > 1 and not shape.nodes and not shape.tasks_per_node:
+        fewer = shape.tasks // 2
+        yield same._replace(
+            loss=1000 - 1000 * fewer // shape.tasks,
+            field="tasks",
+            before=shape.tasks,
+            after=fewer,
+            shape=replace(shape, tasks=fewer),
+        )
