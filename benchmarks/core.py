@@ -20,7 +20,7 @@ from quotas.core.resources import Resources
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.context.cycle_context import CycleContext
-from scheduler.core.cycle import plan_cycle, try_start
+from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.plugins import resolve
@@ -37,6 +37,7 @@ from scheduler.core.snapshot.snapshot import (
     RunningColumns,
     Snapshot,
 )
+from scheduler.core.start_passes import try_start
 
 CASES: Final = tomllib.loads((Path(__file__).parent / "cases" / "core.toml").read_text())
 
@@ -183,7 +184,7 @@ def churn(nodes: int, decisions: int, seed: int = 1) -> tuple[float, float]:
             begin = time.perf_counter_ns()
             row = chosen.best()
             timings.append(time.perf_counter_ns() - begin)
-            request = chosen.question.request
+            request = chosen.query.request
             if row >= 0:
                 devices = workspace.pick_devices(row, request)
                 millis = (request.per_task.gpu_millis or 1000) if devices else 0
@@ -240,13 +241,13 @@ def decision() -> Figures:
     for _ in range(3):
         context = CycleContext(ClusterIndex(snapshot), resolve(Policy()))
         waiting = deque(range(len(snapshot.pending)))
-        for number in range(len(context.groups)):
-            context.candidates(context.groups[number])
+        for number in range(len(context.job_classes)):
+            context.candidates(context.job_classes[number])
         gc.disable()
         while waiting:
             begin = time.perf_counter_ns()
             row = waiting.popleft()
-            start = try_start(context, row, context.groups.of(row))
+            start = try_start(context, row, context.job_classes.of(row))
             spent = time.perf_counter_ns() - begin
             if start is not None:
                 timings.append(spent)

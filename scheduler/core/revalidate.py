@@ -11,7 +11,8 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints
-from scheduler.core.context.cycle_context import CycleContext, array_blockers, own_blockers
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.context.pending_reasons import PendingReasons
 from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.placement.filters import AffinityFilter, NodeFilter, ResourceFilter
@@ -20,6 +21,7 @@ from scheduler.core.placement.plugins import NO_PLUGINS, Plugins, resolve
 from scheduler.core.plan import Decision, Fact, Placement, Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import PRECEDENCE, ReasonCode
+from scheduler.core.reasons.job_reasons import array_reasons, job_reasons
 from scheduler.core.snapshot.snapshot import Snapshot
 
 
@@ -44,7 +46,7 @@ def find_conflicts(
     cluster = ClusterIndex(fresh)
     context = CycleContext(cluster, rules)
     blocked: dict[int, Decision] = {}
-    for rows, decision in own_blockers(cluster):
+    for rows, decision in job_reasons(cluster):
         for row in rows.tolist():
             known = blocked.get(row)
             if known is None or PRECEDENCE[decision.reason] < PRECEDENCE[known.reason]:
@@ -74,6 +76,7 @@ class _Facts:
     def __init__(self, context: CycleContext) -> None:
         pending = context.cluster.snapshot.pending
         self._context = context
+        self.reasons = PendingReasons(context)
         self.affinity = tuple(gate for gate in context.rules.gates if isinstance(gate, AffinityFilter))
         self.has_arrays = bool(pending.array_max_running.any())
         self.row_of = {number: row for row, number in enumerate(pending.id.tolist())}
@@ -89,23 +92,23 @@ class _Facts:
         return self._gates[key]
 
     def _meet(self, candidates: Candidates) -> _Gates:
-        workspace, question = candidates.workspace, candidates.question
+        workspace, query = candidates.workspace, candidates.query
         everywhere = NodeView(workspace)
         closed = [""] * len(everywhere)
         room: list[tuple[str, Ints, int]] = []
         others: list[NodeFilter] = []
         for gate in candidates.rules.gates:
             if not gate.dynamic:
-                for row in np.flatnonzero(~gate.filter(question, everywhere)).tolist():
+                for row in np.flatnonzero(~gate.filter(query, everywhere)).tolist():
                     closed[row] = closed[row] or gate.name
             elif isinstance(gate, ResourceFilter):
-                headroom = gate.free(question, workspace)
+                headroom = gate.free(query, workspace)
                 if headroom is not None:
                     room.append((gate.name, *headroom))
             elif not isinstance(gate, AffinityFilter):
                 # Where other jobs are was asked before the first task: its own do not count.
                 others.append(gate)
-        request = question.request
+        request = query.request
         usable = workspace.gpu_features(request).usable if request.per_task.gpus else []
         return _Gates(closed, room, others, usable)
 
@@ -122,28 +125,32 @@ def _conflict_of(
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
     if row in blocked:
         return Conflict(start.job_id, blocked[row].reason, blocked[row].facts)
-    for rows, decision in array_blockers(cluster, workspace) if facts.has_arrays else ():
+    for rows, decision in array_reasons(cluster, workspace) if facts.has_arrays else ():
         if row in rows:
             return Conflict(start.job_id, decision.reason, decision.facts)
     for rows, decision in workspace.budgets.blockers() if workspace.budgets.short(row) else ():
         if row in rows:
             return Conflict(start.job_id, decision.reason, decision.facts)
-    group = context.groups.of(row)
-    tasks, shape = len(start.placements), group.shape
+    job_class = context.job_classes.of(row)
+    tasks, shape = len(start.placements), job_class.shape
     if tasks != shape.tasks and not shape.tasks < tasks <= shape.most:
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
     if tasks > shape.tasks:
-        group = group._replace(shape=shape.sized(tasks))
-    limits = [context.queue(group.queue_row), *context.quota(group), context.pool(group)]
+        job_class = job_class._replace(shape=shape.sized(tasks))
+    limits = [
+        facts.reasons.queue(job_class.queue_row),
+        *facts.reasons.quota(job_class),
+        facts.reasons.pool(job_class),
+    ]
     for limit in limits:
         if limit is not None:
             return Conflict(start.job_id, limit.reason, limit.facts)
     if shape.must and not _is_near(start, shape.pack, cluster):
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
 
-    candidates = context.candidates(group)
+    candidates = context.candidates(job_class)
     if workspace.affinity_state is not None or shape.spread is not None:
-        moved = _moved(start, group, candidates, facts)
+        moved = _moved(start, job_class, candidates, facts)
         if moved is not None:
             return moved
     if tasks == 1:
@@ -151,11 +158,11 @@ def _conflict_of(
         found = _place(start.placements[0], candidates, facts)
         if isinstance(found, _Closed):
             return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
-        charges = context.charges_placed(group, start.placements)
-        conflict = _short(start, group, charges, context)
+        charges = context.charges_placed(job_class, start.placements)
+        conflict = _short(start, job_class, charges, context, facts.reasons)
         if conflict is None:
             _hold(found, candidates)
-            _count(row, group, charges, context, facts)
+            _count(row, job_class, charges, context, facts)
         return conflict
     with workspace.trial() as trial:
         for placement in start.placements:
@@ -163,11 +170,11 @@ def _conflict_of(
             if isinstance(found, _Closed):
                 return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
             _hold(found, candidates)
-        charges = context.charges_placed(group, start.placements)
-        conflict = _short(start, group, charges, context)
+        charges = context.charges_placed(job_class, start.placements)
+        conflict = _short(start, job_class, charges, context, facts.reasons)
         if conflict is not None:
             return conflict
-        _count(row, group, charges, context, facts)
+        _count(row, job_class, charges, context, facts)
         trial.keep()
     return None
 
@@ -175,22 +182,24 @@ def _conflict_of(
 Charges = tuple[tuple[int, int], ...]
 
 
-def _short(start: Start, group: JobClass, charges: Charges, context: CycleContext) -> Conflict | None:
+def _short(
+    start: Start, job_class: JobClass, charges: Charges, context: CycleContext, reasons: PendingReasons
+) -> Conflict | None:
     """Whether a quota line has too little left for the devices that it is given."""
     short = context.workspace.short_quota(charges)
-    no_room = context.quota_line(*short, group.payer) if short is not None else None
+    no_room = reasons.quota_line(*short, job_class.payer) if short is not None else None
     return None if no_room is None else Conflict(start.job_id, no_room.reason, no_room.facts)
 
 
-def _count(row: int, group: JobClass, charges: Charges, context: CycleContext, facts: _Facts) -> None:
+def _count(row: int, job_class: JobClass, charges: Charges, context: CycleContext, facts: _Facts) -> None:
     """Count the job that starts on its queue, array, quota lines, pools and budgets."""
     workspace = context.workspace
     workspace.take_limits(
-        queue_row=group.queue_row,
+        queue_row=job_class.queue_row,
         array_id=facts.array_id[row],
         charges=charges,
-        request=group.question.request,
-        tasks=group.shape.tasks,
+        request=job_class.query.request,
+        tasks=job_class.shape.tasks,
     )
     workspace.budgets.take(row)
 
@@ -206,9 +215,9 @@ def _is_near(start: Start, level: str, cluster: ClusterIndex) -> bool:
     return len(domains) == 1 and -1 not in domains
 
 
-def _moved(start: Start, group: JobClass, candidates: Candidates, facts: _Facts) -> Conflict | None:
+def _moved(start: Start, job_class: JobClass, candidates: Candidates, facts: _Facts) -> Conflict | None:
     """Whether its nodes are still where its rules about other jobs and its own tasks let it be."""
-    workspace, spread = candidates.workspace, group.shape.spread
+    workspace, spread = candidates.workspace, job_class.shape.spread
     cluster = workspace.cluster
     rows = [cluster.node_row[one.node_id] for one in start.placements if one.node_id in cluster.node_row]
     if len(rows) < len(start.placements):
@@ -217,7 +226,7 @@ def _moved(start: Start, group: JobClass, candidates: Candidates, facts: _Facts)
         return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
     for gate in facts.affinity:
         nodes = NodeView(workspace, np.array(sorted(set(rows)), dtype=np.int64))
-        for node in np.flatnonzero(~gate.filter(candidates.question, nodes)).tolist():
+        for node in np.flatnonzero(~gate.filter(candidates.query, nodes)).tolist():
             why = (("gate", gate.name), ("node", nodes.names[node]))
             return Conflict(start.job_id, ReasonCode.JOB_AFFINITY, why)
     return None
@@ -240,7 +249,7 @@ class _Place(NamedTuple):
 
 def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Place | _Closed:
     """The place that the plan names for one task, if it can be had now."""
-    workspace, request = candidates.workspace, candidates.question.request
+    workspace, request = candidates.workspace, candidates.query.request
     cluster = workspace.cluster
     row = cluster.node_row.get(placement.node_id)
     if row is None:
@@ -253,7 +262,7 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
         if column.item(row) < need:
             return _Closed((("gate", gate), ("node", name)))
     for other in gates.others:
-        if not other.filter(candidates.question, NodeView(workspace, np.array([row], dtype=np.int64)))[0]:
+        if not other.filter(candidates.query, NodeView(workspace, np.array([row], dtype=np.int64)))[0]:
             return _Closed((("gate", other.name), ("node", name)))
     wanted = request.device_millis
     room = wanted if request.shares_gpu else GPU_MILLIS  # whole devices and slices are nobody else's
@@ -280,7 +289,7 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
 
 
 def _hold(place: _Place, candidates: Candidates) -> None:
-    question = candidates.question
+    query = candidates.query
     candidates.workspace.take(
-        place.row, question.request.per_task, place.devices, place.gpu_millis, question.who, place.domain
+        place.row, query.request.per_task, place.devices, place.gpu_millis, query.who, place.domain
     )

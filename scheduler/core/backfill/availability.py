@@ -204,24 +204,30 @@ class Availability:
         return free
 
     def earliest_ms(
-        self, context: CycleContext, group: JobClass, row: int, length_ms: int, *, among: Bools | None = None
+        self,
+        context: CycleContext,
+        job_class: JobClass,
+        row: int,
+        length_ms: int,
+        *,
+        among: Bools | None = None,
     ) -> int | None:
         """The first moment after now from which a pending job fits for its whole length; None = never.
 
         With `among` on these nodes only. FOREVER_MS when it only fits once something ends whose end nobody knows.
         """
-        if not group.shape.is_possible:
+        if not job_class.shape.is_possible:
             return None
         now_ms = self._cluster.snapshot.now_ms
-        rules, cluster = context.rules_of(group.question), self._cluster
+        rules, cluster = context.rules_of(job_class.query), self._cluster
         allowed = np.ones(cluster.node_count, dtype=np.bool_) if among is None else among
         for gate in rules.gates:
             if isinstance(gate, StaticFilter) and gate.name != "reserved":
-                mask = gate.keep(group.question, cluster)
+                mask = gate.keep(job_class.query, cluster)
                 allowed = allowed if mask is None else allowed & mask
         affinity_state = self._workspace.affinity_state
-        if affinity_state is not None and cluster.affinity.is_bound(group.question.who):
-            allowed = allowed & (affinity_state.open(group.question.who) > 0)  # where others are now
+        if affinity_state is not None and cluster.affinity.is_bound(job_class.query.who):
+            allowed = allowed & (affinity_state.open(job_class.query.who) > 0)  # where others are now
         barring = barring_of(cluster, row, length_ms)
         holds = [*self._started, *self._promised]
         moments = self._ends[allowed[self._node]]  # in order
@@ -245,10 +251,10 @@ class Availability:
             for start, until, reservation in barring:
                 if start <= at_ms < until:
                     open_ = open_ & ~cluster.reserved((reservation,))
-            slots = slots_in(group.question, context, free, open_)
-            return fit_on(slots, group.shape, cluster)
+            slots = slots_in(job_class.query, context, free, open_)
+            return fit_on(slots, job_class.shape, cluster)
 
-        bound = int(np.searchsorted(moments, self._devices_by_ms(group.question, allowed)))
+        bound = int(np.searchsorted(moments, self._devices_by_ms(job_class.query, allowed)))
         for begin, last in pairwise(cuts):
             first = max(begin, bound)
             if first >= last:
@@ -259,12 +265,12 @@ class Availability:
                 return int(moments[bisect_left(range(first, last - 1), True, key=fits) + first])
         return None
 
-    def _devices_by_ms(self, question: FilterQuery, allowed: Bools) -> int:
+    def _devices_by_ms(self, query: FilterQuery, allowed: Bools) -> int:
         """A moment before which no allowed node has as many idle devices as one task needs; 0 = nobody knows.
 
         Promises only take away, so it is never too late.
         """
-        cluster, request = self._cluster, question.request
+        cluster, request = self._cluster, query.request
         wanted = request.per_task.gpus
         if not wanted or request.shares_gpu or self._started:
             return 0
@@ -323,12 +329,12 @@ class SpareWorkspace(Workspace):
         )
 
 
-def slots_in(question: FilterQuery, context: CycleContext, free: Free, allowed: Bools) -> Ints:
+def slots_in(query: FilterQuery, context: CycleContext, free: Free, allowed: Bools) -> Ints:
     """How many tasks of a question each allowed node could take, were just this free."""
-    cluster, request = context.cluster, question.request
+    cluster, request = context.cluster, query.request
     per_task = request.per_task
     slots = np.where(allowed, np.iinfo(np.int64).max, 0)
-    gates = {gate.name for gate in context.rules_of(question).gates if isinstance(gate, ResourceFilter)}
+    gates = {gate.name for gate in context.rules_of(query).gates if isinstance(gate, ResourceFilter)}
     for name, column in (
         ("cpu_millis", free.cpu_millis), ("memory_mib", free.memory_mib), ("storage_mib", free.storage_mib),
     ):  # fmt: skip
@@ -350,9 +356,9 @@ def slots_in(question: FilterQuery, context: CycleContext, free: Free, allowed: 
     return np.maximum(slots, 0)
 
 
-def open_now(context: CycleContext, group: JobClass) -> JobClass:
+def open_now(context: CycleContext, job_class: JobClass) -> JobClass:
     """The group as it asks now: for no device of which its quota lets it have none as things are."""
-    return group if context.asks_whole(group) else group._replace(question=context.question(group))
+    return job_class if context.asks_whole(job_class) else job_class._replace(query=context.query(job_class))
 
 
 def barring_of(cluster: ClusterIndex, row: int, length_ms: int) -> list[tuple[int, int, int]]:

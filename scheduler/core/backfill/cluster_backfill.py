@@ -65,14 +65,14 @@ class ClusterBackfill:
         self._jobs: RunningJobs | None = None
         self._later_pool: list[int] = []
         self._pool_row = {name: row for row, name in enumerate(context.cluster.snapshot.pools.name)}
-        groups = len(context.groups)
-        self._fails_from = np.full(groups, _NONE, dtype=np.int16)
-        self._barred = np.zeros(groups, dtype=np.bool_)
+        job_classes = len(context.job_classes)
+        self._fails_from = np.full(job_classes, _NONE, dtype=np.int16)
+        self._barred = np.zeros(job_classes, dtype=np.bool_)
 
     # `backfill.Room`.
 
     def closed(self, rows: Ints, levels: Ints, *, asking: bool) -> Bools:
-        numbers = self._context.groups.of_row[rows]
+        numbers = self._context.job_classes.of_row[rows]
         if asking:
             return self._barred[numbers]
         closed = levels >= self._fails_from[numbers]
@@ -81,7 +81,7 @@ class ClusterBackfill:
     def start(self, row: int, level: int) -> StartResult:
         context, workspace = self._context, self._context.workspace
         pending = context.cluster.snapshot.pending
-        number = context.groups.of_row.item(row)
+        number = context.job_classes.of_row.item(row)
         if self._barred.item(number):
             return StartResult.BARRED
         if level >= self._fails_from.item(number) or (self._promises and not self._may_pass.item(row)):
@@ -94,9 +94,9 @@ class ClusterBackfill:
             return StartResult.BARRED  # others of its group may ask for less time
         if self._promises and workspace.budgets.refuse and workspace.budgets.short(row, beside=self._first):
             return StartResult.BARRED  # what is spent is not freed when it ends
-        group = context.groups[number]
-        charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
-        if not self._within_limits(group, charges):
+        job_class = context.job_classes[number]
+        charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
+        if not self._within_limits(job_class, charges):
             if self._was_promised(row):
                 return StartResult.NO_ROOM
             self._barred[number] = True
@@ -104,37 +104,37 @@ class ClusterBackfill:
             return StartResult.BARRED
         if level and bound and not self._leaves_array(row, bound):
             return StartResult.NO_ROOM
-        if level and not self._leaves_limits(group, charges, group.shape.tasks):
+        if level and not self._leaves_limits(job_class, charges, job_class.shape.tasks):
             self._fails_from[number] = min(self._fails_from.item(number), level)
             return StartResult.NO_ROOM
-        candidates = self._candidates(group, level)
+        candidates = self._candidates(job_class, level)
         if candidates is None:
             chosen = None
-        elif group.shape.most > group.shape.tasks:
-            chosen = choose_largest(candidates, group.shape, self._most_allowed(group, level))
+        elif job_class.shape.most > job_class.shape.tasks:
+            chosen = choose_largest(candidates, job_class.shape, self._most_allowed(job_class, level))
         else:
-            chosen = choose_nodes(candidates, group.shape)
+            chosen = choose_nodes(candidates, job_class.shape)
         if candidates is None or chosen is None:
-            if context.candidates(group).may_open:
+            if context.candidates(job_class).may_open:
                 return StartResult.NO_ROOM
-            if not context.asks_whole(group):  # what is closed to it alone
+            if not context.asks_whole(job_class):  # what is closed to it alone
                 self._fails_from[number] = min(self._fails_from.item(number), level)
                 return StartResult.NO_ROOM
-            same = context.groups.of_pair(group.pair)
+            same = context.job_classes.of_placement_class(job_class.placement_class)
             self._fails_from[same] = np.minimum(
                 self._fails_from[same], level if candidates is not None else 0
             )
             return StartResult.NO_ROOM
         parts = candidates.parts(chosen[0][0])
         placements, seats = bind_tasks(candidates, chosen)
-        self._take(row, group, seats, level, context.charges_placed(group, placements))
+        self._take(row, job_class, seats, level, context.charges_placed(job_class, placements))
         self.starts.append(
             Start(
                 pending.id.item(row),
                 pending.generation.item(row),
                 pending.queue_id.item(row),
                 pending.project_id.item(row),
-                group.question.request.per_task,
+                job_class.query.request.per_task,
                 placements,
                 parts,
             )
@@ -143,22 +143,26 @@ class ClusterBackfill:
 
     def earliest_ms(self, row: int) -> int | None:
         context = self._context
-        group = open_now(context, context.groups.of(row))
-        at_ms = self._planned().earliest_ms(context, group, row, self._lengths.item(row))
-        if at_ms is not None and row in self._short and not self._within_limits_by(at_ms, row, group):
+        job_class = open_now(context, context.job_classes.of(row))
+        at_ms = self._planned().earliest_ms(context, job_class, row, self._lengths.item(row))
+        if at_ms is not None and row in self._short and not self._within_limits_by(at_ms, row, job_class):
             return None
         if at_ms is None:
-            whole = context.asks_whole(group)
-            self._barred[context.groups.of_pair(group.pair) if whole else context.groups.of_row[row]] = True
+            whole = context.asks_whole(job_class)
+            self._barred[
+                context.job_classes.of_placement_class(job_class.placement_class)
+                if whole
+                else context.job_classes.of_row[row]
+            ] = True
         return at_ms
 
     def promise(self, row: int, at_ms: int, place: int) -> None:
         """Choose its nodes and devices as of then, and keep them from everybody who would still be there."""
         context, horizon = self._context, self._planned()
-        cluster, group = context.cluster, open_now(context, context.groups.of(row))
+        cluster, job_class = context.cluster, open_now(context, context.job_classes.of(row))
         length = self._lengths.item(row)
-        question = replace(
-            group.question,
+        query = replace(
+            job_class.query,
             reservation_rows=tuple(
                 number for begin, until, number in barring_of(cluster, row, length) if begin <= at_ms < until
             ),
@@ -166,19 +170,19 @@ class ClusterBackfill:
         until_ms = after_ms(at_ms, length)
         space = horizon.space(horizon.free_through(at_ms, until_ms))
         space.follow(context.workspace)
-        candidates = Candidates(question, space, context.rules_of(question))
-        chosen = choose_nodes(candidates, group.shape)
+        candidates = Candidates(query, space, context.rules_of(query))
+        chosen = choose_nodes(candidates, job_class.shape)
         free = horizon.free_at(at_ms)
         placements, seats = bind_tasks(candidates, chosen) if chosen is not None else ((), [])
         if not self._promises:
-            self._keep_limits(row, group)
+            self._keep_limits(row, job_class)
         self._promises.insert(place, at_ms, free)
         beside = [
             other
             for other, then in enumerate(self._promises.at_ms)
             if other == place or at_ms <= then < until_ms
         ]
-        self.promised[row] = _holds(seats, group, at_ms, until_ms)
+        self.promised[row] = _holds(seats, job_class, at_ms, until_ms)
         for hold in self.promised[row]:
             horizon.promised(hold)
             self._promises.take(hold, beside)
@@ -199,9 +203,9 @@ class ClusterBackfill:
 
     # Parts of those.
 
-    def _within_limits(self, group: JobClass, charges: tuple[tuple[int, int], ...]) -> bool:
-        workspace, request, tasks = self._context.workspace, group.question.request, group.shape.tasks
-        if workspace.queue_is_full(group.queue_row) or workspace.short_quota(charges) is not None:
+    def _within_limits(self, job_class: JobClass, charges: tuple[tuple[int, int], ...]) -> bool:
+        workspace, request, tasks = self._context.workspace, job_class.query.request, job_class.shape.tasks
+        if workspace.queue_is_full(job_class.queue_row) or workspace.short_quota(charges) is not None:
             return False
         return not request.per_task.extras or workspace.short_pool(request, tasks) is None
 
@@ -215,7 +219,7 @@ class ClusterBackfill:
             self._short.add(row)
         return told
 
-    def _within_limits_by(self, at_ms: int, row: int, group: JobClass) -> bool:
+    def _within_limits_by(self, at_ms: int, row: int, job_class: JobClass) -> bool:
         """Whether quotas, queue, array and pools have room for it once all has ended that should have by then."""
         context, workspace = self._context, self._context.workspace
         pending, running = context.cluster.snapshot.pending, context.cluster.snapshot.running
@@ -232,36 +236,36 @@ class ClusterBackfill:
                     tasks=self._jobs.tasks.item(ended),
                 )
             bound, array = pending.array_max_running.item(row), pending.array_id.item(row)
-            charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
-            return self._within_limits(group, charges) and not (
+            charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
+            return self._within_limits(job_class, charges) and not (
                 bound and workspace.array_running.get(array, 0) >= bound
             )
 
-    def _keep_limits(self, row: int, group: JobClass) -> None:
+    def _keep_limits(self, row: int, job_class: JobClass) -> None:
         """The first promise also keeps its share of quotas, queue, pools and budgets; those of others may be freed."""
-        workspace, tasks = self._context.workspace, group.shape.tasks
+        workspace, tasks = self._context.workspace, job_class.shape.tasks
         self._first = row
         self._later_limits = workspace.limits.copy()
         self._later_queue = list(workspace.queue_running)
         self._later_pool = list(workspace.pool_used)
-        self._count_later(group, workspace.charges(group.payer, group.class_index, tasks), tasks)
+        self._count_later(job_class, workspace.charges(job_class.payer, job_class.class_index, tasks), tasks)
 
-    def _count_later(self, group: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
+    def _count_later(self, job_class: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
         self._later_limits.take(charges)
-        self._later_queue[group.queue_row] += 1
-        for name, amount in group.question.request.per_task.extras:
+        self._later_queue[job_class.queue_row] += 1
+        for name, amount in job_class.query.request.per_task.extras:
             self._later_pool[self._pool_row[name]] += amount * tasks
 
-    def _most_allowed(self, group: JobClass, level: int) -> int:
+    def _most_allowed(self, job_class: JobClass, level: int) -> int:
         """How many tasks the limits allow a job that is enough with fewer, beside the promises."""
-        most, workspace = self._context.most_within_limits(group), self._context.workspace
+        most, workspace = self._context.most_within_limits(job_class), self._context.workspace
         if not level:
             return most
         return largest(
-            group.shape.tasks,
+            job_class.shape.tasks,
             most,
             lambda tasks: self._leaves_limits(
-                group, workspace.charges(group.payer, group.class_index, tasks), tasks
+                job_class, workspace.charges(job_class.payer, job_class.class_index, tasks), tasks
             ),
         )
 
@@ -272,13 +276,13 @@ class ClusterBackfill:
         same = bool(array) and array == arrays.item(self._first)
         return not same or self._context.workspace.array_running.get(array, 0) + 1 < bound
 
-    def _leaves_limits(self, group: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
+    def _leaves_limits(self, job_class: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
         workspace = self._context.workspace
         if self._later_limits.short(charges) is not None:
             return False
-        if 0 < workspace.queue_bound[group.queue_row] <= self._later_queue[group.queue_row]:
+        if 0 < workspace.queue_bound[job_class.queue_row] <= self._later_queue[job_class.queue_row]:
             return False
-        for name, amount in group.question.request.per_task.extras:
+        for name, amount in job_class.query.request.per_task.extras:
             row = self._pool_row[name]
             if self._later_pool[row] + amount * tasks > workspace.pool_capacity[row]:
                 return False
@@ -287,7 +291,7 @@ class ClusterBackfill:
     def _take(
         self,
         row: int,
-        group: JobClass,
+        job_class: JobClass,
         seats: list[BoundTask],
         level: int,
         charges: tuple[tuple[int, int], ...],
@@ -296,7 +300,7 @@ class ClusterBackfill:
         context, workspace = self._context, self._context.workspace
         cluster = context.cluster
         now_ms = cluster.snapshot.now_ms
-        holds = _holds(seats, group, now_ms, after_ms(now_ms, self._lengths.item(row)))
+        holds = _holds(seats, job_class, now_ms, after_ms(now_ms, self._lengths.item(row)))
         if self._horizon is None:
             self._holds.extend(holds)
         else:
@@ -306,17 +310,17 @@ class ClusterBackfill:
             known = self._synced.get(level) == workspace.log_length
             for hold in holds:
                 workspace.take(
-                    hold.row, hold.per_task, hold.devices, hold.gpu_millis, group.question.who, hold.domain
+                    hold.row, hold.per_task, hold.devices, hold.gpu_millis, job_class.query.who, hold.domain
                 )
                 self._promises.take(hold, slice(level))
             if known:  # the workspace of this level has them already
                 self._synced[level] = workspace.log_length
-            self._count_later(group, charges, len(seats))
+            self._count_later(job_class, charges, len(seats))
         workspace.take_limits(
-            queue_row=group.queue_row,
+            queue_row=job_class.queue_row,
             array_id=cluster.snapshot.pending.array_id.item(row),
             charges=charges,
-            request=group.question.request,
+            request=job_class.query.request,
             tasks=len(seats),
         )
         workspace.budgets.take(row)
@@ -329,18 +333,18 @@ class ClusterBackfill:
                 self._horizon.started(hold)
         return self._horizon
 
-    def _candidates(self, group: JobClass, level: int) -> Candidates | None:
+    def _candidates(self, job_class: JobClass, level: int) -> Candidates | None:
         """The nodes for a group's question in what is free now and beside so many promises.
 
         None when not even what is free now has room for it.
         """
         context, workspace = self._context, self._context.workspace
-        now = context.candidates(group)
+        now = context.candidates(job_class)
         if not level:
             return now
-        whole = context.asks_whole(group)
-        asked = level in self._spare and group.question_number in self._spare[level][1]
-        if whole and not asked and choose_nodes(now, group.shape) is None:
+        whole = context.asks_whole(job_class)
+        asked = level in self._spare and job_class.query_number in self._spare[level][1]
+        if whole and not asked and choose_nodes(now, job_class.shape) is None:
             return None
         if level not in self._spare:
             free = self._planned().free_now().least(self._promises.least(level))
@@ -356,14 +360,14 @@ class ClusterBackfill:
             spare.follow(workspace)
             self._synced[level] = workspace.log_length
         if not whole:
-            return Candidates(context.question(group), spare, context.rules_of(group.question))
-        if group.question_number not in known:
-            known[group.question_number] = Candidates(group.question, spare, now.rules, like=now)
-        return known[group.question_number]
+            return Candidates(context.query(job_class), spare, context.rules_of(job_class.query))
+        if job_class.query_number not in known:
+            known[job_class.query_number] = Candidates(job_class.query, spare, now.rules, like=now)
+        return known[job_class.query_number]
 
 
-def _holds(seats: list[BoundTask], group: JobClass, from_ms: int, until_ms: int) -> list[FutureUse]:
-    request = group.question.request
+def _holds(seats: list[BoundTask], job_class: JobClass, from_ms: int, until_ms: int) -> list[FutureUse]:
+    request = job_class.query.request
     millis = held_millis(request)
     return [
         FutureUse(from_ms, until_ms, row, request.per_task, devices, millis, domain)

@@ -14,6 +14,7 @@ from scheduler.core.backfill.backfill import FOREVER_MS
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.context.pending_reasons import PendingReasons
 from scheduler.core.placement.candidates import Candidates, near_tasks
 from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start, decide
 from scheduler.core.reason_codes import ReasonCode
@@ -24,16 +25,6 @@ BACKOFF_SECONDS: Final = 60
 LONGEST_BACKOFF_SECONDS: Final = 3600
 #: Jobs looked at in one cycle as the next that may gather.
 _LOOKED_AT: Final = 16
-
-
-def gathering_rows(cluster: ClusterIndex, considered: Ints) -> Ints:
-    """Jobs that gather nodes already, in the order of the cycle: they go before those that do not.
-
-    Nobody else gets on their nodes (each has a reservation of its own in the snapshot), so that they wait
-    for running jobs only, and never for each other.
-    """
-    pending = cluster.snapshot.pending
-    return considered[pending.assembling_until_ms[considered] > 0]
 
 
 class GangReservations:
@@ -49,12 +40,13 @@ class GangReservations:
         self.given_back: list[GiveBack] = []
         self.expected: list[ExpectedStart] = []
         #: What the waiting ones of them are told: (pending row, why).
-        self.told: list[tuple[int, Decision]] = []
+        self.decisions: list[tuple[int, Decision]] = []
         #: What jobs hold that stood still, and go on from this cycle.
         self.resumed: list[FutureUse] = []
         #: What was promised to waiting jobs, by pending row.
         self.promised: Mapping[int, Sequence[FutureUse]] = {}
         self._context = context
+        self._reasons = PendingReasons(context)
         self._most = most
         self._gathering: set[int] = set()
         self._looked_at: set[int] = set()
@@ -66,9 +58,13 @@ class GangReservations:
         pending = cluster.snapshot.pending
         self._wanted = pending.assembly_seconds > 0
         #: Whether there is anything to do at all.
-        self.is_open = bool(self._wanted.any() or (pending.assembling_until_ms > 0).any())
+        self.is_active = bool(self._wanted.any() or (pending.assembling_until_ms > 0).any())
 
-    def go_on(self, starts: Sequence[Start], considered: Ints) -> None:
+    def gathering_among(self, rows: Ints) -> Ints:
+        """Of these rows, in the same order, the gangs that gather nodes already."""
+        return rows[self._context.cluster.snapshot.pending.assembling_until_ms[rows] > 0]
+
+    def keep(self, starts: Sequence[Start], considered: Ints) -> None:
         """Those that gather already and were not among the starts.
 
         Who is not considered, for its queue stands still or it is held, keeps its nodes and is told nothing of them.
@@ -88,7 +84,7 @@ class GangReservations:
                 retry_ms = now_ms + _backoff_seconds(pending.assemblies_failed.item(row)) * 1000
                 self.given_back.append(GiveBack(number, pending.generation.item(row), retry_ms))
                 why = decide(ReasonCode.BACKOFF, begin_ms=retry_ms, gathered_until_ms=until_ms)
-                self._tell(row, why)
+                self._note(row, why)
                 continue
             nodes = kept.get(gathering_id(number), ())
             at_ms = self._when(row, starts, nodes)
@@ -132,7 +128,7 @@ class GangReservations:
         ):
             return
         self._looked_at.add(row)
-        if not _waits_for_room(context, row):
+        if not _waits_for_room(context, self._reasons, row):
             return
         found = self._where(row, starts)
         due_ms = 0 if found is None else int(self._due[_rows(context.cluster, found[0])].max())
@@ -158,44 +154,47 @@ class GangReservations:
         if at_ms != FOREVER_MS and row in self._in_line:
             number = cluster.snapshot.pending.id.item(row)
             self.expected.append(ExpectedStart(number, at_ms, tuple(nodes)))
-        self._tell(row, _gathers(self._context, row, nodes, until_ms))
+        self._note(row, _gathers(self._context, row, nodes, until_ms))
 
-    def _tell(self, row: int, why: Decision) -> None:
+    def _note(self, row: int, why: Decision) -> None:
         if row in self._in_line:
-            self.told.append((row, why))
+            self.decisions.append((row, why))
 
     def _when(self, row: int, starts: Sequence[Start], nodes: Sequence[int]) -> int | None:
         """When a gang fits on just these nodes; None when never."""
         context = self._context
         among = np.zeros(context.cluster.node_count, dtype=np.bool_)
         among[_rows(context.cluster, nodes)] = True
-        horizon, group = _horizon(context, starts, self.resumed), open_now(context, context.groups.of(row))
-        return horizon.earliest_ms(context, group, row, _length_ms(context.cluster, row), among=among)
+        horizon, job_class = (
+            _horizon(context, starts, self.resumed),
+            open_now(context, context.job_classes.of(row)),
+        )
+        return horizon.earliest_ms(context, job_class, row, _length_ms(context.cluster, row), among=among)
 
     def _where(
         self, row: int, starts: Sequence[Start], *, but: Bools | None = None
     ) -> tuple[tuple[int, ...], int] | None:
         """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
         context, cluster = self._context, self._context.cluster
-        group, length = open_now(context, context.groups.of(row)), _length_ms(context.cluster, row)
+        job_class, length = open_now(context, context.job_classes.of(row)), _length_ms(context.cluster, row)
         horizon, closed = _horizon(context, starts, self.resumed), self._busy
         if but is not None:
             closed = closed | but
         for other, holds in self.promised.items():
             for hold in holds if other != row else ():
                 horizon.promised(hold)
-        at_ms = horizon.earliest_ms(context, group, row, length, among=~closed)
+        at_ms = horizon.earliest_ms(context, job_class, row, length, among=~closed)
         if at_ms is None:
             return None
         barring = tuple(
             number for begin, until, number in barring_of(cluster, row, length) if begin <= at_ms < until
         )
-        question = replace(group.question, reservation_rows=barring)
+        query = replace(job_class.query, reservation_rows=barring)
         space = horizon.space(horizon.free_through(at_ms, after_ms(at_ms, length)))
-        candidates = Candidates(question, space, context.rules_of(question))
+        candidates = Candidates(query, space, context.rules_of(query))
         slots = np.where(closed, 0, candidates.slots())
-        wish = group.shape.pack or candidates.rules.packing
-        chosen = near_tasks(slots, candidates.scores, group.shape, cluster, wish)
+        wish = job_class.shape.pack or candidates.rules.packing
+        chosen = near_tasks(slots, candidates.scores, job_class.shape, cluster, wish)
         if chosen is None:
             return None
         node_ids = cluster.snapshot.nodes.id
@@ -244,12 +243,16 @@ def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[F
     return horizon
 
 
-def _waits_for_room(context: CycleContext, row: int) -> bool:
+def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) -> bool:
     """Whether nothing but room keeps it waiting: a gang that a limit stops would hold its nodes for nothing."""
-    group = context.groups.of(row)
-    if context.never(group) is not None:
+    job_class = context.job_classes.of(row)
+    if context.never(job_class) is not None:
         return False
-    if context.queue(group.queue_row) is not None or context.quota(group) or context.pool(group) is not None:
+    if (
+        reasons.queue(job_class.queue_row) is not None
+        or reasons.quota(job_class)
+        or reasons.pool(job_class) is not None
+    ):
         return False
     workspace, pending = context.workspace, context.cluster.snapshot.pending
     bound = pending.array_max_running.item(row)
@@ -257,19 +260,19 @@ def _waits_for_room(context: CycleContext, row: int) -> bool:
         return False
     if workspace.budgets.refuse and workspace.budgets.short(row):
         return False
-    return context.nodes(group) is not None
+    return reasons.nodes(job_class) is not None
 
 
 def _gathers(context: CycleContext, row: int, nodes: Sequence[int], until_ms: int) -> Decision:
     """What a gang is told that gathers: for how many tasks there is room, on how many nodes, and until when."""
-    cluster, group = context.cluster, context.groups.of(row)
+    cluster, job_class = context.cluster, context.job_classes.of(row)
     rows = [cluster.node_row[node] for node in nodes if node in cluster.node_row]
-    slots = np.minimum(context.candidates(group).slots()[rows], group.shape.tasks)
+    slots = np.minimum(context.candidates(job_class).slots()[rows], job_class.shape.tasks)
     return decide(
         ReasonCode.WAITING_FOR_RESOURCES,
         resource="tasks",
-        needs=group.shape.tasks,
-        free=min(int(slots.sum()), group.shape.tasks),
+        needs=job_class.shape.tasks,
+        free=min(int(slots.sum()), job_class.shape.tasks),
         gathering=len(nodes),
         until_ms=until_ms,
     )

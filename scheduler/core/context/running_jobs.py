@@ -28,7 +28,7 @@ class Preemptor(NamedTuple):
     """A pending job that may have others stopped."""
 
     row: int
-    group: JobClass
+    job_class: JobClass
 
 
 class TaskAllocation(NamedTuple):
@@ -211,12 +211,12 @@ def leaving_rows(cluster: ClusterIndex) -> Ints:
 
 def fits_limits(context: CycleContext, wanted: Preemptor) -> bool:
     """Whether quota, queue, array and pools have room for the job."""
-    workspace, group, pending = context.workspace, wanted.group, context.cluster.snapshot.pending
-    request, tasks = group.question.request, group.shape.tasks
+    workspace, job_class, pending = context.workspace, wanted.job_class, context.cluster.snapshot.pending
+    request, tasks = job_class.query.request, job_class.shape.tasks
     bound, array = int(pending.array_max_running[wanted.row]), int(pending.array_id[wanted.row])
-    charges = workspace.charges(group.payer, group.class_index, tasks)
+    charges = workspace.charges(job_class.payer, job_class.class_index, tasks)
     return (
-        not workspace.queue_is_full(group.queue_row)
+        not workspace.queue_is_full(job_class.queue_row)
         and workspace.short_quota(charges) is None
         and (not request.per_task.extras or workspace.short_pool(request, tasks) is None)
         and not (bound and workspace.array_running.get(array, 0) >= bound)
@@ -226,20 +226,24 @@ def fits_limits(context: CycleContext, wanted: Preemptor) -> bool:
 
 def blocks_queue(context: CycleContext, row: int) -> bool:
     """Whether a waiting job stops those behind it in a strict queue: it waits its turn, and for no person."""
-    group, workspace, pending = context.groups.of(row), context.workspace, context.cluster.snapshot.pending
+    job_class, workspace, pending = (
+        context.job_classes.of(row),
+        context.workspace,
+        context.cluster.snapshot.pending,
+    )
     bound = pending.array_max_running.item(row)
     if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
         return False
-    if workspace.budgets.short(row) or context.candidates(group).may_open:
+    if workspace.budgets.short(row) or context.candidates(job_class).may_open:
         return False
-    return context.never(group) is None and not context.never_by_quota(group)
+    return context.never(job_class) is None and not context.never_by_quota(job_class)
 
 
 def place_preemptor(context: CycleContext, wanted: Preemptor) -> ChosenNodes | None:
     """Where all tasks of a job would go now; unlike `choose_nodes` it forgets what failed before."""
-    if not fits_limits(context, wanted) or not wanted.group.shape.is_possible:
+    if not fits_limits(context, wanted) or not wanted.job_class.shape.is_possible:
         return None
-    candidates, shape = context.candidates(wanted.group), wanted.group.shape
+    candidates, shape = context.candidates(wanted.job_class), wanted.job_class.shape
     if shape.tasks == 1:
         row = candidates.best()
         return [(row, 1)] if row >= 0 else None
@@ -250,7 +254,7 @@ def place_preemptor(context: CycleContext, wanted: Preemptor) -> ChosenNodes | N
 
 def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes) -> list[TaskPlacement]:
     """Hand the place out in the workspace; answers that of each task."""
-    cluster, request = context.cluster, wanted.group.question.request
+    cluster, request = context.cluster, wanted.job_class.query.request
     return [
         (
             cluster.node_row[placement.node_id],
@@ -260,23 +264,23 @@ def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes
             if request.one_domain
             else -1,
         )
-        for placement in bind_tasks(context.candidates(wanted.group), chosen)[0]
+        for placement in bind_tasks(context.candidates(wanted.job_class), chosen)[0]
     ]
 
 
 def charge_preemptor(context: CycleContext, wanted: Preemptor, places: Sequence[TaskPlacement]) -> None:
-    workspace, group = context.workspace, wanted.group
+    workspace, job_class = context.workspace, wanted.job_class
     workspace.budgets.take(wanted.row)
     workspace.take_limits(
-        queue_row=group.queue_row,
+        queue_row=job_class.queue_row,
         array_id=int(context.cluster.snapshot.pending.array_id[wanted.row]),
         charges=workspace.charges_given(
-            group.payer,
-            group.class_index,
-            group.shape.tasks,
+            job_class.payer,
+            job_class.class_index,
+            job_class.shape.tasks,
             (device for _, devices, *_ in places for device in devices),
             places[0][2] if places else 0,
         ),
-        request=group.question.request,
-        tasks=group.shape.tasks,
+        request=job_class.query.request,
+        tasks=job_class.shape.tasks,
     )

@@ -11,10 +11,10 @@ from quotas.core.fairshare import NOTHING, flat_share
 from scheduler.core.cluster.budgets import demoted
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Floats
-from scheduler.core.columns import Ints, rows_of, stable_order
-from scheduler.core.context.cycle_context import own_blockers
+from scheduler.core.columns import Bools, Ints, rows_of, stable_order
 from scheduler.core.placement.plugins import Orders, Rules
 from scheduler.core.policy import Policy
+from scheduler.core.reasons.job_reasons import job_reasons
 from scheduler.core.snapshot.snapshot import Snapshot
 
 #: Keys of an order, most important first; all ascending. The job id comes after them all.
@@ -67,7 +67,7 @@ def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | 
     """
     cluster = ClusterIndex(snapshot)
     held = np.zeros(len(snapshot.pending), dtype=np.bool_)
-    for rows, _ in own_blockers(cluster):
+    for rows, _ in job_reasons(cluster):
         held[rows] = True
     order = job_order(cluster, policy.of_queue(queue_id))
     rows = order[(snapshot.pending.queue_id[order] == queue_id) & ~held[order]]
@@ -174,7 +174,7 @@ def _fair_queue(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
     holding = running.project_id if policy.tenant == "project" else running.user_id
     tenants, number = np.unique(np.concatenate([waiting, holding]), return_inverse=True)
     cost = _cost(cluster)
-    for rows, _ in own_blockers(cluster):
+    for rows, _ in job_reasons(cluster):
         cost[rows] = 0
     held = np.zeros(len(running), dtype=np.int64)
     job_row = rows_of(running.id, snapshot.allocations.job_id, what="running job")
@@ -234,3 +234,11 @@ def _sorted_rows(keys: list[Ints], count: int) -> Ints:
         else:
             rows = rows[stable_order(values)]
     return rows
+
+
+def strict_queues(cluster: ClusterIndex, policy: Policy) -> Bools:
+    """By queue, whether a waiting job stops all behind it; never under backfill, which protects the order itself."""
+    if policy.backfill != "none":
+        return np.zeros(len(cluster.snapshot.queues), dtype=np.bool_)
+    queues = cluster.snapshot.queues.id.tolist()
+    return np.array([policy.of_queue(queue_id).strict_order for queue_id in queues], dtype=np.bool_)

@@ -83,10 +83,10 @@ class Candidates:
     """
 
     def __init__(
-        self, question: FilterQuery, workspace: Workspace, rules: Rules, *, like: Candidates | None = None
+        self, query: FilterQuery, workspace: Workspace, rules: Rules, *, like: Candidates | None = None
     ) -> None:
         """`like` asks the same question of another workspace of this world: the facts are the same."""
-        self.question = question
+        self.query = query
         self.workspace = workspace
         self.rules = rules
         self.failed: set[Shape] = set()
@@ -100,16 +100,16 @@ class Candidates:
             self.facts = like.facts
         else:
             for fact in rules.facts:
-                mask = fact.keep(question, cluster)
+                mask = fact.keep(query, cluster)
                 if mask is not None:
                     self.facts[fact.name] = mask
         for room in rules.rooms:
-            headroom = room.free(question, workspace)
+            headroom = room.free(query, workspace)
             if headroom is not None:
                 self.rooms[room.name] = headroom
         for gate in rules.others:
             if isinstance(gate, AffinityFilter):
-                self._jobs = gate.open(question, workspace)
+                self._jobs = gate.open(query, workspace)
             else:
                 self._outside_gates.append(gate)
         #: Nodes that facts leave open, and those that they close; None = they close none.
@@ -118,14 +118,14 @@ class Candidates:
         self._parts: list[tuple[str, Part, int]] = []
         self._weights = 0
         for scorer, weight in rules.columns:
-            part = scorer.part(question, workspace)
+            part = scorer.part(query, workspace)
             if part is not None:
                 self._parts.append((scorer.name, part, weight))
                 self._weights += weight
         self._plain = not self._outside_gates and not rules.asked
-        self._features = workspace.gpu_features(question.request) if question.request.per_task.gpus else None
+        self._features = workspace.gpu_features(query.request) if query.request.per_task.gpus else None
         #: What one task holds of each of its devices; 0 without any.
-        self.millis = held_millis(question.request)
+        self.millis = held_millis(query.request)
         self._suitable: Bools | None = None
         self._scores: Floats | None = None
         self._cursor = 0
@@ -136,7 +136,7 @@ class Candidates:
 
     def _pack_rooms(self) -> None:
         """Ask about CPU, memory and devices, and the masks that stay, in one comparison where that is exact."""
-        rooms, room = self.rooms, self.workspace.room(self.question.request)
+        rooms, room = self.rooms, self.workspace.room(self.query.request)
         self._room = None if room is None else room.column
         self._rooms = [rooms[name] for name in rooms if room is None or name not in _PACKED]
         self._rooms += [self._jobs] if self._jobs is not None else []
@@ -207,7 +207,7 @@ class Candidates:
             elif name in rooms:
                 yield name, workspace.reaches(*rooms[name])
             elif gate in others:
-                yield name, gate.filter(self.question, NodeView(workspace))
+                yield name, gate.filter(self.query, NodeView(workspace))
 
     @property
     def opened(self) -> Bools:
@@ -254,28 +254,28 @@ class Candidates:
         `domain` is the NUMA domain that it is bound to; -1 = to none.
         """
         if domain < 0 and not self.rules.pickers:
-            return self.workspace.pick_devices(row, self.question.request, self._features)
+            return self.workspace.pick_devices(row, self.query.request, self._features)
         numa = self.workspace.numa if domain >= 0 else None
         for picker in self.rules.pickers:
-            device = picker.pick_device(self.question.request, self.workspace, row)
+            device = picker.pick_device(self.query.request, self.workspace, row)
             if device is not None and (numa is None or numa.domains.of_device[device] == domain):
                 return [device]
         within = -1 if numa is None else numa.within(domain)
-        return self.workspace.pick_devices(row, self.question.request, self._features, within)
+        return self.workspace.pick_devices(row, self.query.request, self._features, within)
 
     @cached_property
     def numa(self) -> DomainCapacity | None:
         """Where its tasks are bound to one NUMA domain each; None when they need not be."""
-        return self.workspace.numa if self.question.request.one_domain else None
+        return self.workspace.numa if self.query.request.one_domain else None
 
     def slots(self) -> Ints:
         """How many tasks each node could take at once, now."""
-        return task_slots(self.question, self.workspace, self.refresh() >= 0.0, self.rules.gates)
+        return task_slots(self.query, self.workspace, self.refresh() >= 0.0, self.rules.gates)
 
     @property
     def may_open(self) -> bool:
         """Whether another job's start may open a node to it: then what failed may yet succeed."""
-        return self.workspace.cluster.affinity.may_open(self.question.who)
+        return self.workspace.cluster.affinity.may_open(self.query.who)
 
     @property
     def suitable(self) -> Bools:
@@ -287,7 +287,7 @@ class Candidates:
     def _fits_empty(self) -> Bools:
         facts = self.facts
         lasting = tuple([facts[name] for name in self.rules.lasting if name in facts])
-        return fits_empty(self.question, self.workspace.cluster, self.rules.rooms, lasting)
+        return fits_empty(self.query, self.workspace.cluster, self.rules.rooms, lasting)
 
     @property
     def is_possible(self) -> bool:
@@ -297,7 +297,7 @@ class Candidates:
     @cached_property
     def capacity(self) -> tuple[Ints, Bools]:
         """Tasks each node could take were it empty and open, and the nodes that no gate bars for ever."""
-        return capacity_slots(self.question, self.workspace.cluster, self.rules.gates)
+        return capacity_slots(self.query, self.workspace.cluster, self.rules.gates)
 
     def parts(self, row: int) -> tuple[tuple[str, int], ...]:
         """Why this node, which is open: each part of its score and their weighted mean, in whole points.
@@ -312,7 +312,7 @@ class Candidates:
         if self.rules.asked:
             only = NodeView(self.workspace, np.array([row], dtype=np.int64))
             for scorer, weight in self.rules.asked:
-                given = scorer.score(self.question, only)
+                given = scorer.score(self.query, only)
                 if given is not None:
                     parts.append((scorer.name, round(float(given[0]))))
                     weights += weight
@@ -377,15 +377,13 @@ class Candidates:
         """
         for gate in self._outside_gates:
             still = np.flatnonzero(~closed)
-            keep = gate.filter(
-                self.question, NodeView(self.workspace, still if rows is None else rows[still])
-            )
+            keep = gate.filter(self.query, NodeView(self.workspace, still if rows is None else rows[still]))
             closed[still] = ~keep
         still = np.flatnonzero(~closed)
         if len(still):
             nodes = NodeView(self.workspace, still if rows is None else rows[still])
             for scorer, weight in self.rules.asked:
-                given = scorer.score(self.question, nodes)
+                given = scorer.score(self.query, nodes)
                 if given is not None:
                     total[still] += given * weight
         return closed
@@ -596,16 +594,16 @@ def bind_tasks(
     candidates: Candidates, chosen: list[tuple[int, int]]
 ) -> tuple[tuple[Placement, ...], list[BoundTask]]:
     """Hand out nodes and devices to every task, in rank order, from the workspace: by ids, and by rows."""
-    workspace, question, numa, millis = (
-        candidates.workspace, candidates.question, candidates.numa, candidates.millis,
+    workspace, query, numa, millis = (
+        candidates.workspace, candidates.query, candidates.numa, candidates.millis,
     )  # fmt: skip
-    cluster, per_task, who = workspace.cluster, question.request.per_task, question.who
+    cluster, per_task, who = workspace.cluster, query.request.per_task, query.who
     seats: list[BoundTask] = []
     placements: list[Placement] = []
     for row, count in chosen:
         node_id = cluster.node_id_list[row]
         for _ in range(count):
-            domain = -1 if numa is None else numa.pick(question.request, row)
+            domain = -1 if numa is None else numa.pick(query.request, row)
             devices = candidates.pick_devices(row, domain) if millis else []
             workspace.take(row, per_task, devices, millis, who, domain)
             ids: tuple[int, ...] = ()

@@ -19,9 +19,9 @@ from scheduler.core.snapshot.snapshot import MUST, PACKS
 class JobClass(NamedTuple):
     """What the jobs of one group have in common: all that decides about them but their own gates."""
 
-    pair: int  # the number of its (question, shape)
-    question_number: int
-    question: FilterQuery
+    placement_class: int  # the number of its (question, shape)
+    query_number: int
+    query: FilterQuery
     shape: Shape
     class_index: int
     queue_row: int
@@ -51,26 +51,26 @@ class JobClasses:
         for partition_ids in queues.partition_ids:
             partitions.setdefault(partition_ids, len(partitions))
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
-        question = number_together(len(pending), pending.class_index, partition_number[cluster.pending_queue],
+        query = number_together(len(pending), pending.class_index, partition_number[cluster.pending_queue],
                                    *self._barred, cluster.affinity.pending,
                                    self._rules_number[cluster.pending_queue], self._wall)  # fmt: skip
-        pair = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
-                               pending.most_tasks, pending.pack, numbered=question)  # fmt: skip
+        placement_class = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
+                               pending.most_tasks, pending.pack, numbered=query)  # fmt: skip
         #: The group of each pending row.
         self.of_row: Ints = number_together(
-            len(pending), cluster.pending_queue, cluster.paths.pending, numbered=pair
+            len(pending), cluster.pending_queue, cluster.paths.pending, numbered=placement_class
         )
         count = int(self.of_row.max(initial=-1)) + 1
         first = np.zeros(count, dtype=np.int64)
         first[self.of_row[::-1]] = np.arange(len(pending) - 1, -1, -1)
         #: Of each group: its first row, pair, queue, project and payer.
         self.first_row: Ints = first
-        self.pair: Ints = pair[first]
+        self.placement_class: Ints = placement_class[first]
         self.queue_row: Ints = cluster.pending_queue[first]
         self.project_row: Ints = cluster.pending_project[first]
         self.payer: Ints = cluster.paths.pending[first]
-        self._question = question
-        self._questions: dict[int, FilterQuery] = {}
+        self._query = query
+        self._queries: dict[int, FilterQuery] = {}
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._of_pair: dict[int, tuple[int, FilterQuery, Shape, int]] = {}
         self._made: dict[int, JobClass] = {}
@@ -86,12 +86,14 @@ class JobClasses:
             known = self._made[number] = self._describe(number)
         return known
 
-    def of_pair(self, pair: int) -> Ints:
+    def of_placement_class(self, placement_class: int) -> Ints:
         """The numbers of all groups of a pair."""
         if self._by_pair is None:
-            self._by_pair = stable_order(self.pair)
-            self._pair_ends = np.cumsum(np.bincount(self.pair)).tolist()
-        return self._by_pair[self._pair_ends[pair - 1] if pair else 0 : self._pair_ends[pair]]
+            self._by_pair = stable_order(self.placement_class)
+            self._pair_ends = np.cumsum(np.bincount(self.placement_class)).tolist()
+        return self._by_pair[
+            self._pair_ends[placement_class - 1] if placement_class else 0 : self._pair_ends[placement_class]
+        ]
 
     def of(self, row: int) -> JobClass:
         """The group of the pending job in this row."""
@@ -99,22 +101,26 @@ class JobClasses:
         return self._made.get(number) or self[number]
 
     def _describe(self, number: int) -> JobClass:
-        pair = self.pair.item(number)
-        known = self._of_pair.get(pair)
+        placement_class = self.placement_class.item(number)
+        known = self._of_pair.get(placement_class)
         if known is None:
-            known = self._of_pair[pair] = self._describe_pair(number)
+            known = self._of_pair[placement_class] = self._describe_pair(number)
         return JobClass(
-            pair, *known, self.queue_row.item(number), self.project_row.item(number), self.payer.item(number)
+            placement_class,
+            *known,
+            self.queue_row.item(number),
+            self.project_row.item(number),
+            self.payer.item(number),
         )
 
     def _describe_pair(self, number: int) -> tuple[int, FilterQuery, Shape, int]:
         """The number of its question, its question, shape and class."""
         pending, row = self._cluster.snapshot.pending, self.first_row.item(number)
-        question_number, class_index = self._question.item(row), pending.class_index.item(row)
+        query_number, class_index = self._query.item(row), pending.class_index.item(row)
         request, queue_row = self._cluster.snapshot.classes[class_index], self.queue_row.item(number)
-        question = self._questions.get(question_number)
-        if question is None:
-            question = self._questions[question_number] = FilterQuery(
+        query = self._queries.get(query_number)
+        if query is None:
+            query = self._queries[query_number] = FilterQuery(
                 request=request,
                 queue_partition_ids=self._cluster.snapshot.queues.partition_ids[queue_row],
                 reservation_rows=tuple([i for i, barred in enumerate(self._barred) if barred[row]]),
@@ -130,7 +136,7 @@ class JobClasses:
             spread = spread_of(self._cluster, request, max(tasks, most))
             shape = Shape(tasks, nodes, each, most, PACKS[pack % MUST], must=pack >= MUST, spread=spread)
             self._shapes[key] = shape
-        return question_number, question, shape, class_index
+        return query_number, query, shape, class_index
 
 
 def wall_of(cluster: ClusterIndex, limit_seconds: Ints) -> Ints:
@@ -165,15 +171,15 @@ def number_together(count: int, *keys: Ints, numbered: Ints | None = None) -> In
         if known * spread > 1 << 22:  # a table is faster than a sort while it is small
             values = np.unique(key, return_inverse=True)[1].astype(np.int64)
             spread = int(values.max()) + 1
-        pair = number * spread + values
+        placement_class = number * spread + values
         if known * spread > 1 << 22:
-            met, number = np.unique(pair, return_inverse=True)
+            met, number = np.unique(placement_class, return_inverse=True)
             number, known = number.astype(np.int64), len(met)
             continue
         table = np.zeros(known * spread, dtype=np.bool_)
-        table[pair] = True
+        table[placement_class] = True
         dense = np.cumsum(table) - 1
-        number, known = dense[pair], int(dense[-1]) + 1
+        number, known = dense[placement_class], int(dense[-1]) + 1
     return number
 
 

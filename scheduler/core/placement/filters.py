@@ -121,8 +121,8 @@ def _draining(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return cluster.not_draining
 
 
-def _partition(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    wanted, allowed = question.request.partition_ids, question.queue_partition_ids
+def _partition(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    wanted, allowed = query.request.partition_ids, query.queue_partition_ids
     if not wanted and not allowed:
         return None
     mask = np.ones(cluster.node_count, dtype=np.bool_)
@@ -132,31 +132,31 @@ def _partition(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return mask
 
 
-def _wall(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    if not question.wall:
+def _wall(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not query.wall:
         return None
     bound = cluster.snapshot.nodes.max_wall_seconds
-    mask: Bools = (bound == 0) | (bound > question.wall)
+    mask: Bools = (bound == 0) | (bound > query.wall)
     return mask
 
 
-def _labels(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    if not question.request.node_selector:
+def _labels(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not query.request.node_selector:
         return None
-    masks = [cluster.labelled(key, value) for key, value in question.request.node_selector]
+    masks = [cluster.labelled(key, value) for key, value in query.request.node_selector]
     return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
 
 
-def _taints(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    repelled = cluster.repelled(question.request.tolerations, hard=True)
+def _taints(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    repelled = cluster.repelled(query.request.tolerations, hard=True)
     return None if repelled is None else ~repelled
 
 
-def _affinity(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    if not question.request.required_affinity:
+def _affinity(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not query.request.required_affinity:
         return None
     mask = np.zeros(cluster.node_count, dtype=np.bool_)
-    for term in question.request.required_affinity:
+    for term in query.request.required_affinity:
         met = np.ones(cluster.node_count, dtype=np.bool_)
         for requirement in term:
             met &= cluster.meets(requirement)
@@ -164,20 +164,20 @@ def _affinity(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return mask
 
 
-def _reserved(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    return ~cluster.reserved(question.reservation_rows) if question.reservation_rows else None
+def _reserved(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    return ~cluster.reserved(query.reservation_rows) if query.reservation_rows else None
 
 
-def _gpu_model(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    request = question.request
+def _gpu_model(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    request = query.request
     if not request.per_task.gpus or not (request.gpu_model or request.gpu_memory_mib):
         return None
     return cluster.has_gpus(request.gpu_model, request.gpu_memory_mib)
 
 
-def _gpu_health(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+def _gpu_health(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     """Turns away only nodes that have the devices but not in working order."""
-    request = question.request
+    request = query.request
     if not request.per_task.gpus or cluster.all_healthy:
         return None
     fitting = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib)
@@ -185,12 +185,12 @@ def _gpu_health(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return (work >= request.per_task.gpus) | (have < request.per_task.gpus)
 
 
-def _size(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+def _size(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     """However much is promised of a machine, no single task gets more than it has."""
     if cluster.sizes is None:
         return None
     cpu, memory = cluster.sizes
-    per_task = question.request.per_task
+    per_task = query.request.per_task
     mask: Bools = (cpu >= per_task.cpu_millis) & (memory >= per_task.memory_mib)
     return mask
 
@@ -198,8 +198,8 @@ def _size(question: FilterQuery, cluster: ClusterIndex) -> Bools | None:
 # Amounts.
 
 
-def _free_gpus(question: FilterQuery, workspace: Workspace) -> Headroom | None:
-    request = question.request
+def _free_gpus(query: FilterQuery, workspace: Workspace) -> Headroom | None:
+    request = query.request
     if not request.per_task.gpus:
         return None
     features = workspace.gpu_features(request)
@@ -208,51 +208,51 @@ def _free_gpus(question: FilterQuery, workspace: Workspace) -> Headroom | None:
     return features.whole, request.per_task.gpus
 
 
-def _all_gpus(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
-    request = question.request
+def _all_gpus(query: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    request = query.request
     if not request.per_task.gpus:
         return None
     return cluster.gpu_counts(request.gpu_model, request.gpu_memory_mib), request.per_task.gpus
 
 
-def _free_cpu(question: FilterQuery, workspace: Workspace) -> Headroom | None:
-    need = question.request.per_task.cpu_millis
+def _free_cpu(query: FilterQuery, workspace: Workspace) -> Headroom | None:
+    need = query.request.per_task.cpu_millis
     return (workspace.free_cpu_millis, need) if need else None
 
 
-def _all_cpu(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
-    need = question.request.per_task.cpu_millis
+def _all_cpu(query: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    need = query.request.per_task.cpu_millis
     return (cluster.snapshot.nodes.cpu_millis, need) if need else None
 
 
-def _free_memory(question: FilterQuery, workspace: Workspace) -> Headroom | None:
-    need = question.request.per_task.memory_mib
+def _free_memory(query: FilterQuery, workspace: Workspace) -> Headroom | None:
+    need = query.request.per_task.memory_mib
     return (workspace.free_memory_mib, need) if need else None
 
 
-def _all_memory(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
-    need = question.request.per_task.memory_mib
+def _all_memory(query: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    need = query.request.per_task.memory_mib
     return (cluster.snapshot.nodes.memory_mib, need) if need else None
 
 
-def _free_storage(question: FilterQuery, workspace: Workspace) -> Headroom | None:
-    need = question.request.per_task.storage_mib
+def _free_storage(query: FilterQuery, workspace: Workspace) -> Headroom | None:
+    need = query.request.per_task.storage_mib
     return (workspace.free_storage_mib, need) if need else None
 
 
-def _all_storage(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
-    need = question.request.per_task.storage_mib
+def _all_storage(query: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    need = query.request.per_task.storage_mib
     return (cluster.snapshot.nodes.storage_mib, need) if need else None
 
 
-def _free_domains(question: FilterQuery, workspace: Workspace) -> Headroom | None:
-    if not question.request.one_domain or workspace.numa is None:
+def _free_domains(query: FilterQuery, workspace: Workspace) -> Headroom | None:
+    if not query.request.one_domain or workspace.numa is None:
         return None
-    return workspace.numa.slots(question.request), 1
+    return workspace.numa.slots(query.request), 1
 
 
-def _all_domains(question: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
-    return (cluster.numa.most(question.request), 1) if question.request.one_domain else None
+def _all_domains(query: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
+    return (cluster.numa.most(query.request), 1) if query.request.one_domain else None
 
 
 BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = {
@@ -281,65 +281,61 @@ BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = 
 assert tuple(BUILT_IN) == FILTERS
 
 
-def task_slots(
-    question: FilterQuery, workspace: Workspace, keep: Bools, gates: tuple[NodeFilter, ...]
-) -> Ints:
+def task_slots(query: FilterQuery, workspace: Workspace, keep: Bools, gates: tuple[NodeFilter, ...]) -> Ints:
     """How many tasks each kept node could take at once, now; a gang asks this, a single task need not."""
     slots = np.where(keep, np.iinfo(np.int64).max, 0)
     for gate in gates:
         if isinstance(gate, ResourceFilter):
-            headroom = gate.free(question, workspace)
+            headroom = gate.free(query, workspace)
             if headroom is not None:
                 count = (
-                    _shares_free(question, workspace)
-                    if _is_share(gate, question)
-                    else headroom[0] // headroom[1]
+                    _shares_free(query, workspace) if _is_share(gate, query) else headroom[0] // headroom[1]
                 )
                 np.minimum(slots, count, out=slots)
     return np.maximum(slots, 0)
 
 
 def capacity_slots(
-    question: FilterQuery, cluster: ClusterIndex, gates: tuple[NodeFilter, ...]
+    query: FilterQuery, cluster: ClusterIndex, gates: tuple[NodeFilter, ...]
 ) -> tuple[Ints, Bools]:
     """How many tasks each node could take were it empty and open, and which nodes no gate bars for ever."""
     allowed = np.ones(cluster.node_count, dtype=np.bool_)
     for gate in gates:
         if isinstance(gate, StaticFilter) and gate.permanent:
-            mask = gate.keep(question, cluster)
+            mask = gate.keep(query, cluster)
             allowed = allowed if mask is None else allowed & mask
     slots = np.where(allowed, np.iinfo(np.int64).max, 0)
     for gate in gates:
         if isinstance(gate, ResourceFilter):
-            headroom = gate.capacity(question, cluster)
+            headroom = gate.capacity(query, cluster)
             if headroom is not None:
                 count = headroom[0] // headroom[1]
-                if _is_share(gate, question):
-                    count = headroom[0] * (GPU_MILLIS // question.request.per_task.gpu_millis)
+                if _is_share(gate, query):
+                    count = headroom[0] * (GPU_MILLIS // query.request.per_task.gpu_millis)
                 np.minimum(slots, count, out=slots)
     return slots, allowed
 
 
 def fits_empty(
-    question: FilterQuery, cluster: ClusterIndex, rooms: tuple[ResourceFilter, ...], facts: tuple[Bools, ...]
+    query: FilterQuery, cluster: ClusterIndex, rooms: tuple[ResourceFilter, ...], facts: tuple[Bools, ...]
 ) -> Bools:
     """Where `capacity_slots` has a slot; `facts` are the masks of all permanent gates."""
     fits, _ = cluster.where(facts)
     for gate in rooms:
-        headroom = gate.capacity(question, cluster)
+        headroom = gate.capacity(query, cluster)
         if headroom is not None:
             reached = cluster.reaches(*headroom)
             fits = reached if fits is None else fits & reached
     return np.ones(cluster.node_count, dtype=np.bool_) if fits is None else fits
 
 
-def _is_share(gate: ResourceFilter, question: FilterQuery) -> bool:
-    return gate.name == "gpus" and question.request.shares_gpu
+def _is_share(gate: ResourceFilter, query: FilterQuery) -> bool:
+    return gate.name == "gpus" and query.request.shares_gpu
 
 
-def _shares_free(question: FilterQuery, workspace: Workspace) -> Ints:
+def _shares_free(query: FilterQuery, workspace: Workspace) -> Ints:
     """How many shares of this size the devices of each node still hold together."""
-    cluster, request = workspace.cluster, question.request
+    cluster, request = workspace.cluster, query.request
     usable = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib) & cluster.device_healthy
     shares = (GPU_MILLIS - workspace.device_used[usable]) // request.per_task.gpu_millis
     total = np.zeros(cluster.node_count, dtype=np.int64)

@@ -57,45 +57,45 @@ def _used_after(request: RequestClass, nodes: NodeView) -> list[Floats]:
     ]
 
 
-def _fit(question: FilterQuery, nodes: NodeView) -> Floats:
+def _fit(query: FilterQuery, nodes: NodeView) -> Floats:
     """How full the node is with the task on it: 100 = nothing left over."""
-    used = _used_after(question.request, nodes)
+    used = _used_after(query.request, nodes)
     points: Floats = 100.0 * np.clip(np.mean(used, axis=0), 0.0, 1.0)
     return points
 
 
-def _load(question: FilterQuery, nodes: NodeView) -> Floats:
+def _load(query: FilterQuery, nodes: NodeView) -> Floats:
     """How idle the node stays with the task on it: 100 minus the busiest of its resources."""
-    busiest = np.max(_used_after(question.request, nodes), axis=0)
+    busiest = np.max(_used_after(query.request, nodes), axis=0)
     points: Floats = 100.0 * (1.0 - np.clip(busiest, 0.0, 1.0))
     return points
 
 
-def _balance(question: FilterQuery, nodes: NodeView) -> Floats:
+def _balance(query: FilterQuery, nodes: NodeView) -> Floats:
     """How evenly CPU, memory and GPUs are used with the task on it: 100 = all alike."""
-    used = np.array(_used_after(question.request, nodes))
+    used = np.array(_used_after(query.request, nodes))
     points: Floats = 100.0 * (1.0 - np.clip(used.max(axis=0) - used.min(axis=0), 0.0, 1.0))
     return points
 
 
-def _turn(question: FilterQuery, nodes: NodeView) -> Floats:
+def _turn(query: FilterQuery, nodes: NodeView) -> Floats:
     """The node with the fewest tasks is next: each gets one before any gets two."""
     return 100.0 / (1.0 + np.maximum(nodes.ints(nodes.workspace.tasks_on), 0))
 
 
-def _affinity(question: FilterQuery, nodes: NodeView) -> Floats | None:
+def _affinity(query: FilterQuery, nodes: NodeView) -> Floats | None:
     """How much of what the job prefers the node meets, by weight; a soft taint is a wish not met."""
-    cluster, request = nodes.workspace.cluster, question.request
+    cluster, request = nodes.workspace.cluster, query.request
     repelled = cluster.repelled(request.tolerations, hard=False)
-    wished, met = wishes(question, nodes.workspace)
+    wished, met = wishes(query, nodes.workspace)
     if repelled is not None:
         wished, met = wished + _SOFT_TAINT, met + np.where(repelled, 0.0, float(_SOFT_TAINT))
     return nodes.floats(met * 100.0 / wished) if wished else None
 
 
-def _data_locality(question: FilterQuery, nodes: NodeView) -> Floats | None:
+def _data_locality(query: FilterQuery, nodes: NodeView) -> Floats | None:
     """How much of the data that the job prefers to be near lies on the node."""
-    wished, met = preferred(question.request, nodes.workspace, prefix=DATA_PREFIX)
+    wished, met = preferred(query.request, nodes.workspace, prefix=DATA_PREFIX)
     return nodes.floats(met * 100.0 / wished) if wished else None
 
 
@@ -114,19 +114,19 @@ def preferred(request: RequestClass, workspace: Workspace, *, prefix: str = "") 
     return wished, met
 
 
-def wishes(question: FilterQuery, workspace: Workspace) -> tuple[int, Floats]:
+def wishes(query: FilterQuery, workspace: Workspace) -> tuple[int, Floats]:
     """All that a job prefers, of labels and of where other jobs are, and what each node meets of it."""
-    wished, met = preferred(question.request, workspace)
-    if workspace.affinity_state is None or not question.who:
+    wished, met = preferred(query.request, workspace)
+    if workspace.affinity_state is None or not query.who:
         return wished, met
-    more, near = workspace.affinity_state.met(question.who)
+    more, near = workspace.affinity_state.met(query.who)
     return wished + more, met + near
 
 
 def _by_label(key: str, *, low_is_good: bool) -> Callable[[FilterQuery, NodeView], Floats | None]:
     """0..100 between the worst and the best value of a label; None when no node, or every one alike, has it."""
 
-    def rate(question: FilterQuery, nodes: NodeView) -> Floats | None:
+    def rate(query: FilterQuery, nodes: NodeView) -> Floats | None:
         memo = nodes.workspace.memo
         name = f"label {key}"
         if name not in memo:
@@ -149,11 +149,11 @@ def _label_points(workspace: Workspace, key: str, *, low_is_good: bool) -> Float
     return np.where(known, 100.0 - points if low_is_good else points, NEUTRAL)
 
 
-def _placement_quality(question: FilterQuery, nodes: NodeView) -> Floats:
+def _placement_quality(query: FilterQuery, nodes: NodeView) -> Floats:
     """100 for one node, 30 more where the devices share a NUMA domain, up to 20 for a tight fit; of 150."""
-    request = question.request
+    request = query.request
     local = nodes.ints(nodes.workspace.gpu_features(request).numa_best) >= request.per_task.gpus
-    quality = 100.0 + np.where(local, 30.0, 0.0) + _fit(question, nodes) / 5.0
+    quality = 100.0 + np.where(local, 30.0, 0.0) + _fit(query, nodes) / 5.0
     return quality / 1.5
 
 

@@ -132,20 +132,20 @@ class ColumnScorer:
         return None if found is None else found.points(nodes.rows)
 
 
-def _tightness(question: FilterQuery, workspace: Workspace, *, flipped: bool = False) -> Part:
+def _tightness(query: FilterQuery, workspace: Workspace, *, flipped: bool = False) -> Part:
     """Least left over, so that large free pieces stay whole (N29, C19)."""
-    name = "tight_with_gpu" if question.request.per_task.gpus else "tight_without_gpu"
+    name = "tight_with_gpu" if query.request.per_task.gpus else "tight_without_gpu"
     return LivePart(workspace, name, flipped)
 
 
-def _looseness(question: FilterQuery, workspace: Workspace) -> Part:
+def _looseness(query: FilterQuery, workspace: Workspace) -> Part:
     """Most left over: the load is spread."""
-    return _tightness(question, workspace, flipped=True)
+    return _tightness(query, workspace, flipped=True)
 
 
-def _device_fit(question: FilterQuery, workspace: Workspace) -> Part | None:
+def _device_fit(query: FilterQuery, workspace: Workspace) -> Part | None:
     """100 when all devices come from one NUMA domain (N18, N19), or a share from a device already shared."""
-    request, largest = question.request, workspace.largest_count
+    request, largest = query.request, workspace.largest_count
     if request.shares_gpu:
         return Enough(workspace.gpu_features(request).partial, request.per_task.gpu_millis, largest)
     if request.per_task.gpus < 2:
@@ -153,23 +153,23 @@ def _device_fit(question: FilterQuery, workspace: Workspace) -> Part | None:
     return Enough(workspace.gpu_features(request).numa_best, request.per_task.gpus, largest)
 
 
-def _spare_gpus(question: FilterQuery, workspace: Workspace) -> Part | None:
+def _spare_gpus(query: FilterQuery, workspace: Workspace) -> Part | None:
     """Work without GPUs goes where the fewest are idle."""
-    return None if question.request.per_task.gpus else LivePart(workspace, "gpus_taken")
+    return None if query.request.per_task.gpus else LivePart(workspace, "gpus_taken")
 
 
-def _soft_taints(question: FilterQuery, workspace: Workspace) -> Part | None:
+def _soft_taints(query: FilterQuery, workspace: Workspace) -> Part | None:
     """0 on a node whose PreferNoSchedule taint is not tolerated."""
-    repelled = workspace.cluster.repelled(question.request.tolerations, hard=False)
+    repelled = workspace.cluster.repelled(query.request.tolerations, hard=False)
     return None if repelled is None else FixedPart(np.where(repelled, 0.0, 100.0))
 
 
-def _preferred(question: FilterQuery, workspace: Workspace) -> Part | None:
+def _preferred(query: FilterQuery, workspace: Workspace) -> Part | None:
     """How much of what the job prefers the node meets, by weight."""
-    wished, met = preferred(question.request, workspace)
+    wished, met = preferred(query.request, workspace)
     affinity_state = workspace.affinity_state
-    if affinity_state is not None and affinity_state.affinity.wishes(question.who):
-        return WishPart(affinity_state, question.who, wished, met)
+    if affinity_state is not None and affinity_state.affinity.wishes(query.who):
+        return WishPart(affinity_state, query.who, wished, met)
     return FixedPart(met * 100.0 / wished) if wished else None
 
 

@@ -259,8 +259,8 @@ def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapsh
     )
 
 
-def _with(snapshot: Snapshot, **groups: Any) -> Snapshot:
+def _with(snapshot: Snapshot, **job_classes: Any) -> Snapshot:
     """The snapshot with these groups instead, built anew."""
     names = ("reservations", "projects", "shares", "budgets")
     kept = {name: getattr(snapshot, name) for name in names}
-    return Snapshot.build(now_ms=snapshot.now_ms, classes=snapshot.classes, **kept, **groups)
+    return Snapshot.build(now_ms=snapshot.now_ms, classes=snapshot.classes, **kept, **job_classes)

@@ -72,21 +72,21 @@ def hold_places(context: CycleContext, rows: Ints) -> list[int]:
         for victim in smaller[running.resized_for[smaller] == 0].tolist():
             jobs.release_leaving(victim)
         for row in rows.tolist():
-            group = context.groups.of(row)
+            job_class = context.job_classes.of(row)
             for victim in smaller[running.resized_for[smaller] == cluster.snapshot.pending.id[row]].tolist():
                 jobs.release_leaving(victim)
             for victim in np.flatnonzero(
                 (running.stop_by_ms > 0) & (running.stopped_for == cluster.snapshot.pending.id[row])
             ).tolist():
                 jobs.release(victim)
-            chosen = place_preemptor(context, Preemptor(row, group))
+            chosen = place_preemptor(context, Preemptor(row, job_class))
             if chosen is not None:
-                found.append((row, group, bind_preemptor(context, Preemptor(row, group), chosen)))
-    for row, group, places in found:
-        per_task, who = group.question.request.per_task, group.question.who
+                found.append((row, job_class, bind_preemptor(context, Preemptor(row, job_class), chosen)))
+    for row, job_class, places in found:
+        per_task, who = job_class.query.request.per_task, job_class.query.who
         for node_row, devices, millis, domain in places:
             workspace.take(node_row, per_task, devices, millis, who, domain)
-        charge_preemptor(context, Preemptor(row, group), places)
+        charge_preemptor(context, Preemptor(row, job_class), places)
     return [row for row, _, _ in found]
 
 
@@ -192,21 +192,21 @@ def choose_victims(
             able = [number for number in asked if search.may_stop(number).any()]
             waiting = waiting[np.isin(pending.priority[waiting], able)]
         order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
-        hopeless = np.full(len(context.groups), -1, dtype=np.int64)  # highest priority that found nobody
+        hopeless = np.full(len(context.job_classes), -1, dtype=np.int64)  # highest priority that found nobody
         hopeless_arrays: set[tuple[int, int]] = set()  # the same for jobs of arrays that run so many at once
         for begin in range(0, len(order), _CHUNK):
             rows = order[begin : begin + _CHUNK]
-            rows = rows[pending.priority[rows] > hopeless[context.groups.of_row[rows]]]
-            for row, number in zip(rows.tolist(), context.groups.of_row[rows].tolist(), strict=True):
+            rows = rows[pending.priority[rows] > hopeless[context.job_classes.of_row[rows]]]
+            for row, number in zip(rows.tolist(), context.job_classes.of_row[rows].tolist(), strict=True):
                 priority = int(pending.priority[row])
                 array = pending.array_id.item(row) if pending.array_max_running.item(row) else 0
                 if left <= 0 or priority <= hopeless[number] or (number, array) in hopeless_arrays:
                     continue
                 if workspace.budgets.refuse and workspace.budgets.short(row):
                     continue  # nobody who ends gives a budget back
-                wanted = Preemptor(row, context.groups[number])
+                wanted = Preemptor(row, context.job_classes[number])
                 chosen, way = None, None
-                if context.never(wanted.group) is None:
+                if context.never(wanted.job_class) is None:
                     chosen = place_preemptor(context, wanted)
                     if chosen is None:
                         way = least_disruptive(wanted, priority, left, rights, shrinking)

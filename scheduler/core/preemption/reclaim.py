@@ -36,16 +36,16 @@ class Lenders:
         self._limits = context.workspace.limits
         self._lines = context.workspace.payer_lines
 
-    def claims(self, group: JobClass) -> list[Claim]:
+    def claims(self, job_class: JobClass) -> list[Claim]:
         """The claims of a group's jobs to what keeps them waiting."""
         workspace, limits = self._context.workspace, self._limits
         charges = [
-            *workspace.charges(group.payer, group.class_index, group.shape.tasks),
+            *workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks),
             *((one.line, one.amount)
-              for one in workspace.open_lines(group.payer, group.class_index, group.shape.tasks)),
+              for one in workspace.open_lines(job_class.payer, job_class.class_index, job_class.shape.tasks)),
         ]  # fmt: skip
         short = workspace.short_quota(tuple(charges))
-        wanted = self._scarce(group) if short is None else {self._resource(short[0])}
+        wanted = self._scarce(job_class) if short is None else {self._resource(short[0])}
         found = []
         for line, need in charges:
             above = limits.parent[line]
@@ -81,9 +81,9 @@ class Lenders:
     def _resource(self, line: int) -> str:
         return self._context.cluster.snapshot.quotas.resource[line]
 
-    def _scarce(self, group: JobClass) -> set[str]:
+    def _scarce(self, job_class: JobClass) -> set[str]:
         """Nothing but room on nodes is short: of GPUs where it asks for some."""
-        per_task = group.question.request.per_task
+        per_task = job_class.query.request.per_task
         return {"gpu_millis", "gpus"} if per_task.gpus else {"cpu_millis", "memory_mib", "storage_mib"}
 
 
@@ -118,7 +118,7 @@ class ReclaimSearch(VictimSearch):
         self._claims: list[Claim] = []
 
     def allowed(self, wanted: Preemptor, priority: int) -> Bools:
-        self._claims = self._lenders.claims(wanted.group)
+        self._claims = self._lenders.claims(wanted.job_class)
         payers = self.context.cluster.paths.running
         if not self._claims:
             return np.zeros(len(payers), dtype=np.bool_)
@@ -126,7 +126,7 @@ class ReclaimSearch(VictimSearch):
             payer for payer in np.unique(payers).tolist()
             if self._lenders.borrowing(self._claims, payer) is not None
         ]  # fmt: skip
-        held = self.jobs.gpu_millis if wanted.group.question.request.per_task.gpus else self.jobs.cpu_millis
+        held = self.jobs.gpu_millis if wanted.job_class.query.request.per_task.gpus else self.jobs.cpu_millis
         found: Bools = np.isin(payers, borrow) & self._open & (held > 0)
         return found
 

@@ -166,8 +166,8 @@ class VictimSearch:
 
     def _sequences(self, wanted: Preemptor, allowed: Bools) -> Iterator[tuple[list[int], bool]]:
         """Orders in which victims may be thought away, the most promising first; True = only if none helped."""
-        context, jobs, shape = self.context, self.jobs, wanted.group.shape
-        candidates = context.candidates(wanted.group)
+        context, jobs, shape = self.context, self.jobs, wanted.job_class.shape
+        candidates = context.candidates(wanted.job_class)
         candidates.refresh()
         if not fits_limits(context, wanted):
             # Room alone does not help: first those who hold of the same limits have to end.
@@ -219,12 +219,12 @@ class VictimSearch:
 
     def _same_limits(self, wanted: Preemptor, allowed: Bools) -> Bools:
         """Victims that hold of the first limit that keeps the job waiting, if together they hold enough of it."""
-        workspace, jobs, group = self.context.workspace, self.jobs, wanted.group
+        workspace, jobs, job_class = self.context.workspace, self.jobs, wanted.job_class
         none = np.zeros(len(allowed), dtype=np.bool_)
-        if workspace.queue_is_full(group.queue_row):
-            here: Bools = allowed & (jobs.queue_row == group.queue_row)
+        if workspace.queue_is_full(job_class.queue_row):
+            here: Bools = allowed & (jobs.queue_row == job_class.queue_row)
             return none if self.only_cpus else here
-        charges = workspace.charges(group.payer, group.class_index, group.shape.tasks)
+        charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
         short = workspace.short_quota(charges)
         if short is None:
             return (
@@ -252,10 +252,10 @@ def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[N
     `only_cpus`: of these allocations nothing else comes back.
     """
     nothing = np.zeros(len(held), dtype=np.int64)
-    question, workspace = candidates.question, candidates.workspace
-    cluster, request = workspace.cluster, question.request
+    query, workspace = candidates.query, candidates.workspace
+    cluster, request = workspace.cluster, query.request
     for gate in candidates.rules.gates:
-        if not isinstance(gate, ResourceFilter) or (headroom := gate.free(question, workspace)) is None:
+        if not isinstance(gate, ResourceFilter) or (headroom := gate.free(query, workspace)) is None:
             continue
         if gate.name == "numa":
             continue  # more than enough is looked for here; the trial says whether it is in one domain

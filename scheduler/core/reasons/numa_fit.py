@@ -18,16 +18,16 @@ def spans_domains_now(candidates: Candidates, shape: Shape) -> dict[str, int | s
     """The numbers of the sentence where nothing but NUMA domains lacks; None where that would not be enough."""
     if candidates.numa is None:
         return None
-    question, workspace, cluster = candidates.question, candidates.workspace, candidates.workspace.cluster
+    query, workspace, cluster = candidates.query, candidates.workspace, candidates.workspace.cluster
     others = tuple(gate for gate in candidates.rules.gates if gate.name != GATE)
-    slots = task_slots(question, workspace, candidates.passing(), others)
+    slots = task_slots(query, workspace, candidates.passing(), others)
     if candidates.asks_outside:
         for name, keep in candidates.gates_now():
             if name not in candidates.facts and name not in candidates.rooms:
                 slots = np.where(keep, slots, 0)
     if not fit_on(slots, shape, cluster):
         return None
-    whole = np.minimum(slots, workspace.numa.slots(question.request)) if workspace.numa is not None else slots
+    whole = np.minimum(slots, workspace.numa.slots(query.request)) if workspace.numa is not None else slots
     across = np.flatnonzero((slots > whole) & (slots > 0))
     if not len(across):
         return None
@@ -47,9 +47,9 @@ def never_fits_one_domain(candidates: Candidates, shape: Shape) -> dict[str, int
     """The same of a cluster that is idle and open: what it has in its largest NUMA domains."""
     if candidates.numa is None:
         return None
-    question, cluster = candidates.question, candidates.workspace.cluster
+    query, cluster = candidates.query, candidates.workspace.cluster
     others = tuple(gate for gate in candidates.rules.gates if gate.name != GATE)
-    slots, allowed = capacity_slots(question, cluster, others)
+    slots, allowed = capacity_slots(query, cluster, others)
     if not fit_on(slots, shape, cluster):
         return None
     domains = cluster.numa
@@ -58,11 +58,11 @@ def never_fits_one_domain(candidates: Candidates, shape: Shape) -> dict[str, int
         "numa": "always",
         "needs": shape.tasks,
         "resource": "tasks",
-        "total": int(np.minimum(np.minimum(slots, domains.most(question.request)), shape.tasks).sum()),
+        "total": int(np.minimum(np.minimum(slots, domains.most(query.request)), shape.tasks).sum()),
         "largest_cpu_millis": int(domains.size_cpu_millis[here].max(initial=0)),
         "largest_memory_mib": int(domains.size_memory_mib[here].max(initial=0)),
-        "largest_gpus": int(_devices(candidates, question.request)[here].max(initial=0)),
-        "gpus": question.request.per_task.gpus,
+        "largest_gpus": int(_devices(candidates, query.request)[here].max(initial=0)),
+        "gpus": query.request.per_task.gpus,
     }
 
 
@@ -71,7 +71,7 @@ def lacks_in_domains(candidates: Candidates, node: int) -> tuple[int, int, int, 
     numa = candidates.numa
     if numa is None or not _domains_of(candidates, node):
         return None
-    return _domains_of(candidates, node), *numa.roomiest(candidates.question.request, node)
+    return _domains_of(candidates, node), *numa.roomiest(candidates.query.request, node)
 
 
 def _domains_of(candidates: Candidates, node: int) -> int:

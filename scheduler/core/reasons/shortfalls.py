@@ -26,7 +26,7 @@ _FIRST_ENDS: Final = 512
 
 def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | None:
     """What makes a request impossible on this cluster even when all of it is idle and open."""
-    question, cluster, workspace = candidates.question, candidates.workspace.cluster, candidates.workspace
+    query, cluster, workspace = candidates.query, candidates.workspace.cluster, candidates.workspace
     if not shape.is_possible:
         return decide(
             ReasonCode.INVALID_SPEC,
@@ -35,7 +35,7 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
             nodes=shape.nodes,
             tasks_per_node=shape.tasks_per_node,
         )
-    short = workspace.short_pool(question.request, shape.tasks)
+    short = workspace.short_pool(query.request, shape.tasks)
     if short is not None and short[1] > short[3]:
         return decide(
             ReasonCode.INVALID_SPEC, kind="total", resource=short[0], needs=short[1], total=short[3]
@@ -47,7 +47,7 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
         return _no_matching_node(candidates, rules)
     if fit_on(slots, shape, cluster):
         return None
-    rooms = _capacities(question, cluster, rules)
+    rooms = _capacities(query, cluster, rules)
     counts = filter_counts(candidates)
     crosses = never_fits_one_domain(candidates, shape)
     if crosses is not None:
@@ -82,7 +82,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     """Which of the passing conditions keeps a request that is possible from its nodes; None = nothing."""
     if choose_nodes(candidates, shape) is not None:
         return None
-    question, workspace = candidates.question, candidates.workspace
+    query, workspace = candidates.query, candidates.workspace
     cluster = workspace.cluster
     counts = filter_counts(candidates)
     suitable = candidates.suitable
@@ -92,10 +92,10 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
             opened = opened & keep  # an outside gate
 
     if "reserved" in candidates.facts:
-        slots = task_slots(question, workspace, candidates.passing(without="reserved"), rules.gates)
-        held = cluster.reserved(question.reservation_rows) & (slots > 0)
+        slots = task_slots(query, workspace, candidates.passing(without="reserved"), rules.gates)
+        held = cluster.reserved(query.reservation_rows) & (slots > 0)
         if held.any() and fit_on(slots, shape, cluster):
-            facts = _reservation_facts(question, cluster, held)
+            facts = _reservation_facts(query, cluster, held)
             return _with_gates(ReasonCode.RESERVATION, facts, cluster, counts)
 
     affinity = _company_facts(candidates, shape, rules)
@@ -167,12 +167,12 @@ def _spread_facts(spread: Spread, domains: int) -> Facts:
 
 def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts | None:
     """What other jobs, or the spread of its own tasks, have to do with it; None when that is not what lacks."""
-    question, workspace = candidates.question, candidates.workspace
+    query, workspace = candidates.query, candidates.workspace
     affinity_state, spread = workspace.affinity_state, shape.spread
-    bound = affinity_state is not None and affinity_state.affinity.is_bound(question.who)
+    bound = affinity_state is not None and affinity_state.affinity.is_bound(query.who)
     if not bound and spread is None:
         return None
-    slots = np.minimum(task_slots(question, workspace, candidates.passing(), rules.gates), shape.tasks)
+    slots = np.minimum(task_slots(query, workspace, candidates.passing(), rules.gates), shape.tasks)
     if not fit_on(slots, replace(shape, spread=None), workspace.cluster):
         return None
     if spread is not None and not spread.term.soft and spread.shares(slots, shape.tasks) is None:
@@ -181,9 +181,9 @@ def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts 
         return None
     room = slots > 0
     # The rule that leaves the fewest nodes that would have room, the first among equals.
-    rules_of = list(affinity_state.refusals(question.who))
+    rules_of = list(affinity_state.refusals(query.who))
     kind, like, topology, met = min(rules_of, key=lambda one: int((one[3] & room).sum()))
-    left = room & (affinity_state.open(question.who) > 0)
+    left = room & (affinity_state.open(query.who) > 0)
     return {"kind": kind, "jobs": affinity_state.affinity.likes[like].words, "topology": topology,
             "tasks": affinity_state.tasks_of(like), "open": int((met & room).sum()), "room": int(room.sum()),
             "left": int(left.sum())}  # fmt: skip
@@ -207,8 +207,8 @@ def filter_counts(candidates: Candidates) -> tuple[FilterCount, ...]:
 
 def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
     """No node passes the permanent gates: name the one that turns most away, and what it was asked for."""
-    question, cluster = candidates.question, candidates.workspace.cluster
-    request = question.request
+    query, cluster = candidates.query, candidates.workspace.cluster
+    request = query.request
     counts = filter_counts(candidates)
     permanent = {gate.name for gate in rules.gates if isinstance(gate, StaticFilter) and gate.permanent}
     worst = max((c for c in counts if c.gate in permanent), key=lambda count: count.alone, default=None)
@@ -222,10 +222,10 @@ def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
     return _with_gates(ReasonCode.NO_MATCHING_NODE, facts, cluster, counts)
 
 
-def _reservation_facts(question: FilterQuery, cluster: ClusterIndex, held: Bools) -> Facts:
+def _reservation_facts(query: FilterQuery, cluster: ClusterIndex, held: Bools) -> Facts:
     """Of the reservations that hold some of these nodes, the one that ends last."""
     reservations = cluster.snapshot.reservations
-    there = [row for row in question.reservation_rows if (cluster.reserved((row,)) & held).any()]
+    there = [row for row in query.reservation_rows if (cluster.reserved((row,)) & held).any()]
     row = max(there, key=lambda row: (int(reservations.ends_ms[row]), -row))
     return {
         "reservation": reservations.name[row],
@@ -239,11 +239,11 @@ def _resource_facts(
     candidates: Candidates, name: str, *, needs: int, free: int, opened: Bools, suitable: Bools
 ) -> Facts:
     """Needed, free now, there in all, and how much of it ends by when."""
-    question, cluster = candidates.question, candidates.workspace.cluster
+    query, cluster = candidates.query, candidates.workspace.cluster
     facts: Facts = {"resource": name, "needs": needs, "free": free}
-    if name in {"gpus", "gpu_millis"} and question.request.gpu_model:
-        facts["gpu_model"] = question.request.gpu_model
-    total, amounts = cluster.amounts(name, question.request.gpu_model, question.request.gpu_memory_mib)
+    if name in {"gpus", "gpu_millis"} and query.request.gpu_model:
+        facts["gpu_model"] = query.request.gpu_model
+    total, amounts = cluster.amounts(name, query.request.gpu_model, query.request.gpu_memory_mib)
     facts["total"] = cluster.sum_over(total, suitable)
     every = len(cluster.ending[0])
     for count in (_FIRST_ENDS, every):  # the first ends are mostly enough
@@ -260,7 +260,7 @@ def _resource_facts(
 
 def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:
     """Every measured resource: what each node has free, and what a task needs."""
-    request, workspace = candidates.question.request, candidates.workspace
+    request, workspace = candidates.query.request, candidates.workspace
     for name, (column, need) in candidates.rooms.items():
         if name == NUMA_GATE:
             continue  # no amount of its own
@@ -270,15 +270,15 @@ def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:
             yield name, column, need
 
 
-def _capacities(question: FilterQuery, cluster: ClusterIndex, rules: Rules) -> list[tuple[str, Ints, int]]:
+def _capacities(query: FilterQuery, cluster: ClusterIndex, rules: Rules) -> list[tuple[str, Ints, int]]:
     """Every measured resource: what each node has in all, and what a task needs."""
     found: list[tuple[str, Ints, int]] = []
     for gate in rules.gates:
-        if isinstance(gate, ResourceFilter) and (headroom := gate.capacity(question, cluster)) is not None:
+        if isinstance(gate, ResourceFilter) and (headroom := gate.capacity(query, cluster)) is not None:
             if gate.name == NUMA_GATE:
                 continue
-            if gate.name == "gpus" and question.request.shares_gpu:
-                found.append(("gpu_millis", headroom[0] * GPU_MILLIS, question.request.per_task.gpu_millis))
+            if gate.name == "gpus" and query.request.shares_gpu:
+                found.append(("gpu_millis", headroom[0] * GPU_MILLIS, query.request.per_task.gpu_millis))
             else:
                 found.append((gate.name, *headroom))
     return found

@@ -10,7 +10,8 @@ import numpy as np
 from scheduler.core.backfill.gang_reservation import close_nodes
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints, rows_of
-from scheduler.core.context.cycle_context import CycleContext, array_blockers, own_blockers
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.context.pending_reasons import PendingReasons
 from scheduler.core.context.running_jobs import RunningJobs
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.candidates import Candidates
@@ -23,6 +24,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.preemption.preemption import awaited_rows, hold_places
 from scheduler.core.preemption.suspension import take_cpus
 from scheduler.core.reason_codes import PRECEDENCE
+from scheduler.core.reasons.job_reasons import array_reasons, job_reasons
 from scheduler.core.reasons.messages import amount
 from scheduler.core.reasons.numa_fit import lacks_in_domains
 from scheduler.core.snapshot.request_classes import Labels, RequestClass
@@ -108,10 +110,10 @@ def explain(
     context = after or context_after(snapshot, policy, plan, plugins)
     row = snapshot.job_row(job_id)
     headline = plan.decision_of(job_id)
-    found = [headline, *context.blockers(context.groups.of(row))]
+    found = [headline, *PendingReasons(context).of_class(context.job_classes.of(row))]
     for blockers in (
-        own_blockers(context.cluster),
-        array_blockers(context.cluster, context.workspace),
+        job_reasons(context.cluster),
+        array_reasons(context.cluster, context.workspace),
         context.workspace.budgets.blockers(),
     ):
         found.extend(decision for rows, decision in blockers if row in rows)
@@ -138,21 +140,21 @@ def node_table(
     row = snapshot.job_row(job_id)
     plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
     context = after or context_after(snapshot, policy, plan, plugins)
-    group = context.groups.of(row)
-    candidates = context.candidates(group)
+    job_class = context.job_classes.of(row)
+    candidates = context.candidates(job_class)
     cluster, everywhere = context.cluster, NodeView(context.workspace)
     first: list[str | None] = [None] * cluster.node_count
     for gate in candidates.rules.gates:
-        closed = ~gate.filter(candidates.question, everywhere)
+        closed = ~gate.filter(candidates.query, everywhere)
         for node in np.flatnonzero(closed).tolist():
             first[node] = first[node] or gate.name
-    slots = np.minimum(candidates.slots(), group.shape.tasks).tolist()
+    slots = np.minimum(candidates.slots(), job_class.shape.tasks).tolist()
     return tuple(
         NodeVerdict(
             node_id=int(cluster.snapshot.nodes.id[node]),
             name=cluster.snapshot.nodes.name[node],
             gate=closed_gate,
-            sentence=_node_sentence(candidates, group, node, closed_gate, slots[node]),
+            sentence=_node_sentence(candidates, job_class, node, closed_gate, slots[node]),
             slots=slots[node],
         )
         for node, closed_gate in enumerate(first)
@@ -187,9 +189,9 @@ def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
         columns[f.name] = (
             (*column, value) if f.metadata["kind"] == "objects" else np.append(column, value or 0)
         )
-    groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    job_classes = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     asked = Snapshot.build(
-        **(groups | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
+        **(job_classes | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
     )
     return asked, job_id
 
@@ -204,7 +206,7 @@ def context_after(
     started = np.array([start.job_id for start in plan.starts], dtype=np.int64)
     started_rows = rows_of(pending.id, started, what="pending job")
     clear = np.ones(len(pending), dtype=np.bool_)
-    for rows, _ in own_blockers(cluster):
+    for rows, _ in job_reasons(cluster):
         clear[rows] = False
     awaited = awaited_rows(cluster, np.flatnonzero(clear))
     left = awaited[~np.isin(awaited, started_rows)]
@@ -231,28 +233,30 @@ def _take_starts(context: CycleContext, rows: Ints, starts: tuple[Start, ...]) -
     cluster, workspace = context.cluster, context.workspace
     pending = cluster.snapshot.pending
     for row, start in zip(rows.tolist(), starts, strict=True):
-        group = context.groups.of(row)
+        job_class = context.job_classes.of(row)
         for placement in start.placements:
             devices = [cluster.device_row[device_id] for device_id in placement.device_ids]
-            node, request = cluster.node_row[placement.node_id], group.question.request
+            node, request = cluster.node_row[placement.node_id], job_class.query.request
             domain = cluster.numa.of(request, node, placement.numa) if request.one_domain else -1
-            workspace.take(node, start.per_task, devices, placement.gpu_millis, group.question.who, domain)
+            workspace.take(node, start.per_task, devices, placement.gpu_millis, job_class.query.who, domain)
         workspace.take_limits(
-            queue_row=group.queue_row,
+            queue_row=job_class.queue_row,
             array_id=int(pending.array_id[row]),
-            charges=context.charges_placed(group, start.placements),
-            request=group.question.request,
+            charges=context.charges_placed(job_class, start.placements),
+            request=job_class.query.request,
             tasks=len(start.placements),
         )
         workspace.budgets.take(row)
 
 
-def _node_sentence(candidates: Candidates, group: JobClass, node: int, gate: str | None, slots: int) -> str:
+def _node_sentence(
+    candidates: Candidates, job_class: JobClass, node: int, gate: str | None, slots: int
+) -> str:
     """One line about one node: what it lacks in numbers, or what it could take."""
-    question, workspace = candidates.question, candidates.workspace
+    query, workspace = candidates.query, candidates.workspace
     nodes = workspace.cluster.snapshot.nodes
     if gate is None:
-        tasks = group.shape.tasks
+        tasks = job_class.shape.tasks
         return "could take it" if tasks == 1 else f"could take {slots} of its {tasks} tasks"
     if gate == "state":
         return f"does not answer (its state is {nodes.state[node]})"
@@ -262,13 +266,13 @@ def _node_sentence(candidates: Candidates, group: JobClass, node: int, gate: str
         return "is draining"
     if gate == "labels":
         have = dict(nodes.labels[node])
-        lacks = [f"{key}={value}" for key, value in question.request.node_selector if have.get(key) != value]
+        lacks = [f"{key}={value}" for key, value in query.request.node_selector if have.get(key) != value]
         return f"lacks {', '.join(lacks)}"
     if gate == "taints":
         keys = [
             f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
             for taint in nodes.taints[node]
-            if not any(toleration.tolerates(taint) for toleration in question.request.tolerations)
+            if not any(toleration.tolerates(taint) for toleration in query.request.tolerations)
         ]
         return f"has the taint {', '.join(keys)}"
     if gate == "size":
@@ -292,14 +296,14 @@ def _domain_words(candidates: Candidates, node: int) -> str:
         return "does not say what each of its NUMA domains has"
     domains, cpu, memory, gpus = found
     most = [amount("cpu_millis", cpu), amount("memory_mib", memory)]
-    most += [amount("gpus", gpus)] if candidates.question.request.per_task.gpus else []
+    most += [amount("gpus", gpus)] if candidates.query.request.per_task.gpus else []
     has = "one NUMA domain" if domains == 1 else f"{domains} NUMA domains"
     return f"has {has}; the most free in one is {', '.join(most[:-1])} and {most[-1]}"
 
 
 def _company_words(candidates: Candidates, node: int) -> str:
     """`its rack has no job labelled app=db`: the first rule about other jobs that closes a node."""
-    affinity_state, who = candidates.workspace.affinity_state, candidates.question.who
+    affinity_state, who = candidates.workspace.affinity_state, candidates.query.who
     for kind, like, topology, met in affinity_state.refusals(who) if affinity_state is not None else ():
         if not met[node]:
             jobs = affinity_state.affinity.likes[like].words if affinity_state is not None else ""
@@ -314,12 +318,12 @@ def _company_words(candidates: Candidates, node: int) -> str:
 
 def _room(candidates: Candidates, gate: str, node: int) -> str | None:
     """`needs 4 GPUs, has 2 GPUs free`, for a gate on amounts."""
-    question, workspace = candidates.question, candidates.workspace
+    query, workspace = candidates.query, candidates.workspace
     for rule in candidates.rules.gates:
         if rule.name == gate and isinstance(rule, ResourceFilter):
-            headroom = rule.free(question, workspace)
+            headroom = rule.free(query, workspace)
             if headroom is not None:
-                name = "gpu_millis" if gate == "gpus" and question.request.shares_gpu else gate
+                name = "gpu_millis" if gate == "gpus" and query.request.shares_gpu else gate
                 free = max(int(headroom[0][node]), 0)
                 return f"needs {amount(name, headroom[1])}, has {amount(name, free)} free"
     return None

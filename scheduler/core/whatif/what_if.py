@@ -129,7 +129,7 @@ def _variants(context: CycleContext, row: int, queue_ids: Iterable[int]) -> Iter
         yield from _less(same, "cpu_millis", per_task.cpu_millis, 1000, fits)
     if per_task.memory_mib > 1024:
         yield from _less(same, "memory_mib", per_task.memory_mib, 1024, fits)
-    for limit in _limits(context, row, context.groups.of(row).question.reservation_rows):
+    for limit in _limits(context, row, context.job_classes.of(row).query.reservation_rows):
         asked = same.time_limit_seconds
         yield same._replace(
             loss=1000 - 1000 * limit // asked if asked else 500,
@@ -142,9 +142,9 @@ def _variants(context: CycleContext, row: int, queue_ids: Iterable[int]) -> Iter
 
 def unchanged(context: CycleContext, row: int) -> Variant:
     """The job as it asks."""
-    group, pending = context.groups.of(row), context.cluster.snapshot.pending
+    job_class, pending = context.job_classes.of(row), context.cluster.snapshot.pending
     limit = int(pending.time_limit_seconds[row])
-    return Variant(0, "", 0, 0, group.question.request, group.shape, limit, group.queue_row)
+    return Variant(0, "", 0, 0, job_class.query.request, job_class.shape, limit, job_class.queue_row)
 
 
 def elsewhere(
@@ -210,7 +210,7 @@ def _limits(context: CycleContext, row: int, barring: tuple[int, ...]) -> Iterat
     """Time limits that would let it end before what it must not overlap, or that its queue allows."""
     snapshot = context.cluster.snapshot
     asked = int(snapshot.pending.time_limit_seconds[row])
-    bound = int(snapshot.queues.max_wall_seconds[context.groups.of(row).queue_row])
+    bound = int(snapshot.queues.max_wall_seconds[context.job_classes.of(row).queue_row])
     found = {bound} if 0 < bound < asked else set()
     for number in barring:
         left = (int(snapshot.reservations.starts_ms[number]) - snapshot.now_ms) // 1000
@@ -227,31 +227,31 @@ def models_of(snapshot: Snapshot) -> list[str]:
 
 def _fits(context: CycleContext, row: int, variant: Variant) -> bool:
     """Whether the changed job has room and limits now, in the world as the plan leaves it."""
-    cluster, workspace, group = context.cluster, context.workspace, context.groups.of(row)
+    cluster, workspace, job_class = context.cluster, context.workspace, context.job_classes.of(row)
     snapshot = cluster.snapshot
     request, tasks = variant.request, variant.shape.tasks
     bound = int(snapshot.queues.max_wall_seconds[variant.queue_row])
     if workspace.queue_is_full(variant.queue_row) or (bound and variant.time_limit_seconds > bound):
         return False
-    if workspace.short_quota(workspace.charges_of(group.payer, request, tasks)) is not None:
+    if workspace.short_quota(workspace.charges_of(job_class.payer, request, tasks)) is not None:
         return False
     if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return False
     if not workspace.budgets.allows(row, request, tasks, variant.time_limit_seconds):
         return False
-    barring = group.question.reservation_rows
+    barring = job_class.query.reservation_rows
     if variant.field == "time_limit_seconds":
         ends_ms = snapshot.now_ms + variant.time_limit_seconds * 1000
         barring = tuple(one for one in barring if ends_ms > int(snapshot.reservations.starts_ms[one]))
-    question = FilterQuery(
+    query = FilterQuery(
         request,
         snapshot.queues.partition_ids[variant.queue_row],
         barring,
-        group.question.who,
+        job_class.query.who,
         wall=int(wall_of(cluster, np.array([variant.time_limit_seconds or bound]))[0]),
-        rules=group.question.rules,
+        rules=job_class.query.rules,
     )
-    candidates = Candidates(question, workspace, context.rules_of(question))
+    candidates = Candidates(query, workspace, context.rules_of(query))
     if tasks == 1:
         return candidates.best() >= 0
     return fit_on(candidates.slots(), variant.shape, cluster)
@@ -271,7 +271,10 @@ def changed_snapshot(snapshot: Snapshot, row: int, variant: Variant) -> Snapshot
         column = getattr(pending, name).copy()
         column[row] = value
         changed[name] = column
-    groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    job_classes = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     return Snapshot.build(
-        **(groups | {"classes": (*snapshot.classes, variant.request), "pending": replace(pending, **changed)})
+        **(
+            job_classes
+            | {"classes": (*snapshot.classes, variant.request), "pending": replace(pending, **changed)}
+        )
     )

@@ -227,7 +227,7 @@ def _break_memo(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_held(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cycle, "own_blockers", lambda world: iter(()))
+    patch.setattr(cycle, "job_reasons", lambda cluster: iter(()))
 
 
 def _break_company(patch: pytest.MonkeyPatch) -> None:

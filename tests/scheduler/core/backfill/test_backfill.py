@@ -297,7 +297,7 @@ def _break_devices(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_scan(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.core.cycle.limits_of", lambda policy: BackfillLimits(promises=1, scan=1))
+    patch.setattr("scheduler.core.start_passes.limits_of", lambda policy: BackfillLimits(promises=1, scan=1))
 
 
 @pytest.mark.parametrize(

@@ -347,7 +347,7 @@ def test_victims_that_clear_a_domain_are_found_where_there_are_any_and_mostly_th
         if plan.starts:
             continue
         context = CycleContext(ClusterIndex(snapshot), resolve(policy))
-        wanted = Preemptor(0, context.groups.of(0))
+        wanted = Preemptor(0, context.job_classes.of(0))
         worths = []
         with context.workspace.trial():
             jobs = RunningJobs(context)

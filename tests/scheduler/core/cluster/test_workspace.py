@@ -35,7 +35,7 @@ def take(workspace: Workspace, candidates: Candidates) -> bool:
     row = candidates.best()
     if row < 0:
         return False
-    request = candidates.question.request
+    request = candidates.query.request
     devices = workspace.pick_devices(row, request)
     workspace.take(row, request.per_task, devices, (request.per_task.gpu_millis or 1000) if devices else 0)
     return True
@@ -54,7 +54,7 @@ def test_what_is_cached_equals_what_is_worked_out_anew(steps: list[tuple[int, bo
                 trial.keep()
 
     for candidates in cached:
-        fresh = Candidates(candidates.question, workspace, rules)
+        fresh = Candidates(candidates.query, workspace, rules)
         assert np.array_equal(candidates.refresh(), fresh.scores)
 
 

@@ -64,17 +64,17 @@ def test_scores_brought_up_to_date_are_scores_made_anew(placement: str) -> None:
     for seed in range(8):
         snapshot = a_random_world(seed, 6, 12).snapshot
         context = CycleContext(ClusterIndex(snapshot), resolve(Policy(placement=placement)))
-        for number in range(len(context.groups)):
-            context.candidates(context.groups[number])
+        for number in range(len(context.job_classes)):
+            context.candidates(context.job_classes[number])
         for start in plan_cycle(snapshot, Policy(placement=placement)).starts:
             for place in start.placements:
                 devices = [context.cluster.device_row[device] for device in place.device_ids]
                 context.workspace.take(
                     context.cluster.node_row[place.node_id], start.per_task, devices, place.gpu_millis
                 )
-                for number in range(len(context.groups)):
-                    known = context.candidates(context.groups[number])
-                    fresh = Candidates(known.question, context.workspace, known.rules)
+                for number in range(len(context.job_classes)):
+                    known = context.candidates(context.job_classes[number])
+                    fresh = Candidates(known.query, context.workspace, known.rules)
                     assert np.array_equal(known.refresh(), fresh.scores)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.core import cycle
+from scheduler.core import cycle, decision_table
 from scheduler.core.context import running_jobs as seats
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.forecast.virtual_cluster import VirtualCluster
@@ -312,7 +312,9 @@ def _keeps_its_seats(patch: pytest.MonkeyPatch) -> None:
 
 
 def _grows_beside_who_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cycle.DecisionTable, "wait_for_people", lambda self, rows: np.ones(len(rows), np.bool_))
+    patch.setattr(
+        decision_table.DecisionTable, "wait_for_people", lambda self, rows: np.ones(len(rows), np.bool_)
+    )
 
 
 MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -506,7 +506,7 @@ def check(world: World, policy: Policy) -> int:
     after = applied(snapshot, plan)
     row = {number: place for place, number in enumerate(snapshot.running.id.tolist())}
     waiting = set(plan.waiting.job_id.tolist())
-    groups: dict[int, list[int]] = {}
+    job_classes: dict[int, list[int]] = {}
     for preempt in plan.preempts:
         victim = row[preempt.job_id]
         assert preempt.for_job_id in waiting
@@ -515,7 +515,7 @@ def check(world: World, policy: Policy) -> int:
         assert snapshot.running.preemptible[victim], "it may not be stopped"
         assert snapshot.running.times_preempted[victim] < rules.most_times, "stopped too often"
         assert snapshot.running.stop_by_ms[victim] == 0, "it ends already"
-        groups.setdefault(preempt.for_job_id, []).append(preempt.job_id)
+        job_classes.setdefault(preempt.for_job_id, []).append(preempt.job_id)
     assert len({preempt.job_id for preempt in plan.preempts}) == len(plan.preempts), "stopped twice"
     assert len(plan.preempts) <= rules.per_cycle
     ending = {
@@ -526,18 +526,18 @@ def check(world: World, policy: Policy) -> int:
     first = plan.preempts[0].for_job_id
     held = set(snapshot.running.stopped_for.tolist()) - {0, first}
     if not held:  # with places kept for others the plan's own order decides
-        gone = ending | set(groups[first])
+        gone = ending | set(job_classes[first])
         assert starts_in_turn(without(unstopped, gone), first), "the first is stopped for in vain"
-        for victim in groups[first]:
+        for victim in job_classes[first]:
             assert not starts_in_turn(without(unstopped, gone - {victim}), first), "a needless victim"
     again = plan_cycle(after, policy)
     assert again.preempts == (), "planning again stops more"
     assert again.starts == (), "planning again starts some"
     everybody = without(after, {preempt.job_id for preempt in plan.preempts} | ending)
-    promised = np.isin(everybody.pending.id, list(groups))
+    promised = np.isin(everybody.pending.id, list(job_classes))
     freed = replace(everybody, pending=replace(everybody.pending, awaited=promised))
     started = {start.job_id for start in plan_cycle(freed, policy).starts}
-    assert set(groups) <= started, "stopping them lets nobody start"
+    assert set(job_classes) <= started, "stopping them lets nobody start"
     return len(plan.preempts)
 
 
@@ -566,7 +566,7 @@ def test_what_is_found_is_close_to_the_cheapest_of_all_sets() -> None:
         snapshot = replace(full, pending=replace(alone, priority=np.array([100]), tasks=np.array([1])))
         policy = a_policy()
         context = CycleContext(ClusterIndex(snapshot), resolve(policy, {}))
-        if seats.place_preemptor(context, Preemptor(0, context.groups.of(0))) is not None:
+        if seats.place_preemptor(context, Preemptor(0, context.job_classes.of(0))) is not None:
             continue
         plan = plan_cycle(snapshot, policy)
         with context.workspace.trial():
@@ -578,7 +578,7 @@ def test_what_is_found_is_close_to_the_cheapest_of_all_sets() -> None:
                 for some in itertools.combinations(allowed, size):
                     for one in some:
                         jobs.release(one)
-                    if seats.place_preemptor(context, Preemptor(0, context.groups.of(0))) is not None:
+                    if seats.place_preemptor(context, Preemptor(0, context.job_classes.of(0))) is not None:
                         worths.append(search.worth(list(some)))
                     for one in some:
                         jobs.release(one, back=True)

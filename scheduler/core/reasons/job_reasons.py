@@ -1,0 +1,94 @@
+"""Why a job is not considered at all: its own row, its queue, its project or its array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from quotas.core.fairshare import HARD
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.cluster.workspace import Workspace
+from scheduler.core.columns import Ints
+from scheduler.core.plan import Decision, decide
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.snapshot.snapshot import GATE_REASONS, JobGate
+
+
+def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
+    """What jobs' own rows and their queues say, before any node is asked: (pending rows, why)."""
+    snapshot = cluster.snapshot
+    pending, queues = snapshot.pending, snapshot.queues
+    for gate, reason in GATE_REASONS.items() if pending.gate.any() else ():
+        if gate is not JobGate.BACKOFF:
+            yield np.flatnonzero(pending.gate == gate), decide(reason)
+    for row in np.flatnonzero(queues.paused).tolist():
+        why = decide(ReasonCode.QUEUE_STOPPED, queue=queues.name[row], text=queues.paused_text[row])
+        yield np.flatnonzero(cluster.pending_queue == row), why
+    shares = snapshot.shares
+    if (shares.over == HARD).any():
+        share_row = cluster.pending_share
+        over = np.flatnonzero((share_row >= 0) & (shares.over[share_row] == HARD))
+        for rows, values in rows_by_value(over, share_row[over]):
+            share = values[0]
+            yield (
+                rows,
+                decide(
+                    ReasonCode.FAIR_SHARE_BEHIND,
+                    owner=shares.owner[share],
+                    used_percent=int(shares.used_percent[share]),
+                    limit_percent=int(shares.limit_percent[share]),
+                ),
+            )
+    away = snapshot.projects.away_text
+    for row, text in enumerate(away) if any(away) else ():
+        if text:
+            yield (
+                np.flatnonzero(cluster.pending_project == row),
+                decide(ReasonCode.QUOTA_PROVIDER_AWAY, text=text),
+            )
+    early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
+    for rows, values in rows_by_value(early, pending.eligible_ms[early], pending.gate[early]):
+        reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME
+        yield rows, decide(reason, begin_ms=values[0])
+    if len(pending):
+        bound = queues.max_wall_seconds[cluster.pending_queue]
+        long = np.flatnonzero((bound > 0) & (pending.time_limit_seconds > bound))
+        for rows, values in rows_by_value(
+            long, pending.time_limit_seconds[long], cluster.pending_queue[long]
+        ):
+            yield (
+                rows,
+                decide(
+                    ReasonCode.EXCEEDS_MAX_WALLTIME,
+                    needs=values[0],
+                    limit=int(queues.max_wall_seconds[values[1]]),
+                    queue=queues.name[values[1]],
+                ),
+            )
+
+
+def array_reasons(cluster: ClusterIndex, workspace: Workspace) -> Iterator[tuple[Ints, Decision]]:
+    """Jobs of arrays that already have as many members running as they allow."""
+    pending = cluster.snapshot.pending
+    bound = np.flatnonzero((pending.array_id > 0) & (pending.array_max_running > 0))
+    for rows, values in rows_by_value(bound, pending.array_id[bound], pending.array_max_running[bound]):
+        running = workspace.array_running.get(values[0], 0)
+        if running >= values[1]:
+            yield (
+                rows,
+                decide(
+                    ReasonCode.RATE_LIMITED, scope="array", array=values[0], running=running, limit=values[1]
+                ),
+            )
+
+
+def rows_by_value(rows: Ints, *columns: Ints) -> Iterator[tuple[Ints, tuple[int, ...]]]:
+    """The rows by equal values of the columns (one value a row), each with those values."""
+    if not len(rows):
+        return
+    order = np.lexsort((rows, *columns[::-1]))
+    values = np.stack([column[order] for column in columns], axis=1)
+    changes = np.flatnonzero((values[1:] != values[:-1]).any(axis=1)) + 1
+    for part, first in zip(np.split(rows[order], changes), [0, *changes.tolist()], strict=True):
+        yield part, tuple(values[first].tolist())
