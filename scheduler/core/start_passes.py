@@ -13,7 +13,7 @@ from scheduler.core.backfill.gang_reservation import GangReservations
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.context.cycle_context import CycleContext
-from scheduler.core.placement.candidates import bind_tasks, choose_largest, choose_nodes
+from scheduler.core.placement.binding import bind_tasks, choose_largest, choose_nodes
 from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.plan import ExpectedStart, Start
 from scheduler.core.policy import Policy

@@ -17,9 +17,9 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.columns import Bools, Ints, stable_order
 from scheduler.core.context.cycle_context import CycleContext
-from scheduler.core.placement.candidates import fit_on
 from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.placement.filters import FilterQuery, ResourceFilter, StaticFilter
+from scheduler.core.placement.gang_layout import fit_on
 
 
 @dataclass(slots=True)

@@ -20,15 +20,8 @@ from scheduler.core.backfill.reserved_capacity import ReservedCapacity
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import RunningJobs
-from scheduler.core.placement.candidates import (
-    BoundTask,
-    Candidates,
-    bind_tasks,
-    choose_largest,
-    choose_nodes,
-    held_millis,
-    largest,
-)
+from scheduler.core.placement.binding import BoundTask, bind_tasks, choose_largest, choose_nodes, largest
+from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.plan import Start
 
@@ -368,7 +361,7 @@ class ClusterBackfill:
 
 def _holds(seats: list[BoundTask], job_class: JobClass, from_ms: int, until_ms: int) -> list[FutureUse]:
     request = job_class.query.request
-    millis = held_millis(request)
+    millis = request.device_millis
     return [
         FutureUse(from_ms, until_ms, row, request.per_task, devices, millis, domain)
         for row, devices, domain in seats

@@ -15,7 +15,8 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.pending_reasons import PendingReasons
-from scheduler.core.placement.candidates import Candidates, near_tasks
+from scheduler.core.placement.candidates import Candidates
+from scheduler.core.placement.gang_layout import near_tasks
 from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start, decide
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.snapshot.snapshot import gathering_id

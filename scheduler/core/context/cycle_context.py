@@ -9,7 +9,8 @@ from typing import Final
 from quotas.core.gpu_models import model_matches
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
-from scheduler.core.placement.candidates import Candidates, largest
+from scheduler.core.placement.binding import largest
+from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass, JobClasses
 from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.plugins import Rules

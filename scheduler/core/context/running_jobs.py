@@ -13,8 +13,9 @@ from quotas.core.resources import Resources
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints, rows_of
 from scheduler.core.context.cycle_context import CycleContext
-from scheduler.core.placement.candidates import bind_tasks, near_tasks
+from scheduler.core.placement.binding import bind_tasks
 from scheduler.core.placement.equivalence import JobClass
+from scheduler.core.placement.gang_layout import near_tasks
 from scheduler.core.snapshot.snapshot import Pause
 
 #: (node row, device rows, thousandths held of each, NUMA domain that it is bound to or -1) of a task.

@@ -1,16 +1,14 @@
-"""Placement: all tasks of a job onto nodes and devices, or none."""
+"""Candidates: the nodes that one filter query leaves open, with their scores, kept up to date in a cycle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from scheduler.core.cluster.devices import GUARDS, PackedFree
-from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.numa import DomainCapacity
 from scheduler.core.cluster.workspace import Floats, Workspace
 from scheduler.core.columns import Bools, Ints
@@ -26,9 +24,7 @@ from scheduler.core.placement.filters import (
 from scheduler.core.placement.node_view import NodeView
 from scheduler.core.placement.plugins import Rules
 from scheduler.core.placement.scoring import Part
-from scheduler.core.placement.topology_spread import Spread
-from scheduler.core.plan import Placement
-from scheduler.core.snapshot.request_classes import RequestClass
+from scheduler.core.placement.shape import Shape
 
 #: A node that cannot take a task; every real score is at least 0.
 NO: Final = -1.0
@@ -46,32 +42,6 @@ _PACKED: Final = ("cpu_millis", "memory_mib", "gpus")
 
 #: So few touched nodes are looked at one by one: less work than a round of array calls.
 _FEW_ROWS: Final = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How many tasks, and what the job says about their spread (0 = says nothing)."""
-
-    tasks: int = 1  # as few as are enough
-    nodes: int = 0
-    tasks_per_node: int = 0
-    most: int = 0  # takes up to so many where they fit; 0 = just as many as are enough
-    pack: str = ""  # how near to each other: node, rack, zone; "" = as the policy wishes
-    must: bool = False  # and nowhere else
-    spread: Spread | None = None  # over so many racks, zones or regions
-
-    def sized(self, tasks: int) -> Shape:
-        """The same with exactly so many tasks."""
-        return replace(self, tasks=tasks, most=0)
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether the three numbers can be true together on any cluster."""
-        if self.nodes > self.tasks:
-            return False
-        if self.nodes and self.tasks_per_node:
-            return -(-self.tasks // self.tasks_per_node) == self.nodes
-        return True
 
 
 class Candidates:
@@ -125,7 +95,7 @@ class Candidates:
         self._plain = not self._outside_gates and not rules.asked
         self._features = workspace.gpu_features(query.request) if query.request.per_task.gpus else None
         #: What one task holds of each of its devices; 0 without any.
-        self.millis = held_millis(query.request)
+        self.millis = query.request.device_millis
         self._suitable: Bools | None = None
         self._scores: Floats | None = None
         self._cursor = 0
@@ -400,225 +370,3 @@ class Candidates:
         for _, _, cells, values in self._lone_summands:
             total += cells[row] if values is None else values[cells[row]]
         return total
-
-
-def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] | None:
-    """(node row, tasks on it) for a whole job, by row; None when it does not fit whole.
-
-    One node when one can take all, else as few as can be, the last one the tightest that holds the rest.
-    """
-    if candidates.failed and shape in candidates.failed:
-        return None
-    chosen: list[tuple[int, int]] | None = None
-    if shape.tasks == 1 and shape.nodes <= 1:
-        row = candidates.best()
-        if row >= 0:
-            return [(row, 1)]
-    elif not shape.is_possible:
-        return None
-    else:
-        chosen = _packed(candidates, candidates.slots(), shape)
-    if chosen is None:
-        if not candidates.may_open:
-            candidates.failed.add(shape)
-        return None
-    return sorted(chosen) if len(chosen) > 1 else chosen
-
-
-#: From near to far: what is tried before anywhere.
-_PACKINGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "": (), "node": (), "rack": ("rack", "zone"), "zone": ("zone",),
-}  # fmt: skip
-
-
-def _packed(candidates: Candidates, slots: Ints, shape: Shape) -> list[tuple[int, int]] | None:
-    """Divide a job's tasks, near to each other as it must, or wishes, or else as the policy wishes."""
-    cluster, wish = candidates.workspace.cluster, candidates.rules.packing
-    return near_tasks(slots, candidates.scores, shape, cluster, shape.pack or wish)
-
-
-def near_tasks(
-    slots: Ints, scores: Floats, shape: Shape, cluster: ClusterIndex, wish: str
-) -> list[tuple[int, int]] | None:
-    """Divide a job's tasks over nodes with so many slots each, near to each other if that is wished and can be.
-
-    One node first; then the rack, or zone, with the fewest slots that holds it, by name among equals; then
-    anywhere, unless it must be near.
-    """
-    anywhere = spread_tasks(slots, scores, shape)
-    if anywhere is None or len(anywhere) == 1:
-        return anywhere
-    for level in (shape.pack,) if shape.must else _PACKINGS[wish]:
-        if level == "node":
-            continue
-        domains = cluster.domains(level)
-        room = domain_room(slots, shape, domains)
-        for number in np.argsort(room, kind="stable").tolist():
-            if room[number] >= shape.tasks:
-                here = np.where(domains == number, slots, 0)
-                chosen = spread_tasks(here, scores, shape)
-                if chosen is not None:
-                    return chosen
-    return None if shape.must else anywhere
-
-
-def domain_room(slots: Ints, shape: Shape, domains: Ints) -> Ints:
-    """How many of a job's tasks each rack or zone has slots for."""
-    room = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.int64)
-    known = domains >= 0
-    np.add.at(room, domains[known], np.minimum(slots[known], shape.tasks))
-    return room
-
-
-def choose_largest(candidates: Candidates, shape: Shape, most: int) -> list[tuple[int, int]] | None:
-    """`choose_nodes` for as many tasks as fit, at most so many; None when too few do."""
-    least = choose_nodes(candidates, shape)
-    if least is None or most <= shape.tasks:
-        return least
-    slots, cluster = candidates.slots(), candidates.workspace.cluster
-    fits = largest(shape.tasks, most, lambda tasks: _fits_sized(slots, shape.sized(tasks), cluster))
-    return choose_nodes(candidates, shape.sized(fits)) or least
-
-
-def _fits_sized(slots: Ints, shape: Shape, cluster: ClusterIndex) -> bool:
-    return shape.is_possible and fit_on(slots, shape, cluster)
-
-
-def largest(least: int, most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, where the least does and whatever fits at more fits at less."""
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle - 1)
-    return least
-
-
-def fit_on(slots: Ints, shape: Shape, cluster: ClusterIndex) -> bool:
-    """Whether a job's tasks fit on nodes with so many slots each."""
-    if shape.tasks == 1:
-        return bool((slots > 0).any())
-    scores = np.zeros(len(slots))
-    if shape.must:
-        return near_tasks(slots, scores, shape, cluster, shape.pack) is not None
-    return spread_tasks(slots, scores, shape) is not None
-
-
-def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:
-    """Divide a job's tasks over nodes with so many slots each; None when they do not all fit."""
-    if shape.spread is not None:
-        return _over_domains(slots, scores, shape, shape.spread)
-    tasks, nodes, each = shape.tasks, shape.nodes, shape.tasks_per_node
-    if each:
-        return _equal_parts(slots, scores, tasks, each)
-    if nodes:
-        return _exactly(slots, scores, tasks, nodes)
-    # One node for all.
-    whole = np.flatnonzero(slots >= tasks)
-    if len(whole):
-        return [(int(whole[scores[whole].argmax()]), tasks)]
-    # As few nodes as can be: the roomiest first, and the best of those that hold what is left at the end.
-    rows = np.flatnonzero(slots > 0)
-    if int(np.minimum(slots[rows], tasks).sum()) < tasks:
-        return None
-    chosen: list[tuple[int, int]] = []
-    order = rows[np.lexsort((rows, -scores[rows], -slots[rows]))]
-    for position, row in enumerate(order.tolist()):
-        left = order[position:]
-        holding = left[slots[left] >= tasks]
-        if len(holding):
-            fewest = holding[slots[holding] == slots[holding].min()]
-            chosen.append((int(fewest[np.lexsort((fewest, -scores[fewest]))[0]]), tasks))
-            break
-        chosen.append((row, int(slots[row])))
-        tasks -= int(slots[row])
-    return chosen
-
-
-def _over_domains(slots: Ints, scores: Floats, shape: Shape, spread: Spread) -> list[tuple[int, int]] | None:
-    """Tasks over as few domains as the job's rule allows and hold them, as evenly as they do."""
-    plain = replace(shape, spread=None)
-    shares = spread.shares(np.minimum(slots, shape.tasks), shape.tasks)
-    if shares is None:
-        return spread_tasks(slots, scores, plain) if spread.term.soft else None
-    chosen: list[tuple[int, int]] = []
-    for domain, tasks in shares:
-        here = spread_tasks(np.where(spread.domains == domain, slots, 0), scores, Shape(tasks))
-        assert here is not None  # its nodes hold that many
-        chosen.extend(here)
-    return chosen
-
-
-def _equal_parts(slots: Ints, scores: Floats, tasks: int, each: int) -> list[tuple[int, int]] | None:
-    """`each` tasks on every node, and what is left over on one more."""
-    full, rest = divmod(tasks, each)
-    rows = _best_rows(np.flatnonzero(slots >= each), scores)
-    if len(rows) < full:
-        return None
-    chosen = [(row, each) for row in rows[:full]]
-    if rest:
-        others = np.flatnonzero(slots >= rest)
-        spare = [row for row in _best_rows(others, scores) if row not in set(rows[:full])]
-        if not spare:
-            return None
-        chosen.append((spare[0], rest))
-    return chosen
-
-
-def _exactly(slots: Ints, scores: Floats, tasks: int, nodes: int) -> list[tuple[int, int]] | None:
-    """At least one task on each of so many nodes: evenly when that fits, else the roomiest take more."""
-    even, more = divmod(tasks, nodes)
-    roomy = _best_rows(np.flatnonzero(slots >= even + (1 if more else 0)), scores)
-    if len(roomy) >= nodes:
-        return [(row, even + (1 if place < more else 0)) for place, row in enumerate(sorted(roomy[:nodes]))]
-    rows = np.flatnonzero(slots > 0)
-    rows = rows[np.lexsort((rows, -scores[rows], -slots[rows]))][:nodes]
-    if len(rows) < nodes or int(np.minimum(slots[rows], tasks).sum()) < tasks:
-        return None
-    chosen: list[tuple[int, int]] = []
-    for place, row in enumerate(rows.tolist()):
-        count = min(int(slots[row]), tasks - (nodes - place - 1))  # leave one for each node after it
-        chosen.append((row, count))
-        tasks -= count
-    return chosen
-
-
-def _best_rows(rows: Ints, scores: Floats) -> list[int]:
-    order: list[int] = rows[np.lexsort((rows, -scores[rows]))].tolist()
-    return order
-
-
-#: (node row, rows of its devices, row of the NUMA domain that it is bound to or -1) of a task.
-BoundTask = tuple[int, list[int], int]
-
-
-def bind_tasks(
-    candidates: Candidates, chosen: list[tuple[int, int]]
-) -> tuple[tuple[Placement, ...], list[BoundTask]]:
-    """Hand out nodes and devices to every task, in rank order, from the workspace: by ids, and by rows."""
-    workspace, query, numa, millis = (
-        candidates.workspace, candidates.query, candidates.numa, candidates.millis,
-    )  # fmt: skip
-    cluster, per_task, who = workspace.cluster, query.request.per_task, query.who
-    seats: list[BoundTask] = []
-    placements: list[Placement] = []
-    for row, count in chosen:
-        node_id = cluster.node_id_list[row]
-        for _ in range(count):
-            domain = -1 if numa is None else numa.pick(query.request, row)
-            devices = candidates.pick_devices(row, domain) if millis else []
-            workspace.take(row, per_task, devices, millis, who, domain)
-            ids: tuple[int, ...] = ()
-            number = cluster.numa.number[domain] if domain >= 0 else -1
-            if len(devices) == 1:
-                ids = (cluster.device_id_list[devices[0]],)
-                number = cluster.device_numa_list[devices[0]]
-            elif devices:
-                ids = tuple([cluster.device_id_list[device] for device in devices])
-                number = workspace.numa_of(devices)
-            placements.append(Placement(len(seats), node_id, ids, millis, number))
-            seats.append((row, devices, domain))
-    return tuple(placements), seats
-
-
-def held_millis(request: RequestClass) -> int:
-    """What one task holds of each of its devices; 0 without any."""
-    return request.device_millis

@@ -9,8 +9,8 @@ import numpy as np
 
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints, stable_order
-from scheduler.core.placement.candidates import Shape
 from scheduler.core.placement.filters import FilterQuery
+from scheduler.core.placement.shape import Shape
 from scheduler.core.placement.topology_spread import Spread
 from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import MUST, PACKS

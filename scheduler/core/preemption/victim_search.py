@@ -13,8 +13,9 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs, fits_limits, place_preemptor
-from scheduler.core.placement.candidates import Candidates, fit_on
+from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.filters import ResourceFilter
+from scheduler.core.placement.gang_layout import fit_on
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.qos import Qos
 

@@ -6,8 +6,10 @@ import numpy as np
 
 from scheduler.core.cluster.numa import UNKNOWN
 from scheduler.core.columns import Ints
-from scheduler.core.placement.candidates import Candidates, Shape, fit_on
+from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.filters import capacity_slots, task_slots
+from scheduler.core.placement.gang_layout import fit_on
+from scheduler.core.placement.shape import Shape
 from scheduler.core.snapshot.request_classes import RequestClass
 
 #: The gate on NUMA domains.

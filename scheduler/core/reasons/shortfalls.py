@@ -11,9 +11,12 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.placement.candidates import Candidates, Shape, choose_nodes, domain_room, fit_on
+from scheduler.core.placement.binding import choose_nodes
+from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.filters import FilterQuery, ResourceFilter, StaticFilter, task_slots
+from scheduler.core.placement.gang_layout import domain_room, fit_on
 from scheduler.core.placement.plugins import Rules
+from scheduler.core.placement.shape import Shape
 from scheduler.core.placement.topology_spread import Spread
 from scheduler.core.plan import Decision, Facts, FilterCount, decide, sorted_facts
 from scheduler.core.reason_codes import ReasonCode

@@ -11,10 +11,12 @@ import numpy as np
 from scheduler.core.columns import rows_of
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.placement.candidates import Candidates, Shape, fit_on
+from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import wall_of
 from scheduler.core.placement.filters import FilterQuery
+from scheduler.core.placement.gang_layout import fit_on
 from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
+from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Start
 from scheduler.core.policy import Policy
 from scheduler.core.reasons.messages import amount

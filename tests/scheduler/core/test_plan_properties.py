@@ -16,6 +16,7 @@ from scheduler.core.cluster import affinity as company
 from scheduler.core.cluster import workspace
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement import candidates as placement
+from scheduler.core.placement import gang_layout
 from scheduler.core.placement import equivalence as groups
 from scheduler.core.placement import filters as feasibility
 from scheduler.core.policy import Policy
@@ -187,9 +188,9 @@ def _break_quota(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_gang(patch: pytest.MonkeyPatch) -> None:
-    whole = placement.spread_tasks
+    whole = gang_layout.spread_tasks
     patch.setattr(
-        placement,
+        gang_layout,
         "spread_tasks",
         lambda slots, scores, shape: whole(
             slots, scores, replace(shape, tasks=max(shape.tasks - 1, 1), nodes=0)
