@@ -147,7 +147,7 @@ def select_victims(cycle: CycleState) -> None:
     """
     policy, rows = cycle.policy, cycle.considered
     excluded = np.isin(rows, [*cycle.held, *cycle.gathering_begun()]) | demoted(cycle.snapshot)[rows]
-    cycle.disturbed = choose_victims(
+    cycle.preempted = choose_victims(
         cycle.context,
         rows[cycle.waiting[rows] & ~excluded],
         policy.preemption,
@@ -155,9 +155,9 @@ def select_victims(cycle: CycleState) -> None:
         leaving=cycle.evicted,
         resize_seconds=policy.resize_seconds,
     )
-    cycle.resizes = cycle.disturbed.resizes
+    cycle.resizes = cycle.preempted.resizes
     awaiting = awaiting_decisions(cycle.context.cluster, cycle.held, policy.preemption.grace_seconds)
-    for row, decision in [*awaiting, *cycle.disturbed.told]:
+    for row, decision in [*awaiting, *cycle.preempted.decisions]:
         cycle.decisions.add(np.array([row], dtype=np.int64), decision)
 
 

@@ -45,7 +45,7 @@ class CycleState:
         self.resumes: Sequence[Resume] = ()
         self.waiting: Bools = np.ones(len(snapshot.pending), dtype=np.bool_)
         self.evicted: Sequence[Preempt] = ()
-        self.disturbed: PreemptionResult = PreemptionResult([], [], [])
+        self.preempted: PreemptionResult = PreemptionResult([], [], [])
         self.resizes: Sequence[Resize] = ()
 
     @property
@@ -75,8 +75,8 @@ class CycleState:
         return bool(
             self.starts
             or self.evicted
-            or self.disturbed.preempts
-            or self.disturbed.resizes
+            or self.preempted.preempts
+            or self.preempted.resizes
             or self.gangs.reserves
             or self.gangs.given_back
         )
@@ -93,7 +93,7 @@ class CycleState:
             waiting=waiting,
             decisions=decisions,
             expected=(*expected, *self.gangs.expected),
-            preempts=(*self.evicted, *self.disturbed.preempts),
+            preempts=(*self.evicted, *self.preempted.preempts),
             resizes=tuple(self.resizes),
             reserves=tuple(self.gangs.reserves),
             given_back=tuple(self.gangs.given_back),

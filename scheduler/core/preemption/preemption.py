@@ -11,6 +11,7 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import (
+    ChosenNodes,
     Preemptor,
     RunningJobs,
     TaskPlacement,
@@ -104,10 +105,10 @@ def awaiting_decisions(
             if len(giving):
                 until_ms = max(until_ms, int(running.resized_ms[giving].max()) + grace_seconds * 1000)
             ids = running.id[mine].tolist(), running.id[giving].tolist()
-            yield row, _told(*ids, until_ms, suspended=still)
+            yield row, _awaiting_decision(*ids, until_ms, suspended=still)
 
 
-def _told(
+def _awaiting_decision(
     victims: Sequence[int], smaller: Sequence[int], until_ms: int, *, suspended: bool = False
 ) -> Decision:
     """Who ends or stands still for it, and who gives up tasks, alone or beside them."""
@@ -129,11 +130,11 @@ def _told(
 
 
 class PreemptionResult(NamedTuple):
-    """Who is stopped, who gives up tasks, and what those are told for whom it is done (pending rows)."""
+    """Which jobs are stopped, which give up tasks, and of the pending rows these are for, the reason to wait."""
 
     preempts: list[Preempt]
     resizes: list[Resize]
-    told: list[tuple[int, Decision]]
+    decisions: list[tuple[int, Decision]]
 
 
 def choose_victims(
@@ -145,105 +146,139 @@ def choose_victims(
     leaving: Sequence[Preempt] = (),
     resize_seconds: int = 0,
 ) -> PreemptionResult:
-    """Jobs to stop so that waiting ones can start, in order of standing, and what those are told.
+    """Choose jobs to stop, suspend or shrink so that waiting jobs can start, and note what those wait for.
 
-    Idea: for each waiting job, highest priority first, think jobs it may stop away, cheapest first, until it
-    fits; then spare each that was not needed. Nothing happens unless it then fits whole. The code differs in
-    that it looks at the nodes that are cheapest to clear first, and that a group that found no victims is
-    not tried again at the same or a lower priority: fewer would be left for it.
+    Idea: for each waiting job, highest priority first, simulate the removal of jobs it may stop, cheapest first,
+    until it fits; then spare each victim that was not needed. No job is stopped unless the waiting job then fits
+    whole. The code differs in that it looks first at the nodes that are cheapest to clear, and that a class of
+    jobs that found no victims is not tried again at the same or a lower priority: fewer would be left for it.
 
-    `waiting` are rows that their own words and queues let in, in the order of the cycle. `strict`: of these queues
-    none behind the one that holds up the others. `leaving` end anyway: their room counts as free.
-    With `resize_seconds` elastic jobs give up tasks where that is enough, before anybody is stopped, and beside
+    `waiting` are rows that their own fields and queues let in, in the order of the cycle. In a `strict` queue no
+    job behind the one that blocks the queue is tried. Jobs in `leaving` end anyway: what they hold counts as free.
+    With `resize_seconds`, elastic jobs give up tasks where that is enough, before any job is stopped, and beside
     victims where these are then fewer or cheaper.
     """
-    cluster, workspace = context.cluster, context.workspace
-    pending, running = cluster.snapshot.pending, cluster.snapshot.running
+    cluster = context.cluster
     left = min(rules.per_cycle, rules.per_hour - int(cluster.snapshot.queues.preempted_last_hour.sum()))
-    if left <= 0 or not len(running):
+    if left <= 0 or not len(cluster.snapshot.running):
         return PreemptionResult([], [], [])
     if not (rules.enabled or rules.reclaim) or not len(waiting):
         return PreemptionResult(to_converge(context, rules, left, leaving), [], [])
     if strict is not None and strict.any():
         waiting = _in_turn(context, waiting, strict)
-    preempts: list[Preempt] = []
-    resizes: list[Resize] = []
-    told: list[tuple[int, Decision]] = []
-    until_ms = cluster.snapshot.now_ms + rules.grace_seconds * 1000
-    with workspace.trial():
-        jobs = RunningJobs(context)
-        for giving in leaving_rows(cluster).tolist():
-            jobs.release_leaving(giving)
-        going = np.isin(running.id, [preempt.job_id for preempt in leaving])
-        for victim in np.flatnonzero((running.stop_by_ms > 0) | going).tolist():
+    with context.workspace.trial():
+        selection = _Selection(context, rules, left, leaving, resize_seconds)
+        selection.select_for(waiting)
+    return selection.result
+
+
+class _Selection:
+    """Victims for waiting jobs, selected inside one trial of the workspace; each selection counts for the next."""
+
+    def __init__(
+        self,
+        context: CycleContext,
+        rules: PreemptionPolicy,
+        left: int,
+        leaving: Sequence[Preempt],
+        resize_seconds: int,
+    ) -> None:
+        cluster = context.cluster
+        running = cluster.snapshot.running
+        self.result = PreemptionResult([], [], [])
+        self._context, self._rules = context, rules
+        self._until_ms = cluster.snapshot.now_ms + rules.grace_seconds * 1000
+        self._jobs = jobs = RunningJobs(context)
+        for shrinking in leaving_rows(cluster).tolist():
+            jobs.release_leaving(shrinking)
+        ending = np.isin(running.id, [preempt.job_id for preempt in leaving])
+        for victim in np.flatnonzero((running.stop_by_ms > 0) | ending).tolist():
             jobs.release(victim)
-        search = VictimSearch(context, jobs, rules, going)
-        preempts.extend(to_converge(context, rules, left, leaving, jobs, search))
-        left -= len(preempts)
-        reclaim = ReclaimSearch(search) if rules.reclaim else None
-        shrinking = Shrinking(context, jobs, resize_seconds) if resize_seconds else None
-        rights: list[VictimSearch] = (
-            [reclaim] if reclaim else []
-        )  # the milder first: it was never the other's own
+        self._search = VictimSearch(context, jobs, rules, ending)
+        self.result.preempts.extend(to_converge(context, rules, left, leaving, jobs, self._search))
+        #: How many more jobs may be stopped or shrunk.
+        self._left = left - len(self.result.preempts)
+        self._shrinking = Shrinking(context, jobs, resize_seconds) if resize_seconds else None
+        self._strategies = self._strategies_of(rules)
+        #: Of each class of jobs the highest priority that found no victims; of arrays with a bound, each pair.
+        self._hopeless: Ints = np.full(len(context.job_classes), -1, dtype=np.int64)
+        self._hopeless_arrays: set[tuple[int, int]] = set()
+
+    def _strategies_of(self, rules: PreemptionPolicy) -> list[VictimSearch]:
+        """The mildest first: reclaim takes only what a victim's project borrowed."""
+        strategies: list[VictimSearch] = [ReclaimSearch(self._search)] if rules.reclaim else []
+        if rules.enabled and rules.suspends:
+            strategies.append(SuspendSearch(self._search))
         if rules.enabled:
-            rights += [SuspendSearch(search), search] if rules.suspends else [search]
-        if reclaim is None:
+            strategies.append(self._search)
+        return strategies
+
+    def select_for(self, waiting: Ints) -> None:
+        """Select for these pending rows, highest priority first."""
+        pending, of_row = self._context.cluster.snapshot.pending, self._context.job_classes.of_row
+        if not self._rules.reclaim:
             asked = np.unique(pending.priority[waiting]).tolist()
-            able = [number for number in asked if search.may_stop(number).any()]
+            able = [priority for priority in asked if self._search.may_stop(priority).any()]
             waiting = waiting[np.isin(pending.priority[waiting], able)]
         order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
-        hopeless = np.full(len(context.job_classes), -1, dtype=np.int64)  # highest priority that found nobody
-        hopeless_arrays: set[tuple[int, int]] = set()  # the same for jobs of arrays that run so many at once
         for begin in range(0, len(order), _CHUNK):
             rows = order[begin : begin + _CHUNK]
-            rows = rows[pending.priority[rows] > hopeless[context.job_classes.of_row[rows]]]
-            for row, number in zip(rows.tolist(), context.job_classes.of_row[rows].tolist(), strict=True):
-                priority = int(pending.priority[row])
-                array = pending.array_id.item(row) if pending.array_max_running.item(row) else 0
-                if left <= 0 or priority <= hopeless[number] or (number, array) in hopeless_arrays:
-                    continue
-                if workspace.budgets.refuse and workspace.budgets.short(row):
-                    continue  # nobody who ends gives a budget back
-                wanted = Preemptor(row, context.job_classes[number])
-                chosen, way = None, None
-                if context.never(wanted.job_class) is None:
-                    chosen = place_preemptor(context, wanted)
-                    if chosen is None:
-                        way = least_disruptive(wanted, priority, left, rights, shrinking)
-                    if way is not None:
-                        fewer = (
-                            shrinking.orders(wanted, way.given, way.by, rules)
-                            if shrinking and way.given
-                            else []
-                        )
-                        for victim in way.victims:
-                            way.by.release(victim)
-                        chosen = place_preemptor(context, wanted)
-                if chosen is None:
-                    if array:  # others of its group may be in no array, or in one with room
-                        hopeless_arrays.add((number, array))
-                    else:
-                        hopeless[number] = priority
-                    continue
-                # With or without victims of its own it will take this: nobody after it may count on it.
-                charge_preemptor(context, wanted, bind_preemptor(context, wanted, chosen))
-                if way is not None:
-                    way.by.spend(way.victims)
-                    left -= len(fewer) + len(way.victims)
-                    resizes.extend(fewer)
-                    preempts.extend(_orders(cluster, jobs, row, way, rules))
-                    told.append(
-                        (
-                            row,
-                            _told(
-                                [int(running.id[victim]) for victim in way.victims],
-                                [one.job_id for one in fewer],
-                                until_ms,
-                                suspended=way.by.only_cpus,
-                            ),
-                        )
-                    )
-    return PreemptionResult(preempts, resizes, told)
+            rows = rows[pending.priority[rows] > self._hopeless[of_row[rows]]]
+            for row, number in zip(rows.tolist(), of_row[rows].tolist(), strict=True):
+                self._select_for(row, number)
+
+    def _select_for(self, row: int, number: int) -> None:
+        context = self._context
+        pending, budgets = context.cluster.snapshot.pending, context.workspace.budgets
+        priority = pending.priority.item(row)
+        array = pending.array_id.item(row) if pending.array_max_running.item(row) else 0
+        if self._left <= 0 or priority <= self._hopeless[number] or (number, array) in self._hopeless_arrays:
+            return
+        if budgets.refuse and budgets.short(row):
+            return  # no victim gives a budget back
+        wanted = Preemptor(row, context.job_classes[number])
+        chosen, plan, resizes = self._make_place(wanted, priority)
+        if chosen is None:
+            if array:  # other jobs of its class may be in no array, or in one with room
+                self._hopeless_arrays.add((number, array))
+            else:
+                self._hopeless[number] = priority
+            return
+        # With or without victims of its own the job will take this place: no job after it may count on the place.
+        charge_preemptor(context, wanted, bind_preemptor(context, wanted, chosen))
+        if plan is not None:
+            self._record(row, plan, resizes)
+
+    def _make_place(
+        self, wanted: Preemptor, priority: int
+    ) -> tuple[ChosenNodes | None, PreemptionPlan | None, list[Resize]]:
+        """A place for the job, as it is or once the least disruptive plan has released what it needs."""
+        context = self._context
+        if context.never(wanted.job_class) is not None:
+            return None, None, []
+        chosen = place_preemptor(context, wanted)
+        if chosen is not None:
+            return chosen, None, []
+        plan = least_disruptive(wanted, priority, self._left, self._strategies, self._shrinking)
+        if plan is None:
+            return None, None, []
+        resizes: list[Resize] = []
+        if self._shrinking and plan.given:
+            resizes = self._shrinking.orders(wanted, plan.given, plan.by, self._rules)
+        for victim in plan.victims:
+            plan.by.release(victim)
+        return place_preemptor(context, wanted), plan, resizes
+
+    def _record(self, row: int, plan: PreemptionPlan, resizes: list[Resize]) -> None:
+        cluster, result = self._context.cluster, self.result
+        plan.by.spend(plan.victims)
+        self._left -= len(resizes) + len(plan.victims)
+        result.resizes.extend(resizes)
+        result.preempts.extend(_orders(cluster, self._jobs, row, plan, self._rules))
+        victims = [cluster.snapshot.running.id.item(victim) for victim in plan.victims]
+        shrunk = [one.job_id for one in resizes]
+        decision = _awaiting_decision(victims, shrunk, self._until_ms, suspended=plan.by.only_cpus)
+        result.decisions.append((row, decision))
 
 
 def _in_turn(context: CycleContext, waiting: Ints, strict: Bools) -> Ints:

@@ -16,9 +16,9 @@ from scheduler.core.cluster import affinity as company
 from scheduler.core.cluster import workspace
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement import candidates as placement
-from scheduler.core.placement import gang_layout
 from scheduler.core.placement import equivalence as groups
 from scheduler.core.placement import filters as feasibility
+from scheduler.core.placement import gang_layout
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence
