@@ -1,18 +1,19 @@
-"""The engine: a cluster under a virtual clock; arrivals and ends drive the very planner that runs in production."""
+"""The engine: a cluster under a virtual clock, where arrivals and ends drive the planner that runs in production."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from quotas.core.share_tree import ShareTree
-from scheduler.core.columns import Ints
+from scheduler.core.columns import Bools, Ints
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.forecast.virtual_cluster import Event, VirtualCluster, moments_of
+from scheduler.core.forecast.virtual_cluster import Event, Requeue, VirtualCluster, moments_of
 from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
+from scheduler.core.plan import Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.simulator.fragments import Fragments
@@ -93,139 +94,232 @@ def simulate(
 ) -> Outcome:
     """Let every job of a workload arrive, start and end under a policy.
 
-    One cycle follows each moment at which something came or ended. With `each_event` one follows each event,
+    One cycle follows each moment at which a job came or ended. With `each_event` one cycle follows each event,
     arrivals first, and a job that has reached its limit holds nothing any more even if its end is still to be
     handled: the rules under which published schedules were made. A job that is stopped for another waits again
-    and starts from its beginning, or from what it saved before the first moment; a suspended one goes on where it
-    was. Elastic jobs save their work as they go, and get on as fast as they are large.
+    and starts from its beginning, or from what it saved before the first moment; a suspended job goes on where it
+    was. Elastic jobs save their work as they go, and their speed grows with their size.
     """
-    snapshot = workload.snapshot
-    pending = snapshot.pending
-    order = np.lexsort((pending.id, pending.submitted_ms))
-    arrivals = [(int(pending.submitted_ms[row]), row) for row in order.tolist()]
-    world = VirtualCluster.at_first(snapshot, resize_seconds=policy.resize_seconds)
-    memory = ShareMemory(snapshot, policy, workload.tree)
-    fragments = Fragments(snapshot)
-    ends: list[tuple[int, int, int]] = []  # (moment, turn of its start, job id; 0 = of no job)
-    turns = {number: turn for turn, number in enumerate(world.running)}
+    simulation = _Simulation(workload, policy, each_event=each_event, plugins=plugins, progress=progress)
+    while simulation.advance():
+        simulation.take_events()
+        if simulation.has_to_plan:
+            simulation.plan()
+    return simulation.outcome()
 
-    def await_all(events: Iterable[Event]) -> None:
+
+class _Simulation:
+    """One run of a workload: the virtual cluster, the events to come, and what is measured on the way.
+
+    Rows are rows of `VirtualCluster.jobs`: first the jobs that will come, then those that run at the beginning.
+    """
+
+    def __init__(
+        self,
+        workload: ClusterWorkload,
+        policy: Policy,
+        *,
+        each_event: bool,
+        plugins: Plugins,
+        progress: Progress,
+    ) -> None:
+        snapshot = workload.snapshot
+        self._snapshot, self._policy, self._plugins = snapshot, policy, plugins
+        self._each_event, self._progress = each_event, progress
+        self._coming = len(snapshot.pending)
+        self.cluster = VirtualCluster.at_first(snapshot, resize_seconds=policy.resize_seconds)
+        self._now_ms = snapshot.now_ms
+        order = np.lexsort((snapshot.pending.id, snapshot.pending.submitted_ms)).tolist()
+        self._arrivals = [(snapshot.pending.submitted_ms.item(row), row) for row in order]
+        self._arrived = 0
+        #: (moment, turn of the job's start, job id; 0 = of no job)
+        self._ends: list[tuple[int, int, int]] = []
+        self._turns = {number: turn for turn, number in enumerate(self.cluster.running)}
+        self._next_turn = len(self._turns)
+        self._waiting: list[int] = []
+        self._memory = ShareMemory(snapshot, policy, workload.tree)
+        self._held_before = _Held(self.cluster, bool(len(snapshot.devices)), self._now_ms)
+        self._idle = _IdleMeter(snapshot, self.cluster)
+        self._measure_jobs(workload)
+        self._started: Ints = np.full(len(self.cluster.jobs), -1, dtype=np.int64)
+        self._ended: Ints = np.full(len(self.cluster.jobs), -1, dtype=np.int64)
+        self._stopped: list[int] = []
+        self._cycles = self._ended_jobs = self._lost_ms = self._suspensions = self._resizes = 0
+        for number in self.cluster.running:
+            end_ms = self.cluster.expected_end_ms(number)
+            length = max(end_ms - self._now_ms, 0) if end_ms else DEFAULT_RUN_MS
+            self._await(self.cluster.runs_for(number, self._now_ms, length))
+        if not each_event:
+            self._await((at_ms, 0) for at_ms in moments_of(snapshot))
+
+    def _measure_jobs(self, workload: ClusterWorkload) -> None:
+        """By row: how long each job runs, how many GPUs it holds, and the serial part of its work."""
+        limits = self.cluster.jobs.time_limit_seconds[self._coming :] * 1000
+        again = np.where(limits > 0, limits, DEFAULT_RUN_MS).tolist()  # jobs running now, if they start again
+        self._run_ms = [*workload.run_ms.tolist(), *again]
+        self._gpus = [*workload.amounts.tolist(), *[0] * len(again)]
+        serial = workload.serial_millis
+        self._serial = [0] * self._coming if serial is None else serial.tolist()
+        self._serial += [0] * len(again)
+
+    def _await(self, events: Iterable[Event]) -> None:
         for at_ms, number in events:
-            heapq.heappush(ends, (max(at_ms, now_ms), turns.get(number, -1), number))
+            heapq.heappush(self._ends, (max(at_ms, self._now_ms), self._turns.get(number, -1), number))
 
-    now_ms = snapshot.now_ms
-    for number in world.running:
-        expected = world.expected_end_ms(number)
-        await_all(world.runs_for(number, now_ms, max(expected - now_ms, 0) if expected else DEFAULT_RUN_MS))
-    limits = (
-        world.jobs.time_limit_seconds[len(pending) :] * 1000
-    )  # of those that run already, should they start again
-    run_ms = [*workload.run_ms.tolist(), *np.where(limits > 0, limits, DEFAULT_RUN_MS).tolist()]
-    gpus = [*workload.amounts.tolist(), *[0] * len(limits)]
-    serial = [0] * len(world.jobs)
-    if workload.serial_millis is not None:
-        serial[: len(pending)] = workload.serial_millis.tolist()
-    if not each_event:
-        await_all((at_ms, 0) for at_ms in moments_of(snapshot))
-    started = np.full(len(world.jobs), -1, dtype=np.int64)
-    ended_ms = np.full(len(world.jobs), -1, dtype=np.int64)
-    waiting: list[int] = []
-    stopped: list[int] = []
-    suspensions = resizes = 0
-    wants_gpus = np.array([request.per_task.gpus > 0 for request in snapshot.classes] or [False])
-    arrived, ended, cycles, turn, lost_ms = 0, 0, 0, len(turns), 0
-    waited_ms = wasted = broken = 0.0
-    before = _Held(world, bool(len(snapshot.devices)), now_ms)
-    while arrived < len(arrivals) or ends:
-        due = min([arrivals[arrived][0]] if arrived < len(arrivals) else [ends[0][0]], default=now_ms)
-        moment = max(min(due, ends[0][0]) if ends else due, now_ms)
-        if (
-            moment > now_ms
-            and waiting
-            and fragments.any
-            and wants_gpus[world.jobs.class_index[waiting]].any()
-        ):
-            span = float(moment - now_ms)
-            waited_ms += span
-            wasted += fragments.idle(world.device_used) * span
-            broken += fragments.of(world.device_used, world.used) * span
-        now_ms = moment
-        while arrived < len(arrivals) and arrivals[arrived][0] <= now_ms:
-            waiting.append(arrivals[arrived][1])
-            arrived += 1
-            if each_event:
+    def advance(self) -> bool:
+        """Go to the next moment at which a job comes or ends; False when there is none."""
+        moments = [self._arrivals[self._arrived][0]] if self._arrived < len(self._arrivals) else []
+        if self._ends:
+            moments.append(self._ends[0][0])
+        if not moments:
+            return False
+        moment = max(min(moments), self._now_ms)
+        self._idle.count(moment - self._now_ms, self._waiting)
+        self._now_ms = moment
+        return True
+
+    def take_events(self) -> None:
+        """Let the jobs of this moment come and end; with `each_event` only the next of them."""
+        took_one = self._take_arrivals()
+        if not (took_one and self._each_event):
+            self._take_ends()
+        if self._each_event:
+            self._end_at_limits()
+
+    def _take_arrivals(self) -> bool:
+        began = self._arrived
+        while self._arrived < len(self._arrivals) and self._arrivals[self._arrived][0] <= self._now_ms:
+            self._waiting.append(self._arrivals[self._arrived][1])
+            self._arrived += 1
+            if self._each_event:
                 break
-        else:
-            while ends and ends[0][0] <= now_ms:
-                number = heapq.heappop(ends)[2]
-                due_ms = world.due_ms(number)
-                if due_ms is None or due_ms > now_ms:
-                    continue  # it has ended, or something has changed since
-                memory.end(number, now_ms)
-                before.end(number, now_ms)
-                ended_ms[world.row_of[number]] = now_ms
-                again = world.end(number, now_ms)
-                if again is None:
-                    ended += 1
-                    if ended % 100 == 0:
-                        progress(ended)
-                else:
-                    waiting.append(again.row)
-                    if not again.grown:
-                        stopped.append(again.row)
-                        lost_ms += again.lost_ms * gpus[again.row] // 1000
-                        started[again.row] = -1
-                if each_event:
-                    break
-        if each_event:
-            for number in list(world.running):
-                if 0 < world.expected_end_ms(number) <= now_ms and not world.stands_still(number):
-                    memory.end(number, now_ms)
-                    before.end(number, now_ms)
-                    ended_ms[world.row_of[number]] = now_ms
-                    world.end(number, now_ms)
-                    ended += 1
-        if not waiting and not world.is_restless:
-            continue
-        plan = plan_cycle(
-            memory.onto(world.picture(now_ms, np.array(waiting, dtype=np.int64))), policy, plugins
-        )
-        cycles += 1
+        return self._arrived > began
+
+    def _take_ends(self) -> None:
+        while self._ends and self._ends[0][0] <= self._now_ms:
+            number = heapq.heappop(self._ends)[2]
+            due_ms = self.cluster.due_ms(number)
+            if due_ms is None or due_ms > self._now_ms:
+                continue  # the job has ended, or its end has moved since
+            self._end(number)
+            if self._each_event:
+                break
+
+    def _end(self, number: int) -> None:
+        requeue = self._leave(number)
+        if requeue is None:
+            self._ended_jobs += 1
+            if self._ended_jobs % 100 == 0:
+                self._progress(self._ended_jobs)
+            return
+        self._waiting.append(requeue.row)
+        if not requeue.grown:
+            self._stopped.append(requeue.row)
+            self._lost_ms += requeue.lost_ms * self._gpus[requeue.row] // 1000
+            self._started[requeue.row] = -1
+
+    def _end_at_limits(self) -> None:
+        for number in list(self.cluster.running):
+            at_limit = 0 < self.cluster.expected_end_ms(number) <= self._now_ms
+            if at_limit and not self.cluster.stands_still(number):
+                self._leave(number)
+                self._ended_jobs += 1
+
+    def _leave(self, number: int) -> Requeue | None:
+        self._memory.end(number, self._now_ms)
+        self._held_before.end(number, self._now_ms)
+        self._ended[self.cluster.row_of[number]] = self._now_ms
+        return self.cluster.end(number, self._now_ms)
+
+    @property
+    def has_to_plan(self) -> bool:
+        """Whether a cycle could change anything now."""
+        return bool(self._waiting) or self.cluster.is_restless
+
+    def plan(self) -> None:
+        """Plan a cycle for this moment and let what it decided happen."""
+        picture = self.cluster.picture(self._now_ms, np.array(self._waiting, dtype=np.int64))
+        plan = plan_cycle(self._memory.onto(picture), self._policy, self._plugins)
+        self._cycles += 1
         for start in plan.starts:
-            turns[start.job_id] = turn
-            turn += 1
-        await_all(world.follow(plan, now_ms))
+            self._turns[start.job_id] = self._next_turn
+            self._next_turn += 1
+        self._await(self.cluster.follow(plan, self._now_ms))
         for start in plan.starts:
-            place, number = world.row_of[start.job_id], start.job_id
-            if started[place] < 0:
-                started[place] = now_ms
-            memory.start(start, int(world.jobs.user_id[place]), now_ms)
-            if place >= len(pending):
-                before.begin(number, now_ms)
-            least = int(world.jobs.tasks[place])
-            await_all(world.runs_for(number, now_ms, run_ms[place], tasks=least, serial_millis=serial[place]))
+            self._begin(start)
         moved = [one.job_id for one in plan.resizes] + [one.job_id for one in plan.resumes]
         for number in moved + [one.job_id for one in plan.preempts]:
-            memory.hold(number, world.holds(number), now_ms)
-            before.change(number, now_ms)
-        suspensions += sum(preempt.mode == "suspend" for preempt in plan.preempts)
-        resizes += len(plan.resizes)
+            self._memory.hold(number, self.cluster.holds(number), self._now_ms)
+            self._held_before.change(number, self._now_ms)
+        self._suspensions += sum(preempt.mode == "suspend" for preempt in plan.preempts)
+        self._resizes += len(plan.resizes)
         if plan.starts:
-            begun = {world.row_of[start.job_id] for start in plan.starts}
-            waiting = [row for row in waiting if row not in begun]
-    return Outcome(
-        started[: len(pending)],
-        cycles,
-        100 * wasted / waited_ms if waited_ms else 0.0,
-        100 * broken / waited_ms if waited_ms else 0.0,
-        len(stopped),
-        lost_ms,
-        tuple(row for row in stopped if row < len(pending)),
-        suspensions,
-        resizes,
-        ended_ms[: len(pending)],
-        before.busy,
-    )
+            begun = {self.cluster.row_of[start.job_id] for start in plan.starts}
+            self._waiting = [row for row in self._waiting if row not in begun]
+
+    def _begin(self, start: Start) -> None:
+        row, number, jobs = self.cluster.row_of[start.job_id], start.job_id, self.cluster.jobs
+        if self._started[row] < 0:
+            self._started[row] = self._now_ms
+        self._memory.start(start, jobs.user_id.item(row), self._now_ms)
+        if row >= self._coming:
+            self._held_before.begin(number, self._now_ms)
+        self._await(
+            self.cluster.runs_for(
+                number,
+                self._now_ms,
+                self._run_ms[row],
+                tasks=jobs.tasks.item(row),
+                serial_millis=self._serial[row],
+            )
+        )
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            self._started[: self._coming],
+            self._cycles,
+            self._idle.wasted_percent,
+            self._idle.fragmented_percent,
+            len(self._stopped),
+            self._lost_ms,
+            tuple(row for row in self._stopped if row < self._coming),
+            self._suspensions,
+            self._resizes,
+            self._ended[: self._coming],
+            self._held_before.busy,
+        )
+
+
+class _IdleMeter:
+    """Idle and fragmented GPUs while jobs that ask for GPUs wait, averaged over that time."""
+
+    def __init__(self, snapshot: Snapshot, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+        self._fragments = Fragments(snapshot)
+        self._wants_gpus: Bools = np.array(
+            [request.per_task.gpus > 0 for request in snapshot.classes] or [False]
+        )
+        self._waited_ms = self._wasted = self._fragmented = 0.0
+
+    def count(self, span_ms: int, waiting: Sequence[int]) -> None:
+        """Count a span of time in which these rows waited."""
+        cluster = self._cluster
+        if span_ms <= 0 or not waiting or not self._fragments.any:
+            return
+        if not self._wants_gpus[cluster.jobs.class_index[waiting]].any():
+            return
+        span = float(span_ms)
+        self._waited_ms += span
+        self._wasted += self._fragments.idle(cluster.device_used) * span
+        self._fragmented += self._fragments.of(cluster.device_used, cluster.used) * span
+
+    @property
+    def wasted_percent(self) -> float:
+        return 100 * self._wasted / self._waited_ms if self._waited_ms else 0.0
+
+    @property
+    def fragmented_percent(self) -> float:
+        return 100 * self._fragmented / self._waited_ms if self._waited_ms else 0.0
 
 
 class _Held:

@@ -15,7 +15,7 @@ from scheduler.core.backfill.cluster_backfill import lengths_ms
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.forecast.virtual_cluster import Event, VirtualCluster, moments_of
 from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
-from scheduler.core.plan import EMPTY_PLAN, Decision
+from scheduler.core.plan import Decision, Plan
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory
 from scheduler.core.reasons.messages import sentence
@@ -170,75 +170,120 @@ def play_forward(
     plugins: Plugins = NO_PLUGINS,
 ) -> Future:
     """Let time pass until the wanted jobs have started, nothing happens any more, or `until_ms` is over."""
-    cluster = VirtualCluster.at_first(snapshot, resize_seconds=policy.resize_seconds)
-    jobs, result, left = cluster.jobs, Future(), set(wanted)
-    bounds = snapshot.queues.max_wall_seconds[np.searchsorted(snapshot.queues.id, jobs.queue_id)]
-    limits = lengths_ms(jobs.time_limit_seconds, bounds).tolist()
-    origin = now_ms = snapshot.now_ms
-    events: list[Event] = [(at_ms, 0) for at_ms in moments_of(snapshot)]
-    heapq.heapify(events)
-
-    def runs(number: int, started_ms: int, limit_ms: int, user: int, project: int) -> None:
-        length: int | None = None if limit_ms == FOREVER_MS else limit_ms
-        if course is not Course.LIMITS:
-            share = _SHORT if course is Course.SHORT else number * _GOLDEN % 1.0
-            length = history.length_ms(user, project, limit_ms, share, now_ms - started_ms)
-        if length is None:
-            result.endless += 1
-        left = None if length is None else max(started_ms + length - now_ms, 1000)
-        await_all(cluster.runs_for(number, now_ms, left))
-
-    def await_all(coming: Iterable[Event]) -> None:
-        for at_ms, number in coming:
-            heapq.heappush(events, (max(at_ms, now_ms + 1000), number))
-
-    running = snapshot.running
-    for number, started_ms, end_ms, told_ms, user, project in zip(
-        running.id.tolist(), running.started_ms.tolist(), running.expected_end_ms.tolist(),
-        running.stop_by_ms.tolist(), running.user_id.tolist(), running.project_id.tolist(), strict=True,
-    ):  # fmt: skip
-        if told_ms and not cluster.stands_still(number):
-            await_all(cluster.runs_for(number, now_ms, max(end_ms - now_ms, 1000) if end_ms else None))
-        else:
-            runs(number, started_ms, end_ms - started_ms if end_ms else FOREVER_MS, user, project)
-    first, ended = set(cluster.running), 0
-    waiting = list(range(len(snapshot.pending)))
-    plan = EMPTY_PLAN
+    played = _Course(snapshot, policy, history, course, wanted)
     for cycle in range(most_cycles):
-        plan = plan_cycle(cluster.picture(now_ms, np.array(waiting, dtype=np.int64)), policy, plugins)
-        await_all(cluster.follow(plan, now_ms))
+        played.plan(plugins)
+        if played.is_over or not played.advance(cycle, most_cycles, until_ms):
+            break
+    else:
+        played.future.cut_short = True
+    return played.result()
+
+
+class _Course:
+    """One future being played: the virtual cluster, the events to come, and what is known of the wanted jobs."""
+
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy, history: RunTimes, course: Course, wanted: Collection[int]
+    ) -> None:
+        self.future = Future()
+        self._policy, self._history, self._course = policy, history, course
+        self._cluster = cluster = VirtualCluster.at_first(snapshot, resize_seconds=policy.resize_seconds)
+        jobs = cluster.jobs
+        bounds = snapshot.queues.max_wall_seconds[np.searchsorted(snapshot.queues.id, jobs.queue_id)]
+        self._limits_ms: list[int] = lengths_ms(jobs.time_limit_seconds, bounds).tolist()
+        self._origin_ms = self._now_ms = snapshot.now_ms
+        self._events: list[Event] = [(at_ms, 0) for at_ms in moments_of(snapshot)]
+        heapq.heapify(self._events)
+        self._left = set(wanted)
+        self._waiting = list(range(len(snapshot.pending)))
+        self._plan: Plan | None = None
+        self._begin_running(snapshot)
+        self._first, self._ended_first = set(cluster.running), 0
+
+    def _begin_running(self, snapshot: Snapshot) -> None:
+        running, cluster = snapshot.running, self._cluster
+        for number, started_ms, end_ms, stop_by_ms, user, project in zip(
+            running.id.tolist(), running.started_ms.tolist(), running.expected_end_ms.tolist(),
+            running.stop_by_ms.tolist(), running.user_id.tolist(), running.project_id.tolist(), strict=True,
+        ):  # fmt: skip
+            if stop_by_ms and not cluster.stands_still(number):
+                length = max(end_ms - self._now_ms, 1000) if end_ms else None
+                self._await(cluster.runs_for(number, self._now_ms, length))
+            else:
+                self._run(number, started_ms, end_ms - started_ms if end_ms else FOREVER_MS, user, project)
+
+    def _run(self, number: int, started_ms: int, limit_ms: int, user: int, project: int) -> None:
+        """Say how long a running job takes in this course."""
+        length: int | None = None if limit_ms == FOREVER_MS else limit_ms
+        if self._course is not Course.LIMITS:
+            share = _SHORT if self._course is Course.SHORT else number * _GOLDEN % 1.0
+            ran_ms = self._now_ms - started_ms
+            length = self._history.length_ms(user, project, limit_ms, share, ran_ms)
+        if length is None:
+            self.future.endless += 1
+        left = None if length is None else max(started_ms + length - self._now_ms, 1000)
+        self._await(self._cluster.runs_for(number, self._now_ms, left))
+
+    def _await(self, events: Iterable[Event]) -> None:
+        for at_ms, number in events:
+            heapq.heappush(self._events, (max(at_ms, self._now_ms + 1000), number))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all wanted jobs have started, or nothing will happen any more."""
+        return not self._left or not self._events
+
+    def plan(self, plugins: Plugins) -> None:
+        """Plan a cycle for this moment and let what it decided happen."""
+        cluster, jobs = self._cluster, self._cluster.jobs
+        picture = cluster.picture(self._now_ms, np.array(self._waiting, dtype=np.int64))
+        plan = plan_cycle(picture, self._policy, plugins)
+        self._await(cluster.follow(plan, self._now_ms))
         for start in plan.starts:
             number, row = start.job_id, cluster.row_of[start.job_id]
-            if number in left:
-                left.discard(number)
-                result.started_ms[number], result.ends_first[number] = now_ms, ended
-            runs(number, now_ms, limits[row], int(jobs.user_id[row]), int(jobs.project_id[row]))
-        if not cycle:
-            columns = plan.waiting.job_id.tolist(), plan.waiting.ahead_jobs.tolist()
-            result.ahead_jobs = dict(zip(*columns, strict=True))
+            if number in self._left:
+                self._left.discard(number)
+                self.future.started_ms[number] = self._now_ms
+                self.future.ends_first[number] = self._ended_first
+            user, project = jobs.user_id.item(row), jobs.project_id.item(row)
+            self._run(number, self._now_ms, self._limits_ms[row], user, project)
+        if self._plan is None:
+            ahead = zip(plan.waiting.job_id.tolist(), plan.waiting.ahead_jobs.tolist(), strict=True)
+            self.future.ahead_jobs = dict(ahead)
+        self._plan = plan
         if plan.starts:
             started = {start.job_id for start in plan.starts}
-            waiting = [row for row in waiting if int(jobs.id[row]) not in started]
-        if not left or not events:
-            break
+            self._waiting = [row for row in self._waiting if jobs.id.item(row) not in started]
+
+    def advance(self, cycle: int, most_cycles: int, until_ms: int) -> bool:
+        """Go on by a step that is coarser the more of the cycles are used up; False past the farthest moment."""
+        next_ms = self._events[0][0]
+        if next_ms > min(self._origin_ms + FARTHEST_MS, until_ms):
+            self.future.cut_short = True
+            return False
         step = _STEPS[min(3 * cycle // most_cycles, 2)]
-        until = events[0][0] + int(step * (events[0][0] - origin))
-        if events[0][0] > min(origin + FARTHEST_MS, until_ms):
-            result.cut_short = True
-            break
-        while events and events[0][0] <= until:
-            now_ms, number = heapq.heappop(events)
-            due_ms = cluster.due_ms(number)
-            if due_ms is not None and due_ms <= now_ms:  # else it has changed since
-                ended += number in first
-                again = cluster.end(number, now_ms)
-                if again is not None:
-                    waiting.append(again.row)
-    else:
-        result.cut_short = True
-    reasons = dict(zip(plan.waiting.job_id.tolist(), plan.waiting.decision.tolist(), strict=True))
-    result.decisions = {number: plan.decisions[reasons[number]] for number in left if number in reasons}
-    return result
+        through_ms = next_ms + int(step * (next_ms - self._origin_ms))
+        while self._events and self._events[0][0] <= through_ms:
+            self._now_ms, number = heapq.heappop(self._events)
+            due_ms = self._cluster.due_ms(number)
+            if due_ms is None or due_ms > self._now_ms:
+                continue  # the job has ended, or its end has moved since
+            self._ended_first += number in self._first
+            requeue = self._cluster.end(number, self._now_ms)
+            if requeue is not None:
+                self._waiting.append(requeue.row)
+        return True
+
+    def result(self) -> Future:
+        """The future, with the last reason of every wanted job that did not start."""
+        if self._plan is not None:
+            waiting = self._plan.waiting
+            reasons = dict(zip(waiting.job_id.tolist(), waiting.decision.tolist(), strict=True))
+            self.future.decisions = {
+                number: self._plan.decisions[reasons[number]] for number in self._left if number in reasons
+            }
+        return self.future
 
 
 def _why_unknown(number: int, future: Future) -> str:
