@@ -117,43 +117,60 @@ def _conflict_of(
     start: Start, context: CycleContext, blocked: dict[int, Decision], facts: _Facts
 ) -> Conflict | None:
     """Take this start's share, or say why it cannot have it and take nothing."""
-    cluster, workspace = context.cluster, context.workspace
     row = facts.row_of.get(start.job_id)
     if row is None:
-        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "not pending any more"),))
+        return _changed(start, "not pending any more")
     if facts.generation[row] != start.generation:
-        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
-    if row in blocked:
-        return Conflict(start.job_id, blocked[row].reason, blocked[row].facts)
-    for rows, decision in array_reasons(cluster, workspace) if facts.has_arrays else ():
-        if row in rows:
-            return Conflict(start.job_id, decision.reason, decision.facts)
-    for rows, decision in workspace.budgets.blockers() if workspace.budgets.short(row) else ():
-        if row in rows:
-            return Conflict(start.job_id, decision.reason, decision.facts)
+        return _changed(start, "the job was changed")
+    stopped = _stopped_by(row, context, blocked, facts)
+    if stopped is not None:
+        return Conflict(start.job_id, stopped.reason, stopped.facts)
     job_class = context.job_classes.of(row)
     tasks, shape = len(start.placements), job_class.shape
     if tasks != shape.tasks and not shape.tasks < tasks <= shape.most:
-        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "the job was changed"),))
+        return _changed(start, "the job was changed")
     if tasks > shape.tasks:
         job_class = job_class._replace(shape=shape.sized(tasks))
-    limits = [
-        facts.reasons.queue(job_class.queue_row),
-        *facts.reasons.quota(job_class),
-        facts.reasons.pool(job_class),
-    ]
+    reasons = facts.reasons
+    limits = [reasons.queue(job_class.queue_row), *reasons.quota(job_class), reasons.pool(job_class)]
     for limit in limits:
         if limit is not None:
             return Conflict(start.job_id, limit.reason, limit.facts)
-    if shape.must and not _is_near(start, shape.pack, cluster):
-        return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", "its nodes were moved"),))
+    if shape.must and not _is_near(start, shape.pack, context.cluster):
+        return _changed(start, "its nodes were moved")
+    return _take(start, row, job_class, context, facts)
 
-    candidates = context.candidates(job_class)
-    if workspace.affinity_state is not None or shape.spread is not None:
+
+def _changed(start: Start, what: str) -> Conflict:
+    return Conflict(start.job_id, ReasonCode.NOT_EVALUATED_YET, (("change", what),))
+
+
+def _stopped_by(
+    row: int, context: CycleContext, blocked: dict[int, Decision], facts: _Facts
+) -> Decision | None:
+    """What of its own stops the job now: its row, its queue, its array or its budget."""
+    workspace = context.workspace
+    if row in blocked:
+        return blocked[row]
+    for rows, decision in array_reasons(context.cluster, workspace) if facts.has_arrays else ():
+        if row in rows:
+            return decision
+    for rows, decision in workspace.budgets.blockers() if workspace.budgets.short(row) else ():
+        if row in rows:
+            return decision
+    return None
+
+
+def _take(
+    start: Start, row: int, job_class: JobClass, context: CycleContext, facts: _Facts
+) -> Conflict | None:
+    """Take nodes, devices and limits for every task, or nothing."""
+    workspace, candidates = context.workspace, context.candidates(job_class)
+    if workspace.affinity_state is not None or job_class.shape.spread is not None:
         moved = _moved(start, job_class, candidates, facts)
         if moved is not None:
             return moved
-    if tasks == 1:
+    if len(start.placements) == 1:
         # Looked at whole before anything is taken: nothing to undo.
         found = _place(start.placements[0], candidates, facts)
         if isinstance(found, _Closed):
