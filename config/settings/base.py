@@ -95,6 +95,8 @@ TEMPLATES = [
 # V8. `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
 DATABASE_URL = env.str("DATABASE_URL", default="postgres://scheduler@127.0.0.1:5433/scheduler_dev")
 DATABASES = {"default": env.db_url_config(DATABASE_URL)}
+# The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database_rights lists.
+MUSTER_OWNER_DATABASE_URL = env.str("MUSTER_OWNER_DATABASE_URL", default="")
 DATABASES["default"] |= {
     "ENGINE": "django.db.backends.postgresql",
     "ATOMIC_REQUESTS": False,
@@ -232,6 +234,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "write down the ends of the audit chains": {
+        "task": "accounts.tasks.checkpoint_audit",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),
@@ -274,6 +281,11 @@ MUSTER_TRUSTED_PROXIES = env.list("MUSTER_TRUSTED_PROXIES", default=[])
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
 MUSTER_AUDIT_KEY = env.str("MUSTER_AUDIT_KEY", default="")
 MUSTER_AUDIT_OLD_KEYS = env.list("MUSTER_AUDIT_OLD_KEYS", default=[])
+# Where the ends of its chains are written down, signed, out of reach of whoever has the database: a file, and a system
+# log, as /dev/log or host:port (UDP). Nothing is written to S3; the setting is there to be refused.
+MUSTER_AUDIT_CHECKPOINT_FILE = env.str("MUSTER_AUDIT_CHECKPOINT_FILE", default="")
+MUSTER_AUDIT_SYSLOG = env.str("MUSTER_AUDIT_SYSLOG", default="")
+MUSTER_AUDIT_S3_BUCKET = env.str("MUSTER_AUDIT_S3_BUCKET", default="")
 # Demo accounts may sign in, and from this machine only. Production says no.
 DEMO_LOGINS_ALLOWED = True
 

@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
+from config.owner import as_owner, give_rights
 from config.up.state import write_private
 
 
@@ -42,6 +43,8 @@ class Command(BaseCommand):
         executor = MigrationExecutor(connection)
         plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
         if not plan:
+            with as_owner():
+                give_rights()
             return
         self.stdout.write(f"applying {len(plan)} migrations")
         self.stdout.flush()
