@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from urllib.parse import urlsplit
 
+import pgtrigger
 from django.db import connection
 from psycopg.pq import TransactionStatus
 
@@ -33,6 +34,13 @@ def as_role(name: str) -> Iterator[None]:
 def as_owner() -> AbstractContextManager[None]:
     """As the owner of the tables: whoever has the database in their hands."""
     return as_role(roles.OWNER)
+
+
+@contextmanager
+def as_owner_without(*triggers: str) -> Iterator[None]:
+    """As the owner who leaves these triggers aside, or all of them."""
+    with as_owner(), pgtrigger.ignore(*triggers):
+        yield
 
 
 def all_rights() -> AbstractContextManager[None]:
