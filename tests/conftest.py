@@ -92,3 +92,18 @@ def tests_with_real_transactions_are_emptied_quickly() -> Iterator[None]:
     end = emptying.install()
     yield
     end()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests have to show beside that they pass: what came of each way of tampering with the records."""
+    shown = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == "tampering" and getattr(report, "when", "") == "call"
+    ]
+    if shown:
+        terminalreporter.section("tampering with the records of the database")
+        for case, actor, came in shown:
+            terminalreporter.write_line(f"{case}; as the {actor}: {came}")

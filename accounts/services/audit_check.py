@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from django.db import ProgrammingError
 from django.db.models import Max
 from django.utils import timezone
 
 from accounts.models import AuditChain, AuditCheck, AuditCheckpoint, AuditEvent
-from accounts.services import audit_outside
+from accounts.services import audit_guards, audit_outside
 from accounts.services.audit import NO_HASH, head_signature, row_hash, signing_keys
 
 #: Rows held in memory at once, whatever the length of the trail.
@@ -126,6 +127,8 @@ def _keep(look: Callable[[], Verification], *, only_bad: bool = False) -> tuple[
         # Read first: a checkpoint that is written while the chains are read may be ahead of what is read.
         kept = audit_outside.last()
         result = look()
+        if result.ok and (missing := audit_guards.missing_trigger()):
+            result = replace(result, bad=BadRow(NO_CHAIN, 0, None, missing))
         if result.ok and kept is not None:
             result = replace(
                 result, bad=_replaced(kept, result.heads, where=f" (compared with {audit_outside.file()})")
@@ -134,6 +137,9 @@ def _keep(look: Callable[[], Verification], *, only_bad: bool = False) -> tuple[
             audit_outside.keep(make_checkpoint(result))
     except audit_outside.Unreachable as error:
         result = Verification(0, 0, BadRow(NO_CHAIN, 0, None, str(error)), {})
+    except ProgrammingError as error:
+        said = str(error).splitlines()[0]
+        result = Verification(0, 0, BadRow(NO_CHAIN, 0, None, f"a table cannot be read: {said}"), {})
     check = AuditCheck(ok=result.ok, rows=result.rows, problem=str(result.bad)[:300] if result.bad else "")
     if not (only_bad and check.ok):
         check.save()
@@ -208,7 +214,10 @@ def problem_of(event: AuditEvent, number: int, previous: str) -> BadRow | None:
 def _tail_problem(shard: int, number: int, previous: str, length: int, head: str) -> BadRow | None:
     if number < length:
         return BadRow(
-            shard, number + 1, None, f"the row is missing; the chain had {length} rows, the tail was cut"
+            shard,
+            number + 1,
+            None,
+            f"the row is missing; the chain had {length} {'row' if length == 1 else 'rows'}, the tail was cut",
         )
     if previous != head:
         return BadRow(shard, number, None, "the head of the chain is not its last row")

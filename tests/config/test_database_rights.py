@@ -30,10 +30,14 @@ DELETED = (
 )
 
 
+#: pghistory's view of all histories at once, which no table stands behind.
+A_QUERY = "pghistory_events"
+
+
 @cache
 def models_by_table() -> dict[str, type[models.Model]]:
     found = apps.get_models(include_auto_created=True)
-    return {model._meta.db_table: model for model in found if model._meta.managed}
+    return {model._meta.db_table: model for model in found if model._meta.db_table != A_QUERY}
 
 
 def test_every_table_is_listed_once_and_no_other() -> None:
@@ -163,6 +167,6 @@ def test_giving_the_rights_again_changes_nothing() -> None:
     ],
 )
 def test_the_application_cannot(statement: str) -> None:
-    with pytest.raises(DatabaseError, match="denied|must be owner|permission|Only roles|only roles"):
+    with pytest.raises(DatabaseError, match=r"denied|must be owner|permission|[Oo]nly roles"):
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(statement)
