@@ -1,4 +1,4 @@
-"""What `manage.py check --deploy` says about the database's role and the audit trail; how it is mended is in the guide."""
+"""What `manage.py check --deploy` says about the role of the database and the audit trail."""
 
 from __future__ import annotations
 

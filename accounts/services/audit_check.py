@@ -213,12 +213,8 @@ def problem_of(event: AuditEvent, number: int, previous: str) -> BadRow | None:
 
 def _tail_problem(shard: int, number: int, previous: str, length: int, head: str) -> BadRow | None:
     if number < length:
-        return BadRow(
-            shard,
-            number + 1,
-            None,
-            f"the row is missing; the chain had {length} {'row' if length == 1 else 'rows'}, the tail was cut",
-        )
+        had = "1 row" if length == 1 else f"{length} rows"
+        return BadRow(shard, number + 1, None, f"the row is missing; the chain had {had}, the tail was cut")
     if previous != head:
         return BadRow(shard, number, None, "the head of the chain is not its last row")
     return None

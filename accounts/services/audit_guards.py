@@ -1,4 +1,4 @@
-"""The triggers that guard records and counters: whether each is there and turned on, for an owner can take them away."""
+"""The triggers that guard records and counters: whether each is there and turned on; an owner can take them away."""
 
 from __future__ import annotations
 
