@@ -147,6 +147,14 @@ def _keep(look: Callable[[], Verification], *, only_bad: bool = False) -> tuple[
     return check, result
 
 
+def _compared(kept: str, heads: Mapping[int, tuple[int, str]]) -> BadRow | None:
+    where = f" (compared with {audit_outside.file()})"
+    try:
+        return _replaced(kept, heads, where)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return BadRow(NO_CHAIN, 0, None, f"the checkpoint is not one that Muster signed{where}")
+
+
 def make_checkpoint(result: Verification) -> str:
     """Signed JSON with every chain's length and head, to be kept out of the database owner's reach."""
     contents: dict[str, Any] = {
