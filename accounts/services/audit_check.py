@@ -130,9 +130,7 @@ def _keep(look: Callable[[], Verification], *, only_bad: bool = False) -> tuple[
         if result.ok and (missing := audit_guards.missing_trigger()):
             result = replace(result, bad=BadRow(NO_CHAIN, 0, None, missing))
         if result.ok and kept is not None:
-            result = replace(
-                result, bad=_replaced(kept, result.heads, where=f" (compared with {audit_outside.file()})")
-            )
+            result = replace(result, bad=_compared(kept, result.heads))
         if result.ok:
             audit_outside.keep(make_checkpoint(result))
     except audit_outside.Unreachable as error:
