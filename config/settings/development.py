@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from config.settings.base import *
-from config.settings.base import MUSTER_AUDIT_CHECKPOINT_FILE, MUSTER_AUDIT_KEY, MUSTER_AUDIT_OLD_KEYS, env
+from config.settings.base import (
+    DATABASES,
+    MUSTER_AUDIT_CHECKPOINT_FILE,
+    MUSTER_AUDIT_KEY,
+    MUSTER_AUDIT_OLD_KEYS,
+    env,
+)
 from config.up.state import StateFolder
 
 DEBUG = env.bool("MUSTER_DEBUG", default=False)
@@ -13,7 +19,11 @@ if not MUSTER_AUDIT_KEY:
     MUSTER_AUDIT_KEY = _state.secret("audit_key")
     # Rows of earlier versions were signed with it.
     MUSTER_AUDIT_OLD_KEYS = [*MUSTER_AUDIT_OLD_KEYS, SECRET_KEY]
-MUSTER_AUDIT_CHECKPOINT_FILE = MUSTER_AUDIT_CHECKPOINT_FILE or str(_state.path / "audit-checkpoints")
+if not MUSTER_AUDIT_CHECKPOINT_FILE:
+    # Another database has another trail, and so another file.
+    _place = (DATABASES["default"].get("HOST", ""), DATABASES["default"]["NAME"])
+    _other = "" if _place == ("127.0.0.1", "muster") else "-" + "-".join(_place).replace("/", "-")
+    MUSTER_AUDIT_CHECKPOINT_FILE = str(_state.path / f"audit-checkpoints{_other}")
 ALLOWED_HOSTS = env.list("MUSTER_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 INTERNAL_IPS = ["127.0.0.1"]
 

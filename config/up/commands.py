@@ -64,7 +64,7 @@ def _find_or_start(command: str, cleanup: ExitStack) -> None:
             found = state.published()
             if found and _alive(found.owner_pid):
                 _use(found.database_url, found.redis_url)
-                if command in NEED_THE_OWNER and found.database_url:
+                if command in NEED_THE_OWNER and os.environ.get("DATABASE_URL") == found.database_url:
                     _use_owner(roles.Passwords(state).url(roles.OWNER, like=found.database_url))
                 cleanup.push(visit.pop_all())
                 return

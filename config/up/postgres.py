@@ -121,30 +121,34 @@ class Postgres:
             roles.close_database(connection, name)
 
     def _make_roles(self) -> None:
-        with self._as_superuser("postgres") as connection:
-            earlier = roles.make(connection, self.passwords, DATABASE)
-        with self._as_superuser(DATABASE) as connection:
-            roles.hand_over(connection)
-        if earlier:
-            # Until now every process of the portal knew it.
-            with self._as_superuser(DATABASE) as connection:
+        self._finish_change_of_password()
+        with self._connect("postgres") as connection:
+            if roles.is_of_earlier(connection, DATABASE):
+                # Every process of the portal has known it until now; first, so that it happens however this ends.
                 self.passwords.change(connection, roles.SUPERUSER)
+            roles.make(connection, self.passwords, DATABASE)
+        with self._connect(DATABASE) as connection:
+            roles.hand_over(connection)
         self._roles_made = True
 
-    def _as_superuser(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
+    def _finish_change_of_password(self) -> None:
+        following = self.passwords.following(roles.SUPERUSER)
+        if following is None:
+            return
         try:
-            return self._connect(database)
+            with self._connect("postgres", password=following):
+                self.passwords.believe_next(roles.SUPERUSER)
         except psycopg.OperationalError:
-            if not self.passwords.take_next(roles.SUPERUSER):
-                raise
-            return self._connect(database)
+            return  # not yet up, or the change never reached the database
 
-    def _connect(self, database: str, role: str = roles.SUPERUSER) -> psycopg.Connection[tuple[object, ...]]:
+    def _connect(
+        self, database: str, role: str = roles.SUPERUSER, *, password: str = ""
+    ) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(
             host="127.0.0.1",
             port=self.port,
             user=role,
-            password=self.passwords.of(role),
+            password=password or self.passwords.of(role),
             dbname=database,
             connect_timeout=2,
             autocommit=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -36,24 +37,24 @@ DO $do$
 DECLARE thing record;
 BEGIN
     FOR thing IN
-        SELECT format('TABLE %%s', c.oid::regclass) AS words FROM pg_class c
+        SELECT format('TABLE %s', c.oid::regclass) AS words FROM pg_class c
         WHERE c.relnamespace = 'public'::regnamespace AND c.relowner <> {owner}::regrole
             AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND NOT EXISTS (
                 SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
                     AND (d.deptype = 'e' OR (c.relkind = 'S' AND d.deptype IN ('a', 'i'))))
         UNION ALL
-        SELECT format('ROUTINE %%s', p.oid::regprocedure) FROM pg_proc p
+        SELECT format('ROUTINE %s', p.oid::regprocedure) FROM pg_proc p
         WHERE p.pronamespace = 'public'::regnamespace AND p.proowner <> {owner}::regrole AND NOT EXISTS (
             SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
         UNION ALL
-        SELECT format('STATISTICS %%I.%%I', 'public', s.stxname) FROM pg_statistic_ext s
+        SELECT format('STATISTICS %I.%I', 'public', s.stxname) FROM pg_statistic_ext s
         WHERE s.stxnamespace = 'public'::regnamespace AND s.stxowner <> {owner}::regrole
     LOOP
-        EXECUTE format('ALTER %%s OWNER TO %%I', thing.words, {owner});
+        EXECUTE format('ALTER %s OWNER TO %I', thing.words, {owner});
     END LOOP;
 END
 $do$
-""".replace("%%", "%")
+"""
 
 
 class Passwords:
@@ -72,24 +73,38 @@ class Passwords:
         return where._replace(netloc=place).geturl()
 
     def change(self, connection: Connection[Any], role: str) -> None:
-        """Give a role a new password: one that is not written down yet would lock everybody out."""
+        """Give a role a new password, which is written down before the database knows it."""
         fresh = secrets.token_urlsafe(48)
-        following = self._state.path / f"{_FILES[role]}.next"
-        write_private(following, fresh + "\n")
+        write_private(self._next_file(role), fresh + "\n")
         _set_password(connection, role, fresh)
-        os.replace(following, self._state.path / _FILES[role])
+        self.believe_next(role)
 
-    def take_next(self, role: str) -> bool:
-        """After a change that was cut short: believe the new password from now on; False when there is none."""
-        following = self._state.path / f"{_FILES[role]}.next"
-        if not following.exists():
-            return False
-        os.replace(following, self._state.path / _FILES[role])
-        return True
+    def following(self, role: str) -> str | None:
+        """What a change that was cut short may have made the password; None where there was none."""
+        try:
+            return self._next_file(role).read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def believe_next(self, role: str) -> None:
+        os.replace(self._next_file(role), self._state.path / _FILES[role])
+
+    def _next_file(self, role: str) -> Path:
+        return self._state.path / f"{_FILES[role]}.next"
 
 
-def make(connection: Connection[Any], passwords: Passwords, database: str) -> bool:
-    """Make the roles and the database where they are missing; True when the data is of a version without roles."""
+def is_of_earlier(connection: Connection[Any], database: str) -> bool:
+    """Whether the data is of a version whose every process was the superuser."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_database WHERE datname = %s)"
+        " AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = %s)",
+        [database, OWNER],
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def make(connection: Connection[Any], passwords: Passwords, database: str) -> None:
+    """Make the roles and the database where they are missing."""
     known = {str(name) for (name,) in connection.execute("SELECT rolname FROM pg_roles").fetchall()}
     for role in (OWNER, APPLICATION):
         verb = "ALTER" if role in known else "CREATE"
@@ -103,7 +118,6 @@ def make(connection: Connection[Any], passwords: Passwords, database: str) -> bo
     for name in ("postgres", "template1"):
         connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
     close_database(connection, database)
-    return found is not None and OWNER not in known
 
 
 def close_database(connection: Connection[Any], database: str) -> None:

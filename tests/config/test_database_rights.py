@@ -10,6 +10,7 @@ import pytest
 from axes.models import AccessAttempt
 from django.apps import apps
 from django.contrib.sessions.models import Session
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, models, transaction
 from django_celery_beat.models import PeriodicTask
 
@@ -170,3 +171,9 @@ def test_the_application_cannot(statement: str) -> None:
     with pytest.raises(DatabaseError, match=r"denied|must be owner|permission|[Oo]nly roles"):
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(statement)
+
+
+@pytest.mark.django_db
+def test_migrations_without_the_owner_are_refused_with_the_way_out() -> None:
+    with pytest.raises(CommandError, match="MUSTER_OWNER_DATABASE_URL"):
+        call_command("migrate", "scheduler", "0019", verbosity=0)

@@ -223,6 +223,9 @@ def test_a_change_of_password_that_was_cut_short_locks_nobody_out() -> None:
         (state / "postgres_password.next").write_text("the next one\n")
         with a_server(state) as server, connect(server.port, roles.SUPERUSER, "the next one"):
             assert (state / "postgres_password").read_text() == "the next one\n"
+        (state / "postgres_password.next").write_text("one that the database never had\n")
+        with a_server(state) as server, connect(server.port, roles.SUPERUSER, "the next one"):
+            assert (state / "postgres_password").read_text() == "the next one\n"
     finally:
         shutil.rmtree(state, ignore_errors=True)
 

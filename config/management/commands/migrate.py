@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.management.base import CommandError
 from django.core.management.commands import migrate
+from django.db import ProgrammingError, connection
+from psycopg.errors import InsufficientPrivilege
 
 from config.owner import as_owner, give_rights
 
@@ -15,6 +18,15 @@ class Command(migrate.Command):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with as_owner():
-            super().handle(*args, **options)
-            give_rights()
+        try:
+            with as_owner():
+                super().handle(*args, **options)
+                give_rights()
+        except ProgrammingError as error:
+            if not isinstance(error.__cause__, InsufficientPrivilege):
+                raise
+            role = connection.settings_dict["USER"]
+            raise CommandError(
+                f"PostgreSQL refuses a change of tables to the role {role}: {error}. Name the role that owns them in "
+                "MUSTER_OWNER_DATABASE_URL, for this command alone."
+            ) from error
