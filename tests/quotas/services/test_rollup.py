@@ -125,7 +125,7 @@ def test_the_database_takes_lines_away_by_nothing_else(cast: Cast) -> None:
 
     def refused(words: str, *statements: tuple[str, list]) -> None:
         *before, last = statements
-        with transaction.atomic(), as_owner(), connection.cursor() as cursor:
+        with as_owner(), transaction.atomic(), connection.cursor() as cursor:
             for statement, values in before:
                 cursor.execute(statement, values)
             with pytest.raises(DatabaseError, match=words), transaction.atomic():
