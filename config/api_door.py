@@ -8,6 +8,7 @@ as one piece of work, from the request's first byte of body to its answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +24,12 @@ from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
 from accounts import hints
+from accounts.bounds import Caller, CallerGone, stop_if_nobody_waits, waiting, while_somebody_waits
 from accounts.connections import drop_a_dead_connection, keep_connection
+from config.front_door import watch
 from config.problems import API_PREFIX
+
+log = logging.getLogger(__name__)
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -53,16 +58,29 @@ class ApiDoor:
         body = await _read(receive)
         if body is None:
             return
-        answer = await asyncio.get_running_loop().run_in_executor(
-            self._threads, copy_context().run, self._handler.answer, scope, body
-        )
-        start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
-        await send(start)
-        if answer.file is not None:
-            with answer.file as file:
-                while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": answer.body})
+        with waiting(Caller()) as caller:
+            watcher = asyncio.ensure_future(watch(receive, caller))
+            try:
+                answer = await asyncio.get_running_loop().run_in_executor(
+                    self._threads, copy_context().run, self._handler.answer, scope, body
+                )
+                await _send(answer, send, caller)
+            except CallerGone:
+                log.info("caller_gone", extra={"path": scope["path"]})
+            finally:
+                watcher.cancel()
+
+
+async def _send(answer: Answer, send: Send, caller: Caller) -> None:
+    start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
+    await send(start)
+    if answer.file is not None:
+        with answer.file as file:
+            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                if caller.gone:
+                    return
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 class Answer(NamedTuple):
@@ -81,6 +99,8 @@ class OneHopHandler(ASGIHandler):
         self.load_middleware(is_async=False)
 
     def answer(self, scope: Scope, body: bytes) -> Answer:
+        """Raises CallerGone where nobody waits any more: before the work, or between two pieces of a file."""
+        stop_if_nobody_waits()
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         drop_a_dead_connection()  # after the signal, at which Django would have the connection asked
@@ -101,7 +121,7 @@ def _written(response: HttpResponseBase) -> IO[bytes]:
     """A long answer, written down as fast as the database gives it: who reads slowly holds neither it nor a thread."""
     file = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
     try:
-        for piece in response:
+        for piece in while_somebody_waits(response, every=1):
             file.write(piece)
     except BaseException:
         file.close()

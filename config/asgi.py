@@ -11,12 +11,15 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.production")
 http = get_asgi_application()  # before anything that imports models
 
 from config.api_door import ApiDoor  # noqa: E402
+from config.front_door import FrontDoor  # noqa: E402
 from scheduler.api.agent import AgentDoor  # noqa: E402
 from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
 from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402
 
-application = AgentDoor(
-    ProtocolTypeRouter(
-        {"http": ApiDoor(http), "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
+application = FrontDoor(
+    AgentDoor(
+        ProtocolTypeRouter(
+            {"http": ApiDoor(http), "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
+        )
     )
 )

@@ -212,6 +212,16 @@ LIMITS: Final = {
         "The request is larger than what is read at once.",
         "Send less at once: put data into files, and jobs into several requests.",
     ),
+    "too-many-rows": Meaning(
+        "The request makes too many rows",
+        "Its parts multiplied make more than one request may: jobs of arrays, what they wait for, or lines of a file.",
+        "Send it in several requests, each within the limit that the message names.",
+    ),
+    "caller-gone": Meaning(
+        "The caller has hung up",
+        "The connection ended before the answer was ready, so the work was stopped. Nothing was written.",
+        "Send the request again, with the same Idempotency-Key.",
+    ),
     "too-large": Meaning(
         "Too large",
         "A value, or what an agent sent, is larger than what is taken.",

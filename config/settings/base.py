@@ -303,7 +303,11 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024 * 1024
+# A larger body is refused at its declared length, and a chunked one as soon as it passes this.
+MUSTER_MAX_BODY_BYTES = env.int("MUSTER_MAX_BODY_BYTES", default=8 * 1024 * 1024)
+DATA_UPLOAD_MAX_MEMORY_SIZE = MUSTER_MAX_BODY_BYTES
+# All bodies together that one web process has read and not yet answered.
+MUSTER_MAX_HELD_BYTES = env.int("MUSTER_MAX_HELD_BYTES", default=256 * 1024 * 1024)
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
 
 # ---------------------------------------------------------------- words, times, files
