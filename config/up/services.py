@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
 from config.up.processes import Process
@@ -108,6 +109,7 @@ def webs(env: Environment, fd: int, serves: Callable[[], bool]) -> list[Process]
     The first is ready when the portal answers; the others join in their own time.
     """
     count = web_processes()
+    ceiling_mib()  # a value that means nothing stops the start, and not each web process
     # One process counts for itself; several write their counters where each can read those of all.
     counters = {"PROMETHEUS_MULTIPROC_DIR": str(env.empty_folder("counters"))} if count > 1 else {}
     return [

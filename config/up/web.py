@@ -14,6 +14,8 @@ from pathlib import Path
 
 import uvicorn
 
+from config.up.memory import EXIT_CODE, ceiling_mib, watch_memory
+
 
 class SayingServer(uvicorn.Server):
     """Leaves a file where the supervisor looks for it, once it accepts connections."""
@@ -50,7 +52,19 @@ def main(arguments: list[str]) -> int:
     listening = socket.socket(fileno=options.fd)
     listening.setblocking(False)
     server = SayingServer(config)
+    full: list[str] = []
+
+    def drain() -> None:
+        server.should_exit = True
+
+    def say(text: str) -> None:
+        full.append(text)
+        print(text, file=sys.stderr, flush=True)
+
+    watch_memory(most_mib=ceiling_mib(), drain=drain, say=say)
     server.run(sockets=[listening])
+    if full:  # threads that still compute for somebody would keep an orderly exit waiting
+        os._exit(EXIT_CODE)
     return 0 if server.started else 3
 
 
