@@ -156,10 +156,14 @@ def _too_long(scope: Scope) -> MusterError | None:
 
 async def _refuse(scope: Scope, send: Send, error: MusterError) -> None:
     """Answer at once and end the connection: what the caller still sends is not read."""
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode(
+        "latin-1"
+    )
     request_id = given if ACCEPTABLE.fullmatch(given) else uuid.uuid4().hex
     if scope["path"].startswith(API_PREFIX):
-        whole = problem(None, status=error.status, code=error.code, detail=error.message, way_out=error.way_out)
+        whole = problem(
+            None, status=error.status, code=error.code, detail=error.message, way_out=error.way_out
+        )
         body, kind = json.dumps({**whole, "request_id": request_id}).encode(), PROBLEM_TYPE
     else:
         title = HTTPStatus(error.status).phrase
@@ -183,6 +187,6 @@ async def _refuse(scope: Scope, send: Send, error: MusterError) -> None:
 
 async def watch(receive: Receive, caller: Caller) -> None:
     """Returns when the caller has hung up, and says so; for a door that has read the whole body."""
-    while (await receive())["type"] != "http.disconnect":
-        await asyncio.sleep(0)
+    while (await receive())["type"] != "http.disconnect":  # noqa: ASYNC110
+        await asyncio.sleep(0)  # `receive` is what waits; this lets others run if it does not
     caller.leave()

@@ -222,7 +222,13 @@ def _headers(error: Exception, known: MusterError, view: Any, request: Request |
 def too_big(most: int | None = None) -> MusterError:
     """A body that is larger than its route takes: `most` bytes, or what every route takes."""
     most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE if most is None else most
-    size = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB" if most >= 2**10 else f"{most} bytes"
+    size = (
+        f"{most // 2**20} MiB"
+        if most >= 2**20
+        else f"{most // 2**10} KiB"
+        if most >= 2**10
+        else f"{most} bytes"
+    )
     return MusterError(
         message=f"The body is larger than {size}, the most that is read here.",
         code="body-too-large",

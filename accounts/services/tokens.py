@@ -19,6 +19,7 @@ from django.utils import timezone
 from accounts import context, permissions, prepared
 from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
 from accounts.models import ApiToken, Project, User
+from accounts.names import check_line
 from accounts.rows import Rows
 from accounts.scopes import SCOPES, implied
 from accounts.services import audit
@@ -53,8 +54,8 @@ def issue_token(
     A token that makes a token gives away no more than it has: no further scope, no other project.
     """
     scopes = list(dict.fromkeys(scopes))
-    name = name.strip()
     _check(name=name, scopes=scopes, days=days)
+    name = name.strip()
     permissions.require(by, "edit", user)
     if project is not None:
         permissions.require(user, "view", project)
@@ -173,8 +174,9 @@ def _mark_used(token: ApiToken, address: str) -> None:
 
 
 def _check(*, name: str, scopes: list[str], days: int) -> None:
+    check_line(name, "name")
     problems = []
-    if not name or len(name) > 120 or "\x00" in name:
+    if not name.strip() or len(name) > 120:
         problems.append(
             FieldProblem("name", "Give the token a name of 1 to 120 characters that says what uses it.")
         )

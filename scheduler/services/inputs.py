@@ -12,6 +12,7 @@ from typing import Any, Final
 from django.utils.dateparse import parse_date, parse_datetime
 
 from accounts.errors import FieldProblem, InvalidInput, NotAllowed
+from accounts.names import line_trouble
 from accounts.services.audit import Thing
 from quotas.core.resources import BadAmount
 
@@ -70,18 +71,19 @@ class Inputs:
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}."
                 self.wrong(shown, f"There is no field {shown!r}; {hint}", code="unknown-field")
 
-    def text(self, name: str, *, most: int, default: str = "", strip: bool = True) -> str:
+    def text(self, name: str, *, most: int, default: str = "", lines: bool = False) -> str:
+        """A text of one line; with `lines` of several, as it is."""
         value = self.given(name)
         if value is None:
             return default
         if not isinstance(value, str):
             self.wrong(name, f"Has to be text, not {_kind(value)}.", code="not-text")
             return default
-        trouble = text_trouble(value, most=most)
+        trouble = text_trouble(value, most=most) or ("" if lines else line_trouble(value))
         if trouble:
             self.wrong(name, trouble, code="bad-text")
             return default
-        return value.strip() if strip else value
+        return value if lines else value.strip()
 
     def integer(self, name: str, *, least: int, most: int, default: int | None = None) -> int | None:
         value = self.given(name)

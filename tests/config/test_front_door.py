@@ -31,7 +31,9 @@ class Server:
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
         self._server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_config=None))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.socket]}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self.socket]}, daemon=True
+        )
         self._thread.start()
         until(lambda: self._server.started)
 

@@ -31,7 +31,7 @@ def refused(answer: Any, *numbers: str) -> None:
 def test_a_thousand_arrays_of_ten_thousand_are_refused_before_any_is_built(portal: Portal, api: Api) -> None:
     client = api(portal.cast.owner)
     jobs = [{"command": "true", "array": "0-9999"}] * 1000
-    client.post(BULK, {"jobs": jobs[:1] + [{"command": "true"}], "atomic": "?"})  # what is loaded once
+    client.post(BULK, {"jobs": [*jobs[:1], {"command": "true"}], "atomic": "?"})  # what is loaded once
     tracemalloc.start()
     try:
         answer = client.post(BULK, {"jobs": jobs})
