@@ -40,6 +40,10 @@ class TokenRefused(MusterError):
     """The token does not sign anybody in; `code` says whether it is unknown, expired, revoked or disabled."""
 
 
+#: More than there are.
+MOST_SCOPES: Final = 40
+
+
 def issue_token(
     *,
     user: User,
@@ -180,7 +184,7 @@ def _check(*, name: str, scopes: list[str], days: int) -> None:
         problems.append(
             FieldProblem("name", "Give the token a name of 1 to 120 characters that says what uses it.")
         )
-    for scope in scopes:
+    for scope in scopes[:MOST_SCOPES]:
         if scope not in SCOPES:
             close = get_close_matches(str(scope), SCOPES, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
@@ -189,6 +193,10 @@ def _check(*, name: str, scopes: list[str], days: int) -> None:
                     "scopes", f"{str(scope)[:40]!r} is not a scope.{hint} Scopes are {', '.join(SCOPES)}."
                 )
             )
+    if len(scopes) > MOST_SCOPES:
+        problems.append(
+            FieldProblem("scopes", f"There are {len(scopes)}; a token has at most {MOST_SCOPES}.")
+        )
     if not scopes:
         problems.append(
             FieldProblem("scopes", f"Name at least one scope: {', '.join(SCOPES)}.", code="required")

@@ -31,6 +31,11 @@ _CALLED_ELSEWHERE: Final = {
     "numa_node": "numa", "single_numa_node": "numa",
 }  # fmt: skip
 
+#: Of a text that a reader takes apart: an amount, a time, a moment.
+MAX_READ: Final = 256
+#: Names that a payload has too much and that are each answered with the one that was meant.
+MAX_UNKNOWN: Final = 20
+
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _WORDS = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?")
 
@@ -62,9 +67,13 @@ class Inputs:
         self.denied = self.denied or denied
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        for name in self.payload:
-            if name not in known:
-                names = sorted(known)
+        names = sorted(known)
+        unknown = [name for name in self.payload if name not in known]
+        if len(unknown) > MAX_UNKNOWN:
+            text = f"There are {len(unknown)} fields that no request has; known are {', '.join(names)}."
+            self.wrong(str(unknown[0])[:60], text, code="unknown-field")
+        else:
+            for name in unknown:
                 shown = str(name)[:60]
                 usual = _CALLED_ELSEWHERE.get(shown.lower().replace("-", "_"))
                 near = [usual] if usual in known else difflib.get_close_matches(shown, names, n=1, cutoff=0.6)
@@ -122,10 +131,18 @@ class Inputs:
         self.wrong(name, f"Has to be one of {', '.join(wanted)}; not {_show(value)}.", code="unknown-choice")
         return default
 
-    def read(self, name: str, reader: Callable[[Any], Any], *, default: Any = None) -> Any:
-        """Any other form: `reader` returns the value or raises BadValue or BadAmount with the reason."""
+    def read(
+        self, name: str, reader: Callable[[Any], Any], *, default: Any = None, most: int = MAX_READ
+    ) -> Any:
+        """Any other form: `reader` returns the value or raises BadValue or BadAmount with the reason.
+
+        It is given no text of more than `most` characters.
+        """
         value = self.given(name)
         if value is None:
+            return default
+        if isinstance(value, str) and len(value) > most:
+            self.wrong(name, f"Has {len(value)} characters; at most {most} are taken.", code="too-long")
             return default
         try:
             return reader(value)

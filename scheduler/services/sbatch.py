@@ -16,8 +16,11 @@ from quotas.core.resources import BadAmount
 from scheduler.models import Partition, Queue
 from scheduler.services.inputs import BadValue
 from scheduler.services.sbatch_options import FLAGS, IGNORED, READERS, SHORT, Directives, Unhonoured
+from scheduler.services.specs import MAX_SCRIPT
 
 MAX_DIRECTIVES: Final = 500
+#: Of one #SBATCH line. What is read word by word costs more than its length, so that no line may be long.
+MAX_LINE: Final = 4096
 
 
 def parse_sbatch(
@@ -28,6 +31,9 @@ def parse_sbatch(
     `overrides` are fields of a job that win over the script, as options on sbatch's command line do. Raises
     InvalidInput that names every line it could not read.
     """
+    if len(script) > MAX_SCRIPT:
+        message = f"Has {len(script)} characters; at most {MAX_SCRIPT} are taken."
+        raise _broken([FieldProblem("script", message, "bad-text")])
     lines = script.splitlines()
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
         raise _broken(
@@ -38,8 +44,18 @@ def parse_sbatch(
             ]
         )
     found = Directives()
-    for number, text in _directive_lines(lines):
-        _read_line(found, number, text)
+    directives = _directive_lines(lines)
+    if len(directives) > MAX_DIRECTIVES:
+        number = directives[MAX_DIRECTIVES][0]
+        raise _broken(
+            [_at(number, f"Is one #SBATCH line more than the {MAX_DIRECTIVES} that are read.", "too-many")]
+        )
+    for number, text in directives:
+        if len(text) > MAX_LINE:
+            message = f"Has {len(text)} characters; a #SBATCH line has at most {MAX_LINE}."
+            found.problems.append(_at(number, message, "too-long"))
+        else:
+            _read_line(found, number, text)
     if found.problems:
         raise _broken(found.problems)
     _place(found)
@@ -69,7 +85,7 @@ def _directive_lines(lines: list[str]) -> list[tuple[int, str]]:
             break
         if re.match(r"#SBATCH(\s|$)", line):
             found.append((number, line[len("#SBATCH") :].strip()))
-    return found[:MAX_DIRECTIVES]
+    return found
 
 
 def _read_line(found: Directives, number: int, text: str) -> None:

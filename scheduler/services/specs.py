@@ -33,7 +33,7 @@ from scheduler.services.inputs import (
 )
 from scheduler.services.placing_terms import read_affinity, read_labels, read_tolerations
 from scheduler.services.resource_terms import ResourceTerms, check_limits, read_terms
-from scheduler.services.waits import DATA_NAME, DependsOn, read_array, read_dependencies
+from scheduler.services.waits import DATA_NAME, MAX_ARRAY_TEXT, DependsOn, read_array, read_dependencies
 
 MAX_NAME: Final = 200
 MAX_COMMAND: Final = 65_536
@@ -193,7 +193,10 @@ def parse_job(
     check_limits(inputs, terms, per_task)
     begin_at, deadline_at = _window(inputs)
     array, array_max_running = inputs.read(
-        "array", lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE), default=((), None)
+        "array",
+        lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE),
+        default=((), None),
+        most=MAX_ARRAY_TEXT,
     )
     time_limit_seconds = _time_limit(inputs, queue)
     fields: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from typing import Any
 
@@ -128,3 +129,29 @@ def test_nothing_is_written_for_a_caller_who_has_hung_up(portal: Portal) -> None
     with bounds.waiting(caller), pytest.raises(CallerGone):
         submit_many(payloads=[{"command": "true"}] * 3, by=portal.cast.owner)
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("option", ["gres=gpu((((", "constraint=[[[[", "job-name='aaaa", "export=a,a,"])
+def test_a_script_of_one_long_line_is_refused_as_fast_as_it_is_long(
+    portal: Portal, api: Api, option: str
+) -> None:
+    client = api(portal.cast.owner)
+    piece = option[-4:]
+
+    def ask(length: int) -> float:
+        script = f"#!/bin/sh\n#SBATCH --{option}{piece * (length // 4)}\ntrue\n"
+        began = time.thread_time()
+        answer = client.post(SBATCH, {"script": script})
+        assert answer.status_code == 422, answer.content
+        assert "Line 2" in answer.json()["errors"][0]["message"]
+        return time.thread_time() - began
+
+    ask(8000)
+    assert min(ask(160_000), ask(160_000)) < 8 * max(ask(40_000), ask(40_000))
+
+
+def test_more_directives_than_are_read_are_refused(portal: Portal, api: Api) -> None:
+    script = "#!/bin/sh\n" + "#SBATCH --nice=1\n" * 501 + "true\n"
+    answer = api(portal.cast.owner).post(SBATCH, {"script": script})
+    assert answer.status_code == 422
+    assert "Line 502" in answer.json()["errors"][0]["message"]
