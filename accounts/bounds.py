@@ -18,7 +18,7 @@ from accounts.errors import FieldProblem, InvalidInput, MusterError
 
 T = TypeVar("T")
 
-#: Between two looks whether the caller is there: a loop over rows asks once in so many.
+#: Between two looks whether the caller is there: a loop over rows asks once in this number of them.
 LOOK_EVERY: Final = 200
 
 
@@ -68,7 +68,7 @@ def too_many_rows(message: str, *, field: str, way_out: str) -> InvalidInput:
 
 @dataclass
 class CallerGone(MusterError):
-    """Whoever asked has hung up: nobody would read the answer, and what was begun is rolled back."""
+    """The caller has hung up: nobody would read the answer, and what was begun is rolled back."""
 
     message: str = "The caller has hung up; the work was stopped, and nothing was written."
     code: str = "caller-gone"
@@ -77,7 +77,7 @@ class CallerGone(MusterError):
 
 
 class Caller:
-    """Whoever waits for an answer; a door says when there is nobody any more."""
+    """The one who waits for an answer; a door says when that caller has gone."""
 
     def __init__(self) -> None:
         self._gone = threading.Event()

@@ -67,7 +67,7 @@ def check_lines(**texts: Any) -> None:
 
 
 def reason_of(text: str, *, most: int) -> str:
-    """Why somebody does something, from a form or a query: one line of at most so many characters."""
+    """Why somebody does something, from a form or a query: one line of at most `most` characters."""
     check_line(text, "reason")
     return text.strip()[:most]
 

@@ -1,4 +1,4 @@
-"""The first door of a web process: what is too large is refused unread, and who hangs up stops the work.
+"""The first door of a web process: what is too large is refused unread, and the work ends with its caller.
 
 It stands before every route: pages, the API, agents' calls and downloads. Django looks at a body's size only
 when a view reads it, and writes files of any size to disk before it does.
@@ -120,7 +120,7 @@ class _Call:
         else:
             self.refusal = self._door.no_room(more)
         if self.refusal is not None:
-            # Whoever reads the body stops here as if the caller had gone, and this door answers.
+            # The reader of the body stops here as if the caller had gone, and this door answers.
             self.caller.leave()
             return {"type": "http.disconnect"}
         self.size += more

@@ -16,7 +16,7 @@ LEAST_MIB: Final = 256
 LOOK_SECONDS: Final = 0.25
 #: From the ceiling until it ends in any case; what a request leaves running is not waited for.
 DRAIN_SECONDS: Final = 8.0
-#: Beyond so many times the ceiling there is no time to finish anything.
+#: Beyond this multiple of the ceiling there is no time to finish anything.
 AT_ONCE: Final = 1.5
 #: "Temporary failure" of sysexits.h; the supervisor's line names it.
 EXIT_CODE: Final = 75

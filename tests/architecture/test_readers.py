@@ -78,7 +78,7 @@ _pass: list[float] = []
 
 
 def a_pass() -> float:
-    """What it takes to look once at each character: less cannot be told from nothing."""
+    """What it takes to look once at each character: less cannot be measured."""
     if not _pass:
 
         def one() -> float:

@@ -36,7 +36,7 @@ def test_a_ceiling_can_be_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     state = scratch_state("memory")
-    # So many rows that the process meets its ceiling while it builds them.
+    # The process meets its ceiling while it builds these rows.
     env = {
         "MUSTER_WEB_PROCESSES": "2",
         "MUSTER_WEB_MEMORY_MIB": str(CEILING_MIB),
