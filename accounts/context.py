@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from accounts.models import ApiToken
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +37,76 @@ class RequestContext:
     token_scopes: frozenset[str] | None = None
 
 
+class RequestIsOver(RuntimeError):  # noqa: N818  says what is so, not what failed
+    """A right was asked about after its request had been answered, as by a stream that asks while it is sent."""
+
+
 NOTHING_KNOWN = RequestContext()
-_current: ContextVar[RequestContext] = ContextVar("muster_request_context", default=NOTHING_KNOWN)
+#: None is a request that has been answered: nothing may be asked about it any more.
+_current: ContextVar[RequestContext | None] = ContextVar("muster_request_context", default=NOTHING_KNOWN)
 
 
 def current() -> RequestContext:
-    return _current.get()
+    """What is known of the request under way; raises RequestIsOver in what is left of an answered one."""
+    known = _current.get()
+    if known is None:
+        raise RequestIsOver(
+            "The request has been answered: ask what its caller may see before the answer is returned."
+        )
+    return known
 
 
 def update(**changes: Any) -> None:
     """Add to what is known of the request under way; the middleware forgets it at the request's end."""
-    _current.set(replace(_current.get(), **changes))
+    _current.set(replace(current(), **changes))
 
 
 def use_token(token: ApiToken) -> None:
-    """Act as this token until the request ends: its prefix is audited, its limits narrow permissions."""
+    """Act as this token until the request ends: its prefix is audited, its limits narrow permissions.
+
+    The person it signs in carries its limits too, into threads and tasks that do not know of the request.
+    """
     update(
         token_prefix=token.prefix,
         token_user_id=token.user_id,
         token_project_id=token.project_id,
         token_scopes=frozenset(token.scopes),
     )
+    token.user.held_by = token
+
+
+def over(pieces: Iterable[T]) -> Iterator[T]:
+    """The rest of an answer, each piece made while nothing may be asked about its request.
+
+    A stream is read after the request's context has ended. Rights asked there would be those of the whole
+    person, whatever their token is held to; so the question itself fails.
+    """
+    rest = iter(pieces)
+    while True:
+        before = _current.get()
+        _current.set(None)
+        try:
+            piece = next(rest)
+        except StopIteration:
+            return
+        finally:
+            _current.set(before)
+        yield piece
+
+
+async def over_async(pieces: AsyncIterable[T]) -> AsyncIterator[T]:
+    """The same for an asynchronous answer."""
+    rest = aiter(pieces)
+    while True:
+        before = _current.get()
+        _current.set(None)
+        try:
+            piece = await anext(rest)
+        except StopAsyncIteration:
+            return
+        finally:
+            _current.set(before)
+        yield piece
 
 
 @contextmanager
@@ -65,7 +116,7 @@ def acting(**known: Any) -> Iterator[RequestContext]:
     # Put back by value: a token of `set` is refused when an async hop changed the context in between.
     _current.set(RequestContext(**known))
     try:
-        yield _current.get()
+        yield current()
     finally:
         _current.set(before)
 

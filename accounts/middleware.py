@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 from django.db import DataError
@@ -14,6 +15,12 @@ from accounts.services import audit
 from accounts.web.pages import no_such_value, refusal
 
 log = structlog.get_logger(__name__)
+
+
+def close_rights(response: Any) -> None:
+    """Let the rest of a streaming answer ask for no rights: its rows are chosen by now, or it breaks."""
+    pieces = response.streaming_content
+    response.streaming_content = context.over_async(pieces) if response.is_async else context.over(pieces)
 
 
 class ContextMiddleware:
@@ -30,7 +37,10 @@ class ContextMiddleware:
             address=address,
             proxied=context.is_proxied(request),
         ):
-            return self.get_response(request)
+            response = self.get_response(request)
+        if response.streaming:  # read once this has returned: no right may be asked about by then
+            close_rights(response)
+        return response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """A view that is not ours, as those of the admin, let a refusal through: it becomes an audit row and a page.

@@ -149,6 +149,12 @@ THERE: Final = {
         "The same Idempotency-Key came with another body before.",
         "Use a new key for each new request, and the same only to repeat one.",
     ),
+    "rights-changed": Meaning(
+        "Your rights are less than when this was done",
+        "The request was done once. Its answer is given again only to a sign-in that may at least as much as the first: "
+        "the same roles, the same scopes, and no token that is held to another project.",
+        "Look at what it made with a sign-in that may see it. Do not send it with a new key: it would be done twice.",
+    ),
 }
 
 LIMITS: Final = {

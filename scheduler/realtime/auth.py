@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,8 +162,10 @@ def _viewer_of_session(user: User, session_key: str | None, roles: frozenset[tup
 
 def _viewer_of_token(user: User, token: ApiToken, roles: frozenset[tuple[int, str]]) -> Viewer:
     projects = frozenset(project_id for project_id, _ in roles)
+    held = copy(user)  # others look at the same person, by session or by another token
+    held.held_by = token
     return Viewer(
-        user=user,
+        user=held,
         project_ids=projects if token.project_id is None else projects & {token.project_id},
         rights=_rights(user, roles, token.project_id, *sorted(token.scopes)),
         token_id=token.pk,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.http import HttpResponse
 from django.test import Client, RequestFactory
 
 from accounts import context
@@ -53,6 +54,7 @@ def test_a_request_leaves_nothing_behind() -> None:
     def view(request):
         context.update(token_prefix="abc", on_behalf_of="bob")
         seen.append(context.current())
+        return HttpResponse()
 
     request = RequestFactory().get("/", REMOTE_ADDR="10.0.0.1")
     request.request_id = "r-1"  # type: ignore[attr-defined]
