@@ -6,14 +6,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.conf import settings
-
 if TYPE_CHECKING:
-    from django.http import HttpRequest
-
     from accounts.models import ApiToken
 
 T = TypeVar("T")
@@ -28,7 +23,7 @@ class RequestContext:
 
     request_id: str = ""
     address: str = ""
-    #: The caller came through a proxy, so `address` may be what the proxy said.
+    #: The peer says that it forwards, so that a loopback address is not the person at this machine.
     proxied: bool = False
     on_behalf_of: str = ""
     token_prefix: str = ""
@@ -119,44 +114,3 @@ def acting(**known: Any) -> Iterator[RequestContext]:
         yield current()
     finally:
         _current.set(before)
-
-
-def client_address(request: HttpRequest) -> str:
-    """The caller's address: the peer, or what a proxy named in MUSTER_TRUSTED_PROXIES says of its peer.
-
-    Forwarded addresses are read from the right, for only the last ones were written by proxies we trust.
-    """
-    peer = str(request.META.get("REMOTE_ADDR") or "")
-    proxies = [ip_network(network) for network in getattr(settings, "MUSTER_TRUSTED_PROXIES", [])]
-    hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
-    while hops and _within(peer, proxies):
-        candidate = hops.pop()
-        if not is_address(candidate):
-            break
-        peer = candidate
-    return peer
-
-
-def is_proxied(request: HttpRequest) -> bool:
-    return bool(request.META.get("HTTP_X_FORWARDED_FOR") or request.META.get("HTTP_FORWARDED"))
-
-
-def is_loopback(address: str) -> bool:
-    """Whether the address is this machine itself."""
-    if not is_address(address):
-        return False
-    parsed = ip_address(address)
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return (mapped or parsed).is_loopback
-
-
-def is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _within(text: str, networks: list[Any]) -> bool:
-    return is_address(text) and any(ip_address(text) in network for network in networks)

@@ -123,8 +123,13 @@ def allowed_verbs(user: User, thing: Any, verbs: Iterable[str] | None = None) ->
 
 
 def roles_of(user: User, *, project_ids: Iterable[int] | None = None) -> dict[int, str]:
-    """The person's present role in each project (or in those given); ended memberships are left out."""
+    """The person's present role in each project (or in those given); ended memberships are left out.
+
+    By a token that is held to one project, the role there and no other.
+    """
     memberships = current_memberships().filter(user=user)
+    if (held_to := token_project_id(user)) is not None:
+        memberships = memberships.filter(project=held_to)
     if project_ids is not None:
         memberships = memberships.filter(project_id__in=list(project_ids))
     return dict(memberships.values_list("project_id", "role"))

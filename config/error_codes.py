@@ -48,8 +48,10 @@ WHO: Final = {
     ),
     "locked-out": Meaning(
         "Too many failed attempts",
-        "Signing in with this name from this address is closed for a while.",
-        "Wait 15 minutes, or ask an admin to unlock it.",
+        "So many wrong passwords were given for this name, or from this address, that the next try is looked at after "
+        "a while only. The wait grows with each wrong one, to 15 minutes at most.",
+        "Wait as long as the answer says. Passwords tried by others delay you by a minute at most, and not at all where "
+        "you have signed in before.",
     ),
     "demo-elsewhere": Meaning(
         "A demo account from another machine",

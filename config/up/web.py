@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         lifespan="off",
         access_log=False,
         log_config=None,
-        proxy_headers=True,  # from 127.0.0.1 only, uvicorn's default
+        proxy_headers=False,  # who is a proxy is decided once, by accounts.proxies
         server_header=False,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=30,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from channels.auth import AuthMiddlewareStack
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
@@ -18,6 +17,7 @@ from accounts.errors import MusterError
 from accounts.models import ApiToken, Membership, User
 from accounts.scopes import covers
 from accounts.services.tokens import authenticate_token
+from scheduler.realtime.origins import ExactOrigin
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -31,7 +31,7 @@ class BrowserOrProgram:
     """
 
     def __init__(self, app: App) -> None:
-        self.browser = AllowedHostsOriginValidator(AuthMiddlewareStack(app))
+        self.browser = ExactOrigin(AuthMiddlewareStack(app))
         self.program = app
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
