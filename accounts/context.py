@@ -32,7 +32,7 @@ class RequestContext:
     token_scopes: frozenset[str] | None = None
 
 
-class RequestIsOver(RuntimeError):  # noqa: N818  says what is so, not what failed
+class RequestIsOver(RuntimeError):
     """A right was asked about after its request had been answered, as by a stream that asks while it is sent."""
 
 

@@ -184,7 +184,9 @@ def covers_standing(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
         return False
     if now["project"] is not None and now["project"] != then["project"]:
         return False
-    if now["scopes"] is not None and (then["scopes"] is None or not set(then["scopes"]) <= set(now["scopes"])):
+    if now["scopes"] is not None and (
+        then["scopes"] is None or not set(then["scopes"]) <= set(now["scopes"])
+    ):
         return False
     if not set(then["site"]) <= set(now["site"]):
         return False

@@ -38,7 +38,9 @@ class Caller:
         return not self.proxied and is_loopback(self.address)
 
 
-def who_calls(peer: str, *, forwarded_for: str = "", forwarded: str = "", proto: str = "", tls: bool = False) -> Caller:
+def who_calls(
+    peer: str, *, forwarded_for: str = "", forwarded: str = "", proto: str = "", tls: bool = False
+) -> Caller:
     """The caller behind a peer and its headers.
 
     Forwarded addresses are read from the right, for only the last ones were written by proxies we trust. A

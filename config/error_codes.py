@@ -48,10 +48,10 @@ WHO: Final = {
     ),
     "locked-out": Meaning(
         "Too many failed attempts",
-        "So many wrong passwords were given for this name, or from this address, that the next try is looked at after "
-        "a while only. The wait grows with each wrong one, to 15 minutes at most.",
-        "Wait as long as the answer says. Passwords tried by others delay you by a minute at most, and not at all where "
-        "you have signed in before.",
+        "There were many wrong passwords for this name, or from this address: the next try is looked at only after a "
+        "wait, which grows with each wrong password, to 15 minutes at most.",
+        "Wait as long as the answer says. Wrong passwords that others give for your name delay you by a minute at "
+        "most, and not at all in a browser or at an address with which you have signed in before.",
     ),
     "demo-elsewhere": Meaning(
         "A demo account from another machine",
@@ -153,8 +153,8 @@ THERE: Final = {
     ),
     "rights-changed": Meaning(
         "Your rights are less than when this was done",
-        "The request was done once. Its answer is given again only to a sign-in that may at least as much as the first: "
-        "the same roles, the same scopes, and no token that is held to another project.",
+        "The request was done once. Its answer is given again only to a sign-in that may at least as much as the "
+        "first: the same roles, the same scopes, and no token that is held to another project.",
         "Look at what it made with a sign-in that may see it. Do not send it with a new key: it would be done twice.",
     ),
 }

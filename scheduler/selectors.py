@@ -245,7 +245,11 @@ def visible_partitions(user: User) -> QuerySet[Partition]:
     fed = Queue.partitions.through.objects
     return Partition.objects.exclude(
         pk__in=fed.exclude(queue__in=visible_queues(user).order_by().values("pk"))
-        .exclude(partition__in=fed.filter(queue__in=visible_queues(user).order_by().values("pk")).values("partition"))
+        .exclude(
+            partition__in=fed.filter(queue__in=visible_queues(user).order_by().values("pk")).values(
+                "partition"
+            )
+        )
         .values("partition")
     )
 

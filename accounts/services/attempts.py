@@ -135,9 +135,12 @@ def _known_address(username: str, address: str, now: datetime) -> bool:
     """Whether this person has signed in from there lately."""
     since = now - timedelta(seconds=ADDRESS_SECONDS)
     user = User.objects.filter(username=username).only("pk").first()
-    return user is not None and AuditEvent.objects.filter(
-        actor=user, action="session.sign_in", outcome=AuditOutcome.DONE, address=address, at__gte=since
-    ).exists()
+    return (
+        user is not None
+        and AuditEvent.objects.filter(
+            actor=user, action="session.sign_in", outcome=AuditOutcome.DONE, address=address, at__gte=since
+        ).exists()
+    )
 
 
 def _place(address: str) -> str:

@@ -77,7 +77,9 @@ def _refuse(refusal: SignInRefused, username: str | None) -> NoReturn:
 
 def _wait(wait: attempts.Wait) -> SignInRefused:
     seconds = math.ceil(wait.seconds)
-    said = f"{seconds} second{'' if seconds == 1 else 's'}" if seconds < 120 else f"{-(-seconds // 60)} minutes"
+    said = (
+        f"{seconds} second{'' if seconds == 1 else 's'}" if seconds < 120 else f"{-(-seconds // 60)} minutes"
+    )
     return SignInRefused(
         "There were too many failed attempts for this name or from this address.",
         code="locked-out",

@@ -37,7 +37,9 @@ def may_open(scope: Scope) -> bool:
     origin = read_origin(given) if given is not None else None
     if origin is None:
         return False
-    return origin == own_origin(scope) or any(_is_like(origin, text) for text in settings.CSRF_TRUSTED_ORIGINS)
+    return origin == own_origin(scope) or any(
+        _is_like(origin, text) for text in settings.CSRF_TRUSTED_ORIGINS
+    )
 
 
 def own_origin(scope: Scope) -> Origin | None:

@@ -41,9 +41,10 @@ def request_hash(*parts: str | bytes) -> str:
 def do_once(*, user: User, key: str, request_hash: str, do: Callable[[], Answer]) -> Answer:
     """Do it and keep the answer, or give the answer that was kept.
 
-    Raises InvalidInput when the key was used for another request, Conflict while the first request is
-    still under way, NotAllowed when the caller may less than the caller who got the answer: a right that is gone, a
-    token that is held to another project or has fewer scopes. What `do` raises is not kept: the key is then free for another try.
+    Raises InvalidInput when the key was used for another request, Conflict while the first request is still
+    under way, NotAllowed when the caller may less than the one who got the answer: a role is gone, or the token is
+    held to another project or has fewer scopes. What `do` raises is not kept: the key is then free for another
+    try.
     """
     if not ACCEPTABLE.fullmatch(key):
         raise InvalidInput(

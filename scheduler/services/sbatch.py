@@ -172,7 +172,11 @@ def _place(found: Directives, by: User | None) -> None:
         )
         there = f"there are {', '.join(known[:20])}." if known else "there is none that you may use."
         found.problems.append(
-            _at(found.lines["partition"], f"there is no queue or partition {wanted[:60]!r}; {there}", "not-found")
+            _at(
+                found.lines["partition"],
+                f"there is no queue or partition {wanted[:60]!r}; {there}",
+                "not-found",
+            )
         )
         return
     found.fields["queue"] = queue.slug

@@ -17,7 +17,11 @@ from tests.rights.world import FOREIGN, MARKS, OTHER, VISION, World
 
 #: What takes a plan or a whole document to answer; those who have the same rights by another door do not ask again.
 COSTLY: Final = ("/why", "/schema", "/preview", "/efficiency")
-ONE_OF_A_KIND: Final = ("token of owner", "token of owner held to a project", "token of admin held to a project")
+ONE_OF_A_KIND: Final = (
+    "token of owner",
+    "token of owner held to a project",
+    "token of admin held to a project",
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class Caller:
     forbidden: tuple[str, ...]
     user: User | None = None
     token: str = ""
+    #: Signed in, with a scope or a role that some route asks for.
+    any_rights: bool = True
+
     def asks(self, route: str) -> bool:
         """Whether an answer to this caller could differ from that to another one who asks."""
         if self.token and (not route.startswith("api/") or route.endswith(COSTLY)):
@@ -72,7 +79,9 @@ def callers(world: World) -> list[Caller]:
         if name not in ("disabled", "colleague"):
             found.append(_by_token(f"token of {name}", user, ["admin"], sees[name]))
     for name in ("owner", "operator", "auditor", "admin"):
-        held = _by_token(f"token of {name} held to a project", everybody[name], ["admin"], (OTHER, FOREIGN), world)
+        held = _by_token(
+            f"token of {name} held to a project", everybody[name], ["admin"], (OTHER, FOREIGN), world
+        )
         found.append(held)
     every_scope = [scope for scope in SCOPES if scope != "admin"]
     found.append(_by_token("token of owner with each scope", cast.owner, every_scope, sees["owner"]))

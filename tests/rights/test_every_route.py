@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
+from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.http import HttpResponse
 
-from accounts import context
 from accounts.errors import MusterError
 from scheduler.realtime import auth, topics
 from tests.rights.callers import Caller, callers
 from tests.rights.routes import Address, addresses, nameless, not_filled, operations, queries, routes
-from tests.rights.world import FOREIGN, OTHER, VISION, World, a_world
+from tests.rights.world import FOREIGN, OTHER, VISION, Side, World, a_world
 
 pytestmark = pytest.mark.django_db
 
-WRITES: Final = ("POST", "PUT", "PATCH", "DELETE")
 #: These count or look at the whole machine, for minutes or with a process of their own.
 SLOW: Final = ("audit/check", "/replay/")
 
@@ -126,3 +126,162 @@ def _worth_asking(mark: str, address: Address, caller: Caller, walk: Walk) -> bo
     if mark == OTHER and "held" not in caller.name:
         return False
     return not caller.once or (caller.name, address.route) not in walk.seen
+
+
+def test_nobody_learns_of_them_by_what_they_send(
+    world: World, everybody: list[Caller], record_property: Callable[[str, object], None]
+) -> None:
+    """Every operation that writes and every form, about foreign things; and jobs that name foreign things."""
+    walk, known, foreign = Walk(), operations(), world[FOREIGN]
+    for caller in everybody:
+        if not caller.filters:
+            continue
+        for address in addresses(world, foreign):
+            methods = known.get(nameless(address.route), {})
+            if address.route.startswith("api/"):
+                for method in set(methods) & {"post", "put", "patch", "delete"}:
+                    walk.ask(caller, method.upper(), address, body={})
+            elif not address.route.startswith("admin/") and caller.asks(address.route):
+                walk.ask(caller, "POST", address, body="", content_type="application/x-www-form-urlencoded")
+        for address, body, echoes in jobs_that_name(foreign):
+            kind = "text/plain" if isinstance(body, str) else "application/json"
+            walk.ask(caller, "POST", address, body=body, content_type=kind, echoes=echoes)
+
+    record_property("counted", walk.counts("written"))
+    assert walk.found == []
+
+
+def jobs_that_name(side: Side) -> list[tuple[Address, Any, tuple[str, ...]]]:
+    """Requests that name something of this side, or something that is nowhere, at each door that takes jobs."""
+    ids, name = side.ids, f"{side.mark} queue"
+    fields: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        ({}, ()),
+        ({"queue": "nowhere"}, ()),
+        ({"project": "nowhere"}, ()),
+        ({"queue": ids["queue"]}, (ids["queue"],)),
+        ({"queue": name}, (name,)),
+        ({"queue": ids["queue_pk"]}, ()),
+        ({"project": ids["project"]}, (ids["project"],)),
+        ({"project": ids["project_pk"]}, ()),
+        ({"depends_on": [ids["jobs"][0]]}, ()),
+        ({"depends_on": [{"data": f"{side.mark}-images"}]}, (f"{side.mark}-images",)),
+        ({"gpu_count": 4, "priority": 75, "node_selector": {"hall": "one"}}, ()),
+    ]
+    found: list[tuple[Address, Any, tuple[str, ...]]] = []
+    for more, echoes in fields:
+        job = {"command": "true", "name": "a job", **more}
+        for path, body in (("jobs/preview", job), ("jobs", job), ("jobs:bulk", {"jobs": [job]})):
+            found.append((Address(f"api/v1/{path}", f"/api/v1/{path}"), body, echoes))
+    for option, value in (
+        ("p", "nowhere"), ("p", ids["queue"]), ("p", ids["partition"]), ("A", "nowhere"), ("A", ids["project"]),
+        ("d", f"afterok:{ids['jobs'][0]}"), ("-reservation", f"{side.mark} course".split()[0]), ("w", "alpha"),
+    ):  # fmt: skip
+        script = f"#!/bin/sh\n#SBATCH -{option} {value}\ntrue\n"
+        found.append((Address("api/v1/slurm/sbatch", "/api/v1/slurm/sbatch"), script, (value,)))
+    return found
+
+
+def test_what_is_foreign_and_what_is_nowhere_are_answered_alike(
+    world: World, everybody: list[Caller], record_property: Callable[[str, object], None]
+) -> None:
+    """No status, header or sentence tells a thing that one may not see from one that does not exist."""
+    walk, differ = Walk(), []
+    there, absent = world[FOREIGN], nowhere(world[FOREIGN])
+    pairs = [
+        (one, other, None, None)
+        for one, other in zip(addresses(world, there), addresses(world, absent), strict=True)
+        if one.route.startswith(("api/", "jobs/", "projects/", "quota/", "queues/"))
+        and one.path != other.path
+    ]
+    pairs += [
+        (one[0], other[0], one[1], other[1])
+        for one, other in zip(jobs_that_name(there), jobs_that_name(absent), strict=True)
+    ]
+    for caller in everybody:
+        for one, other, body, other_body in pairs:
+            if not caller.filters or caller.user == world.cast.admin or not caller.asks(one.route):
+                continue
+            method, kind = (
+                "GET" if body is None else "POST",
+                "text/plain" if isinstance(body, str) else "application/json",
+            )
+            answers = [
+                leveled(
+                    walk.ask(caller, method, address, body=sent, content_type=kind, echoes=(FOREIGN,)), side
+                )
+                for address, sent, side in ((one, body, there), (other, other_body, absent))
+            ]
+            if answers[0] != answers[1]:
+                differ.append(
+                    f"{method} {one.path} {body} by {caller.name}: {answers[0]} but {answers[1]}"[:900]
+                )
+
+    record_property("counted", walk.counts("alike"))
+    assert differ == []
+
+
+def nowhere(side: Side) -> Side:
+    """The same names and numbers, of things that do not exist."""
+    mark = "zabsentz"
+
+    def absent(value: Any) -> Any:
+        if isinstance(value, list):
+            return [absent(one) for one in value]
+        if isinstance(value, int):
+            return 900_000_000 + value
+        return "00000000-0000-4000-8000-000000000000" if len(value) == 36 else value.replace(side.mark, mark)
+
+    ids = {name: absent(value) for name, value in side.ids.items()}
+    return Side(mark, side.project, side.person, side.queue, side.partition, ids)
+
+
+def leveled(response: HttpResponse, side: Side) -> tuple[int, str]:
+    """Status and words, without what the caller sent and what differs from request to request."""
+    text = whole(response).replace(response.get("X-Request-ID", "-"), "REQUEST")
+    for value in sorted(
+        (str(v) for vs in side.ids.values() for v in (vs if isinstance(vs, list) else [vs])), key=len
+    ):
+        if len(value) > 8:
+            text = text.replace(value, "SENT")
+    text = re.sub(r"nonce[-=]\"?[\w-]+|csrfmiddlewaretoken[^>]*|muster_csrf=[^;]*;|expires=[^;]*;", "", text)
+    return response.status_code, re.sub(r"\b\d+\b|Content-Length: \d+", "N", text.replace(side.mark, "MARK"))
+
+
+def test_nobody_hears_of_them_at_the_live_socket(
+    world: World, everybody: list[Caller], record_property: Callable[[str, object], None]
+) -> None:
+    """Every topic, as each caller would be sent it: by session, by token, and by what is no good."""
+    found, heard = [], 0
+    numbers = [number for side in world.sides.values() for number in side.ids["jobs"]]
+    for caller in everybody:
+        viewer = auth.identify(_socket_of(caller), "10.0.0.7")
+        if viewer is None:
+            assert not caller.any_rights, f"{caller.name} has no socket"
+            continue
+        for kind, numbered in topics.KINDS.items():
+            for name in [f"{kind}:{number}" for number in numbers] if numbered else [kind]:
+                try:
+                    rows = topics.open_source(topics.parse_topic(name), viewer).build()
+                except MusterError as error:
+                    rows = {"refused": {"message": str(error), "way_out": error.way_out}}
+                heard += 1
+                text = json.dumps(rows, default=str)
+                found += [
+                    f"{name} to {caller.name} shows {mark}" for mark in caller.forbidden if mark in text
+                ]
+
+    record_property(
+        "counted", f"heard: {len(topics.KINDS)} kinds of topics, {heard:,} sources, {len(found)} found wrong"
+    )
+    assert found == []
+
+
+def _socket_of(caller: Caller) -> dict[str, Any]:
+    if caller.token:
+        return {"headers": [(b"authorization", f"Bearer {caller.token}".encode())]}
+    signed_in = caller.user is not None and caller.user.is_active
+    return {
+        "headers": [],
+        "user": caller.user if signed_in else AnonymousUser(),
+        "session": caller.client.session,
+    }

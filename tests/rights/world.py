@@ -82,7 +82,9 @@ def a_world() -> World:
     open_queue = Queue.objects.get(slug="default")
     plain = Partition.objects.get(name="default")
     nodes = [
-        NodeFactory(cluster=cluster, name="alpha", partition=plain, rack="r1", gpus=2, labels={"hall": "one"}),
+        NodeFactory(
+            cluster=cluster, name="alpha", partition=plain, rack="r1", gpus=2, labels={"hall": "one"}
+        ),
         NodeFactory(cluster=cluster, name="beta", partition=plain, rack="r2", gpus=4, used_cpu_millis=0),
         NodeFactory(cluster=cluster, name="gamma", partition=plain, rack="r2"),
     ]
@@ -113,7 +115,9 @@ def a_world() -> World:
 
 
 def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, nodes: list[Node]) -> Side:
-    person = UserFactory(username=f"{mark}-person", first_name=mark, last_name=mark, email=f"{mark}@example.org")
+    person = UserFactory(
+        username=f"{mark}-person", first_name=mark, last_name=mark, email=f"{mark}@example.org"
+    )
     membership = MembershipFactory(project=project, user=person, role=ProjectRole.LEAD)
     partition = PartitionFactory(cluster=cluster, name=f"{mark}-partition")
     nodes[2].partitions.add(partition)
@@ -135,9 +139,15 @@ def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, node
     )  # fmt: skip
     reservation.nodes.add(nodes[0] if mark == FOREIGN else nodes[2])
     dataset = DatasetFactory(
-        project=project, name=f"{mark}-images", path=f"/data/{mark}", ready_at=timezone.now(), declared_by=person
+        project=project,
+        name=f"{mark}-images",
+        path=f"/data/{mark}",
+        ready_at=timezone.now(),
+        declared_by=person,
     )
-    token, _ = issue_token(user=person, by=person, name=f"{mark} token", scopes=["jobs:read"], project=project)
+    token, _ = issue_token(
+        user=person, by=person, name=f"{mark} token", scopes=["jobs:read"], project=project
+    )
     side.ids |= {"reservation": str(reservation.uuid), "dataset": dataset.pk, "token": token.pk}
     return side
 
@@ -150,7 +160,9 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
         "env": {f"KEY_{side.mark}": side.mark}, "labels": {side.mark: side.mark}, "working_dir": f"/home/{side.mark}",
         "job_type": "batch", "gpus": 1,
     }  # fmt: skip
-    waiting = JobFactory(name=f"{side.mark} waits", priority=60, **{**words, "gpus": 4}, time_limit_seconds=3600)
+    waiting = JobFactory(
+        name=f"{side.mark} waits", priority=60, **{**words, "gpus": 4}, time_limit_seconds=3600
+    )
     private = JobFactory(name=f"{side.mark} private", **words | {"queue": side.queue})
     devices = list(Device.objects.filter(node=node, used_millis=0).order_by("index")[:1])
     running = JobFactory(
@@ -174,9 +186,14 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
         completed_at=now - timedelta(minutes=1), started_at=now - timedelta(hours=3), **words,
     )  # fmt: skip
     ended = AttemptFactory(
-        job=failed, state=AttemptState.FAILED, started_at=now - timedelta(hours=3), ended_at=now - timedelta(minutes=1)
+        job=failed,
+        state=AttemptState.FAILED,
+        started_at=now - timedelta(hours=3),
+        ended_at=now - timedelta(minutes=1),
     )
-    TaskFactory(attempt=ended, node=node, state=TaskState.FAILED, cpu_time_ms=1000, end_text=f"{side.mark} broke")
+    TaskFactory(
+        attempt=ended, node=node, state=TaskState.FAILED, cpu_time_ms=1000, end_text=f"{side.mark} broke"
+    )
     AllocationFactory(
         attempt=ended, node=node, held_at=now - timedelta(hours=3), released_at=now - timedelta(minutes=1),
         gpu_millis=1000,
@@ -200,7 +217,10 @@ def _amounts(side: Side) -> None:
         starts_at=now.replace(day=1, hour=0, minute=0, second=0, microsecond=0),
     )  # fmt: skip
     BudgetPeriod.objects.create(
-        budget=budget, starts_at=budget.starts_at, ends_at=budget.starts_at + timedelta(days=32), amount=10**12
+        budget=budget,
+        starts_at=budget.starts_at,
+        ends_at=budget.starts_at + timedelta(days=32),
+        amount=10**12,
     )
     grant = Grant.objects.create(
         project=project, resource="cpu_millis", amount=1000, reason=f"{mark} asks", asked_by=side.person, asked_at=now,
@@ -209,7 +229,9 @@ def _amounts(side: Side) -> None:
     ShareUsage.objects.create(
         project=project, user=side.person, starts_at=now - timedelta(days=1), gpu_seconds=100, gpu_decayed=100
     )
-    alert = Alert.objects.create(kind="soft_passed", project=project, subject=mark, text=f"{mark} is nearly full", at=now)
+    alert = Alert.objects.create(
+        kind="soft_passed", project=project, subject=mark, text=f"{mark} is nearly full", at=now
+    )
     notice = Notice.objects.create(user=side.person, period_starts_at=now, created_at=now)
     notice.alerts.add(alert)
     DriftFinding.objects.create(

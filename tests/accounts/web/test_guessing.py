@@ -21,7 +21,9 @@ pytestmark = pytest.mark.django_db
 HOME = "192.0.2.7"
 
 
-def sign_in(name: str, password: str, address: str = HOME, client: Client | None = None, **headers: str) -> HttpResponse:
+def sign_in(
+    name: str, password: str, address: str = HOME, client: Client | None = None, **headers: str
+) -> HttpResponse:
     return (client or Client()).post(
         reverse("signin"), {"username": name, "password": password}, REMOTE_ADDR=address, headers=headers
     )
@@ -31,7 +33,10 @@ def guess(times: int, name: Any = "alice", address: Any = HOME, **headers: str) 
     """What so many wrong passwords are answered; `name` and `address` may be made of the number of the try."""
     return [
         sign_in(
-            name(n) if callable(name) else name, "wrong", address(n) if callable(address) else address, **headers
+            name(n) if callable(name) else name,
+            "wrong",
+            address(n) if callable(address) else address,
+            **headers,
         ).status_code
         for n in range(times)
     ]
@@ -177,7 +182,8 @@ def test_what_was_long_ago_is_forgotten() -> None:
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "203.0.113.9"])
 def test_a_forged_header_gives_no_try_a_new_address(peer: str) -> None:
     answers = [
-        sign_in(f"person{n}", "wrong", peer, **{"X-Forwarded-For": elsewhere(n)}).status_code for n in range(30)
+        sign_in(f"person{n}", "wrong", peer, **{"X-Forwarded-For": elsewhere(n)}).status_code
+        for n in range(30)
     ]
 
     assert answers == [401] * 21 + [429] * 9

@@ -9,7 +9,9 @@ import pytest
 from scheduler.realtime.origins import may_open, read_origin
 
 
-def a_scope(origin: str | None, host: str = "testserver:8000", peer: str = "10.0.0.9", **more: str) -> dict[str, Any]:
+def a_scope(
+    origin: str | None, host: str = "testserver:8000", peer: str = "10.0.0.9", **more: str
+) -> dict[str, Any]:
     headers = [(b"host", host.encode())]
     headers += [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     if origin is not None:
