@@ -222,8 +222,10 @@ def _amounts(side: Side) -> None:
         ends_at=budget.starts_at + timedelta(days=32),
         amount=10**12,
     )
+    in_use = {"used": 1000, "bound": 90_000, "demand": {"running_jobs": 1, "pending_jobs": 1, "asked": 1000}}
     grant = Grant.objects.create(
         project=project, resource="cpu_millis", amount=1000, reason=f"{mark} asks", asked_by=side.person, asked_at=now,
+        evidence={**in_use, "lately": {"days": 28, "jobs_submitted": 2, "jobs_started": 1}},
     )  # fmt: skip
     a_life(project, side.person, began=now - timedelta(hours=2), used=600)
     ShareUsage.objects.create(
