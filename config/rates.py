@@ -113,4 +113,5 @@ def _caller(request: Request) -> str:
         return f"token:{request.auth.pk}"
     if request.user and request.user.is_authenticated:
         return f"user:{request.user.pk}"
-    return f"address:{proxies.of_request(request._request).address}"
+    caller = proxies.of_request(getattr(request, "_request", request))
+    return f"address:{caller.address}"

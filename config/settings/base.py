@@ -6,7 +6,9 @@ from pathlib import Path
 
 import environ
 from celery.schedules import schedule as every
+from django.core.exceptions import ImproperlyConfigured
 
+from accounts.proxies import networks
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
 from config.logging import logging_config
 from config.settings.rest import *
@@ -275,6 +277,12 @@ MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS = env.float(
 MUSTER_SIGN_IN_FORGET_SECONDS = env.int("MUSTER_SIGN_IN_FORGET_SECONDS", default=3600)
 # Networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; nobody else's are.
 MUSTER_TRUSTED_PROXIES = env.list("MUSTER_TRUSTED_PROXIES", default=[])
+try:
+    networks(tuple(MUSTER_TRUSTED_PROXIES))
+except ValueError as error:
+    raise ImproperlyConfigured(
+        f"MUSTER_TRUSTED_PROXIES: {error}. Write addresses and networks such as 127.0.0.1,10.0.0.0/8."
+    ) from None
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # taken away unless such a proxy sends it
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
 MUSTER_AUDIT_KEY = env.str("MUSTER_AUDIT_KEY", default="")

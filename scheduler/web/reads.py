@@ -196,7 +196,7 @@ def my_quota_lines(user: User) -> list[Quota]:
     """Lines with a bound of the projects this person is a member of."""
     return list(
         Quota.objects.plain()
-        .filter(project__in=list(permissions.roles_of(user)))
+        .filter(project__in=permissions.current_memberships().filter(user=user).values("project"))
         .filter(Q(hard__isnull=False) | Q(soft__isnull=False) | Q(nominal__isnull=False))
         .select_related("project")
         .order_by("project__name", "project_id", "resource")
