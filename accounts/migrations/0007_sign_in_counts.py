@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('accounts', '0005_names_in_admin'),
+        ('accounts', '0006_rights_and_signed_heads'),
     ]
 
     operations = [
