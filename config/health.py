@@ -17,7 +17,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 
-from accounts.context import is_proxied
+from accounts import proxies
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +87,7 @@ def run_checks() -> Iterator[Check]:
 
 def is_loopback(request: HttpRequest) -> bool:
     """Whether the caller is on this machine; one that came through a proxy here is not."""
-    address = request.META.get("REMOTE_ADDR", "")
-    here = address == "::1" or address.startswith(("127.", "::ffff:127."))
-    return here and not is_proxied(request)
+    return proxies.of_request(request).is_this_machine
 
 
 def _may_see_details(request: HttpRequest) -> bool:

@@ -208,8 +208,11 @@ def exported_job_uses(asked: Asked) -> Iterator[tuple[Any, ...]]:
 
 
 def all_job_uses(asked: Asked) -> Iterator[tuple[Any, ...]]:
-    """All of them as rows of `COLUMNS`, read as they are needed."""
-    sql, words = asked.statement()
+    """All of them as rows of `COLUMNS`, read as they are needed; what may be seen is settled before the first."""
+    return _read_all(*asked.statement())
+
+
+def _read_all(sql: str, words: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     with transaction.atomic(), connection.chunked_cursor() as cursor:
         cursor.execute(sql, words)
         while rows := cursor.fetchmany(CHUNK):

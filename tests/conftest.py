@@ -35,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_when)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests counted (`record_property("counted", …)`), in the output whatever is captured."""
+    reports = [report for word in ("passed", "failed") for report in terminalreporter.stats.get(word, ())]
+    lines = [text for report in reports for name, text in report.user_properties if name == "counted"]
+    if lines:
+        terminalreporter.section("counted")
+        for line in sorted(lines):
+            terminalreporter.write_line(line)
+
+
 def _when(item: pytest.Item) -> int:
     if item.nodeid.startswith(IN_A_BROWSER):
         return 0

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts import context, permissions, prepared
+from accounts import context, permissions, prepared, proxies
 from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
 from accounts.models import ApiToken, Project, User
 from accounts.names import check_line
@@ -172,7 +172,7 @@ def _mark_used(token: ApiToken, address: str) -> None:
     if token.last_used_at is not None and (now - token.last_used_at).total_seconds() < LAST_USED_SECONDS:
         return
     stale = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
-    where = address if context.is_address(address) else None
+    where = address if proxies.is_address(address) else None
     ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now, last_used_address=where)
     token.last_used_at = now
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import environ
 from celery.schedules import schedule as every
+from django.core.exceptions import ImproperlyConfigured
 
+from accounts.proxies import networks
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
 from config.logging import logging_config
 from config.settings.rest import *
@@ -45,7 +47,6 @@ INSTALLED_APPS = [
     "django_celery_beat",
     "django_htmx",
     "django_structlog",
-    "axes",
     "pgtrigger",
     "pghistory",
     "accounts",
@@ -55,6 +56,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "config.health.LivenessMiddleware",  # first: it must answer whatever else is broken
+    "accounts.middleware.ForwardedMiddleware",  # before anybody asks whether the request came by TLS
     "config.request_ids.RequestIdMiddleware",
     "config.problems.ProblemMiddleware",
     "config.metrics.RequestMetricsMiddleware",
@@ -71,7 +73,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "axes.middleware.AxesMiddleware",  # last: it answers for a locked-out sign-in
 ]
 
 TEMPLATES = [
@@ -248,10 +249,7 @@ CELERY_BEAT_SCHEDULE = {
 
 # ---------------------------------------------------------------- who signs in
 
-AUTHENTICATION_BACKENDS = [
-    "axes.backends.AxesStandaloneBackend",  # first: it refuses before a password is looked at
-    "accounts.backends.PasswordBackend",
-]
+AUTHENTICATION_BACKENDS = ["accounts.backends.PasswordBackend"]
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
@@ -266,18 +264,26 @@ LOGIN_URL = "signin"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "signin"
 
-AXES_FAILURE_LIMIT = 10
-AXES_COOLOFF_TIME = 0.25  # hours
-AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_RESET_ON_SUCCESS = True
-AXES_HANDLER = "axes.handlers.database.AxesDatabaseHandler"
-AXES_ENABLE_ACCESS_FAILURE_LOG = False  # the audit trail has them
-AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # a lock ends when we say it does
-AXES_VERBOSE = False
-AXES_DISABLE_ACCESS_LOG = True
-AXES_CLIENT_IP_CALLABLE = "accounts.context.client_address"
-# Networks of reverse proxies whose X-Forwarded-For is believed.
+# Failed sign-ins that cost nothing, for a name at an address, for an address, and for a name wherever it is tried;
+# then a delay that doubles up to a most. All is forgotten once so long nothing was tried.
+MUSTER_SIGN_IN_TRIES = env.int("MUSTER_SIGN_IN_TRIES", default=5)
+MUSTER_SIGN_IN_TRIES_OF_ADDRESS = env.int("MUSTER_SIGN_IN_TRIES_OF_ADDRESS", default=20)
+MUSTER_SIGN_IN_TRIES_OF_NAME = env.int("MUSTER_SIGN_IN_TRIES_OF_NAME", default=15)
+MUSTER_SIGN_IN_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_DELAY_SECONDS", default=1.0)
+MUSTER_SIGN_IN_MOST_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_MOST_DELAY_SECONDS", default=900.0)
+MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS = env.float(
+    "MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS", default=60.0
+)
+MUSTER_SIGN_IN_FORGET_SECONDS = env.int("MUSTER_SIGN_IN_FORGET_SECONDS", default=3600)
+# Networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; nobody else's are.
 MUSTER_TRUSTED_PROXIES = env.list("MUSTER_TRUSTED_PROXIES", default=[])
+try:
+    networks(tuple(MUSTER_TRUSTED_PROXIES))
+except ValueError as error:
+    raise ImproperlyConfigured(
+        f"MUSTER_TRUSTED_PROXIES: {error}. Write addresses and networks such as 127.0.0.1,10.0.0.0/8."
+    ) from None
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # taken away unless such a proxy sends it
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
 MUSTER_AUDIT_KEY = env.str("MUSTER_AUDIT_KEY", default="")
 MUSTER_AUDIT_OLD_KEYS = env.list("MUSTER_AUDIT_OLD_KEYS", default=[])

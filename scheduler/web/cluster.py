@@ -187,7 +187,7 @@ def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], us
 @page
 def show(request: HttpRequest, node_id: int) -> HttpResponse:
     user = reader(request)
-    node = node_by_ref(node_id)
+    node = node_by_ref(user, node_id)
     held = (
         Allocation.objects.held()
         .filter(node=node)
@@ -248,7 +248,7 @@ def act(request: HttpRequest, node_id: int, verb: str) -> HttpResponse:
     if verb not in DONE:
         raise Http404
     user = reader(request)
-    node = node_by_ref(node_id)
+    node = node_by_ref(user, node_id)
     reason = reason_of(request.POST.get("reason", ""), most=200)
     if verb == "uncordon":
         uncordon_node(node=node, by=user)

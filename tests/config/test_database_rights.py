@@ -7,14 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from axes.models import AccessAttempt
 from django.apps import apps
 from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, models, transaction
 from django_celery_beat.models import PeriodicTask
 
-from accounts.models import Membership
+from accounts.models import Membership, SignInCount
 from config import database_rights
 from config.database_rights import ADD, TABLES
 from config.up import roles
@@ -25,7 +24,7 @@ from tests.support.roles import as_owner
 ROOT = Path(__file__).resolve().parents[2]
 #: What product code deletes object by object: Django then deletes, or unties, what hangs on it.
 DELETED = (
-    *(Membership, Session, AccessAttempt, PeriodicTask),
+    *(Membership, Session, SignInCount, PeriodicTask),
     *(BudgetPeriod, ProviderState, Quota),
     *(Job, Partition, PriorityClass, Queue, SchedulerProfile),
 )
