@@ -35,16 +35,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_when)
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What tests counted (`record_property("counted", …)`), in the output whatever is captured."""
-    reports = [report for word in ("passed", "failed") for report in terminalreporter.stats.get(word, ())]
-    lines = [text for report in reports for name, text in report.user_properties if name == "counted"]
-    if lines:
-        terminalreporter.section("counted")
-        for line in sorted(lines):
-            terminalreporter.write_line(line)
-
-
 def _when(item: pytest.Item) -> int:
     if item.nodeid.startswith(IN_A_BROWSER):
         return 0
@@ -105,15 +95,23 @@ def tests_with_real_transactions_are_emptied_quickly() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What tests have to show beside that they pass: what came of each way of tampering with the records."""
-    shown = [
-        value
+    """What tests have to show beside that they pass, in the output whatever is captured."""
+    reports = [
+        report
         for reports in terminalreporter.stats.values()
         for report in reports
-        for name, value in getattr(report, "user_properties", ())
-        if name == "tampering" and getattr(report, "when", "") == "call"
+        if getattr(report, "when", "") == "call"
     ]
-    if shown:
+
+    def recorded(name: str) -> list[Any]:
+        """The values that tests gave to `record_property(name, …)`."""
+        return [value for report in reports for key, value in report.user_properties if key == name]
+
+    if counted := recorded("counted"):
+        terminalreporter.section("counted")
+        for line in sorted(counted):
+            terminalreporter.write_line(line)
+    if tampered := recorded("tampering"):
         terminalreporter.section("tampering with the records of the database")
-        for case, actor, came in shown:
+        for case, actor, came in tampered:
             terminalreporter.write_line(f"{case}; as the {actor}: {came}")
