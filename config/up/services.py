@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -170,21 +169,26 @@ def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
     )
 
 
-def agent(env: Environment, node: LocalNode, *, server_url: str) -> Process:
-    """A node agent; its jobs survive it when it crashes, and end when the portal does."""
+def agent(env: Environment, node: LocalNode) -> Process:
+    """A node agent: its jobs go on when it or the supervisor is killed, and end when the portal is stopped.
+
+    It takes its folder over from an agent that outlived the supervisor before us.
+    """
     folder = env.state.agents / node.name
     folder.mkdir(parents=True, exist_ok=True)
     return Process(
         name=node.name,
         argv=[
-            *(sys.executable, "-m", "scheduler.agent", "--server", server_url),
-            *("--state", str(folder), "--die-with-parent", *node.agent_arguments()),
+            *(sys.executable, "-m", "scheduler.agent", "--server-file", str(env.state.address_file)),
+            # The server is this machine: what is said to it does not leave the machine, whatever its address.
+            "--insecure-ok",
+            *("--state", str(folder), "--end-jobs-on-stop", "--take-over", *node.agent_arguments()),
             *("--join-token-file", str(env.join_token_file)),
         ],
         env=env.for_agent(),
         log_folder=env.state.logs,
         cwd=env.checkout,
-        death_signal=signal.SIGTERM,
+        death_signal=None,
         stop_seconds=15,
     )
 

@@ -50,6 +50,40 @@ def people(stack: Stack) -> int:
         return int(connection.execute("SELECT count(*) FROM accounts_user").fetchone()[0])  # type: ignore[index]
 
 
+def ancestors(process: psutil.Process) -> list[int]:
+    try:
+        return [parent.pid for parent in process.parents()]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def keeper_of(stack: Stack) -> int:
+    return int((stack.state / "agents/node-1/keeper.lock").read_text())
+
+
+def a_job_that_waits(stack: Stack) -> tuple[str, int, Path]:
+    """A token, a running job's number, and the file that it waits for before it ends with exit code 7."""
+    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    go = stack.state / f"go-{time.monotonic_ns()}"
+    command = f"echo begun; while [ ! -e {go} ]; do sleep 0.1; done; echo ended; exit 7"
+    job = stack.post("/api/v1/jobs", {"name": "waits", "command": command, "cpu_cores": 1}, token=token)
+    number = int(str(job["number"]))
+    wait_until(lambda: "begun" in output_of(stack, number, token), seconds=60, why=stack.said)
+    return token, number, go
+
+
+def wait_for_end(stack: Stack, job: int, token: str) -> dict[str, object]:
+    def ended() -> bool:
+        return stack.ask(f"/api/v1/jobs/{job}", token=token)["state"] in ("completed", "failed", "cancelled")
+
+    wait_until(ended, seconds=60, why=lambda: str(stack.ask(f"/api/v1/jobs/{job}", token=token)))
+    return stack.ask(f"/api/v1/jobs/{job}", token=token)
+
+
+def output_of(stack: Stack, job: int, token: str) -> str:
+    return str(stack.ask(f"/api/v1/jobs/{job}/logs", token=token)["text"])
+
+
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """One portal with one node for this file; the last tests kill it."""
@@ -208,21 +242,60 @@ def test_ctrl_c_stops_everything_in_order_and_the_next_start_is_quick(stack: Sta
     assert time.monotonic() - started < patience(60)  # under 10 s on a quiet machine; this one is shared
 
 
-def test_kill_9_of_the_supervisor_leaves_no_orphan_and_no_damage(stack: Stack) -> None:
-    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
-    stack.post("/api/v1/jobs", {"name": "long", "command": LONG_COMMAND, "cpu_cores": 1}, token=token)
-    wait_until(lambda: any(LONG_COMMAND in " ".join(p.cmdline()) for p in stack.descendants()), seconds=60)
-    processes = stack.descendants()
-    names = {name: stack.pid(name) for name in SERVICES}
-    assert stack.popen is not None
+@pytest.mark.parametrize("agent_too", [False, True], ids=["supervisor", "supervisor_and_agent"])
+def test_what_runs_goes_on_without_the_supervisor_and_ends_once(stack: Stack, agent_too: bool) -> None:
+    token, job, go = a_job_that_waits(stack)
+    ours, agent, keeper = stack.descendants(), stack.pid("node-1"), keeper_of(stack)
+    (leader,) = psutil.Process(keeper).children()
 
-    os.kill(stack.popen.pid, signal.SIGKILL)
-    stack.wait_ended()
+    stack.kill_9_the_supervisor()
+    if agent_too:
+        os.kill(agent, signal.SIGKILL)
 
-    assert set(names.values()) <= {process.pid for process in processes}
-    wait_until(lambda: not any(is_alive(process) for process in processes))
+    others = [p for p in ours if p.pid not in (agent, keeper) and keeper not in ancestors(p)]
+    wait_until(
+        lambda: not any(is_alive(process) for process in others)
+    )  # no stale port, no second postmaster
+    assert is_alive(leader)
+    stack.start()  # on another port
+    assert is_alive(leader)
+    wait_until(lambda: stack.pid("node-1") != agent, seconds=60)
+    go.touch()
+    ended = wait_for_end(stack, job, token)
+
+    assert (ended["state"], ended["exit_code"], ended["attempt"]) == ("failed", 7, 1)
+    assert output_of(stack, job, token) == "begun\nended\n"
+    assert keeper_of(stack) == keeper
+
+
+def test_jobs_of_a_node_that_is_not_asked_for_again_go_on_too(stack: Stack) -> None:
+    token, job, go = a_job_that_waits(stack)
+    asked, stack.arguments = stack.arguments, ["--nodes", "0"]
+    stack.kill_9_the_supervisor()
+    stack.output.clear()
+    try:
+        stack.start()
+    finally:
+        stack.arguments = asked
+    assert "jobs from before this start run on node-1" in stack.said()
+    go.touch()
+
+    assert wait_for_end(stack, job, token)["attempt"] == 1
+
+
+def test_ctrl_c_ends_jobs_whose_agent_is_gone_as_well(stack: Stack) -> None:
+    a_job_that_waits(stack)
+    (leader,) = psutil.Process(keeper_of(stack)).children()
+    stack.kill_9_the_supervisor()
+    stack.spawn()
+    wait_until(lambda: any("state in" in line for line in stack.output[-5:]), seconds=60)
+
+    stack.stop()  # before it had an agent of its own
+
+    assert not is_alive(leader)
+    assert not stack.held("agents/node-1/keeper.lock")
+    assert not stack.held("agents/node-1/agent.lock")
     stack.start()
-    assert stack.ready()["status"] == "ok"
 
 
 def test_a_port_in_use_is_an_error_when_it_was_asked_for(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from config.up.demo import SIGN_INS
+from config.up.leftovers import is_held
 from config.up.ports import free_port
 from config.up.processes import die_with_parent
 from tests.support.patience import patience
@@ -155,6 +156,22 @@ class Stack:
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return dict(json.load(answer))
+
+    def ask(self, path: str, *, token: str) -> dict[str, object]:
+        """What the API answers to a GET; an error status raises."""
+        request = urllib.request.Request(self.base_url + path, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return dict(json.load(answer))
+
+    def kill_9_the_supervisor(self) -> None:
+        """Kill the supervisor itself, and return when it has ended."""
+        assert self.popen is not None
+        os.kill(self.popen.pid, signal.SIGKILL)
+        self.wait_ended()
+
+    def held(self, lock: str) -> bool:
+        """Whether a process holds this lock of the state folder, for example agents/node-1/keeper.lock."""
+        return is_held(self.state / lock)
 
     def ready(self) -> dict[str, object]:
         status, text = self.get("/readyz")
