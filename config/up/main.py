@@ -11,7 +11,7 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from config.up import demo, leftovers
+from config.up import demo, exposure, leftovers
 from config.up.nodes import LocalNode, remember, remembered
 from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen
@@ -61,6 +61,7 @@ class Portal:
     def run(self) -> int:
         self._take_lock()
         try:
+            exposure.require_known(self.options, running_on=leftovers.nodes_with_jobs(self.state.agents))
             self.listening = self._listen()
             self.state.say_address(self.local_url)
             self.say(f"state in {self.state.path}, logs in {self.state.logs}")
@@ -234,6 +235,7 @@ class Portal:
             lines += demo.sign_in_lines()
         else:
             lines += ["Make the first account with: .venv/bin/python manage.py createsuperuser", ""]
+        lines += exposure.banner_lines(self.options)
         print("\n".join([*lines, "Stop with Ctrl-C."]), flush=True)
 
     # ------------------------------------------------------------ stop
