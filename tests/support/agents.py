@@ -119,6 +119,8 @@ class AgentProcess:
     arguments: tuple[str, ...] = ()
     #: Where it looks for modules first.
     python_path: str = ""
+    #: Where it reads the server's address; else it is given the address itself.
+    server_file: Path | None = None
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> AgentProcess:
@@ -131,8 +133,7 @@ class AgentProcess:
                         sys.executable,
                         "-m",
                         "scheduler.agent",
-                        "--server",
-                        self.server.url,
+                        *self._where(),
                         "--name",
                         self.name,
                     ),
@@ -150,6 +151,9 @@ class AgentProcess:
                 stderr=subprocess.STDOUT,
             )
         return self
+
+    def _where(self) -> tuple[str, str]:
+        return ("--server-file", str(self.server_file)) if self.server_file else ("--server", self.server.url)
 
     def kill(self, sig: int = signal.SIGKILL) -> None:
         if self.popen is not None:

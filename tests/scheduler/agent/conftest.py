@@ -30,8 +30,12 @@ def start_agent(world: World, server: Server, tmp_path: Path) -> Iterator[StartA
     """`start_agent("n1", "--fake-gpus", "2xA100-80GB")` returns once the node is up."""
     agents: list[AgentProcess] = []
 
-    def start(name: str = "n1", *arguments: str, python_path: str = "") -> AgentProcess:
-        agent = AgentProcess(server, name, tmp_path / name, world.join_token(), arguments, python_path)
+    def start(
+        name: str = "n1", *arguments: str, python_path: str = "", server_file: Path | None = None
+    ) -> AgentProcess:
+        agent = AgentProcess(
+            server, name, tmp_path / name, world.join_token(), arguments, python_path, server_file
+        )
         agents.append(agent.start())
         wait_for(lambda: Node.objects.filter(name=name, state="up").exists())
         return agent
