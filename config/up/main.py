@@ -17,7 +17,7 @@ from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen
 from config.up.processes import Process, die_with_parent
 from config.up.servers import EmbeddedServers, wait_ready
-from config.up.services import Environment, agent, beat, webs, worker
+from config.up.services import Environment, agent, beat, planners, webs, worker
 from config.up.state import StateError, StateFolder
 from config.up.supervisor import Supervisor
 
@@ -132,17 +132,15 @@ class Portal:
         self._prepare(env)
         assert self.listening is not None
         self.web = webs(env, self.listening.fileno(), self._web_serves)
-        self.background = [
-            worker(env, queue="scheduling"),
-            worker(env, queue="default"),
-            beat(env),
-        ]
-        self.supervisor.start([self.web[0], *self.background])
+        planner, *spare = planners(env)
+        first = [planner, worker(env), beat(env)]
+        self.background = [*first, *spare]
+        self.supervisor.start([self.web[0], *first])
         self.say("web, workers and beat are ready")
         assert self.servers is not None
         self.state.publish(self.servers.published("manage.py up", web_url=self.url))
         self.agents = [agent(env, node) for node in self._nodes(env)]
-        self.supervisor.adopt([*self.agents, *self.web[1:]])
+        self.supervisor.adopt([*self.agents, *self.web[1:], *spare])
         if self.agents:
             self.say(f"started {len(self.agents)} node agents")
 

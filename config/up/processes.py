@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
-# A process that ran this long was healthy: the next restart is at once again.
-HEALTHY_SECONDS = 30.0
+# A process that served and ran this long was healthy: the next restart is at once again.
+HEALTHY_SECONDS = 10.0
 BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
 _PR_SET_PDEATHSIG = 1

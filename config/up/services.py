@@ -35,6 +35,7 @@ AGENT_MAY_KNOW = (
 NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT", OWNER_URL)
 
 MAX_WEB_PROCESSES = 16
+CELERY = ("-m", "celery", "-A", "config")
 
 
 class Environment:
@@ -135,29 +136,36 @@ def _web(
     )
 
 
-def worker(env: Environment, *, queue: str) -> Process:
-    """A worker of one queue.
+def planners(env: Environment) -> list[Process]:
+    """The worker of queue `scheduling`, and where there are several cores a spare that is loaded and waits.
 
-    Planning runs in the worker's own process, one plan at a time, so that what it keeps warm stays warm.
-    The rest waits for the database most of the time, so threads of one process do; neither has children
-    that could outlive it.
+    Planning runs in the worker's own process, one plan at a time, so that what it keeps warm stays warm. It has no
+    children that could outlive it.
     """
-    name = f"worker-{queue}"
-    pool = ["-P", "solo"] if queue == "scheduling" else ["-P", "threads", "-c", "2"]
+    names = ["worker-scheduling", "worker-scheduling-spare"] if cores() > 1 else ["worker-scheduling"]
+    lock = str(env.state.run / "planner.lock")
+    return [_celery(env, name, ["-m", "config.planner", "--lock", lock]) for name in names]
+
+
+def worker(env: Environment) -> Process:
+    """The worker of queue `default`: its work waits for the database most of the time, so threads of one process do."""
+    options = ["-n", "default@%h", "-Q", "default", "-P", "threads", "-c", "2"]
     return _celery(
-        env, name, ["worker", "-n", f"{queue}@%h", "-Q", queue, *pool, "--without-gossip", "--without-mingle"]
+        env,
+        "worker-default",
+        [*CELERY, "worker", *options, "--without-gossip", "--without-mingle", "-l", "INFO"],
     )
 
 
 def beat(env: Environment) -> Process:
-    return _celery(env, "beat", ["beat", "--pidfile="])
+    return _celery(env, "beat", [*CELERY, "beat", "--pidfile=", "-l", "INFO"])
 
 
 def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
     ready_file = env.ready_file(name)
     return Process(
         name=name,
-        argv=[sys.executable, "-m", "celery", "-A", "config", *arguments, "-l", "INFO"],
+        argv=[sys.executable, *arguments],
         # Its Django checks would load every page of the site into a worker that serves none.
         env=env.for_service(name) | {"CELERY_SKIP_CHECKS": "1"},
         log_folder=env.state.logs,

@@ -12,6 +12,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psutil
@@ -68,6 +69,8 @@ class Series:
         self.outcome = Outcome(jobs=jobs)
         self.accepted: list[work.Piece] = []
         self.ended_by_supervisor: list[str] = []
+        #: Of the last probe: seconds from the kill to each of its steps.
+        self.where_it_went = ""
         self.loader = self._token("bob")
         self.prober = self._token("alice")
 
@@ -83,7 +86,7 @@ class Series:
                 self.say(f"{number + 1:3}/{len(self.plan)} {kind}: none is there")
                 continue
             self.outcome.recovery[kind].append(took)
-            self.say(f"{number + 1:3}/{len(self.plan)} {kind}: a new job was completed {took:.1f} s later")
+            self.say(f"{number + 1:3}/{len(self.plan)} {kind}: {took:.1f} s ({self.where_it_went})")
         self._submit(self.work[len(self.accepted) :])
         self._wait_for_all()
         self._judge()
@@ -125,16 +128,25 @@ class Series:
 
     def _probe(self, began: float) -> float:
         """Seconds from `began` until a job that is submitted now has been completed."""
-        name = f"probe-{time.monotonic_ns()}"
+        name, began_at = f"probe-{time.monotonic_ns()}", datetime.now(UTC) - self._ago(began)
         number = self._post({"name": name, "command": "true", "cpu_cores": 1}, self.prober, key=name)[
             "number"
         ]
         while True:
             said = self._try(lambda: self.stack.ask(f"/api/v1/jobs/{number}", token=self.prober))
             if said and said["state"] == "completed":
+                steps = ("created", "scheduled", "started", "completed")
+                self.where_it_went = ", ".join(
+                    f"{step} {(datetime.fromisoformat(said[step + '_at']) - began_at).total_seconds():.1f}"
+                    for step in steps
+                )
                 return time.monotonic() - began
             assert time.monotonic() - began < patience(PROBE_SECONDS), f"{said}\n{self.stack.said()}"
             time.sleep(ASK_SECONDS)
+
+    @staticmethod
+    def _ago(began: float) -> timedelta:
+        return timedelta(seconds=time.monotonic() - began)
 
     def _submit(self, pieces: list[work.Piece]) -> None:
         for piece in pieces:

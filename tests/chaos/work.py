@@ -1,4 +1,4 @@
-"""Jobs whose work leaves a trace outside the portal: what was done, by which attempt, and whether two did it at once."""
+"""Jobs whose work leaves a trace outside the portal: which attempt did what, and whether two worked at once."""
 
 from __future__ import annotations
 
