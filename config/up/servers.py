@@ -12,6 +12,9 @@ from config.up.roles import OWNER_URL
 from config.up.state import Servers, StateError, StateFolder
 from config.up.valkey import Valkey
 
+# From one try to start a server to the next.
+AGAIN_SECONDS = 0.3
+
 
 class EmbeddedServers:
     """PostgreSQL and Valkey, each only when no URL of the environment says where to find one."""
@@ -71,7 +74,8 @@ class EmbeddedServers:
 def wait_ready(process: Process, interrupted: Callable[[], bool] = lambda: False) -> None:
     """Wait until a process serves; one that ends first is started again until its time is up.
 
-    After a crash PostgreSQL refuses for a second or two, until the last of its old children is gone.
+    After a crash PostgreSQL refuses for a second or two, until the last of its old children is gone: it is asked
+    again often, for everything else waits for it.
     """
     deadline = time.monotonic() + process.ready_seconds
     while not process.ready:
@@ -83,7 +87,9 @@ def wait_ready(process: Process, interrupted: Callable[[], bool] = lambda: False
                 f"{process.name} was not ready within {process.ready_seconds:.0f} s{why}. "
                 f"Its log {process.log_file} ends:\n{process.log_tail()}"
             )
-        if process.popen is None and time.monotonic() >= process.restart_at:
+        if process.popen is None and time.monotonic() >= min(
+            process.restart_at, process.started_at + AGAIN_SECONDS
+        ):
             process.start()
         process.look()
         if not process.ready:

@@ -58,7 +58,7 @@ class Series:
     def __init__(
         self, stack: Stack, *, seed: int, kills: int, jobs: int, kinds: list[str], say: Callable[[str], None]
     ) -> None:
-        self.stack, self.say = stack, say
+        self.stack, self.say, self.url = stack, say, stack.base_url
         self.dice = random.Random(seed)
         self.work = work.pieces(jobs, self.dice)
         self.folder = stack.state / "effects"
@@ -104,6 +104,7 @@ class Series:
         if kind == "supervisor":
             self.stack.wait_ended()
             self.stack.spawn()
+            self.stack.base_url = self.url  # the same port, where requests wait until they are answered
         took = self._probe(began)
         if kind == "supervisor":
             self.outcome.running_at_supervisor_kills += len(running)
