@@ -271,9 +271,8 @@ def test_what_runs_goes_on_without_the_supervisor_and_ends_once(stack: Stack, ag
         os.kill(agent, signal.SIGKILL)
 
     others = [p for p in ours if p.pid not in (agent, keeper) and keeper not in ancestors(p)]
-    wait_until(
-        lambda: not any(is_alive(process) for process in others)
-    )  # no stale port, no second postmaster
+    # Nothing keeps a port, and no second postmaster meets the first.
+    wait_until(lambda: not any(map(is_alive, others)))
     assert jobs
     assert all(map(is_alive, jobs))
     stack.start()  # on another port
@@ -284,7 +283,6 @@ def test_what_runs_goes_on_without_the_supervisor_and_ends_once(stack: Stack, ag
 
     assert (ended["state"], ended["exit_code"], ended["attempt"]) == ("failed", 7, 1)
     assert output_of(stack, job, token) == "begun\nended\n"
-    assert keeper_of(stack) == keeper
 
 
 def test_jobs_of_a_node_that_is_not_asked_for_again_go_on_too(stack: Stack) -> None:
