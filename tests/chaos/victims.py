@@ -58,10 +58,11 @@ def _numbers(folder: Path, pattern: str) -> list[int]:
 
 
 def _is_ours(pid: int, state: Path) -> bool:
-    """By its command line or its environment: numbers in files may mean another process by now."""
+    """By its command line, its environment or its folder: numbers in files may mean another process by now."""
     try:
         process = psutil.Process(pid)
-        words = [*process.cmdline(), *process.environ().values()]
+        # Valkey writes over its command line, and works in a folder of the state.
+        words = [*process.cmdline(), *process.environ().values(), process.cwd()]
         return process.status() != psutil.STATUS_ZOMBIE and any(str(state) in word for word in words)
     except psutil.Error:
         return False

@@ -40,7 +40,7 @@ class Piece:
         )
         array = {"array": f"0-{self.elements - 1}"} if self.elements > 1 else {}
         return {
-            "name": self.name, "command": script, "cpu_cores": 1, "memory_bytes": 64 * 2**20,
+            "name": self.name, "command": script, "cpu_cores": 0.1, "memory_bytes": 64 * 2**20,
             "restart_policy": self.restart_policy, **array,
         }  # fmt: skip
 
