@@ -12,8 +12,11 @@ from typing import Any
 from celery import Celery
 from celery.signals import beat_init, setup_logging, worker_ready
 
+from config import broker
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
 
+broker.register()
 app = Celery("muster")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
