@@ -73,9 +73,23 @@ def readyz(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": status, "failed": failed, "degraded": degraded}, status=code)
 
 
+#: What the thread that looks has found wanting, and what it looks at: an answer that has to be given before it
+#: is back names the one or the other.
+_wanting: list[str] = []
+_under_way = "database"
+
+
+def without_answer() -> list[str]:
+    """What fails, or does not answer, as far as a look that is under way has come."""
+    return list(_wanting) or [_under_way]
+
+
 def run_checks() -> Iterator[Check]:
     """Look at everything a serving process needs, then at what it can do without."""
+    _wanting.clear()
     database = _timed("database", True, _database)
+    if not database.ok:
+        _wanting.append(database.name)
     yield database
     if database.ok:
         migrations = _timed("migrations", True, _migrations)
@@ -103,6 +117,8 @@ def _may_see_details(request: HttpRequest) -> bool:
 
 
 def _timed(name: str, needed: bool, look: Callable[[], str]) -> Check:
+    global _under_way
+    _under_way = name
     started = time.perf_counter()
     try:
         text, ok = look(), True

@@ -10,11 +10,12 @@ import select
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.postgresql import base as postgresql
+from django.db.utils import InterfaceError, OperationalError
 from django.utils.asyncio import async_unsafe
 
 from config.database.limits import Limits
@@ -45,7 +46,9 @@ class Connection(psycopg.Connection[Any]):
         waited = ticks * TICK_SECONDS
         if self.limits.silence and waited >= self.limits.silence:
             if self.pulse.silent:
-                self._give_up(f"PostgreSQL has said nothing for {waited:.0f} s; what was asked may have been done.")
+                self._give_up(
+                    f"PostgreSQL has said nothing for {waited:.0f} s; what was asked may have been done."
+                )
             if not ticks % 10:
                 self.pulse.suspect()
         if self.statement_seconds and waited > self.statement_seconds + GRACE_SECONDS:
@@ -53,8 +56,10 @@ class Connection(psycopg.Connection[Any]):
 
     @property
     def statement_seconds(self) -> float:
-        return self._statement_seconds if self._statement_seconds is not None else (
-            self.limits.statement if self.limits else 0.0
+        return (
+            self._statement_seconds
+            if self._statement_seconds is not None
+            else (self.limits.statement if self.limits else 0.0)
         )
 
     _statement_seconds: float | None = None
@@ -67,7 +72,7 @@ class Connection(psycopg.Connection[Any]):
 class DatabaseWrapper(postgresql.DatabaseWrapper):
     """Django's, with `MUSTER_LIMITS` of the settings beside its options."""
 
-    _pulses: dict[str, Pulse] = {}
+    _pulses: ClassVar[dict[str, Pulse]] = {}
     _pulses_lock = threading.Lock()
 
     @property
@@ -104,11 +109,25 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
 
         It has said so by now: there is something to read where nothing was asked.
         """
-        if self.connection is not None and not self.in_atomic_block and self._has_hung_up():
+        if self.connection is not None and not self.in_atomic_block and self._is_of_no_use():
             self.close()
         super().ensure_connection()
 
-    def _has_hung_up(self) -> bool:
+    def close_if_unusable_or_obsolete(self) -> None:
+        """Django's would ask a dead connection for its mode, and fail before or after a request for it."""
+        if self.connection is None or self.in_atomic_block:
+            return
+        try:
+            if not self._is_of_no_use():
+                super().close_if_unusable_or_obsolete()
+                return
+        except (OperationalError, InterfaceError):
+            pass
+        self.close()
+
+    def _is_of_no_use(self) -> bool:
+        if self.limits.silence and self.pulse.silent:
+            return True
         try:
             poll = select.poll()
             poll.register(self.connection.fileno(), select.POLLIN)

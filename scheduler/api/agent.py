@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import DatabaseError, DataError, InterfaceError
 
 from accounts import context, hints
-from accounts.connections import drop_a_dead_connection, keep_connection
+from accounts.connections import piece_of_work
 from accounts.errors import FieldProblem, InvalidInput, MusterError
 from scheduler import outbox
 from scheduler.agent import PROTOCOL
@@ -172,12 +172,8 @@ class _Gone(Exception):
 
 def _with_database(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """In one of the threads that keep their connection; hints go together, beside the answer."""
-    drop_a_dead_connection()
-    try:
-        with context.acting(), hints.from_a_thread():
-            return work(*arguments)
-    finally:
-        keep_connection()
+    with piece_of_work(), context.acting(), hints.from_a_thread():
+        return work(*arguments)
 
 
 async def _read(receive: Receive) -> bytes:
