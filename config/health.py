@@ -84,9 +84,16 @@ def without_answer() -> list[str]:
     return list(_wanting) or [_under_way]
 
 
+def begin() -> None:
+    """A new look comes up; what it asks first is the database."""
+    global _under_way
+    _wanting.clear()
+    _under_way = "database"
+
+
 def run_checks() -> Iterator[Check]:
     """Look at everything a serving process needs, then at what it can do without."""
-    _wanting.clear()
+    begin()
     database = _timed("database", True, _database)
     if not database.ok:
         _wanting.append(database.name)

@@ -17,6 +17,8 @@ from config.api_door import Answer, Application, OneHopHandler, Receive, Scope, 
 READY_PATHS: Final = ("/readyz", "/healthz")
 #: What is not known by then is not well.
 ANSWER_SECONDS: Final = 1.7
+#: Of a plain question: a cookie would have the database asked whose it is.
+KEPT_HEADERS: Final = (b"host", b"x-forwarded-proto", b"x-request-id")
 PLAIN: Final = [(b"content-type", b"text/plain"), (b"cache-control", b"no-store")]
 JSON: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
@@ -29,7 +31,7 @@ class ProbeDoor:
         self._handler = OneHopHandler()
         # One looks; the second is for somebody who wants the details meanwhile.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="probes")
-        self._looking: dict[tuple[str, bytes], asyncio.Future[Answer]] = {}
+        self._looking: asyncio.Future[Answer] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/livez":
@@ -41,16 +43,21 @@ class ProbeDoor:
 
     async def _ready(self, scope: Scope) -> Answer:
         loop = asyncio.get_running_loop()
-        details = scope.get("query_string", b"")
-        key = (scope["path"], details)
-        # Of plain questions one is asked at a time, and who comes meanwhile shares its answer; an answer with
-        # details depends on who asks.
-        found = self._looking.get(key) if not details else None
-        if found is None or found.done():
-            found = loop.run_in_executor(self._threads, copy_context().run, self._handler.answer, scope, b"")
-            self._looking[key] = found
+        if scope.get("query_string"):  # with details, which depend on who asks
+            looking = loop.run_in_executor(
+                self._threads, copy_context().run, self._handler.answer, scope, b""
+            )
+        else:
+            # One is asked at a time, about nobody; who comes meanwhile shares its answer.
+            looking = self._looking
+            if looking is None or looking.done():
+                health.begin()
+                plain = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] in KEPT_HEADERS]}
+                looking = self._looking = loop.run_in_executor(
+                    self._threads, copy_context().run, self._handler.answer, plain, b""
+                )
         try:
-            return await asyncio.wait_for(asyncio.shield(found), ANSWER_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(looking), ANSWER_SECONDS)
         except TimeoutError:
             body = {"status": "unavailable", "failed": health.without_answer(), "degraded": []}
             return Answer(503, JSON, json.dumps(body).encode())
