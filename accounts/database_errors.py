@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any, Final
 
 from django.core.cache import cache
@@ -29,7 +30,7 @@ _WORDS: Final = {
         extra={"retry_after_seconds": RETRY_SECONDS},
     ),
     "53100": MusterError(
-        message="The disk of the database is full, so nothing can be stored at the moment.",
+        message="The disk is full, so nothing can be stored at the moment.",
         code="disk-full",
         status=503,
         way_out="Nothing was written. Tell an operator, and try again later with the same Idempotency-Key.",
@@ -40,11 +41,14 @@ _WORDS: Final = {
 
 def in_words(error: BaseException | None) -> MusterError | None:
     """The refusal that a person reads, or None where the error is not about the database's state."""
-    if not isinstance(error, (OperationalError, InterfaceError)):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        state = "53100"
+    elif isinstance(error, (OperationalError, InterfaceError)):
+        state = sql_state(error)
+        if state == "53100":
+            cache.set(DISK_FULL_KEY, True, DISK_FULL_SECONDS)
+    else:
         return None
-    state = sql_state(error)
-    if state == "53100":
-        cache.set(DISK_FULL_KEY, True, DISK_FULL_SECONDS)
     known = _WORDS.get(state)
     return MusterError(
         message=known.message if known else "The database does not answer at the moment.",

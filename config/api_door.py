@@ -118,7 +118,7 @@ class OneHopHandler(ASGIHandler):
                 try:
                     with longer_statements(LONG_STATEMENT_SECONDS) if _is_export(scope) else nullcontext():
                         return Answer(response.status_code, _headers(response), file=_written(response))
-                except DatabaseError as error:  # nothing of it has been sent: it can still be said
+                except (DatabaseError, OSError) as error:  # nothing of it has been sent: it can still be said
                     response.close()
                     response = response_for_exception(request, error)
             return Answer(response.status_code, _headers(response), b"".join(response))

@@ -431,7 +431,14 @@ MUSTER_KEEP_ALERTS_DAYS = env.int("MUSTER_KEEP_ALERTS_DAYS", default=400)
 MUSTER_KEEP_DRIFT_DAYS = env.int("MUSTER_KEEP_DRIFT_DAYS", default=400)
 # Joins agents to this server; `manage.py up` makes one for its own nodes.
 MUSTER_JOIN_TOKEN = env.str("MUSTER_JOIN_TOKEN", default="")
-# A scraper that is neither on this machine nor signed in gives this as a bearer token.
+# Whose disks are watched: the state folder of `manage.py up`, and what lies in it. Below the first number of MiB
+# operators are warned; below the second everybody is, for then things may be refused.
+MUSTER_DISK_FOLDERS = env.list("MUSTER_DISK_FOLDERS", default=[env.str("MUSTER_STATE", default="")])
+MUSTER_DISK_FOLDERS = [folder for folder in MUSTER_DISK_FOLDERS if folder]
+MUSTER_DISK_LOW_MIB = env.int("MUSTER_DISK_LOW_MIB", default=1024)
+MUSTER_DISK_FULL_MIB = env.int("MUSTER_DISK_FULL_MIB", default=64)
+# A scraper gives this as a bearer token; without one only operators who are signed in read /metrics. `make run`
+# makes one in its state folder.
 MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="")
 # Demo people, projects and nodes; their passwords work from a loopback address only, and never in production.
 MUSTER_DEMO = False

@@ -23,6 +23,7 @@ from django.db import DatabaseError, DataError, InterfaceError
 
 from accounts import context, hints
 from accounts.connections import piece_of_work
+from accounts.database_errors import in_words
 from accounts.errors import FieldProblem, InvalidInput, MusterError
 from scheduler import outbox
 from scheduler.agent import PROTOCOL
@@ -90,12 +91,13 @@ class AgentDoor:
             status, body = refused.status, _problem(refused)
         except (DatabaseError, InterfaceError, OSError) as error:
             log.warning("agent_call_failed", path=scope["path"], error=str(error))
+            known = in_words(error)
             status = 503
             body = {
                 "title": "Try again",
                 "status": 503,
-                "code": "unavailable",
-                "detail": "The database is away.",
+                "code": known.code if known else "unavailable",
+                "detail": known.message if known else "The database is away.",
             }
         except _Gone:
             return

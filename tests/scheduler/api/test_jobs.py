@@ -462,7 +462,8 @@ def test_a_log_is_read_from_an_offset_on(api: Api, portal: Portal) -> None:
 
     assert whole == {"stream": "stdout", "offset": 0, "next_offset": 6, "eof": False,
                      "awaited_bytes": None, "text": "hello\n"}  # fmt: skip
-    assert rest == {"stream": "merged", "offset": 4, "next_offset": 5, "eof": False, "text": "o"}
+    assert rest == {"stream": "merged", "offset": 4, "next_offset": 5, "eof": False,
+                    "awaited_bytes": None, "text": "o"}  # fmt: skip
     assert (plain.content, plain["X-Next-Offset"], plain["X-Eof"]) == (b"llo\n", "6", "false")
     assert plain["Content-Type"] == "text/plain; charset=utf-8"
 
