@@ -22,6 +22,20 @@ _WORDS: Final = {
         status=503,
         way_out="Nothing was written. Ask for less: fewer rows, a shorter time, more filters.",
     ),
+    "25P03": MusterError(  # idle in a transaction
+        message="The request stopped in the middle of its changes for so long that the database gave up.",
+        code="took-too-long",
+        status=503,
+        way_out="Nothing was written. Try again, with the same Idempotency-Key.",
+        extra={"retry_after_seconds": RETRY_SECONDS},
+    ),
+    "25006": MusterError(  # a standby, as while the server moves to another machine
+        message="The database takes no changes at the moment.",
+        code="unavailable",
+        status=503,
+        way_out="Nothing was written. Try again in a few seconds, with the same Idempotency-Key.",
+        extra={"retry_after_seconds": RETRY_SECONDS},
+    ),
     "55P03": MusterError(
         message="Somebody else is changing what this needs, and has not finished.",
         code="busy",
@@ -43,8 +57,10 @@ def in_words(error: BaseException | None) -> MusterError | None:
     """The refusal that a person reads, or None where the error is not about the database's state."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         state = "53100"
-    elif isinstance(error, (OperationalError, InterfaceError)):
+    elif isinstance(error, (DatabaseError, InterfaceError)):
         state = sql_state(error)
+        if not isinstance(error, (OperationalError, InterfaceError)) and state not in _WORDS:
+            return None
         if state == "53100":
             cache.set(DISK_FULL_KEY, True, DISK_FULL_SECONDS)
     else:

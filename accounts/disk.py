@@ -58,12 +58,9 @@ def _look() -> list[Shortage]:
         free = disk.f_bavail * disk.f_frsize
         if free < settings.MUSTER_DISK_LOW_MIB * MIB:
             found[device] = Shortage(str(folder), free, free < settings.MUSTER_DISK_FULL_MIB * MIB)
-    said = [] if any(row.full for row in found.values()) else _said_by_postgresql()
+    elsewhere = not any(Path(folder, "postgres").exists() for folder in settings.MUSTER_DISK_FOLDERS)
+    said = [Shortage("", None, True)] if elsewhere and cache.get(DISK_FULL_KEY) else []
     return sorted([*said, *found.values()], key=lambda row: row.free_bytes or 0)
-
-
-def _said_by_postgresql() -> list[Shortage]:
-    return [Shortage("", None, True)] if cache.get(DISK_FULL_KEY) else []
 
 
 def _folders() -> list[Path]:

@@ -109,7 +109,8 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
 
         It has said so by now: there is something to read where nothing was asked.
         """
-        if self.connection is not None and not self.in_atomic_block and self._is_of_no_use():
+        between = self.connection is not None and self.autocommit and not self.in_atomic_block
+        if between and self._is_of_no_use():
             self.close()
         super().ensure_connection()
 

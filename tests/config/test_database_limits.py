@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.test import Client, RequestFactory
 
 from accounts.connections import longer_statements
@@ -107,9 +107,13 @@ def test_a_lock_that_does_not_come_is_said(limited: DatabaseWrapper, django_user
 def test_a_transaction_that_does_nothing_is_ended(limited: DatabaseWrapper) -> None:
     limited.set_autocommit(False)
     run(limited, "SELECT 1")
-    time.sleep(1.0)
-    with pytest.raises(OperationalError):
+    time.sleep(1.5)
+    with pytest.raises(DatabaseError) as caught:  # and not silently on another connection
         run(limited, "SELECT 1")
+
+    said = in_words(caught.value)
+    assert said is not None
+    assert said.code == "took-too-long"
 
 
 # ---------------------------------------------------------------- silence
@@ -201,6 +205,7 @@ def failed(state: str) -> OperationalError:
         (failed("57014"), "took-too-long"),
         (failed("55P03"), "busy"),
         (failed("57P01"), "unavailable"),
+        (failed("25006"), "unavailable"),
         (OperationalError("the connection is lost"), "unavailable"),
         (OSError(28, "No space left on device"), "disk-full"),
     ],
