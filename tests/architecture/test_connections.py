@@ -51,7 +51,6 @@ KNOWN = {
     ("scheduler/realtime/feeds.py", "database_sync_to_async"): "the same, cleaned before and after",
 }
 KNOWN_CONNECTIONS = {
-    "accounts/alone.py": "holds a lock of the database; whoever holds it asks it before each use, or ends with it",
     "config/database/base.py": "the checked way itself",
 }
 
