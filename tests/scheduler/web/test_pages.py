@@ -171,7 +171,7 @@ def test_a_log_that_has_not_arrived_is_not_called_empty(
     LogChunk.objects.all().delete()
     Task.objects.filter(attempt__job=job).update(stdout_bytes=printed, stderr_bytes=0)
     Attempt.objects.filter(job=job).update(state=AttemptState.SUCCEEDED, ended_at=timezone.now())
-    Job.objects.filter(pk=job.pk).update(state=JobState.COMPLETED, ended_at=timezone.now())
+    Job.objects.filter(pk=job.pk).update(state=JobState.COMPLETED, completed_at=timezone.now())
     client = as_user(world.cast.owner)
 
     page = client.get(reverse("job", args=[job.number]) + "?tab=log").content.decode()
