@@ -40,6 +40,14 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 THREADS: Final = 4
 #: The same for pages.
 PAGE_THREADS: Final = 8
+#: Of which so many wait for a thread or have one; who comes on top would wait longer than anybody does.
+MOST_PAGES: Final = 400
+BUSY: Final = b"Too many people ask at once. Try again in a few seconds.\n"
+BUSY_HEADERS: Final = [
+    (b"content-type", b"text/plain"),
+    (b"retry-after", b"5"),
+    (b"cache-control", b"no-store"),
+]
 #: A download is sent in such pieces, and kept on disk beyond so much.
 PIECE_BYTES: Final = 256 * 1024
 SPOOL_BYTES: Final = 2 * 1024 * 1024
@@ -72,14 +80,22 @@ class PageDoor:
     def __init__(self, *, threads: int = PAGE_THREADS) -> None:
         self._handler = OneHopHandler()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="pages")
+        self._inside = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read(receive)
-        if body is None:
+        if self._inside >= MOST_PAGES:
+            await Answer(503, BUSY_HEADERS, BUSY).give(send)
             return
-        answer = await asyncio.get_running_loop().run_in_executor(
-            self._threads, copy_context().run, self._handler.answer, scope, body
-        )
+        self._inside += 1
+        try:
+            body = await _read(receive)
+            if body is None:
+                return
+            answer = await asyncio.get_running_loop().run_in_executor(
+                self._threads, copy_context().run, self._handler.answer, scope, body
+            )
+        finally:
+            self._inside -= 1
         await answer.give(send)
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.postgresql import base as postgresql
-from django.db.utils import InterfaceError, OperationalError
+from django.db.utils import DatabaseError, InterfaceError, OperationalError
 from django.utils.asyncio import async_unsafe
 
 from config.database.limits import Limits
@@ -160,7 +160,10 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
             yield
         finally:
             if self.connection is not None and not self.connection.closed:
-                self._set_statement_seconds(self.limits.statement)
+                try:
+                    self._set_statement_seconds(self.limits.statement)
+                except DatabaseError:
+                    self.close()  # the next one begins with the usual limit
 
     def _set_statement_seconds(self, seconds: float) -> None:
         with self.cursor() as cursor:
