@@ -9,6 +9,7 @@ thread, from the request's first byte of body to its answer, error pages include
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +28,13 @@ from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
 from accounts import hints
+from accounts.bounds import Caller, CallerGone, stop_if_nobody_waits, waiting, while_somebody_waits
 from accounts.connections import longer_statements
 from config.database.limits import LONG_STATEMENT_SECONDS
+from config.front_door import watch
 from config.problems import API_PREFIX
+
+log = logging.getLogger(__name__)
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -68,10 +73,7 @@ class ApiDoor:
         body = await _read(receive)
         if body is None:
             return
-        answer = await asyncio.get_running_loop().run_in_executor(
-            self._threads, copy_context().run, self._handler.answer, scope, body
-        )
-        await answer.give(send)
+        await _answer(self._threads, self._handler, scope, body, receive, send)
 
 
 class PageDoor:
@@ -89,14 +91,32 @@ class PageDoor:
         self._inside += 1
         try:
             body = await _read(receive)
-            if body is None:
-                return
-            answer = await asyncio.get_running_loop().run_in_executor(
-                self._threads, copy_context().run, self._handler.answer, scope, body
-            )
+            if body is not None:
+                await _answer(self._threads, self._handler, scope, body, receive, send)
         finally:
             self._inside -= 1
-        await answer.give(send)
+
+
+async def _answer(
+    threads: ThreadPoolExecutor,
+    handler: OneHopHandler,
+    scope: Scope,
+    body: bytes,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """One piece of work in one of these threads, for as long as its caller waits."""
+    with waiting(Caller()) as caller:
+        watcher = asyncio.ensure_future(watch(receive, caller))
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(
+                threads, copy_context().run, handler.answer, scope, body
+            )
+            await answer.give(send, caller)
+        except CallerGone:
+            log.info("caller_gone", extra={"path": scope["path"]})
+        finally:
+            watcher.cancel()
 
 
 class Answer(NamedTuple):
@@ -106,11 +126,13 @@ class Answer(NamedTuple):
     #: What comes before the body, of an answer that may be larger than memory.
     file: IO[bytes] | None = None
 
-    async def give(self, send: Send) -> None:
+    async def give(self, send: Send, caller: Caller | None = None) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         if self.file is not None:
             with self.file as file:
                 while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                    if caller is not None and caller.gone:
+                        return
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": self.body})
 
@@ -123,6 +145,8 @@ class OneHopHandler(ASGIHandler):
         self.load_middleware(is_async=False)
 
     def answer(self, scope: Scope, body: bytes) -> Answer:
+        """Raises CallerGone where nobody waits any more: before the work, or between two pieces of a file."""
+        stop_if_nobody_waits()
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, BytesIO(body))
@@ -146,7 +170,7 @@ def _written(response: HttpResponseBase) -> IO[bytes]:
     """A long answer, written down as fast as the database gives it: who reads slowly holds neither it nor a thread."""
     file = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
     try:
-        for piece in response:
+        for piece in while_somebody_waits(response, every=1):
             file.write(piece)
     except BaseException:
         file.close()

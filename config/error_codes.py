@@ -48,8 +48,10 @@ WHO: Final = {
     ),
     "locked-out": Meaning(
         "Too many failed attempts",
-        "Signing in with this name from this address is closed for a while.",
-        "Wait 15 minutes, or ask an admin to unlock it.",
+        "There were many wrong passwords for this name, or from this address: the next try is looked at only after a "
+        "wait, which grows with each wrong password, to 15 minutes at most.",
+        "Wait as long as the answer says. Wrong passwords that others give for your name delay you by a minute at "
+        "most, and not at all in a browser or at an address with which you have signed in before.",
     ),
     "demo-elsewhere": Meaning(
         "A demo account from another machine",
@@ -149,6 +151,12 @@ THERE: Final = {
         "The same Idempotency-Key came with another body before.",
         "Use a new key for each new request, and the same only to repeat one.",
     ),
+    "rights-changed": Meaning(
+        "Your rights are less than when this was done",
+        "The request was done once. Its answer is given again only to a sign-in that may at least as much as the "
+        "first: the same roles, the same scopes, and no token that is held to another project.",
+        "Look at what it made with a sign-in that may see it. Do not send it with a new key: it would be done twice.",
+    ),
 }
 
 LIMITS: Final = {
@@ -211,6 +219,16 @@ LIMITS: Final = {
         "The body is too large",
         "The request is larger than what is read at once.",
         "Send less at once: put data into files, and jobs into several requests.",
+    ),
+    "too-many-rows": Meaning(
+        "The request makes too many rows",
+        "Its parts multiplied make more than one request may: jobs of arrays, what they wait for, or lines of a file.",
+        "Send it in several requests, each within the limit that the message names.",
+    ),
+    "caller-gone": Meaning(
+        "The caller has hung up",
+        "The connection ended before the answer was ready, so the work was stopped. Nothing was written.",
+        "Send the request again, with the same Idempotency-Key.",
     ),
     "too-large": Meaning(
         "Too large",

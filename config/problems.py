@@ -213,10 +213,18 @@ def _headers(error: Exception, known: MusterError, view: Any, request: Request |
     return headers
 
 
-def too_big() -> MusterError:
-    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 2**20
+def too_big(most: int | None = None) -> MusterError:
+    """A body that is larger than its route takes: `most` bytes, or what every route takes."""
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE if most is None else most
+    size = (
+        f"{most // 2**20} MiB"
+        if most >= 2**20
+        else f"{most // 2**10} KiB"
+        if most >= 2**10
+        else f"{most} bytes"
+    )
     return MusterError(
-        message=f"The body is larger than {most} MiB, the most that is read.",
+        message=f"The body is larger than {size}, the most that is read here.",
         code="body-too-large",
         status=413,
         way_out="Send less at once: put data into files, and jobs into several requests.",

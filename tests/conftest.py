@@ -92,3 +92,26 @@ def tests_with_real_transactions_are_emptied_quickly() -> Iterator[None]:
     end = emptying.install()
     yield
     end()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests have to show beside that they pass, in the output whatever is captured."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+    ]
+
+    def recorded(name: str) -> list[Any]:
+        """The values that tests gave to `record_property(name, …)`."""
+        return [value for report in reports for key, value in report.user_properties if key == name]
+
+    if counted := recorded("counted"):
+        terminalreporter.section("counted")
+        for line in sorted(counted):
+            terminalreporter.write_line(line)
+    if tampered := recorded("tampering"):
+        terminalreporter.section("tampering with the records of the database")
+        for case, actor, came in tampered:
+            terminalreporter.write_line(f"{case}; as the {actor}: {came}")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import environ
 from celery.schedules import schedule as every
+from django.core.exceptions import ImproperlyConfigured
 
+from accounts.proxies import networks
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
 from config.database.limits import Limits, limits_of, network_options, server_options
 from config.logging import logging_config
@@ -46,7 +48,6 @@ INSTALLED_APPS = [
     "django_celery_beat",
     "django_htmx",
     "django_structlog",
-    "axes",
     "pgtrigger",
     "pghistory",
     "accounts",
@@ -56,6 +57,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "config.health.LivenessMiddleware",  # first: it must answer whatever else is broken
+    "accounts.middleware.ForwardedMiddleware",  # before anybody asks whether the request came by TLS
     "config.request_ids.RequestIdMiddleware",
     "config.problems.ProblemMiddleware",
     "config.metrics.RequestMetricsMiddleware",
@@ -72,7 +74,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "axes.middleware.AxesMiddleware",  # last: it answers for a locked-out sign-in
 ]
 
 TEMPLATES = [
@@ -96,6 +97,8 @@ TEMPLATES = [
 # V8. `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
 DATABASE_URL = env.str("DATABASE_URL", default="postgres://scheduler@127.0.0.1:5433/scheduler_dev")
 DATABASES = {"default": env.db_url_config(DATABASE_URL)}
+# The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database_rights lists.
+MUSTER_OWNER_DATABASE_URL = env.str("MUSTER_OWNER_DATABASE_URL", default="")
 # Every thread has a connection of its own and keeps it: the backend looks at it before each use, and threads
 # that touch the database are few and named (docs/decisions/0025).
 DATABASES["default"] |= {
@@ -246,6 +249,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "write down the ends of the audit chains": {
+        "task": "accounts.tasks.checkpoint_audit",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),
@@ -255,10 +263,7 @@ CELERY_BEAT_SCHEDULE = {
 
 # ---------------------------------------------------------------- who signs in
 
-AUTHENTICATION_BACKENDS = [
-    "axes.backends.AxesStandaloneBackend",  # first: it refuses before a password is looked at
-    "accounts.backends.PasswordBackend",
-]
+AUTHENTICATION_BACKENDS = ["accounts.backends.PasswordBackend"]
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
@@ -273,21 +278,34 @@ LOGIN_URL = "signin"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "signin"
 
-AXES_FAILURE_LIMIT = 10
-AXES_COOLOFF_TIME = 0.25  # hours
-AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_RESET_ON_SUCCESS = True
-AXES_HANDLER = "axes.handlers.database.AxesDatabaseHandler"
-AXES_ENABLE_ACCESS_FAILURE_LOG = False  # the audit trail has them
-AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # a lock ends when we say it does
-AXES_VERBOSE = False
-AXES_DISABLE_ACCESS_LOG = True
-AXES_CLIENT_IP_CALLABLE = "accounts.context.client_address"
-# Networks of reverse proxies whose X-Forwarded-For is believed.
+# Failed sign-ins that cost nothing, for a name at an address, for an address, and for a name wherever it is tried;
+# then a delay that doubles up to a most. All is forgotten once so long nothing was tried.
+MUSTER_SIGN_IN_TRIES = env.int("MUSTER_SIGN_IN_TRIES", default=5)
+MUSTER_SIGN_IN_TRIES_OF_ADDRESS = env.int("MUSTER_SIGN_IN_TRIES_OF_ADDRESS", default=20)
+MUSTER_SIGN_IN_TRIES_OF_NAME = env.int("MUSTER_SIGN_IN_TRIES_OF_NAME", default=15)
+MUSTER_SIGN_IN_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_DELAY_SECONDS", default=1.0)
+MUSTER_SIGN_IN_MOST_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_MOST_DELAY_SECONDS", default=900.0)
+MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS = env.float(
+    "MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS", default=60.0
+)
+MUSTER_SIGN_IN_FORGET_SECONDS = env.int("MUSTER_SIGN_IN_FORGET_SECONDS", default=3600)
+# Networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; nobody else's are.
 MUSTER_TRUSTED_PROXIES = env.list("MUSTER_TRUSTED_PROXIES", default=[])
+try:
+    networks(tuple(MUSTER_TRUSTED_PROXIES))
+except ValueError as error:
+    raise ImproperlyConfigured(
+        f"MUSTER_TRUSTED_PROXIES: {error}. Write addresses and networks such as 127.0.0.1,10.0.0.0/8."
+    ) from None
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # taken away unless such a proxy sends it
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
 MUSTER_AUDIT_KEY = env.str("MUSTER_AUDIT_KEY", default="")
 MUSTER_AUDIT_OLD_KEYS = env.list("MUSTER_AUDIT_OLD_KEYS", default=[])
+# Where the ends of its chains are written down, signed, out of reach of whoever has the database: a file, and a system
+# log, as /dev/log or host:port (UDP). Nothing is written to S3; the setting is there to be refused.
+MUSTER_AUDIT_CHECKPOINT_FILE = env.str("MUSTER_AUDIT_CHECKPOINT_FILE", default="")
+MUSTER_AUDIT_SYSLOG = env.str("MUSTER_AUDIT_SYSLOG", default="")
+MUSTER_AUDIT_S3_BUCKET = env.str("MUSTER_AUDIT_S3_BUCKET", default="")
 # Demo accounts may sign in, and from this machine only. Production says no.
 DEMO_LOGINS_ALLOWED = True
 
@@ -305,7 +323,11 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024 * 1024
+# A larger body is refused at its declared length, and a chunked one as soon as it passes this.
+MUSTER_MAX_BODY_BYTES = env.int("MUSTER_MAX_BODY_BYTES", default=8 * 1024 * 1024)
+DATA_UPLOAD_MAX_MEMORY_SIZE = MUSTER_MAX_BODY_BYTES
+# All bodies together that one web process has read and not yet answered.
+MUSTER_MAX_HELD_BYTES = env.int("MUSTER_MAX_HELD_BYTES", default=256 * 1024 * 1024)
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
 
 # ---------------------------------------------------------------- words, times, files

@@ -150,7 +150,7 @@ class Portal:
         for process in servers.processes:
             wait_ready(process, interrupted=lambda: self.supervisor.stopping)
         self.supervisor.adopt(servers.processes)
-        env.use_servers(servers.database_url, servers.redis_url)
+        env.use_servers(servers.database_url, servers.redis_url, servers.owner_database_url)
         self.say(f"{_place('PostgreSQL', servers.database_url)}, {_place('Valkey', servers.redis_url)}")
 
     def _prepare(self, env: Environment) -> None:
@@ -166,7 +166,7 @@ class Portal:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=env.for_service("prepare"),
+                env=env.for_prepare(),
                 text=True,
                 start_new_session=True,
                 preexec_fn=die_with_parent(signal.SIGTERM),  # noqa: PLW1509  single-threaded by design

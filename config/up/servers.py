@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from config.up.postgres import Postgres
 from config.up.processes import Process
+from config.up.roles import OWNER_URL
 from config.up.state import Servers, StateError, StateFolder
 from config.up.valkey import Valkey
 
@@ -29,6 +30,11 @@ class EmbeddedServers:
     @property
     def database_url(self) -> str:
         return self.postgres.url if self.postgres else self.given_database_url
+
+    @property
+    def owner_database_url(self) -> str:
+        """Where migrations run; never told to a process that serves people."""
+        return self.postgres.owner_url if self.postgres else os.environ.get(OWNER_URL, "")
 
     @property
     def redis_url(self) -> str:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
 from config.up.processes import Process
+from config.up.roles import OWNER_URL
 from config.up.state import CHECKOUT, StateError, StateFolder
 
 # An agent runs other people's commands, so it is told nothing but this.
@@ -29,8 +31,9 @@ AGENT_MAY_KNOW = (
     "LD_LIBRARY_PATH",
 )
 
-# Without its compiled modules, each start would compile hundreds of files again.
-NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT")
+# Without its compiled modules, each start would compile hundreds of files again. Who owns the tables is for
+# those to know that migrate them.
+NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT", OWNER_URL)
 
 MAX_WEB_PROCESSES = 16
 
@@ -42,6 +45,7 @@ class Environment:
         self.state = state
         self.options = options
         self.checkout = CHECKOUT
+        self._owner_database_url = ""
         self.join_token_file = state.path / "join_token"
         self.nodes = demo_nodes(options.nodes) if options.demo else this_machine(options.nodes)
         self._shared = {
@@ -58,14 +62,19 @@ class Environment:
             "TZ": "UTC",
         }
 
-    def use_servers(self, database_url: str, redis_url: str) -> None:
+    def use_servers(self, database_url: str, redis_url: str, owner_database_url: str = "") -> None:
         self._shared |= {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+        self._owner_database_url = owner_database_url
 
     def for_service(self, name: str) -> dict[str, str]:
         """The environment of a process of ours, which we trust with everything."""
         inherited = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
         own = {"MUSTER_PROCESS": f"muster-{name}", "MUSTER_READY_FILE": str(self.ready_file(name))}
         return {**inherited, **self._shared, **own}
+
+    def for_prepare(self) -> dict[str, str]:
+        """The environment of what migrates: the only process that may know the owner of the tables."""
+        return {**self.for_service("prepare"), OWNER_URL: self._owner_database_url}
 
     def for_agent(self) -> dict[str, str]:
         """The environment of an agent: no secret of the portal can leak from it into a job."""
@@ -100,6 +109,7 @@ def webs(env: Environment, fd: int, serves: Callable[[], bool]) -> list[Process]
     The first is ready when the portal answers; the others join in their own time.
     """
     count = web_processes()
+    ceiling_mib()  # a value that means nothing stops the start, and not each web process
     # One process counts for itself; several write their counters where each can read those of all.
     counters = {"PROMETHEUS_MULTIPROC_DIR": str(env.empty_folder("counters"))} if count > 1 else {}
     return [

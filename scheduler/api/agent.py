@@ -21,7 +21,7 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, DataError, InterfaceError
 
-from accounts import context, hints
+from accounts import context, hints, proxies
 from accounts.connections import piece_of_work
 from accounts.database_errors import in_words
 from accounts.errors import FieldProblem, InvalidInput, MusterError
@@ -241,8 +241,7 @@ def _unzip(data: bytes) -> bytes:
 
 
 def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0])[:64] if client else ""
+    return proxies.of_scope(scope).address[:64]
 
 
 def _problem(error: MusterError) -> dict[str, Any]:

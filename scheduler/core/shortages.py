@@ -223,12 +223,16 @@ def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
 
 
 def _reservation_facts(question: Question, world: World, held: Bools) -> Facts:
-    """Of the reservations that hold some of these nodes, the one that ends last."""
+    """Of the reservations that hold some of these nodes, the one that ends last.
+
+    Named only where it is nobody's, as maintenance: a reader of this job may not know of the owner's bookings.
+    """
     reservations = world.snapshot.reservations
     there = [row for row in question.reservation_rows if (world.reserved((row,)) & held).any()]
     row = max(there, key=lambda row: (int(reservations.ends_ms[row]), -row))
+    owned = reservations.project_ids[row] or reservations.user_ids[row] or reservations.job_ids[row]
     return {
-        "reservation": reservations.name[row],
+        "reservation": "" if owned else reservations.name[row],
         "starts_ms": int(reservations.starts_ms[row]),
         "ends_ms": int(reservations.ends_ms[row]),
         "reserved_nodes": int(held.sum()),

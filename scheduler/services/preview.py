@@ -42,6 +42,7 @@ from scheduler.services.cycles import able, installed_plugins
 from scheduler.services.forecasts import Record, StartRange, kept_range, live_cycles, range_now, record
 from scheduler.services.others import waits_now
 from scheduler.services.quota_uses import QuotaUse, quota_uses
+from scheduler.services.sizes import check_sizes
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.services.standing_still import why_it_stands_still
 from scheduler.services.would_stop import Victim, would_stop
@@ -211,6 +212,7 @@ class JobExplanation:
 def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
     """Say what submitting this request now would lead to; a request that is wrong is answered, not raised."""
     try:
+        check_sizes([payload], field="array")
         spec = parse_job(payload, by=by)
     except MusterError as error:
         return _refused(error)

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.models import Project, User
+from accounts.names import without_hidden
 from quotas.core.gpu_models import read_slice, slice_share, sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
@@ -32,7 +33,7 @@ from scheduler.services.inputs import (
 )
 from scheduler.services.placing_terms import read_affinity, read_labels, read_tolerations
 from scheduler.services.resource_terms import ResourceTerms, check_limits, read_terms
-from scheduler.services.waits import DATA_NAME, DependsOn, read_array, read_dependencies
+from scheduler.services.waits import DATA_NAME, MAX_ARRAY_TEXT, DependsOn, read_array, read_dependencies
 
 MAX_NAME: Final = 200
 MAX_COMMAND: Final = 65_536
@@ -192,7 +193,10 @@ def parse_job(
     check_limits(inputs, terms, per_task)
     begin_at, deadline_at = _window(inputs)
     array, array_max_running = inputs.read(
-        "array", lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE), default=((), None)
+        "array",
+        lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE),
+        default=((), None),
+        most=MAX_ARRAY_TEXT,
     )
     time_limit_seconds = _time_limit(inputs, queue)
     fields: dict[str, Any] = {
@@ -268,8 +272,8 @@ def parse_job(
 
 
 def _what_runs(inputs: Inputs) -> tuple[str, str]:
-    command = inputs.text("command", most=MAX_COMMAND, strip=False)
-    script = inputs.text("script", most=MAX_SCRIPT, strip=False)
+    command = inputs.text("command", most=MAX_COMMAND, lines=True)
+    script = inputs.text("script", most=MAX_SCRIPT, lines=True)
     if inputs.given("command") is None and inputs.given("script") is None:
         inputs.wrong(
             "command", "Says nothing to run; give command (for /bin/sh -c) or script.", code="required"
@@ -287,7 +291,7 @@ def _name_of(command: str, script: str) -> str:
     """A name for a job that has none: the first line of what it runs that says something."""
     for line in map(str.strip, (command or script).splitlines()):
         if line and not line.startswith("#"):
-            return line[:60].strip()
+            return without_hidden(line[:60]).strip() or "job"
     return "job"
 
 

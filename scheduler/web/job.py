@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.models import User
+from accounts.names import reason_of
 from accounts.templatetags.ui import duration
 from accounts.web.pages import page, reader
 from scheduler import labels
@@ -283,13 +284,12 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
     job = job_by_ref(user, number)
     if verb == "boost":
         points, hours = (_whole(request.POST.get(name, "")) for name in ("points", "hours"))
-        boost_job(
-            job=job, by=user, points=points, reason=request.POST.get("reason", "")[:200], seconds=hours * 3600
-        )
+        reason = reason_of(request.POST.get("reason", ""), most=200)
+        boost_job(job=job, by=user, points=points, reason=reason, seconds=hours * 3600)
         said = "boost" if job.queue.counts_priority else "boost, in vain"
         messages.success(request, SAID[said if points else "boosted"].format(number=number))
         return redirect("job", number=number)
-    VERBS[verb](job=job, by=user, reason=request.POST.get("reason", "").strip()[:300])
+    VERBS[verb](job=job, by=user, reason=reason_of(request.POST.get("reason", ""), most=300))
     said = "stopping" if verb == "cancel" and not job.is_terminal else verb
     messages.success(request, SAID[said].format(number=number))
     return redirect("job", number=number)

@@ -19,6 +19,7 @@ from config.api_door import ApiDoor, PageDoor
 from config.probe_door import ProbeDoor
 from scheduler.api.agent import AgentDoor, _with_database
 from scheduler.realtime import feeds
+from tests.support.roles import all_rights
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What begins a thread, or goes into one.
@@ -51,6 +52,7 @@ KNOWN = {
     ("scheduler/realtime/feeds.py", "database_sync_to_async"): "the same, cleaned before and after",
 }
 KNOWN_CONNECTIONS = {
+    "config/checks.py": "a check at the start of a command asks once, and closes",
     "config/database/base.py": "the checked way itself",
 }
 
@@ -150,7 +152,7 @@ def test_a_thread_whose_connection_was_killed_asks_on_another(name: str) -> None
 
 def kill(processes: set[int]) -> None:
     try:
-        with piece_of_work(), connection.cursor() as cursor:
+        with piece_of_work(), all_rights(), connection.cursor() as cursor:
             for process in processes:
                 cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [process])
     finally:

@@ -19,6 +19,7 @@ from config.api_door import ApiDoor, PageDoor
 from scheduler.models import Job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import a_token
+from tests.support.roles import all_rights
 
 pytestmark = pytest.mark.django_db(transaction=True)
 JOBS = "/api/v1/jobs"
@@ -165,7 +166,7 @@ def test_a_thread_keeps_its_connection_and_replaces_a_dead_one(caller: Caller, p
     assert caller.job(token)[0] == 201
     assert caller.in_its_thread(server_process) == first
 
-    with connection.cursor() as cursor:
+    with all_rights(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
         assert cursor.fetchone() == (True,)
 

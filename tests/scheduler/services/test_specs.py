@@ -24,6 +24,7 @@ from tests.support.factories import (
     QueueFactory,
     QuotaFactory,
 )
+from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -310,7 +311,8 @@ def test_shares_of_a_gpu_count_as_shares(portal: Portal) -> None:
 
 
 def test_a_cluster_without_machines_refuses_nothing(portal: Portal) -> None:
-    portal.cluster.nodes.all().delete()
+    with as_owner():
+        portal.cluster.nodes.all().delete()
 
     assert read(portal, gpu_count=1000).per_task.gpus == 1000
 
