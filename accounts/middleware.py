@@ -10,9 +10,10 @@ from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 
 from accounts import context, proxies
+from accounts.database_errors import in_words
 from accounts.errors import MusterError
 from accounts.services import audit
-from accounts.web.pages import no_such_value, refusal
+from accounts.web.pages import no_such_value, refusal, unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -61,11 +62,15 @@ class ContextMiddleware:
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """A view that is not ours, as those of the admin, let a refusal through: it becomes an audit row and a page.
 
-        So does a value that the database cannot hold, nor look for. The API answers for itself, in JSON.
+        So does a value that the database cannot hold, nor look for, and a database that does not answer. The API
+        answers for itself, in JSON.
         """
         if isinstance(exception, DataError):
             log.warning("data_error", exc_info=exception)
             exception = no_such_value(request)
+        elif (known := in_words(exception)) is not None:
+            log.warning("database_unavailable", code=known.code, error=str(exception).strip())
+            return None if request.path.startswith("/api/") else unavailable(request, known)
         elif isinstance(exception, MusterError):
             audit.record_refusal(exception, by=getattr(request, "user", None))
         else:

@@ -393,6 +393,21 @@ SERVER: Final = {
         "Something that Muster needs, mostly its database, does not answer.",
         "Try again in a few seconds, with the same Idempotency-Key.",
     ),
+    "took-too-long": Meaning(
+        "It took too long",
+        "The database was stopped in the middle, because one request may take it only so long. Nothing was written.",
+        "Ask for less: fewer rows, a shorter time, more filters. An operator can change `MUSTER_DB_STATEMENT_SECONDS`.",
+    ),
+    "busy": Meaning(
+        "Somebody else is changing it",
+        "The request waited for a row that another one holds, and gave up. Nothing was written.",
+        "Try again in a few seconds, with the same Idempotency-Key.",
+    ),
+    "disk-full": Meaning(
+        "The disk is full",
+        "The portal or its database cannot store anything at the moment. Nothing of the request was written.",
+        "An operator has to make room; `/readyz?verbose` says where. Then try again, with the same Idempotency-Key.",
+    ),
     "provider-unavailable": Meaning(
         "The quota provider cannot be used",
         "What the provider needs is not installed or not configured.",

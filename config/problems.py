@@ -12,12 +12,13 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.core.exceptions import ValidationError as DjangoValidationError
-from django.db import DataError, OperationalError
+from django.db import DataError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.database_errors import in_words
 from accounts.errors import FieldProblem, MusterError
 from accounts.services import audit
 from config.error_codes import CODE_OF_STATUS, MEANINGS
@@ -138,16 +139,9 @@ def _known(error: Exception) -> MusterError | None:
             status=422,
             way_out="Look for amounts that are too large and characters that are not text.",
         )
-    if isinstance(error, OperationalError):
-        log.warning("database_unavailable", exc_info=error)
-        return MusterError(
-            message="The database does not answer at the moment.",
-            code="unavailable",
-            status=503,
-            way_out="Try again in a few seconds, with the same Idempotency-Key.",
-            extra={"retry_after_seconds": 5},
-        )
-    return None
+    if (known := in_words(error)) is not None:
+        log.warning("database_unavailable", extra={"code": known.code, "error": str(error).strip()})
+    return known
 
 
 _DRF_CODES: Final[dict[type[exceptions.APIException], tuple[str, str]]] = {
@@ -258,6 +252,16 @@ def json_problem(
     return JsonResponse(body, status=status, content_type=PROBLEM_TYPE)
 
 
+def known_problem(request: HttpRequest, known: MusterError) -> JsonResponse:
+    """The same for an error of ours, with when to come again."""
+    answer = json_problem(
+        request, status=known.status, code=known.code, detail=known.message, way_out=known.way_out
+    )
+    if seconds := known.extra.get("retry_after_seconds"):
+        answer["Retry-After"] = str(seconds)
+    return answer
+
+
 def api_not_found(request: HttpRequest, path: str = "") -> HttpResponse:
     """Every address under /api/ that is none."""
     return json_problem(
@@ -309,6 +313,4 @@ class ProblemMiddleware:
                 request, status=500, code="internal-error", detail="Something went wrong here.",
                 way_out="Try again; if it happens again, give an operator the request_id.",
             )  # fmt: skip
-        return json_problem(
-            request, status=known.status, code=known.code, detail=known.message, way_out=known.way_out
-        )
+        return known_problem(request, known)

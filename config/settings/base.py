@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from accounts.proxies import networks
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
+from config.database.limits import Limits, limits_of, network_options, server_options
 from config.logging import logging_config
 from config.settings.rest import *
 
@@ -68,8 +69,8 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "accounts.middleware.ContextMiddleware",
-    "django_structlog.middlewares.RequestMiddleware",
-    "pghistory.middleware.HistoryMiddleware",
+    "config.middleware.RequestLogMiddleware",
+    "config.middleware.HistoryMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -98,23 +99,28 @@ DATABASE_URL = env.str("DATABASE_URL", default="postgres://scheduler@127.0.0.1:5
 DATABASES = {"default": env.db_url_config(DATABASE_URL)}
 # The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database_rights lists.
 MUSTER_OWNER_DATABASE_URL = env.str("MUSTER_OWNER_DATABASE_URL", default="")
+# Every thread has a connection of its own and keeps it: the backend looks at it before each use, and threads
+# that touch the database are few and named (docs/decisions/0025).
 DATABASES["default"] |= {
-    "ENGINE": "django.db.backends.postgresql",
+    "ENGINE": "config.database",
     "ATOMIC_REQUESTS": False,
-    # Under ASGI each request has its own thread, so persistent connections would leak: a pool instead.
-    "CONN_MAX_AGE": 0,
-    "CONN_HEALTH_CHECKS": True,  # a connection from before a database restart is replaced, not handed out
+    "CONN_MAX_AGE": None,
+    "CONN_HEALTH_CHECKS": False,
 }
+_limits = limits_of(env.str("MUSTER_PROCESS", default="muster"))
+# What a statement, a wait for a lock and a transaction in which nothing happens may take; 0 is no limit.
+DATABASES["default"]["MUSTER_LIMITS"] = Limits(
+    statement=env.float("MUSTER_DB_STATEMENT_SECONDS", default=_limits.statement),
+    lock=env.float("MUSTER_DB_LOCK_SECONDS", default=_limits.lock),
+    idle=env.float("MUSTER_DB_IDLE_SECONDS", default=_limits.idle),
+    silence=env.float("MUSTER_DB_SILENCE_SECONDS", default=_limits.silence),
+)
 DATABASES["default"].setdefault("OPTIONS", {})
-DATABASES["default"]["OPTIONS"] |= {
+DATABASES["default"]["OPTIONS"] = {
+    **network_options(),
+    "connect_timeout": env.int("MUSTER_DB_CONNECT_SECONDS", default=3),
+    **DATABASES["default"]["OPTIONS"],
     "application_name": env.str("MUSTER_PROCESS", default="muster"),
-    "connect_timeout": 10,
-    "pool": {
-        "min_size": 1,
-        "max_size": env.int("MUSTER_DB_POOL_MAX", default=10),
-        "timeout": 20,
-        "max_idle": 120,
-    },
 }
 
 # Statements that run with every request are planned once for each connection. A pooler between us and the server
@@ -122,6 +128,14 @@ DATABASES["default"]["OPTIONS"] |= {
 # find a cursor again that outlives a transaction.
 MUSTER_DB_PREPARED = env.bool("MUSTER_DB_PREPARED", default=True)
 DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = not MUSTER_DB_PREPARED
+# Such a pooler passes no limits on with a connection either: there the database's role has to carry them.
+DATABASES["default"]["MUSTER_SERVER_LIMITS"] = MUSTER_DB_PREPARED
+if MUSTER_DB_PREPARED and (
+    options := server_options(
+        DATABASES["default"]["MUSTER_LIMITS"], DATABASES["default"]["OPTIONS"].get("options", "")
+    )
+):
+    DATABASES["default"]["OPTIONS"]["options"] = options
 
 # ---------------------------------------------------------------- hints: broker, cache, live updates
 
@@ -439,7 +453,14 @@ MUSTER_KEEP_ALERTS_DAYS = env.int("MUSTER_KEEP_ALERTS_DAYS", default=400)
 MUSTER_KEEP_DRIFT_DAYS = env.int("MUSTER_KEEP_DRIFT_DAYS", default=400)
 # Joins agents to this server; `manage.py up` makes one for its own nodes.
 MUSTER_JOIN_TOKEN = env.str("MUSTER_JOIN_TOKEN", default="")
-# A scraper that is neither on this machine nor signed in gives this as a bearer token.
+# Whose disks are watched: the state folder of `manage.py up`, and what lies in it. Below the first number of MiB
+# operators are warned; below the second everybody is, for then things may be refused.
+MUSTER_DISK_FOLDERS = env.list("MUSTER_DISK_FOLDERS", default=[env.str("MUSTER_STATE", default="")])
+MUSTER_DISK_FOLDERS = [folder for folder in MUSTER_DISK_FOLDERS if folder]
+MUSTER_DISK_LOW_MIB = env.int("MUSTER_DISK_LOW_MIB", default=1024)
+MUSTER_DISK_FULL_MIB = env.int("MUSTER_DISK_FULL_MIB", default=64)
+# A scraper gives this as a bearer token; without one only operators who are signed in read /metrics. `make run`
+# makes one in its state folder.
 MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="")
 # Demo people, projects and nodes; their passwords work from a loopback address only, and never in production.
 MUSTER_DEMO = False

@@ -35,4 +35,8 @@ WHITENOISE_AUTOREFRESH = True
 WHITENOISE_MAX_AGE = 0
 STATIC_ROOT = None
 
+MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="") or StateFolder.find().secret(
+    "metrics_token"
+)
+
 MUSTER_DEMO = env.bool("MUSTER_DEMO", default=False)

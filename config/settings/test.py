@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.settings.base import *
-from config.settings.base import CACHES, DATABASES
+from config.settings.base import CACHES
 
 SECRET_KEY = "a key for tests, which protects nothing at all"  # noqa: S105
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
@@ -11,9 +11,6 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # 20 times
 WHITENOISE_USE_FINDERS = True
 STATIC_ROOT = None
 WHITENOISE_AUTOREFRESH = True  # no walk over every static file at each client's start
-
-# A pool outlives the tests that opened it and would keep the test database from being dropped.
-DATABASES["default"]["OPTIONS"].pop("pool")
 
 # What a busy machine answers late is not a cache that is away.
 CACHES["default"]["OPTIONS"] = {"socket_connect_timeout": 10, "socket_timeout": 10}

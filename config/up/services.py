@@ -125,7 +125,7 @@ def _web(
     return Process(
         name=name,
         argv=[sys.executable, "-m", "config.up.web", "--fd", str(fd)],
-        env=env.for_service(name) | {"MUSTER_DB_POOL_MAX": "20"} | counters,
+        env=env.for_service(name) | counters,
         log_folder=env.state.logs,
         is_ready=lambda: ready_file.exists() and serves(),
         before_start=lambda: ready_file.unlink(missing_ok=True),

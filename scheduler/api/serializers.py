@@ -329,6 +329,9 @@ class LogSerializer(serializers.Serializer):
     offset = serializers.IntegerField()
     next_offset = serializers.IntegerField()
     eof = serializers.BooleanField()
+    awaited_bytes = serializers.IntegerField(
+        allow_null=True, help_text="Printed, and not here yet; null while the job runs."
+    )
     text = serializers.CharField()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
+from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -27,7 +28,7 @@ from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.boosts import boost_job
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
-from scheduler.services.logs import read_log
+from scheduler.services.logs import LogSlice, read_log
 from scheduler.services.preview import NodeLine, explain_job
 from scheduler.services.standing_still import why_it_stands_still
 from scheduler.state.dependencies import conditions_of
@@ -219,10 +220,23 @@ def _log(job: Job, stream: str, whole_page: bool) -> dict[str, Any]:
         "log_text": text,
         "log_offset": piece.offset + used,
         "log_eof": piece.eof and used == len(piece.data),
+        "log_empty": _why_empty(job, piece),
         "stream": stream,
         "streams": STREAMS,
         "log_tab": whole_page,
     }
+
+
+def _why_empty(job: Job, piece: LogSlice) -> str:
+    """What stands where the log will be, as long as nothing of it is here."""
+    if piece.awaited_bytes:
+        size = filesizeformat(piece.awaited_bytes)
+        return f"Not here yet: its node is still sending the {size} that it printed."
+    if piece.lost_bytes:
+        return f"Its node never sent the {filesizeformat(piece.lost_bytes)} that it printed."
+    if job.is_terminal:
+        return "It printed nothing."
+    return "No output has arrived yet." if job.started_at else "No output yet: it has not started."
 
 
 def whole_characters(data: bytes) -> tuple[str, int]:
@@ -250,7 +264,9 @@ def download_log(request: HttpRequest, number: int) -> HttpResponse | StreamingH
             offset = piece.next_offset
 
     response = StreamingHttpResponse(pieces(), content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="job-{job.number}-{stream}.log"'
+    whole = read_log(job=job, stream=stream, limit=1).awaited_bytes == 0
+    name = f"job-{job.number}-{stream}{'' if whole else '-so-far'}.log"
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response
 
 

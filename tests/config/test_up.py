@@ -104,7 +104,7 @@ def test_it_serves_and_says_so(stack: Stack) -> None:
 
 
 def test_readyz_says_more_when_asked(stack: Stack) -> None:
-    status, text = stack.get("/readyz?verbose")
+    status, text = stack.get("/readyz?verbose", token=stack.metrics_token)
 
     assert status == 200
     assert [line.split(":")[0] for line in text.splitlines()] == [
@@ -112,21 +112,30 @@ def test_readyz_says_more_when_asked(stack: Stack) -> None:
         "[+] migrations",
         "[+] planner",
         "[+] redis",
+        "[+] disk",
         "readyz",
     ]
+
+
+def test_a_job_on_this_machine_reads_neither_metrics_nor_details(stack: Stack) -> None:
+    assert stack.get("/metrics")[0] == 403
+    assert stack.get("/metrics", token="guessed")[0] == 403
+    status, text = stack.get("/readyz?verbose")
+
+    assert (status, json.loads(text)) == (200, {"status": "ok", "failed": [], "degraded": []})
 
 
 def test_metrics_count_requests_by_route(stack: Stack) -> None:
     stack.get("/readyz")
 
-    _, text = stack.get("/metrics")
+    _, text = stack.get("/metrics", token=stack.metrics_token)
 
     assert 'muster_http_requests_total{method="GET",route="readyz",status="200"}' in text
 
 
 def test_both_web_processes_count_for_the_portal(stack: Stack) -> None:
     def asked() -> float:
-        _, text = stack.get("/metrics")
+        _, text = stack.get("/metrics", token=stack.metrics_token)
         (line,) = [
             li for li in text.splitlines() if li.startswith("muster_http_requests_total") and 'route=""' in li
         ]
@@ -231,12 +240,15 @@ def test_without_a_database_it_lives_and_is_not_ready(stack: Stack) -> None:
 
 
 def test_secrets_are_private_and_absent_from_command_lines(stack: Stack) -> None:
-    secrets = ["secret_key", "postgres_password", "valkey_password", "servers.json", "valkey/valkey.conf"]
+    secrets = [
+        *("secret_key", "postgres_password", "valkey_password", "metrics_token"),
+        *("servers.json", "valkey/valkey.conf"),
+    ]
 
     assert {name: (stack.state / name).stat().st_mode & 0o077 for name in secrets} == dict.fromkeys(
         secrets, 0
     )
-    values = [(stack.state / name).read_text().strip() for name in secrets[:3]]
+    values = [(stack.state / name).read_text().strip() for name in secrets[:4]]
     shown = [" ".join(process.cmdline()) for process in stack.descendants()]
     assert [line for line in shown for value in values if value in line] == []
 

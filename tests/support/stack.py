@@ -138,14 +138,21 @@ class Stack:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def get(self, path: str, *, timeout: float = 30) -> tuple[int, str]:
+    def get(self, path: str, *, timeout: float = 30, token: str = "") -> tuple[int, str]:
         """Status and text of a plain GET."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(self.base_url + path, headers=headers)
         try:
-            with urllib.request.urlopen(self.base_url + path, timeout=timeout) as answer:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
+
+    @property
+    def metrics_token(self) -> str:
+        """What `make run` gives a scraper on this machine to read."""
+        return (self.state / "metrics_token").read_text().strip()
 
     def post(self, path: str, body: dict[str, object], *, token: str) -> dict[str, object]:
         """What the API answers to a POST of JSON; an error status raises."""
