@@ -162,6 +162,8 @@ class TaskOrder(TypedDict):
     meta: dict[str, Any]
     #: Ended when its processes together hold more; left out = no limit.
     memory_limit_mib: NotRequired[int]
+    #: Ended when it has more processes at a time; left out = no bound.
+    process_limit: NotRequired[int]
     #: Runs on no more CPUs than these; left out = on all.
     cpu_limit_millis: NotRequired[int]
     #: The CPUs of the NUMA domain that it is bound to, the domain where memory can be bound, and how much it needs.
@@ -194,6 +196,8 @@ class TaskRecord(TypedDict):
     #: Since when its processes stand still, and how long they have before; its time limit does not run then.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]
+    #: It was certainly never started: lost, and safe to start again.
+    never_began: NotRequired[bool]
 
 
 def task_key(task: int, epoch: int) -> str:
