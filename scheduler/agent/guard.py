@@ -5,8 +5,8 @@ orphans of its task become its children, whatever session or environment they ha
 says that the task has ended.
 
 What it knows is in a file of its own, the task's *slip*: a few lines of JSON, whose space is set aside before the
-task starts, so that a full disk loses no exit code. While the guard lives it holds the lock of that file: nobody
-has to trust the number of a process. Whoever takes the lock first of an empty slip decides whether the task begins.
+task starts, so that a full disk loses no exit code. The lock of that file is held from before the guard is there until
+it is gone: nobody has to trust the number of a process, and a slip that is free and empty is of a task that never began.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ STUBBORN_SECONDS: Final = 10.0
 
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+_SIG_DFL: Final = 0
+_SIG_IGN: Final = 1
+#: No keeper has more open than this: a socket, a journal, some pipes.
+_MOST_FILES: Final = 1024
 #: Python ignores some signals, and a child would inherit that.
 _DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD]
 
@@ -53,17 +58,14 @@ class Slip:
 
     @property
     def began(self) -> bool:
-        """Whether the task may have begun: its guard took the slip before it started anything."""
+        """Whether the task may have begun: its guard writes a line before it starts anything."""
         return self.line("guard") is not None
 
 
-def read_slip(path: str, *, void: bool = False) -> Slip:
-    """What the guard wrote there, and whether it lives.
-
-    With `void` a task that has not begun never will: a slip that is empty, or not there, is taken.
-    """
+def read_slip(path: str) -> Slip:
+    """What the guard wrote there, and whether it lives; of one that does not, these were its last words."""
     try:
-        slip = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if void else 0), 0o600)
+        slip = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return Slip(alive=False)
     try:
@@ -71,14 +73,7 @@ def read_slip(path: str, *, void: bool = False) -> Slip:
             fcntl.flock(slip, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return Slip(alive=True, lines=_lines(slip))
-        # Read after the lock is ours: its guard has written its last.
-        lines = _lines(slip)
-        if void and not lines:
-            try:
-                os.write(slip, b'{"void":true}\n')
-            except OSError:
-                return Slip(alive=True)  # the disk is full: ask again
-        return Slip(alive=False, lines=lines)
+        return Slip(alive=False, lines=_lines(slip))  # read once the lock is ours
     finally:
         os.close(slip)
 
@@ -91,70 +86,79 @@ def _lines(slip: int) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def fork_guard(order: TaskOrder, slip: str, *, cpus: tuple[int, ...], news: int) -> int:
+def fork_guard(order: TaskOrder, slip_path: str, *, cpus: tuple[int, ...], news: int) -> int:
     """Start the guard of this task, which starts the task; answers the guard's pid.
 
-    Each line that it writes to its slip it announces by the task's key on `news`. Raises OSError.
+    Each line that it writes to its slip it announces by the task's key on `news`. Raises OSError, also where there is
+    a slip already. What can be done before the fork is: there it costs a fraction.
     """
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _guard(order, slip, cpus, news)
-        except BaseException:
-            import traceback
+    slip = os.open(slip_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(slip, fcntl.LOCK_EX)  # the guard inherits it, and has it alone once we have closed ours
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(slip, 0, SLIP_BYTES)
+        make_folder(order)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _guard(order, slip, cpus, news)
+            except BaseException:
+                import traceback
 
-            traceback.print_exc()
-        finally:
-            os._exit(70)
-    return pid
+                traceback.print_exc()
+            finally:
+                os._exit(70)
+        return pid
+    finally:
+        os.close(slip)
+
+
+def make_folder(order: TaskOrder) -> None:
+    folder = order["folder"]
+    os.mkdir(folder, 0o700)
+    os.mkdir(folder + "/work", 0o700)
+    if order["script"]:
+        with open(folder + "/script", "x", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(order["script"])
+            os.fchmod(file.fileno(), 0o700)
 
 
 def be_reaper(name: str) -> None:
     """Orphans of our descendants become our children instead of init's, so that they cannot slip away."""
-    if sys.platform == "linux":
-        prctl = ctypes.CDLL(None).prctl
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def leave_the_keeper(*keep: int) -> None:
     """In a child of the keeper: a session of its own, none of its files but these, and no signal but SIGKILL."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    for name in os.listdir("/dev/fd"):
-        if int(name) > 2 and int(name) not in keep:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
+    if _LIBC is not None:  # Python's own takes several times as long in a process this young
+        _LIBC.signal(int(signal.SIGCHLD), ctypes.c_void_p(_SIG_DFL))
+        for number in (15, 2, 1):  # TERM, INT, HUP
+            _LIBC.signal(number, ctypes.c_void_p(_SIG_IGN))
+    first = 3
+    for kept in (*sorted(keep), _MOST_FILES):
+        os.closerange(first, kept)
+        first = kept + 1
 
 
 # ---------------------------------------------------------------- the process itself
 
 
-def _guard(order: TaskOrder, slip_path: str, cpus: tuple[int, ...], news: int) -> NoReturn:
-    leave_the_keeper(news)
+def _guard(order: TaskOrder, slip: int, cpus: tuple[int, ...], news: int) -> NoReturn:
+    leave_the_keeper(slip, news)
     be_reaper("muster-guard")
     _show_as(f"muster guard of task {order['key']}")
-    slip = os.open(slip_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    fcntl.flock(slip, fcntl.LOCK_EX)
-    if _lines(slip):
-        os._exit(0)  # it was given up, or has begun already
     book = _Book(slip, news, order["key"])
-    try:
-        book.set_aside()
-    except OSError as error:
-        book.write({"guard": os.getpid(), "error": why_not_started(order, error)})
-        os._exit(0)
     book.write({"guard": os.getpid()}, tell=False)
     try:
         leader = _launch(order, cpus)
     except (OSError, ValueError) as error:
-        book.write({"error": why_not_started(order, error), "at": processes.boot_ms()})
+        book.write({"error": why_not_started(order, error)})
         os._exit(0)
-    ticks = processes.start_ticks(leader)
-    book.write({"pid": leader, "ticks": ticks, "at": processes.boot_ms()})
+    book.write({"pid": leader, "ticks": processes.start_ticks(leader), "at": processes.boot_ms()})
     end = _wait_for(leader)
     if left := _end_the_rest(STUBBORN_SECONDS):
         end["left"] = left
@@ -176,9 +180,6 @@ class _Book:
         self.slip, self.news, self.key = slip, news, key
         self.at = 0
 
-    def set_aside(self) -> None:
-        os.posix_fallocate(self.slip, 0, SLIP_BYTES) if hasattr(os, "posix_fallocate") else None
-
     def write(self, line: dict[str, Any], *, tell: bool = True) -> None:
         self.at += os.pwrite(self.slip, json.dumps(line, separators=(",", ":")).encode() + b"\n", self.at)
         if tell:
@@ -188,12 +189,6 @@ class _Book:
 
 def _launch(order: TaskOrder, cpus: tuple[int, ...]) -> int:
     folder = order["folder"]
-    os.mkdir(folder, 0o700)
-    os.mkdir(folder + "/work", 0o700)
-    if order["script"]:
-        with open(folder + "/script", "x", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(order["script"])
-            os.fchmod(file.fileno(), 0o700)
     os.chdir(order["cwd"])
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     among = order.get("cpus", [])

@@ -483,7 +483,7 @@ class Keeper:
     def _guard_is_gone(self, task: _Task) -> None:
         """Take its last words; without a word on the end it was killed, and its task goes with it."""
         record = task.record
-        slip = guard.read_slip(self._slip_of(record["key"]), void=True)
+        slip = guard.read_slip(self._slip_of(record["key"]))
         if slip.alive or slip.line("ended") or slip.line("error"):
             self._take(task, slip)
         elif not slip.began:
@@ -547,7 +547,7 @@ class Keeper:
             if task.live and record["stop_reason"]:
                 task.kill_at = time.monotonic() + task.grace_seconds
             return
-        slip = guard.read_slip(self._slip_of(record["key"]), void=True)
+        slip = guard.read_slip(self._slip_of(record["key"]))
         if slip.line("ended") or slip.line("error"):
             self._take(task, slip)
         elif not slip.began and not record["pid"]:

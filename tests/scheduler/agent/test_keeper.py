@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.agent import processes
+from scheduler.agent import guard, keeper, processes
 from scheduler.agent.keeper_link import KeeperLink
 from tests.support.agents import wait_for
 from tests.support.keepers import Kept
@@ -121,6 +121,93 @@ def test_orphans_of_orphans_and_children_of_threads_end_with_their_task(kept: Ke
 
     inside = str(tmp_path / "tasks/1-1")
     assert [pid for pid in processes.all_pids() if _folder_of(pid).startswith(inside)] == []
+
+
+def guard_of(kept: Kept, key: str) -> int:
+    line = guard.read_slip(f"{kept.state}/guards/{key}").line("guard")
+    assert line is not None
+    return int(line["guard"])
+
+
+@pytest.mark.parametrize("keeper_killed", [False, True])
+def test_a_killed_guard_takes_its_task_along_and_no_other(kept: Kept, tmp_path: Path, keeper_killed: bool) -> None:
+    kept.start("1-1", "sleep 60")
+    escaped = "" if keeper_killed else _ESCAPE.format(file=tmp_path / "pid")  # an orphan of nobody without a keeper
+    kept.start("2-1", escaped + "setsid sleep 1000 & echo $! > inner; touch ../here; wait")
+    kept.wait("1-1", "running")
+    pid = kept.wait("2-1", "running")["pid"]
+    wait_for(lambda: (tmp_path / "tasks/2-1/here").exists())
+    if keeper_killed:
+        kill_keeper(kept)
+        kept.wait("2-1", "running")
+
+    os.kill(guard_of(kept, "2-1"), signal.SIGKILL)
+    record = kept.wait("2-1")
+
+    assert (record["exit_code"], record["exit_signal"], record["lost"]) == (None, None, False)
+    assert record["text"] == keeper.GUARD_KILLED
+    pids = [pid, int((tmp_path / "tasks/2-1/work/inner").read_text())]
+    pids += [] if keeper_killed else [int((tmp_path / "pid").read_text())]
+    wait_for(lambda: not any(processes.start_ticks(pid) for pid in pids))
+    assert kept.records["1-1"]["state"] == "running"
+
+
+def test_guard_and_keeper_killed_at_once_end_the_task_too(kept: Kept) -> None:
+    kept.start("1-1", "setsid sleep 1000 & sleep 1000")
+    pid = kept.wait("1-1", "running")["pid"]
+    victims = [guard_of(kept, "1-1"), kept.link.keeper_pid]
+    kept.records.clear()
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+
+    record = kept.wait("1-1")
+
+    assert (record["text"], record.get("never_began", False)) == (keeper.GUARD_KILLED, False)
+    assert not processes.start_ticks(pid)
+    assert not [pid for pid in processes.all_pids() if processes.environment_value(pid, guard.KEY_VARIABLE) == "1-1"]
+
+
+def test_a_task_whose_guard_was_never_there_never_began(tmp_path: Path) -> None:
+    """The keeper was killed between its word in the journal and the guard."""
+    first = keeper.Keeper(tmp_path)
+    entry: Any = {
+        "key": "5-2", "folder": str(tmp_path / "tasks/5-2"), "meta": {}, "limit_seconds": None, "grace_seconds": 1,
+    }  # fmt: skip
+    first.journal.append(keeper._Task(first._blank(entry), None, 1).journal_entry())
+    first.journal.close()
+    later = keeper.Keeper(tmp_path)
+
+    later._recover()
+
+    record = later.tasks["5-2"].record
+    assert (record["state"], record["lost"], record["never_began"]) == ("ended", True, True)
+    later.journal.close()
+
+
+def test_a_task_with_more_processes_than_it_may_have_is_ended_and_told_why(kept: Kept) -> None:
+    kept.start("1-1", "for i in $(seq 60); do sleep 60 & done; wait", process_limit=50)
+    kept.start("2-1", "for i in $(seq 30); do sleep 3 & done; wait", process_limit=50)
+
+    record = kept.wait("1-1")
+
+    assert (record["exit_signal"], record["stop_reason"]) == (signal.SIGKILL, "")
+    assert record["text"] == "It had 61 processes; a task may have 50 on this node."
+    assert kept.wait("2-1")["exit_code"] == 0
+
+
+def test_a_task_that_forks_without_end_is_ended(kept: Kept, tmp_path: Path) -> None:
+    (tmp_path / "bomb.py").write_text(
+        "import os, sys, time\n"
+        "n = 0\n"
+        "while n < 1500:\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid(); time.sleep(100)\n"
+        "    n += 1\n"
+        "time.sleep(100)\n"
+    )
+    kept.start("1-1", f"env -i setsid {sys.executable} -S {tmp_path}/bomb.py", process_limit=200)
+
+    assert kept.wait("1-1")["text"].endswith("processes; a task may have 200 on this node.")
 
 
 def _folder_of(pid: int) -> str:
