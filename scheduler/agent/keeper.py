@@ -23,7 +23,7 @@ from typing import Any, Final
 from scheduler.agent import guard, leftovers, limits, processes
 from scheduler.agent.guard import KEY_VARIABLE
 from scheduler.agent.journal import Journal
-from scheduler.agent.protocol import TaskOrder, TaskRecord
+from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder, TaskRecord
 from scheduler.agent.wire import Wire
 
 #: How long the keeper stays without an agent: a restart in between adopts what runs.
@@ -39,7 +39,6 @@ _MOST_OF_A_CPU: Final = 0.01
 LOCK_SECONDS: Final = 2.0
 
 GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
-NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
 
 class _Task:
@@ -487,7 +486,7 @@ class Keeper:
         if slip.alive or slip.line("ended") or slip.line("error"):
             self._take(task, slip)
         elif not slip.began:
-            record |= {"lost": True, "never_began": True, "text": record["text"] or NEVER_BEGAN}
+            record |= {"lost": True, "text": NEVER_BEGAN}
             self._end(task)
         else:
             self._take(task, slip)  # a pid that was not heard of yet
@@ -551,7 +550,7 @@ class Keeper:
         if slip.line("ended") or slip.line("error"):
             self._take(task, slip)
         elif not slip.began and not record["pid"]:
-            record |= {"lost": True, "never_began": True, "text": NEVER_BEGAN}
+            record |= {"lost": True, "text": NEVER_BEGAN}
             self._end(task)
         else:
             record |= {"lost": True, "text": "Its end was not seen: the machine was restarted."}

@@ -9,6 +9,8 @@ CHUNK_BYTES: Final = 256 * 1024
 LOG_BATCH_BYTES: Final = 2 * 1024 * 1024
 #: Why a task is gone whose agent was told to end: nobody's fault, however often it happens.
 SHUT_DOWN: Final = "Muster was stopped on this node."
+#: Why a task is gone of which the node knows for certain that it never began.
+NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
 
 class Assignment(TypedDict):
@@ -196,8 +198,6 @@ class TaskRecord(TypedDict):
     #: Since when its processes stand still, and how long they have before; its time limit does not run then.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]
-    #: It was certainly never started: lost, and safe to start again.
-    never_began: NotRequired[bool]
 
 
 def task_key(task: int, epoch: int) -> str:

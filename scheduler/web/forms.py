@@ -195,7 +195,7 @@ def form_of(job: Job) -> dict[str, str]:
         "env": "\n".join(f"{name}={value}" for name, value in job.env.items()),
         "node_selector": "\n".join(f"{name}={value}" for name, value in job.node_selector.items()),
         "working_dir": job.working_dir,
-        "restart_policy": job.restart_policy if job.restart_policy != RestartPolicy.NEVER else "",
+        "restart_policy": job.restart_policy if job.restart_policy != RestartPolicy.INTERRUPTED else "",
     }
     return {name: value for name, value in form.items() if value}
 

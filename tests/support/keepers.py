@@ -39,11 +39,12 @@ class Kept:
         return record
 
 
-def kill_guards(state: Path) -> None:
-    """Kill all tasks of a state folder that still run, without and before their guards."""
+def kill_guards(state: Path, *, guards_only: bool = False) -> None:
+    """Kill all tasks of a state folder that still run, and their guards; or only these."""
     for slip in (state / "guards").glob("*"):
         found = guard.read_slip(str(slip))
         if found.alive and (line := found.line("guard")) is not None:
-            for pid in (*processes.descendants_of(line["guard"]), line["guard"]):
+            tasks = [] if guards_only else list(processes.descendants_of(line["guard"]))
+            for pid in (*tasks, line["guard"]):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ import pytest
 
 from scheduler.agent import guard, keeper, processes
 from scheduler.agent.keeper_link import KeeperLink
+from scheduler.agent.protocol import NEVER_BEGAN
 from tests.support.agents import wait_for
 from tests.support.keepers import Kept
 
@@ -162,7 +163,7 @@ def test_guard_and_keeper_killed_at_once_end_the_task_too(kept: Kept) -> None:
 
     record = kept.wait("1-1")
 
-    assert (record["text"], record.get("never_began", False)) == (keeper.GUARD_KILLED, False)
+    assert (record["text"], record["lost"]) == (keeper.GUARD_KILLED, False)
     assert not processes.start_ticks(pid)
     assert not [pid for pid in processes.all_pids() if processes.environment_value(pid, guard.KEY_VARIABLE) == "1-1"]
 
@@ -180,7 +181,7 @@ def test_a_task_whose_guard_was_never_there_never_began(tmp_path: Path) -> None:
     later._recover()
 
     record = later.tasks["5-2"].record
-    assert (record["state"], record["lost"], record["never_began"]) == ("ended", True, True)
+    assert (record["state"], record["lost"], record["text"]) == ("ended", True, NEVER_BEGAN)
     later.journal.close()
 
 
