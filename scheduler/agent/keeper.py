@@ -334,7 +334,9 @@ class Keeper:
             record["exit_code"], record["exit_signal"] = (code, None) if code >= 0 else (None, -code)
             record["peak_memory_mib"], record["cpu_time_ms"] = line["memory_mib"], line["cpu_ms"]
             if left := line.get("left"):
-                record["text"] = record["text"] or f"{left} of its processes cannot be ended: another account's."
+                record["text"] = (
+                    record["text"] or f"{left} of its processes cannot be ended: another account's."
+                )
             self._end(task, at=line["ended"])
 
     def _catch_up(self, task: _Task) -> None:
@@ -439,7 +441,9 @@ class Keeper:
             members = list(processes.descendants_of(task.guard_pid))
             text = ""
             if task.process_limit is not None and len(members) > task.process_limit:
-                text = f"It had {len(members):,} processes; a task may have {task.process_limit:,} on this node."
+                text = (
+                    f"It had {len(members):,} processes; a task may have {task.process_limit:,} on this node."
+                )
             elif task.memory_limit_mib is not None:
                 held = limits.held_mib(members, task.memory_limit_mib)
                 if held > task.memory_limit_mib:
@@ -525,7 +529,10 @@ class Keeper:
                 self.tasks.pop(entry["forget"], None)
                 continue
             limit, grace = entry.pop("limit_seconds"), entry.pop("grace_seconds")
-            memory_limit_mib, process_limit = entry.pop("memory_limit_mib", None), entry.pop("process_limit", None)
+            memory_limit_mib, process_limit = (
+                entry.pop("memory_limit_mib", None),
+                entry.pop("process_limit", None),
+            )
             record: TaskRecord = entry  # type: ignore[assignment]  # written by journal_entry
             task = self.tasks[record["key"]] = _Task(record, limit, grace)
             task.memory_limit_mib, task.process_limit = memory_limit_mib, process_limit

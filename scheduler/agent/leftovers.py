@@ -164,9 +164,7 @@ class _Emptier:
         try:
             if not self._removed(folder, inner):
                 self.moved += 1
-                os.rename(
-                    inner, f"{time.time_ns():x}.{self.moved}", src_dir_fd=folder, dst_dir_fd=self.trash
-                )
+                os.rename(inner, f"{time.time_ns():x}.{self.moved}", src_dir_fd=folder, dst_dir_fd=self.trash)
         except FileNotFoundError:
             pass
         except OSError as error:

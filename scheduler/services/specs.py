@@ -273,16 +273,18 @@ def parse_job(
 
 def _restart_policy(inputs: Inputs, gang: GangTerms) -> RestartPolicy:
     """`never` is a promise, so what would start the job again is refused beside it."""
-    policy: RestartPolicy = inputs.choice(
-        "restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED
-    )
+    policy: RestartPolicy = inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED)
     if policy != RestartPolicy.NEVER:
         return policy
     says = "A job with restart_policy never runs at most once, and this would start it again; "
     if gang.on_task_failure == TaskFailure.REQUEUE:
-        inputs.wrong("on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent")
+        inputs.wrong(
+            "on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent"
+        )
     if gang.elastic:
-        inputs.wrong("elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent")
+        inputs.wrong(
+            "elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent"
+        )
     return policy
 
 

@@ -235,7 +235,14 @@ def _lose_tasks(attempt_ids: list[int], lost: Mapping[int, str], at: datetime) -
         " end_text = CASE WHEN t.state = 'assigned' THEN %s ELSE l.text END"
         " FROM unnest(%s::bigint[], %s::text[]) AS l(attempt_id, text)"
         " WHERE t.attempt_id = l.attempt_id AND t.state = ANY(%s)",
-        [TaskState.LOST.value, at, NEVER_GIVEN, attempt_ids, [lost[i][:300] for i in attempt_ids], _LIVE_TASK],
+        [
+            TaskState.LOST.value,
+            at,
+            NEVER_GIVEN,
+            attempt_ids,
+            [lost[i][:300] for i in attempt_ids],
+            _LIVE_TASK,
+        ],
     )
 
 

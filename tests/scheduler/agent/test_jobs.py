@@ -194,11 +194,13 @@ def test_a_job_has_no_more_processes_than_its_node_allows(world: World, start_ag
     assert many.end_text == "It had 61 processes; a task may have 40 on this node."
 
 
-def test_what_a_job_moved_out_of_its_session_counts_for_its_memory(world: World, start_agent: StartAgent) -> None:
+def test_what_a_job_moved_out_of_its_session_counts_for_its_memory(
+    world: World, start_agent: StartAgent
+) -> None:
     start_agent()
     job = world.submit(
         "env -i setsid python3 -c 'import time; held = bytes([1]) * 90_000_000; time.sleep(60)' & wait",
-        memory_bytes=64 * 2**20, memory_limit_bytes=64 * 2**20,
+        memory_bytes=64 * 2**20, memory_limit="64Mi",
     )  # fmt: skip
     world.run_until(job, "failed")
 

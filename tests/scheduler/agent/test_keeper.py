@@ -29,7 +29,9 @@ def until(file: Path, then: str) -> str:
     return f"while [ ! -e {file} ]; do sleep 0.05; done; {then}"
 
 
-@pytest.mark.parametrize(("then", "code", "number"), [("exit 7", 7, None), ("exit 0", 0, None), ("kill -9 $$", None, 9)])
+@pytest.mark.parametrize(
+    ("then", "code", "number"), [("exit 7", 7, None), ("exit 0", 0, None), ("kill -9 $$", None, 9)]
+)
 def test_a_killed_keeper_costs_no_exit_code(
     kept: Kept, tmp_path: Path, then: str, code: int | None, number: int | None
 ) -> None:
@@ -62,7 +64,10 @@ def test_what_ends_while_there_is_no_keeper_is_known_to_the_next(kept: Kept, tmp
     kept.link = KeeperLink(tmp_path, watch_pid=0, on_records=kept._take)
     kept.link.start()
 
-    assert [(kept.wait(key)["exit_code"], kept.wait(key)["lost"]) for key in ("1-1", "2-1")] == [(9, False), (0, False)]
+    assert [(kept.wait(key)["exit_code"], kept.wait(key)["lost"]) for key in ("1-1", "2-1")] == [
+        (9, False),
+        (0, False),
+    ]
 
 
 def test_an_order_to_stop_and_a_limit_act_after_the_keeper_was_killed(kept: Kept) -> None:
@@ -81,7 +86,9 @@ def test_an_order_to_stop_and_a_limit_act_after_the_keeper_was_killed(kept: Kept
 
 
 #: Leaves its session, its group, its environment and its parent.
-_ESCAPE = "env -i setsid sh -c 'echo $$ > {file}; exec sleep 1000' & while [ ! -s {file} ]; do sleep 0.02; done; "
+_ESCAPE = (
+    "env -i setsid sh -c 'echo $$ > {file}; exec sleep 1000' & while [ ! -s {file} ]; do sleep 0.02; done; "
+)
 
 
 @pytest.mark.parametrize("keeper_killed", [False, True])
@@ -131,9 +138,13 @@ def guard_of(kept: Kept, key: str) -> int:
 
 
 @pytest.mark.parametrize("keeper_killed", [False, True])
-def test_a_killed_guard_takes_its_task_along_and_no_other(kept: Kept, tmp_path: Path, keeper_killed: bool) -> None:
+def test_a_killed_guard_takes_its_task_along_and_no_other(
+    kept: Kept, tmp_path: Path, keeper_killed: bool
+) -> None:
     kept.start("1-1", "sleep 60")
-    escaped = "" if keeper_killed else _ESCAPE.format(file=tmp_path / "pid")  # an orphan of nobody without a keeper
+    escaped = (
+        "" if keeper_killed else _ESCAPE.format(file=tmp_path / "pid")
+    )  # an orphan of nobody without a keeper
     kept.start("2-1", escaped + "setsid sleep 1000 & echo $! > inner; touch ../here; wait")
     kept.wait("1-1", "running")
     pid = kept.wait("2-1", "running")["pid"]
@@ -165,7 +176,9 @@ def test_guard_and_keeper_killed_at_once_end_the_task_too(kept: Kept) -> None:
 
     assert (record["text"], record["lost"]) == (keeper.GUARD_KILLED, False)
     assert not processes.start_ticks(pid)
-    assert not [pid for pid in processes.all_pids() if processes.environment_value(pid, guard.KEY_VARIABLE) == "1-1"]
+    assert not [
+        pid for pid in processes.all_pids() if processes.environment_value(pid, guard.KEY_VARIABLE) == "1-1"
+    ]
 
 
 def test_a_task_whose_guard_was_never_there_never_began(tmp_path: Path) -> None:

@@ -168,7 +168,9 @@ def test_the_keeper_empties_its_trash_beside_its_work_also_after_it_was_killed(k
     wait_for(lambda: not (kept.state / "tasks/1-1").exists())
     os.kill(kept.link.keeper_pid, signal.SIGKILL)
 
-    wait_for(lambda: not list((kept.state / "trash").iterdir()) and not list((kept.state / "tasks").iterdir()))
+    wait_for(
+        lambda: not list((kept.state / "trash").iterdir()) and not list((kept.state / "tasks").iterdir())
+    )
 
 
 def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path, outside: Path) -> None:
@@ -181,9 +183,7 @@ def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path, outs
     for number in range(300):
         (task / "work" / f"d{number}" / "e").mkdir(parents=True)
     trash.take(str(task))
-    swap = (
-        "while :; do for d in */work/d* *; do mv \"$d\" \"$d.x\" 2>/dev/null && ln -s $0 \"$d\"; done; done"
-    )
+    swap = 'while :; do for d in */work/d* *; do mv "$d" "$d.x" 2>/dev/null && ln -s $0 "$d"; done; done'
     swapper = subprocess.Popen(
         ["/bin/sh", "-c", swap, str(outside / "keep")], cwd=trash.path,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -19,7 +19,6 @@ from scheduler.services import reconcile
 from scheduler.state.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, Server, World, wait_for
-from tests.support.factories import NodeFactory
 from tests.support.keepers import kill_guards
 from tests.support.patience import patience
 
@@ -129,20 +128,9 @@ def test_a_job_that_runs_at_most_once_is_not_started_again_when_its_node_is_lost
     assert job.attempts.get().state == "lost"
 
 
-def test_one_that_was_not_given_to_its_node_yet_is_started_elsewhere_all_the_same(world: World) -> None:
-    NodeFactory(cluster=world.cluster)
-    job = world.submit("true", restart_policy="never")
-    world.plan()
-    task = world.task(job)
-    assert task.state == "assigned"
-
-    end_attempt(attempt_id=task.attempt_id, epoch=1, lost_text="Node n1 stopped answering.")
-
-    job.refresh_from_db()
-    assert (job.state, job.reason_code) == ("queued", "Backoff")
-
-
-def test_a_killed_guard_fails_its_job_and_leaves_nothing(world: World, start_agent: StartAgent, tmp_path: Path) -> None:
+def test_a_killed_guard_fails_its_job_and_leaves_nothing(
+    world: World, start_agent: StartAgent, tmp_path: Path
+) -> None:
     agent = start_agent()
     job = world.submit(counting(tmp_path / "starts", 60))
     world.run_until(job, "running")
@@ -150,7 +138,9 @@ def test_a_killed_guard_fails_its_job_and_leaves_nothing(world: World, start_age
     kill_guards(agent.state, guards_only=True)
     world.run_until(job, "failed")
 
-    assert job.end_text == "Its supervisor process on the node was killed, and its processes were ended with it."
+    assert (
+        job.end_text == "Its supervisor process on the node was killed, and its processes were ended with it."
+    )
     assert not processes.start_ticks(world.task(job).pid)
     assert (tmp_path / "starts").read_text() == "start\n"
 

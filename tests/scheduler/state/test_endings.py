@@ -134,5 +134,8 @@ def test_a_job_that_runs_at_most_once_is_over_when_it_may_have_begun(
 def test_it_may_be_tried_again_where_it_certainly_never_began(text: str) -> None:
     assert judge(ONCE, "", [TaskEnd(0, "n1", "lost", text=text)]).retry_seconds == 5
     assert judge(ONCE, "drained", [TaskEnd(0, "n1", "stopped", text=text)]).retry_seconds == 0
-    assert judge(ONCE, "", [TaskEnd(0, "n1", "lost", text=text)], lost_text="Node n1 is gone.").retry_seconds == 5
+    assert (
+        judge(ONCE, "", [TaskEnd(0, "n1", "lost", text=text)], lost_text="Node n1 is gone.").retry_seconds
+        == 5
+    )
     assert judge(ONCE, "quota_refused", [TaskEnd(0, "n1", "stopped", text="no quota")]).job == "queued"
