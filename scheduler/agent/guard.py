@@ -5,8 +5,9 @@ orphans of its task become its children, whatever session or environment they ha
 says that the task has ended.
 
 What it knows is in a file of its own, the task's *slip*: a few lines of JSON, whose space is set aside before the
-task starts, so that a full disk loses no exit code. The lock of that file is held from before the guard is there until
-it is gone: nobody has to trust the number of a process, and a slip that is free and empty is of a task that never began.
+task starts, so that a full disk loses no exit code. The lock of that file is held from before the guard is there
+until it is gone: nobody has to trust the number of a process, and a slip that is free and empty is of a task that
+never began.
 """
 
 from __future__ import annotations

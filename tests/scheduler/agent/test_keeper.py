@@ -16,6 +16,8 @@ from scheduler.agent.protocol import NEVER_BEGAN
 from tests.support.agents import wait_for
 from tests.support.keepers import Kept
 
+pytestmark = pytest.mark.either
+
 
 def kill_keeper(kept: Kept) -> None:
     """Kill it, and return once the next one has said what it knows."""
@@ -115,7 +117,8 @@ def test_orphans_of_orphans_and_children_of_threads_end_with_their_task(kept: Ke
     code = (
         "import os, subprocess, threading\n"
         "def work():\n"
-        "    p = subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM; (setsid sleep 1000 &) ; sleep 1000'], env={'PATH': os.environ['PATH']})\n"
+        "    shell = 'trap \"\" TERM; (setsid sleep 1000 &); sleep 1000'\n"
+        "    p = subprocess.Popen(['setsid', 'sh', '-c', shell], env={'PATH': os.environ['PATH']})\n"
         "    open('pid', 'w').write(str(p.pid))\n"
         "    threading.Event().wait()\n"
         "threading.Thread(target=work, daemon=True).start()\n"

@@ -144,6 +144,7 @@ def test_a_quota_line_made_meanwhile_does_not_go_below_nothing(world: World) -> 
 def test_a_lost_attempt_loses_its_live_tasks_only(world: World) -> None:
     job, attempt = a_started_job(world, tasks=2)
     Task.objects.filter(attempt=attempt, rank=0).update(state=TaskState.SUCCEEDED)
+    Task.objects.filter(attempt=attempt, rank=1).update(state=TaskState.RUNNING)
 
     settled = end_attempt(attempt_id=attempt.pk, epoch=1, lost_text="Node n1 stopped answering.")
 
