@@ -221,8 +221,8 @@ def _launch(order: TaskOrder, cpus: tuple[int, ...]) -> int:
 def why_not_started(order: TaskOrder, error: OSError | ValueError) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, OSError) and error.filename == order["cwd"]:
-        return f"The working directory {order['cwd'][:2000]} cannot be used on this node: {reason}."
-    return f"The task could not be started: {reason}."
+        return f"The working directory {order['cwd'][:300]} cannot be used on this node: {reason[:100]}."
+    return f"The task could not be started: {reason[:400]}."
 
 
 def _wait_for(leader: int) -> dict[str, Any]:

@@ -79,11 +79,14 @@ class _Task:
         return {**self.record, **own}
 
     def signal(self, number: int, *, tree: bool = False) -> None:
-        """To its group, with `tree` also to descendants that left it; to nobody once its first process is gone."""
+        """To its group, with `tree` also to what has left it; to nobody once its first process is gone."""
         pid, ticks = self.record["pid"], self.record["start_ticks"]
-        if not self.runs or (ticks and not processes.is_running(pid, ticks)):
+        if not self.runs or (sys.platform == "linux" and not processes.is_running(pid, ticks)):
             return
-        processes.signal_tree(pid, number) if tree else processes.signal_group(pid, number)
+        if tree:
+            processes.signal_tree(pid, number, below=self.guard_pid or pid)
+        else:
+            processes.signal_group(pid, number)
 
 
 class Keeper:
@@ -310,7 +313,7 @@ class Keeper:
     # ------------------------------------------------------------ what guards write
 
     def _hear_guards(self) -> None:
-        """Read the slips of those that have something new; a name that is cut off at the end comes again."""
+        """Read the slips of those that have something new; what is missed here, `_look_at_adopted` and `_reap` find."""
         with contextlib.suppress(BlockingIOError):
             for name in set(os.read(self._news[0], 65536).split(b"\n")):
                 if (task := self.live.get(name.decode(errors="replace"))) is not None:

@@ -97,10 +97,10 @@ def signal_group(group: int, sig: int) -> None:
         os.killpg(group, sig)
 
 
-def signal_tree(leader: int, sig: int) -> None:
-    """Signal a process group and those of its descendants that have left it."""
+def signal_tree(leader: int, sig: int, *, below: int) -> None:
+    """Signal a process group, and those descendants of `below` that are not in it."""
     signal_group(leader, sig)
-    for pid in descendants_of(leader):
+    for pid in descendants_of(below):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) != leader:
                 os.kill(pid, sig)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.agent import guard, keeper, processes
+from scheduler.agent import guard, journal, keeper, processes
 from scheduler.agent.keeper_link import KeeperLink
 from scheduler.agent.protocol import NEVER_BEGAN
-from tests.support.agents import wait_for
+from tests.support.agents import stands_still, wait_for
 from tests.support.keepers import Kept
 
 pytestmark = pytest.mark.either
@@ -232,3 +232,33 @@ def _folder_of(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
         return ""
+
+
+def test_on_a_full_disk_a_journal_stays_whole_and_nothing_starts_unwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = journal.Journal(tmp_path / "journal.jsonl")
+    book.append({"a": 1})
+    real = os.write
+    monkeypatch.setattr(journal.os, "write", lambda fd, data: real(fd, data[:5]))
+    with pytest.raises(OSError, match="No space"):
+        book.append({"b": 2})
+    book.compact(lambda: [{"a": 1}], now=True)
+    monkeypatch.undo()
+
+    book.append({"c": 3})
+
+    assert list(book.replay()) == [{"a": 1}, {"c": 3}]
+    book.close()
+
+
+def test_what_has_left_its_group_stands_still_too(kept: Kept, tmp_path: Path) -> None:
+    kept.start("1-1", _ESCAPE.format(file=tmp_path / "pid") + "sleep 60")
+    kept.wait("1-1", "running")
+    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()))
+
+    kept.link.pause_task("1-1", still=True)
+    wait_for(lambda: stands_still(pid))
+    kept.link.pause_task("1-1", still=False)
+
+    wait_for(lambda: not stands_still(pid))
