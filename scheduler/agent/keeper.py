@@ -106,6 +106,7 @@ class Keeper:
         self.agent_seen_at = time.monotonic()
         self.fence_at: float | None = None
         self.watch = watch
+        self.look_at = 0.0
         self.sweep_at: float | None = None
         self.use_at: float | None = None
         self.trash = leftovers.Trash(state)
@@ -186,7 +187,7 @@ class Keeper:
             if task.kill_at is not None:
                 due.append(task.kill_at - now)
             if task.adopted or not task.runs:
-                due.append(ADOPTED_POLL_SECONDS)
+                due.append(self.look_at - now)
             limit = task.limit_at_boot_ms
             if limit is not None and task.runs and not task.record["stop_reason"]:
                 due.append((limit - boot_ms) / 1000)
@@ -479,7 +480,11 @@ class Keeper:
                 self._guard_is_gone(task)
 
     def _look_at_adopted(self) -> None:
-        """Guards of a keeper before us, and those whose news may have got lost."""
+        """Now and then: guards of a keeper before us, and those whose news may have got lost."""
+        now = time.monotonic()
+        if now < self.look_at:
+            return
+        self.look_at = now + ADOPTED_POLL_SECONDS
         for task in list(self.live.values()):
             if task.adopted:
                 self._guard_is_gone(task)

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import subprocess
-import time
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.agent import leftovers
-from tests.support.agents import wait_for
+from tests.support.agents import ROOT, wait_for
 from tests.support.keepers import Kept
 
 pytestmark = pytest.mark.either
@@ -141,13 +141,11 @@ def test_many_files_go_with_little_memory_and_after_an_interruption(tmp_path: Pa
         for number in range(2000):
             os.close(os.open(work / str(folder) / f"{number:0100}", os.O_CREAT | os.O_WRONLY))
     trash.take(str(work.parent))
-    pid = os.fork()
-    if pid == 0:
-        leftovers.empty(str(trash.path))
-        os._exit(0)
-    time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    code = f"from scheduler.agent import leftovers; leftovers.empty({str(trash.path)!r})"
+    first = next(trash.path.iterdir())
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as other:
+        wait_for(lambda: len(list(trash.path.iterdir())) > 1 or not first.exists(), every=0.001)
+        other.kill()
 
     tracemalloc.start()
     emptied(trash)
