@@ -280,7 +280,8 @@ class Keeper:
             return
         for task, order in fresh:
             self._spawn(task, order)
-        self._watch_use()
+        if self.use_at is None:  # starts without end do not put it off
+            self._watch_use()
 
     def _blank(self, order: TaskOrder) -> TaskRecord:
         return TaskRecord(

@@ -52,10 +52,9 @@ class Trash:
         try:
             _remove_what_we_made(folder)
             return
-        except FileNotFoundError:
-            return
         except OSError:
-            pass
+            if not os.path.lexists(folder):
+                return
         self._number += 1
         into = f"{self.path}/{time.time_ns():x}-{self._number}"
         parent, name = os.path.split(folder)

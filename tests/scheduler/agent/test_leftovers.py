@@ -80,6 +80,10 @@ def instead_of_the_whole(work: Path, outside: Path) -> None:
     task.symlink_to(outside)
 
 
+def less_than_we_made(work: Path, outside: Path) -> None:
+    work.rmdir()
+
+
 def nothing(work: Path, outside: Path) -> None:
     pass
 
@@ -91,8 +95,8 @@ def the_whole_closed(work: Path, outside: Path) -> None:
 
 
 LEFT = (
-    nothing, closed_folders, special_files, odd_names, links_out, deeper_than_paths_and_open_files_go,
-    instead_of_our_files, instead_of_the_whole, the_whole_closed,
+    nothing, less_than_we_made, closed_folders, special_files, odd_names, links_out,
+    deeper_than_paths_and_open_files_go, instead_of_our_files, instead_of_the_whole, the_whole_closed,
 )  # fmt: skip
 
 
