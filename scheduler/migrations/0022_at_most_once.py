@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0020_states_that_there_are'),
+        ('scheduler', '0021_rights_of_kept_answers'),
     ]
 
     operations = [
