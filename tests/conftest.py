@@ -18,6 +18,8 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 IN_A_BROWSER = "tests/e2e/"
+#: Servers that only root can start.
+NEED_ROOT = {"slurm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,7 +34,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
         if "live_stack" in fixtures:
             item.add_marker(pytest.mark.stack)
+        if NEED_ROOT & set(fixtures):
+            item.add_marker(pytest.mark.root)
     items.sort(key=_when)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs root is skipped without it, with the reason; MUSTER_REQUIRE_ROOT makes that a failure."""
+    if item.get_closest_marker("root") is None or os.geteuid() == 0:
+        return
+    if os.environ.get("MUSTER_REQUIRE_ROOT"):
+        pytest.fail("MUSTER_REQUIRE_ROOT is set, and this is an ordinary account")
+    pytest.skip("needs root: .ci/run by root tries it")
 
 
 def _when(item: pytest.Item) -> int:

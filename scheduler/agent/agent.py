@@ -22,7 +22,7 @@ from scheduler.agent.gpus import SAMPLES, Gpus
 from scheduler.agent.inventory import Overrides, take_inventory, without_samples
 from scheduler.agent.keeper_link import KeeperLink
 from scheduler.agent.logs import LogUploader
-from scheduler.agent.orders import task_order
+from scheduler.agent.orders import PROCESS_LIMIT, task_order
 from scheduler.agent.protocol import SyncAnswer, SyncRequest, TaskOrder
 from scheduler.agent.table import TaskTable
 
@@ -52,6 +52,8 @@ class Settings:
     overrides: Overrides
     insecure_ok: bool = False
     ca_file: str | None = None
+    #: How many processes a task may have at a time.
+    process_limit: int = PROCESS_LIMIT
     #: End our tasks with the process that started us; 0 lets them live.
     parent_pid: int = 0
     #: End our tasks when we are asked to stop.
@@ -333,6 +335,7 @@ class Agent:
                 node_name=self.settings.name,
                 gpu_names=names,
                 numa_domains=self.settings.overrides.numa_domains,
+                process_limit=self.settings.process_limit,
             )
             if self.table.add(
                 assignment["task"], assignment["epoch"], job=assignment["job"], folder=order["folder"]

@@ -14,6 +14,7 @@ from scheduler.agent import VERSION, folder
 from scheduler.agent.agent import Agent, Settings, say
 from scheduler.agent.client import InsecureServer, ServerClient
 from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus
+from scheduler.agent.orders import PROCESS_LIMIT
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?")
 
@@ -72,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
         help="give no job a GPU while a program that Muster did not start uses it",
     )
     add("--labels", type=_labels, default={}, help="key=value,key=value")
+    add(
+        "--max-processes",
+        type=_positive,
+        default=PROCESS_LIMIT,
+        metavar="N",
+        help=f"end a task that has more processes at a time (default: {PROCESS_LIMIT})",
+    )
     add("--partition", action="append", default=[], help="partition to be part of; may be given again")
     add("--insecure-ok", action="store_true", help="speak plain http to a server on another machine")
     add("--ca-file", help="certificates to trust instead of the system's")
@@ -117,6 +125,7 @@ def _settings(given: argparse.Namespace) -> Settings:
             labels=given.labels,
             partitions=tuple(given.partition),
         ),
+        process_limit=given.max_processes,
         insecure_ok=given.insecure_ok,
         ca_file=given.ca_file,
         parent_pid=os.getppid() if given.die_with_parent else 0,

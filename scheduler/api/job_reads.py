@@ -241,6 +241,7 @@ class PreviewSerializer(serializers.Serializer):
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     elements = serializers.IntegerField()
+    restarts = serializers.CharField(allow_blank=True, help_text="What restart_policy never means for it.")
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
 

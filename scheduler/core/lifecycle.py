@@ -164,10 +164,11 @@ class StopReason(StrEnum):
 
 
 class RestartPolicy(StrEnum):
-    """H3."""
+    """When a job is started again."""
 
-    NEVER = "never"
-    ON_FAILURE = "on_failure"
+    NEVER = "never"  # it runs at most once: never after an attempt that may have begun
+    INTERRUPTED = "interrupted"  # after an attempt that was lost, or had to make way
+    ON_FAILURE = "on_failure"  # and after one that failed
     ALWAYS = "always"
 
 

@@ -18,7 +18,7 @@ from accounts.models import User
 from accounts.services import audit
 from quotas.models import Quota
 from scheduler import outbox
-from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, StopReason
+from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, RestartPolicy, StopReason
 from scheduler.core.reasons import CATEGORY, ReasonCode
 from scheduler.models import Job, JobEvent
 from scheduler.services.catalogue import Catalogue
@@ -392,6 +392,11 @@ def _requeue(job: Job, by: User, reason: str) -> None:
         raise Conflict(
             message=f"Job {job.number} is {job.state} and not running.",
             way_out="Only a job that has been given nodes can be requeued.",
+        )
+    if job.restart_policy == RestartPolicy.NEVER and job.state != JobState.SCHEDULED:
+        raise Conflict(
+            message=f"Job {job.number} runs at most once, and it may have begun (restart_policy never).",
+            way_out="Cancel it, and submit it again if doing its work twice is harmless.",
         )
     before, now = job.state, timezone.now()
     because = f"requeued by {by.username}" + (f": {reason}" if reason else "")

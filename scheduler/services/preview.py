@@ -28,7 +28,7 @@ from scheduler.core.explain import (
     with_job,
     world_after,
 )
-from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
+from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState, RestartPolicy
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.reasons import CATEGORY, ReasonCategory, ReasonCode
@@ -85,6 +85,12 @@ class Blocker:
     code: str
     category: str
     text: str
+
+
+ONCE_WORDS: Final = (
+    "It runs at most once: it makes way for no other job, and if it is lost with its node, or an operator stops it "
+    "there, it fails and is not started again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,8 @@ class Preview:
     suggestion: str = ""
     #: How many jobs it becomes; more than one for an array, and the rest is about the first of them.
     elements: int = 1
+    #: What its restart policy means for it, where that has to be known before it is submitted.
+    restarts: str = ""
     #: The change of the suggestion, or else one with which it starts well sooner.
     change: SuggestedChange | None = None
     #: When it is likely to start, where it would wait; and how often such ranges were right.
@@ -268,6 +276,7 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         suggestion=suggestion,
         change=change,
         elements=spec.size,
+        restarts=ONCE_WORDS if spec.restart_policy == RestartPolicy.NEVER else "",
         start=start,
         record=record(),
         snapshot_at=_moment(asked),

@@ -16,7 +16,7 @@ from accounts.names import without_hidden
 from quotas.core.gpu_models import read_slice, slice_share, sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
-from scheduler.core.lifecycle import RestartPolicy
+from scheduler.core.lifecycle import RestartPolicy, TaskFailure
 from scheduler.models import Queue, WaitEnd
 from scheduler.services import gang_terms, resource_terms
 from scheduler.services.catalogue import Bound, Catalogue
@@ -221,7 +221,7 @@ def parse_job(
         "priority": _priority(inputs, catalogue),
         "begin_at": begin_at,
         "deadline_at": deadline_at,
-        "restart_policy": inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.NEVER),
+        "restart_policy": _restart_policy(inputs, gang),
         "max_restarts": inputs.integer("max_restarts", least=0, most=100, default=3),
         "preemptible": inputs.flag("preemptible", default=True),
         "held": inputs.flag("hold", default=False),
@@ -269,6 +269,23 @@ def parse_job(
         if bound.resource == PENDING_JOBS and bound.job_type in ("", fields["job_type"])
     )
     return JobSpec(project=project, queue=queue, waits_on=waits_on, **fields)
+
+
+def _restart_policy(inputs: Inputs, gang: GangTerms) -> RestartPolicy:
+    """`never` is a promise, so what would start the job again is refused beside it."""
+    policy: RestartPolicy = inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED)
+    if policy != RestartPolicy.NEVER:
+        return policy
+    says = "A job with restart_policy never runs at most once, and this would start it again; "
+    if gang.on_task_failure == TaskFailure.REQUEUE:
+        inputs.wrong(
+            "on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent"
+        )
+    if gang.elastic:
+        inputs.wrong(
+            "elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent"
+        )
+    return policy
 
 
 def _what_runs(inputs: Inputs) -> tuple[str, str]:

@@ -170,24 +170,19 @@ class AgentProcess:
 
     def clean_up(self) -> None:
         """Leave nothing running."""
+        from tests.support.keepers import kill_guards
+
         self.kill()
         try:
             pid = self.keeper_pid
             with (self.state / "keeper.lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return  # it has ended, and its number may be somebody else's by now
+            # It has ended, and its number may be somebody else's by now.
         except BlockingIOError:
-            pass
+            os.kill(pid, signal.SIGKILL)
         except (OSError, ValueError):
             return
-        children = processes.children_of(pid)
-        for victim in (pid, *children):
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        for child in children:
-            processes.signal_group(child, signal.SIGKILL)
+        kill_guards(self.state)
 
     def log(self) -> str:
         return (self.state.parent / f"{self.name}.log").read_text()
