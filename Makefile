@@ -13,6 +13,7 @@ WORKERS ?= 3
 AS_PRODUCTION := DJANGO_SETTINGS_MODULE=config.settings.production \
   MUSTER_SECRET_KEY=only-for-the-check-4fd0b1c97a2e85d3-4fd0b1c97a2e85d3-4fd0b1c9 \
   MUSTER_ALLOWED_HOSTS=muster.example.org \
+  MUSTER_AUDIT_KEY=only-for-the-check-too MUSTER_AUDIT_CHECKPOINT_FILE=/nowhere/audit-checkpoints \
   DATABASE_URL=postgres://nobody@127.0.0.1:1/nothing REDIS_URL=redis://127.0.0.1:1/0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -29,7 +29,7 @@ def hold(number: int) -> Holder | None:
     It belongs to a transaction that does nothing else, on a connection of its own: a pooler that hands out
     connections by the transaction would pass on a session with its locks, and whoever got it would keep them.
     """
-    holder = psycopg.connect(**_parameters())
+    holder = connection.get_new_connection(_parameters())
     taken = False
     try:
         holder.execute("SET LOCAL idle_in_transaction_session_timeout = 0")

@@ -1,37 +1,28 @@
-"""Database connections of threads that serve one request after the other and keep theirs from one to the next."""
+"""What a thread that does one piece of work after the other owes to its database connection.
+
+That the connection lives is not its business: the backend looks before each use (config.database).
+"""
 
 from __future__ import annotations
 
-import select
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
 
 
-def drop_a_dead_connection() -> None:
-    """A server that has gone has said so by now: there is something to read where nothing was asked.
-
-    This is all the checking there is before the connection is used: asking costs a statement.
-    """
-    connection = connections[DEFAULT_DB_ALIAS]
-    inner = connection.connection
-    if inner is None or connection.in_atomic_block:
-        return
+@contextmanager
+def piece_of_work() -> Iterator[None]:
+    """Leave nothing of this piece to the next: neither an open transaction nor a connection that failed."""
+    close_old_connections()
     try:
-        poll = select.poll()
-        poll.register(inner.fileno(), select.POLLIN)
-        fine = not poll.poll(0)
-    except (Error, OSError, ValueError):
-        fine = False
-    if fine:
-        connection.health_check_done = True
-    else:
-        connection.close()
+        yield
+    finally:
+        close_old_connections()
 
 
-def keep_connection() -> None:
-    """The thread's next request goes on with this one, for to fetch one and give it back costs as much as a
-    statement; unless something has failed that may be its fault."""
-    connection = connections[DEFAULT_DB_ALIAS]
-    connection.close_at = None
-    if connection.errors_occurred and not connection.in_atomic_block:
-        connection.close_if_unusable_or_obsolete()
+@contextmanager
+def longer_statements(seconds: float) -> Iterator[None]:
+    """Let statements of this block take so many seconds, where this process has a shorter limit."""
+    with connections[DEFAULT_DB_ALIAS].longer(seconds):  # type: ignore[attr-defined]
+        yield

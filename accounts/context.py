@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Any
-
-from django.conf import settings
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest
-
     from accounts.models import ApiToken
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class RequestContext:
 
     request_id: str = ""
     address: str = ""
-    #: The caller came through a proxy, so `address` may be what the proxy said.
+    #: The peer says that it forwards, so that a loopback address is not the person at this machine.
     proxied: bool = False
     on_behalf_of: str = ""
     token_prefix: str = ""
@@ -35,27 +32,76 @@ class RequestContext:
     token_scopes: frozenset[str] | None = None
 
 
+class RequestIsOver(RuntimeError):
+    """A right was asked about after its request had been answered, as by a stream that asks while it is sent."""
+
+
 NOTHING_KNOWN = RequestContext()
-_current: ContextVar[RequestContext] = ContextVar("muster_request_context", default=NOTHING_KNOWN)
+#: None is a request that has been answered: nothing may be asked about it any more.
+_current: ContextVar[RequestContext | None] = ContextVar("muster_request_context", default=NOTHING_KNOWN)
 
 
 def current() -> RequestContext:
-    return _current.get()
+    """What is known of the request under way; raises RequestIsOver in what is left of an answered one."""
+    known = _current.get()
+    if known is None:
+        raise RequestIsOver(
+            "The request has been answered: ask what its caller may see before the answer is returned."
+        )
+    return known
 
 
 def update(**changes: Any) -> None:
     """Add to what is known of the request under way; the middleware forgets it at the request's end."""
-    _current.set(replace(_current.get(), **changes))
+    _current.set(replace(current(), **changes))
 
 
 def use_token(token: ApiToken) -> None:
-    """Act as this token until the request ends: its prefix is audited, its limits narrow permissions."""
+    """Act as this token until the request ends: its prefix is audited, its limits narrow permissions.
+
+    The person it signs in carries its limits too, into threads and tasks that do not know of the request.
+    """
     update(
         token_prefix=token.prefix,
         token_user_id=token.user_id,
         token_project_id=token.project_id,
         token_scopes=frozenset(token.scopes),
     )
+    token.user.held_by = token
+
+
+def over(pieces: Iterable[T]) -> Iterator[T]:
+    """The rest of an answer, each piece made while nothing may be asked about its request.
+
+    A stream is read after the request's context has ended. Rights asked there would be those of the whole
+    person, whatever their token is held to; so the question itself fails.
+    """
+    rest = iter(pieces)
+    while True:
+        before = _current.get()
+        _current.set(None)
+        try:
+            piece = next(rest)
+        except StopIteration:
+            return
+        finally:
+            _current.set(before)
+        yield piece
+
+
+async def over_async(pieces: AsyncIterable[T]) -> AsyncIterator[T]:
+    """The same for an asynchronous answer."""
+    rest = aiter(pieces)
+    while True:
+        before = _current.get()
+        _current.set(None)
+        try:
+            piece = await anext(rest)
+        except StopAsyncIteration:
+            return
+        finally:
+            _current.set(before)
+        yield piece
 
 
 @contextmanager
@@ -65,47 +111,6 @@ def acting(**known: Any) -> Iterator[RequestContext]:
     # Put back by value: a token of `set` is refused when an async hop changed the context in between.
     _current.set(RequestContext(**known))
     try:
-        yield _current.get()
+        yield current()
     finally:
         _current.set(before)
-
-
-def client_address(request: HttpRequest) -> str:
-    """The caller's address: the peer, or what a proxy named in MUSTER_TRUSTED_PROXIES says of its peer.
-
-    Forwarded addresses are read from the right, for only the last ones were written by proxies we trust.
-    """
-    peer = str(request.META.get("REMOTE_ADDR") or "")
-    proxies = [ip_network(network) for network in getattr(settings, "MUSTER_TRUSTED_PROXIES", [])]
-    hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
-    while hops and _within(peer, proxies):
-        candidate = hops.pop()
-        if not is_address(candidate):
-            break
-        peer = candidate
-    return peer
-
-
-def is_proxied(request: HttpRequest) -> bool:
-    return bool(request.META.get("HTTP_X_FORWARDED_FOR") or request.META.get("HTTP_FORWARDED"))
-
-
-def is_loopback(address: str) -> bool:
-    """Whether the address is this machine itself."""
-    if not is_address(address):
-        return False
-    parsed = ip_address(address)
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return (mapped or parsed).is_loopback
-
-
-def is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _within(text: str, networks: list[Any]) -> bool:
-    return is_address(text) and any(ip_address(text) in network for network in networks)

@@ -12,6 +12,7 @@ from django.utils import timezone
 from accounts import context
 from accounts.errors import NotAllowed, NotFound
 from accounts.models import Membership, Project, ProjectRole, SiteRole, User
+from accounts.scopes import implied
 
 #: Each role may do what those before it may.
 ROLE_ORDER: Final = (ProjectRole.VIEWER, ProjectRole.MEMBER, ProjectRole.LEAD)
@@ -122,8 +123,13 @@ def allowed_verbs(user: User, thing: Any, verbs: Iterable[str] | None = None) ->
 
 
 def roles_of(user: User, *, project_ids: Iterable[int] | None = None) -> dict[int, str]:
-    """The person's present role in each project (or in those given); ended memberships are left out."""
+    """The person's present role in each project (or in those given); ended memberships are left out.
+
+    By a token that is held to one project, the role there and no other.
+    """
     memberships = current_memberships().filter(user=user)
+    if (held_to := token_project_id(user)) is not None:
+        memberships = memberships.filter(project=held_to)
     if project_ids is not None:
         memberships = memberships.filter(project_id__in=list(project_ids))
     return dict(memberships.values_list("project_id", "role"))
@@ -139,9 +145,62 @@ def sees_everything(user: User) -> bool:
 
 
 def token_project_id(user: User) -> int | None:
-    """The one project that the token in use is held to, if it is this person's and is held at all."""
+    """The one project that the token in use is held to, if it is this person's and is held at all.
+
+    A person whom a token signed in carries it along, so that work outside the request is held to it as well.
+    Raises RequestIsOver in what is sent after the answer was returned.
+    """
     known = context.current()
-    return known.token_project_id if known.token_user_id == user.pk else None
+    if known.token_user_id == user.pk:
+        return known.token_project_id
+    held_by = user.held_by
+    return None if held_by is None else held_by.project_id
+
+
+def standing(user: User) -> dict[str, Any]:
+    """What the person may now, in plain values that can be kept: site rights, roles, and the limits of the token.
+
+    `covers_standing` says later whether as much is still theirs.
+    """
+    known = context.current()
+    by_token = known.token_user_id == user.pk and known.token_scopes is not None
+    return {
+        "site": [
+            name
+            for name, has in (
+                ("operator", user.is_operator), ("auditor", user.is_auditor), ("admin", user.is_site_admin),
+            )
+            if has
+        ],
+        "roles": {str(project_id): role for project_id, role in roles_of(user).items()} if user.is_active else {},
+        "project": token_project_id(user),
+        "scopes": sorted(implied(known.token_scopes or ())) if by_token else None,
+    }  # fmt: skip
+
+
+def covers_standing(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    """Whether somebody of that standing may see all that somebody of the other could; nothing kept is not enough."""
+    if not then:
+        return False
+    if now["project"] is not None and now["project"] != then["project"]:
+        return False
+    if now["scopes"] is not None and (
+        then["scopes"] is None or not set(then["scopes"]) <= set(now["scopes"])
+    ):
+        return False
+    if not set(then["site"]) <= set(now["site"]):
+        return False
+    held_to = then["project"]
+    return all(
+        _rank(now["roles"].get(project_id)) >= _rank(role)
+        for project_id, role in then["roles"].items()
+        if held_to is None or project_id == str(held_to)
+    )
+
+
+def _rank(role: str | None) -> int:
+    """-1 for none."""
+    return -1 if role is None else ROLE_ORDER.index(ProjectRole(role))
 
 
 def _rule(rules: Mapping[str, Rule], verb: str) -> Rule:

@@ -100,4 +100,11 @@ RULES: Final = (
         "SELECT session_key FROM django_session WHERE expire_date < %(now)s LIMIT %(batch)s",
         statement=delete_from("django_session", "session_key"),
     ),
+    Rule(
+        "sign_in_counts",
+        "Failed sign-ins that are forgotten",
+        "SELECT key FROM accounts_signincount WHERE last_at < %(before)s LIMIT %(batch)s",
+        hours=24,
+        statement=delete_from("accounts_signincount", "key"),
+    ),
 )

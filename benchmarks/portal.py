@@ -16,6 +16,10 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
+
+from config.up import roles
+from config.up.state import StateFolder
 from tests.support.stack import ROOT, Stack, scratch_state, wait_until
 
 PEOPLE = 8
@@ -59,6 +63,14 @@ class Portal:
         wait_until(
             lambda: Node.objects.filter(name__startswith="bench-", state="up").count() == count, seconds=60
         )
+
+    def as_owner(self, statement: str) -> None:
+        """Run what only the owner of the tables may."""
+        where = roles.Passwords(StateFolder(self.stack.state)).url(
+            roles.OWNER, like=os.environ["DATABASE_URL"]
+        )
+        with psycopg.connect(where, autocommit=True) as connection:
+            connection.execute(statement)
 
     def stop(self) -> None:
         for agent in self.agents:
@@ -114,8 +126,6 @@ def until(done: Callable[[], bool], *, seconds: float = 300, every: float = 0.02
 def _use_its_rows(stack: Stack) -> None:
     os.environ["MUSTER_STATE"] = str(stack.state)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
-    from config.up.state import StateFolder
-
     servers = StateFolder.find().published()
     assert servers is not None, stack.said()
     os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = servers.database_url, servers.redis_url

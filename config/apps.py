@@ -11,6 +11,8 @@ class ConfigConfig(AppConfig):
 
     def ready(self) -> None:
         """Every thread sends to our broker; by itself Celery would fall back to one on localhost."""
+        from config import checks
         from config.celery import app
 
         app.set_default()
+        checks.register()

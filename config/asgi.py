@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 
+import django
 from channels.routing import ProtocolTypeRouter, URLRouter
-from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.production")
-http = get_asgi_application()  # before anything that imports models
+django.setup(set_prefix=False)  # before anything that imports models
 
-from config.api_door import ApiDoor  # noqa: E402
+from config.api_door import ApiDoor, PageDoor  # noqa: E402
+from config.front_door import FrontDoor  # noqa: E402
+from config.probe_door import ProbeDoor  # noqa: E402
 from scheduler.api.agent import AgentDoor  # noqa: E402
 from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
 from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402
 
-application = AgentDoor(
-    ProtocolTypeRouter(
-        {"http": ApiDoor(http), "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
+application = ProbeDoor(
+    FrontDoor(
+        AgentDoor(
+            ProtocolTypeRouter(
+                {"http": ApiDoor(PageDoor()), "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
+            )
+        )
     )
 )

@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init, setup_logging, worker_ready
+from celery.signals import beat_init, setup_logging, task_postrun, worker_ready
+
+from config import broker
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
 
+broker.register()
 app = Celery("muster")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+# Celery would close each thread's connection before and after every task; ours is looked at before each use.
+app.conf.update(CELERY_DB_REUSE_MAX=2**31)
 
 
 @setup_logging.connect
@@ -27,6 +32,14 @@ def keep_our_logging(**_: Any) -> None:
     from config.logging import configure
 
     configure(settings.LOGGING)
+
+
+@task_postrun.connect
+def leave_nothing_to_the_next(**_: Any) -> None:
+    """A connection that failed, or was left in the middle, is not the next task's."""
+    from django.db import close_old_connections
+
+    close_old_connections()
 
 
 @worker_ready.connect

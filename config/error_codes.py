@@ -48,8 +48,10 @@ WHO: Final = {
     ),
     "locked-out": Meaning(
         "Too many failed attempts",
-        "Signing in with this name from this address is closed for a while.",
-        "Wait 15 minutes, or ask an admin to unlock it.",
+        "There were many wrong passwords for this name, or from this address: the next try is looked at only after a "
+        "wait, which grows with each wrong password, to 15 minutes at most.",
+        "Wait as long as the answer says. Wrong passwords that others give for your name delay you by a minute at "
+        "most, and not at all in a browser or at an address with which you have signed in before.",
     ),
     "demo-elsewhere": Meaning(
         "A demo account from another machine",
@@ -149,6 +151,12 @@ THERE: Final = {
         "The same Idempotency-Key came with another body before.",
         "Use a new key for each new request, and the same only to repeat one.",
     ),
+    "rights-changed": Meaning(
+        "Your rights are less than when this was done",
+        "The request was done once. Its answer is given again only to a sign-in that may at least as much as the "
+        "first: the same roles, the same scopes, and no token that is held to another project.",
+        "Look at what it made with a sign-in that may see it. Do not send it with a new key: it would be done twice.",
+    ),
 }
 
 LIMITS: Final = {
@@ -211,6 +219,16 @@ LIMITS: Final = {
         "The body is too large",
         "The request is larger than what is read at once.",
         "Send less at once: put data into files, and jobs into several requests.",
+    ),
+    "too-many-rows": Meaning(
+        "The request makes too many rows",
+        "Its parts multiplied make more than one request may: jobs of arrays, what they wait for, or lines of a file.",
+        "Send it in several requests, each within the limit that the message names.",
+    ),
+    "caller-gone": Meaning(
+        "The caller has hung up",
+        "The connection ended before the answer was ready, so the work was stopped. Nothing was written.",
+        "Send the request again, with the same Idempotency-Key.",
     ),
     "too-large": Meaning(
         "Too large",
@@ -374,6 +392,21 @@ SERVER: Final = {
         "Not at the moment",
         "Something that Muster needs, mostly its database, does not answer.",
         "Try again in a few seconds, with the same Idempotency-Key.",
+    ),
+    "took-too-long": Meaning(
+        "It took too long",
+        "The database was stopped in the middle, because one request may take it only so long. Nothing was written.",
+        "Ask for less: fewer rows, a shorter time, more filters. An operator can change `MUSTER_DB_STATEMENT_SECONDS`.",
+    ),
+    "busy": Meaning(
+        "Somebody else is changing it",
+        "The request waited for a row that another one holds, and gave up. Nothing was written.",
+        "Try again in a few seconds, with the same Idempotency-Key.",
+    ),
+    "disk-full": Meaning(
+        "The disk is full",
+        "The portal or its database cannot store anything at the moment. Nothing of the request was written.",
+        "An operator has to make room; `/readyz?verbose` says where. Then try again, with the same Idempotency-Key.",
     ),
     "provider-unavailable": Meaning(
         "The quota provider cannot be used",

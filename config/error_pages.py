@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import path
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.views import defaults
 from django.views.decorators.http import require_safe
 
+from accounts.database_errors import in_words
+from accounts.web.pages import unavailable
 from config.error_codes import GROUPS, MEANINGS, Meaning
+from config.problems import API_PREFIX, known_problem
+
+log = logging.getLogger(__name__)
 
 
 @require_safe
@@ -43,6 +52,17 @@ def _with_code(text: str) -> SafeString:
         format_html("<code>{}</code>" if number % 2 else "{}", part) for number, part in enumerate(parts)
     ]
     return format_html_join("", "{}", [(part,) for part in marked])
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Django's `handler500`: an answer for what nobody caught; a database that is away is named as that."""
+    known = in_words(sys.exc_info()[1])
+    if known is None:
+        return defaults.server_error(request)
+    log.warning("database_unavailable", extra={"code": known.code, "path": request.path})
+    if request.path.startswith(API_PREFIX):
+        return known_problem(request, known)
+    return unavailable(request, known)
 
 
 urlpatterns = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 
-from accounts.context import is_proxied
+from accounts.disk import shortages
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +52,14 @@ class Check:
 
 @never_cache
 def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when the database answers and is migrated; Redis down or a silent planner is 200 with `degraded`."""
+    """200 when the database answers and is migrated; Redis down, a silent planner or a disk that is short of room
+    is 200 with `degraded`."""
     checks = list(run_checks())
     failed = [check.name for check in checks if check.needed and not check.ok]
     degraded = [check.name for check in checks if not check.needed and not check.ok]
     status = "unavailable" if failed else "degraded" if degraded else "ok"
     code = 503 if failed else 200
-    if "verbose" in request.GET and _may_see_details(request):
+    if "verbose" in request.GET and may_look_inside(request):
         if "application/json" in request.headers.get("Accept", ""):
             return JsonResponse(
                 {"status": status, "checks": [asdict(check) for check in checks]}, status=code
@@ -73,9 +75,30 @@ def readyz(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": status, "failed": failed, "degraded": degraded}, status=code)
 
 
+#: What the thread that looks has found wanting, and what it looks at: an answer that has to be given before it
+#: is back names the one or the other.
+_wanting: list[str] = []
+_under_way = "database"
+
+
+def without_answer() -> list[str]:
+    """What fails, or does not answer, as far as a look that is under way has come."""
+    return list(_wanting) or [_under_way]
+
+
+def begin() -> None:
+    """A new look comes up; what it asks first is the database."""
+    global _under_way
+    _wanting.clear()
+    _under_way = "database"
+
+
 def run_checks() -> Iterator[Check]:
     """Look at everything a serving process needs, then at what it can do without."""
+    begin()
     database = _timed("database", True, _database)
+    if not database.ok:
+        _wanting.append(database.name)
     yield database
     if database.ok:
         migrations = _timed("migrations", True, _migrations)
@@ -83,18 +106,17 @@ def run_checks() -> Iterator[Check]:
         if migrations.ok:
             yield _timed("planner", False, _planner)
     yield _timed("redis", False, _redis)
+    yield _timed("disk", False, _disk)
 
 
-def is_loopback(request: HttpRequest) -> bool:
-    """Whether the caller is on this machine; one that came through a proxy here is not."""
-    address = request.META.get("REMOTE_ADDR", "")
-    here = address == "::1" or address.startswith(("127.", "::ffff:127."))
-    return here and not is_proxied(request)
+def may_look_inside(request: HttpRequest) -> bool:
+    """An operator who is signed in, or the bearer of MUSTER_METRICS_TOKEN; being on this machine is no right.
 
-
-def _may_see_details(request: HttpRequest) -> bool:
-    """The person at the machine, or a member of the staff; asks for the session only when it must."""
-    if is_loopback(request):
+    Jobs are on this machine too. The session is asked for only when it must be.
+    """
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    expected = settings.MUSTER_METRICS_TOKEN
+    if kind.lower() == "bearer" and expected and hmac.compare_digest(token.encode(), expected.encode()):
         return True
     try:
         return bool(request.user.is_staff)  # type: ignore[union-attr]
@@ -103,6 +125,8 @@ def _may_see_details(request: HttpRequest) -> bool:
 
 
 def _timed(name: str, needed: bool, look: Callable[[], str]) -> Check:
+    global _under_way
+    _under_way = name
     started = time.perf_counter()
     try:
         text, ok = look(), True
@@ -150,6 +174,13 @@ def _planner() -> str:
 def _redis() -> str:
     _redis_client().ping()
     return "answers"
+
+
+def _disk() -> str:
+    short = shortages(fresh=True)
+    if short:
+        raise _NotReadyError("; ".join(row.text for row in short))
+    return "has room"
 
 
 @cache

@@ -40,7 +40,6 @@ def logging_config(*, level: str, json: bool) -> dict[str, Any]:
             # Says "Not Found: /path" beside the request line that says it better.
             "django.request": {"level": "ERROR"},
             "django.server": {"level": "WARNING"},
-            "axes": {"level": "WARNING"},
             # One line for each scheduled task, each second, is noise.
             "celery.beat": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 import time
 from collections.abc import Callable, Iterable
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from prometheus_client import (
@@ -24,7 +22,7 @@ from prometheus_client.registry import Collector
 
 import accounts.metrics
 import quotas.metrics
-from config.health import is_loopback
+from config.health import may_look_inside
 from scheduler.metrics import collect
 
 REQUESTS = Counter("muster_http_requests", "Requests answered.", ["method", "route", "status"])
@@ -71,10 +69,11 @@ REGISTRY.register(PortalCollector())
 
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Prometheus text, for this machine, for the bearer of MUSTER_METRICS_TOKEN, and for staff."""
-    if not _may_scrape(request):
+    """Prometheus text, for the bearer of MUSTER_METRICS_TOKEN, and for operators who are signed in."""
+    if not may_look_inside(request):
         return HttpResponse(
-            "Metrics are for this machine, for the bearer of MUSTER_METRICS_TOKEN, and for staff.\n",
+            "Metrics are for the bearer of MUSTER_METRICS_TOKEN, and for operators who are signed in.\n"
+            "`make run` keeps the token in the file metrics_token of its state folder.\n",
             content_type="text/plain",
             status=403,
         )
@@ -89,13 +88,3 @@ def _registry() -> CollectorRegistry:
     MultiProcessCollector(registry)
     registry.register(PortalCollector())
     return registry
-
-
-def _may_scrape(request: HttpRequest) -> bool:
-    if is_loopback(request):
-        return True
-    kind, _, token = request.headers.get("Authorization", "").partition(" ")
-    expected = settings.MUSTER_METRICS_TOKEN
-    if expected and kind.lower() == "bearer" and hmac.compare_digest(token.encode(), expected.encode()):
-        return True
-    return bool(getattr(request.user, "is_staff", False))

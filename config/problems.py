@@ -12,12 +12,13 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.core.exceptions import ValidationError as DjangoValidationError
-from django.db import DataError, OperationalError
+from django.db import DataError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.database_errors import in_words
 from accounts.errors import FieldProblem, MusterError
 from accounts.services import audit
 from config.error_codes import CODE_OF_STATUS, MEANINGS
@@ -138,16 +139,9 @@ def _known(error: Exception) -> MusterError | None:
             status=422,
             way_out="Look for amounts that are too large and characters that are not text.",
         )
-    if isinstance(error, OperationalError):
-        log.warning("database_unavailable", exc_info=error)
-        return MusterError(
-            message="The database does not answer at the moment.",
-            code="unavailable",
-            status=503,
-            way_out="Try again in a few seconds, with the same Idempotency-Key.",
-            extra={"retry_after_seconds": 5},
-        )
-    return None
+    if (known := in_words(error)) is not None:
+        log.warning("database_unavailable", extra={"code": known.code, "error": str(error).strip()})
+    return known
 
 
 _DRF_CODES: Final[dict[type[exceptions.APIException], tuple[str, str]]] = {
@@ -219,10 +213,18 @@ def _headers(error: Exception, known: MusterError, view: Any, request: Request |
     return headers
 
 
-def too_big() -> MusterError:
-    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 2**20
+def too_big(most: int | None = None) -> MusterError:
+    """A body that is larger than its route takes: `most` bytes, or what every route takes."""
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE if most is None else most
+    size = (
+        f"{most // 2**20} MiB"
+        if most >= 2**20
+        else f"{most // 2**10} KiB"
+        if most >= 2**10
+        else f"{most} bytes"
+    )
     return MusterError(
-        message=f"The body is larger than {most} MiB, the most that is read.",
+        message=f"The body is larger than {size}, the most that is read here.",
         code="body-too-large",
         status=413,
         way_out="Send less at once: put data into files, and jobs into several requests.",
@@ -248,6 +250,16 @@ def json_problem(
     """A problem outside any API view: no such route, or a failure before or after one."""
     body = problem(request, status=status, code=code, detail=detail, way_out=way_out)
     return JsonResponse(body, status=status, content_type=PROBLEM_TYPE)
+
+
+def known_problem(request: HttpRequest, known: MusterError) -> JsonResponse:
+    """The same for an error of ours, with when to come again."""
+    answer = json_problem(
+        request, status=known.status, code=known.code, detail=known.message, way_out=known.way_out
+    )
+    if seconds := known.extra.get("retry_after_seconds"):
+        answer["Retry-After"] = str(seconds)
+    return answer
 
 
 def api_not_found(request: HttpRequest, path: str = "") -> HttpResponse:
@@ -301,6 +313,4 @@ class ProblemMiddleware:
                 request, status=500, code="internal-error", detail="Something went wrong here.",
                 way_out="Try again; if it happens again, give an operator the request_id.",
             )  # fmt: skip
-        return json_problem(
-            request, status=known.status, code=known.code, detail=known.message, way_out=known.way_out
-        )
+        return known_problem(request, known)

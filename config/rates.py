@@ -16,6 +16,7 @@ from django.core.cache import cache
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
+from accounts import proxies
 from accounts.models import ApiToken
 
 
@@ -112,4 +113,5 @@ def _caller(request: Request) -> str:
         return f"token:{request.auth.pk}"
     if request.user and request.user.is_authenticated:
         return f"user:{request.user.pk}"
-    return f"address:{request.META.get('REMOTE_ADDR', '')}"
+    caller = proxies.of_request(getattr(request, "_request", request))
+    return f"address:{caller.address}"

@@ -18,6 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.errors import FieldProblem, InvalidInput, MusterError
+from accounts.names import SEVERAL_LINES, line_trouble, without_hidden
 from config.problems import SEND_JSON, BadInput, too_big
 
 # ---------------------------------------------------------------- input
@@ -53,28 +54,32 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _check_clean(value: Any, at: str = "", depth: int = 0) -> None:
+def _check_clean(value: Any, at: str = "", depth: int = 0, *, lines: bool = False) -> None:
+    """`lines`: below a field that may have several."""
     if depth > MAX_DEPTH:
         raise exceptions.ParseError(f"The body is nested deeper than {MAX_DEPTH} levels.")
     if isinstance(value, str):
-        _check_text(value, at)
+        _check_text(value, at, lines=lines)
     elif isinstance(value, dict):
         for name, inner in value.items():
             _check_text(name, at)
             if isinstance(inner, (str, dict, list)):
-                _check_clean(inner, f"{at}/{name}" if at else name, depth + 1)
+                below = f"{at}/{name}" if at else name
+                _check_clean(inner, below, depth + 1, lines=lines or name in SEVERAL_LINES)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             if isinstance(inner, (str, dict, list)):
-                _check_clean(inner, f"{at}/{number}" if at else str(number), depth + 1)
+                _check_clean(inner, f"{at}/{number}" if at else str(number), depth + 1, lines=lines)
 
 
-def _check_text(text: str, at: str) -> None:
-    if text.isascii() and "\x00" not in text:
+def _check_text(text: str, at: str, *, lines: bool = False) -> None:
+    if text.isascii() and (text.isprintable() or (lines and "\x00" not in text)):
         return
-    trouble = unclean(text)
+    trouble = unclean(text) or ("" if lines else _not_one_line(text))
     if trouble:
-        where = at.encode("utf-8", "replace").decode().replace("\x00", "\N{SYMBOL FOR NULL}")[:200]
+        where = without_hidden(at.encode("utf-8", "replace").decode().replace("\x00", "\N{SYMBOL FOR NULL}"))[
+            :200
+        ]
         raise BadInput(
             MusterError(
                 message=f"{where or 'The body'} {trouble}.",
@@ -95,6 +100,11 @@ def unclean(text: str) -> str:
     except UnicodeEncodeError:
         return "contains half a surrogate pair, which is no character"
     return ""
+
+
+def _not_one_line(text: str) -> str:
+    trouble = line_trouble(text).rstrip(".")
+    return trouble[:1].lower() + trouble[1:]
 
 
 def check_query(request: Request) -> None:

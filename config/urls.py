@@ -11,6 +11,8 @@ from django.urls import include, path
 from accounts.admin.doors import row_of_any_table
 from config import error_pages, health, metrics
 
+handler500 = "config.error_pages.server_error"
+
 urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("healthz", health.readyz, name="healthz"),

@@ -8,13 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from django.conf import settings
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 
+from accounts.bounds import at_most, check_export
 from quotas.models import LedgerEntry
 
 #: Rows that are read at a time while they are streamed.
 CHUNK: Final = 2000
+
+#: The way out of a file that would be too long.
+FEWER: Final = "Ask for fewer days, or for one project, with since, until and project."
 
 _COLUMNS: Final = (
     "id", "kind", "project", "user", "job", "attempt", "gpu_model", "cpu_millis", "memory_mib", "gpu_millis",
@@ -69,7 +74,8 @@ EXPORTS: Final = {"csv": (_csv, "text/csv; charset=utf-8"), "json": (_json, "app
 
 
 def streamed(entries: QuerySet[LedgerEntry], export: str) -> StreamingHttpResponse:
-    """All lines of the ledger, however many, without holding them in memory."""
+    """All lines of the ledger without holding them in memory; raises InvalidInput beyond MUSTER_MAX_EXPORT_ROWS."""
+    check_export(at_most(entries, settings.MUSTER_MAX_EXPORT_ROWS), way_out=FEWER)
     return as_file("ledger", _COLUMNS, entries.values_list(*_VALUES).iterator(chunk_size=CHUNK), export)
 
 

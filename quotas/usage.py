@@ -12,6 +12,7 @@ from django.db.models.functions import Coalesce, TruncDate
 from django.utils import timezone
 
 from accounts import permissions
+from accounts.bounds import too_many_rows
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
 from quotas.core.budgets import COUNTED, first_period
@@ -102,8 +103,13 @@ class Usage:
         return round(100 * used / (used + unused), 1) if used + unused else None
 
 
-def usage(entries: QuerySet[LedgerEntry], group: str | tuple[str, ...] = ()) -> list[Usage]:
-    """Sums of these lines by `GROUPS` (several: a group is all their columns), largest use of GPUs first."""
+def usage(
+    entries: QuerySet[LedgerEntry], group: str | tuple[str, ...] = (), *, most: int | None = None
+) -> list[Usage]:
+    """Sums of these lines by `GROUPS` (several: a group is all their columns), largest use of GPUs first.
+
+    Raises InvalidInput where there are more than `most` groups; days times people times models can be many.
+    """
     names = (group,) if isinstance(group, str) else group
     columns = [column for name in names for column in (("day",) if name == "day" else GROUPS[name])]
     rows = entries.order_by()
@@ -125,8 +131,13 @@ def usage(entries: QuerySet[LedgerEntry], group: str | tuple[str, ...] = ()) -> 
     found = (rows.values(*columns) if columns else rows.annotate(all=Value(1)).values("all")).annotate(**sums)
     answers = [
         Usage(tuple(row[column] for column in columns), **{name: int(row[name]) for name in sums})
-        for row in found
+        for row in (found if most is None else found[: most + 1])
     ]
+    if most is not None and len(answers) > most:
+        raise too_many_rows(
+            f"These sums have more than {most:,} groups, the most that one request may ask for.",
+            field="group", way_out="Group by fewer things, or ask for fewer days.",
+        )  # fmt: skip
     return sorted(answers, key=lambda one: (-one.gpu_milli_seconds, -one.cpu_milli_seconds, repr(one.group)))
 
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
+from django.conf import settings
 from django.db import connection, transaction
 
 from accounts import permissions
+from accounts.bounds import check_export
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
+from quotas.exports import FEWER
 
 #: What a list may be ordered by: what was wasted most.
 SORTS: Final = {
@@ -185,9 +188,31 @@ def job_uses(asked: Asked, *, limit: int) -> list[JobUse]:
         return [JobUse(*row) for row in cursor.fetchall()]
 
 
+_COUNT: Final = """
+SELECT count(*) FROM (
+    SELECT 1 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+    WHERE attempt.ended_at >= %(begin)s AND attempt.ended_at < %(end)s
+        AND (%(everything)s OR job.project_id = ANY(%(projects)s))
+        AND (%(job)s::bigint IS NULL OR job.number = %(job)s)
+    GROUP BY attempt.job_id LIMIT %(most)s + 1
+) jobs
+"""
+
+
+def exported_job_uses(asked: Asked) -> Iterator[tuple[Any, ...]]:
+    """All of them for a file; raises InvalidInput, before any is read, where they could be more than one file has."""
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT, asked.statement()[1] | {"most": settings.MUSTER_MAX_EXPORT_ROWS})
+        check_export(cursor.fetchone()[0], way_out=FEWER)
+    return all_job_uses(asked)
+
+
 def all_job_uses(asked: Asked) -> Iterator[tuple[Any, ...]]:
-    """All of them as rows of `COLUMNS`, read as they are needed."""
-    sql, words = asked.statement()
+    """All of them as rows of `COLUMNS`, read as they are needed; what may be seen is settled before the first."""
+    return _read_all(*asked.statement())
+
+
+def _read_all(sql: str, words: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     with transaction.atomic(), connection.chunked_cursor() as cursor:
         cursor.execute(sql, words)
         while rows := cursor.fetchmany(CHUNK):

@@ -22,7 +22,7 @@ from accounts.permissions import sees_everything
 from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
 from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
-from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Queue, Reservation
+from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Partition, Queue, Reservation
 from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
 
 _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
@@ -238,17 +238,34 @@ def state_counts(user: User) -> dict[str, int]:
 # ---------------------------------------------------------------- machines
 
 
-def nodes_with_devices() -> QuerySet[Node]:
-    """Nodes with their present devices and partitions, in a fixed number of queries."""
-    return Node.objects.select_related("cluster").prefetch_related(
-        Prefetch("devices", queryset=Device.objects.filter(gone=False).order_by("index")), "partitions"
+def visible_partitions(user: User) -> QuerySet[Partition]:
+    """Those that a queue of this person's feeds, and those that no queue feeds: a private queue's are private."""
+    if sees_everything(user):
+        return Partition.objects.all()
+    fed = Queue.partitions.through.objects
+    return Partition.objects.exclude(
+        pk__in=fed.exclude(queue__in=visible_queues(user).order_by().values("pk"))
+        .exclude(
+            partition__in=fed.filter(queue__in=visible_queues(user).order_by().values("pk")).values(
+                "partition"
+            )
+        )
+        .values("partition")
     )
 
 
-def node_by_ref(ref: str | int) -> Node:
+def nodes_with_devices(user: User) -> QuerySet[Node]:
+    """Nodes with their present devices and the partitions this person sees, in a fixed number of queries."""
+    return Node.objects.select_related("cluster").prefetch_related(
+        Prefetch("devices", queryset=Device.objects.filter(gone=False).order_by("index")),
+        Prefetch("partitions", queryset=visible_partitions(user)),
+    )
+
+
+def node_by_ref(user: User, ref: str | int) -> Node:
     """A node by id or name: machines are no secret of any project."""
     text = str(ref).strip()
-    nodes = nodes_with_devices()
+    nodes = nodes_with_devices(user)
     found = nodes.filter(name=text).first() if "\x00" not in text else None
     if found is None and text.isascii() and text.isdecimal() and len(text) < 19:
         found = nodes.filter(pk=int(text)).first()
@@ -269,7 +286,7 @@ class NodeOnMap:
 
 def cluster_map(user: User) -> list[NodeOnMap]:
     """Every node, its devices and what is held there; other people's jobs are there without their names."""
-    nodes = list(nodes_with_devices().order_by("cluster_id", "zone", "rack", "name"))
+    nodes = list(nodes_with_devices(user).order_by("cluster_id", "zone", "rack", "name"))
     everything = sees_everything(user)
     mine = set() if everything else set(visible_projects(user).values_list("pk", flat=True))
     held: dict[int, list[tuple[Allocation, bool]]] = defaultdict(list)

@@ -18,6 +18,8 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 IN_A_BROWSER = "tests/e2e/"
+#: Servers that only root can start.
+NEED_ROOT = {"slurm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,7 +34,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
         if "live_stack" in fixtures:
             item.add_marker(pytest.mark.stack)
+        if NEED_ROOT & set(fixtures):
+            item.add_marker(pytest.mark.root)
     items.sort(key=_when)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs root is skipped without it, with the reason; MUSTER_REQUIRE_ROOT makes that a failure."""
+    if item.get_closest_marker("root") is None or os.geteuid() == 0:
+        return
+    if os.environ.get("MUSTER_REQUIRE_ROOT"):
+        pytest.fail("MUSTER_REQUIRE_ROOT is set, and this is an ordinary account")
+    pytest.skip("needs root: .ci/run by root tries it")
 
 
 def _when(item: pytest.Item) -> int:
@@ -92,3 +105,26 @@ def tests_with_real_transactions_are_emptied_quickly() -> Iterator[None]:
     end = emptying.install()
     yield
     end()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests have to show beside that they pass, in the output whatever is captured."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+    ]
+
+    def recorded(name: str) -> list[Any]:
+        """The values that tests gave to `record_property(name, …)`."""
+        return [value for report in reports for key, value in report.user_properties if key == name]
+
+    if counted := recorded("counted"):
+        terminalreporter.section("counted")
+        for line in sorted(counted):
+            terminalreporter.write_line(line)
+    if tampered := recorded("tampering"):
+        terminalreporter.section("tampering with the records of the database")
+        for case, actor, came in tampered:
+            terminalreporter.write_line(f"{case}; as the {actor}: {came}")

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import messages
+from django.db import models
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -14,7 +16,9 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import permissions
+from accounts.bounds import at_most, check_rows
 from accounts.errors import MusterError
+from accounts.names import one_line
 from accounts.services import audit
 
 
@@ -93,7 +97,24 @@ class _Refused:
         return cleaned
 
 
-class ServiceAdmin(RefusedInForm, Rights, ModelAdmin):
+class OneLineFields:
+    """Short texts of a row are one line, and so says the form beside each."""
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)  # type: ignore[misc]
+        if isinstance(db_field, models.CharField) and isinstance(field, forms.CharField):
+            field.validators = [*field.validators, one_line]
+        return field
+
+    def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """An action on more rows than one request may change is refused before its first."""
+        if request.POST.get("select_across") == "1":
+            check_rows(at_most(queryset, settings.MUSTER_MAX_ROWS), what="changes or more", field="rows",
+                       way_out="Choose fewer rows, with a filter.")  # fmt: skip
+        return super().response_action(request, queryset)  # type: ignore[misc,no-any-return]
+
+
+class ServiceAdmin(OneLineFields, RefusedInForm, Rights, ModelAdmin):
     """Saves through services, in a subclass's `save_model`; refusals stand in the form and in the trail."""
 
     list_per_page = 50
@@ -164,6 +185,7 @@ class ReasonedForm(forms.ModelForm):  # type: ignore[type-arg]
     reason = forms.CharField(
         max_length=1000,
         required=False,
+        validators=[one_line],
         widget=UnfoldAdminTextInputWidget(),
         help_text="Why; it goes into the audit trail.",
     )

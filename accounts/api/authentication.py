@@ -8,7 +8,7 @@ from rest_framework.authentication import SessionAuthentication as DrfSessionAut
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from accounts import context
+from accounts import context, proxies
 from accounts.models import ApiToken, User
 from accounts.services import audit
 from accounts.services.tokens import TokenRefused, authenticate_token
@@ -33,7 +33,7 @@ class BearerAuthentication(BaseAuthentication):
         scheme, _, plain = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        address = context.client_address(request._request)
+        address = proxies.of_request(request._request).address
         try:
             token = authenticate_token(plain.strip(), address)
         except TokenRefused as refusal:

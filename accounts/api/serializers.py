@@ -32,7 +32,8 @@ class StrictSerializer(serializers.Serializer):
             writable = {name for name, field in self.fields.items() if not field.read_only}
             unknown = [str(name) for name in data if name not in writable]
             if unknown:
-                raise serializers.ValidationError({name: [_unknown(name, writable)] for name in unknown})
+                # A hint for each of a few: looking for one that was meant takes long.
+                raise serializers.ValidationError({name: [_unknown(name, writable)] for name in unknown[:20]})
         return super().to_internal_value(data)
 
 

@@ -298,7 +298,9 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
         check = AuditCheck.objects.first()
         if check is None:
             raise NotFound(
-                "The audit chains have not been verified yet.", way_out="Run `manage.py audit_verify`."
+                "The audit chains have not been verified yet: this happens every hour, the first time an hour after "
+                "the first start.",
+                way_out="Run `manage.py audit_verify` to have it done now; its result is shown here at once.",
             )
         return Response(AuditCheckSerializer(check).data)
 

@@ -22,6 +22,9 @@ class AuditChain(models.Model):
     shard = models.PositiveSmallIntegerField(primary_key=True)
     length = models.BigIntegerField(default=0)
     head = models.CharField(max_length=64, default="0" * 64)
+    #: Of length and head, under the key that signs the rows. It is kept here alone, so that a head of earlier
+    #: cannot be made again from the rows.
+    signature = models.CharField(max_length=64, default="", blank=True)
 
     class Meta:
         triggers = [

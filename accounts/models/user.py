@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pghistory
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+
+if TYPE_CHECKING:
+    from accounts.models.token import ApiToken
 
 
 class SiteRole(models.TextChoices):
@@ -41,6 +46,8 @@ class User(AbstractUser):
     is_demo = models.BooleanField(default=False)
     #: Raised whenever rights change; sockets and caches compare it (ASVS 8.3.2).
     access_version = models.PositiveIntegerField(default=0)
+    #: The token that signed this person in, where one did: its limits go wherever the person goes.
+    held_by: ApiToken | None = None
 
     class Meta(AbstractUser.Meta):  # type: ignore[name-defined,misc]
         constraints = [

@@ -163,6 +163,12 @@ def row_hash(event: AuditEvent, key: bytes) -> str:
     return hmac.new(key, canonical.encode(), hashlib.sha256).hexdigest()
 
 
+def head_signature(shard: int, length: int, head: str, key: bytes) -> str:
+    """What makes the head of a chain ours; kept with the head alone, and gone once the chain has grown."""
+    contents = {"what": "head", "shard": shard, "length": length, "hash": head}
+    return hmac.new(key, json.dumps(contents, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+
+
 def signing_keys() -> list[bytes]:
     """The key that signs new rows, then those that signed older ones.
 
@@ -222,7 +228,10 @@ def _lock_head(shard: int) -> Head:
     for _ in range(2):
         if rows := prepared.ask(_LOCK_HEAD, [shard]):
             return Head(*rows[0])
-        AuditChain.objects.bulk_create([AuditChain(shard=shard, head=NO_HASH)], ignore_conflicts=True)
+        signature = head_signature(shard, 0, NO_HASH, signing_keys()[0])
+        AuditChain.objects.bulk_create(
+            [AuditChain(shard=shard, head=NO_HASH, signature=signature)], ignore_conflicts=True
+        )
     raise RuntimeError(f"audit chain {shard} cannot be made")
 
 
@@ -230,7 +239,8 @@ def _append(event: AuditEvent) -> None:
     """Write the row and move the head of its chain, in one statement."""
     sql, fields = _append_statement()
     values = [field.get_db_prep_save(getattr(event, field.attname), connection) for field in fields]
-    ((event.pk,),) = prepared.ask(sql, [*values, event.number, event.hash, event.shard])
+    signature = head_signature(event.shard, event.number, event.hash, signing_keys()[0])
+    ((event.pk,),) = prepared.ask(sql, [*values, event.number, event.hash, signature, event.shard])
     event._state.adding, event._state.db = False, DEFAULT_DB_ALIAS
 
 
@@ -242,7 +252,8 @@ def _append_statement() -> tuple[str, list[models.Field[Any, Any]]]:
         WITH written AS (
             INSERT INTO accounts_auditevent ({columns}) VALUES ({", ".join(["%s"] * len(fields))}) RETURNING id
         )
-        UPDATE accounts_auditchain SET length = %s, head = %s WHERE shard = %s RETURNING (SELECT id FROM written)
+        UPDATE accounts_auditchain SET length = %s, head = %s, signature = %s WHERE shard = %s
+        RETURNING (SELECT id FROM written)
         """  # noqa: S608  nothing but names of columns
     return sql, fields
 

@@ -13,6 +13,7 @@ from django.utils.text import slugify
 from accounts import permissions
 from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Organization, Project, ProjectRole, User
+from accounts.names import check_line
 from accounts.services import audit
 from accounts.services.users import raise_access_version
 
@@ -327,7 +328,8 @@ def _check_expiry(expires_at: datetime | None) -> None:
 
 
 def _name_and_slug(name: str, slug: str) -> tuple[str, str]:
-    name = _clean(name).strip()
+    check_line(name, "name")
+    name = str(name).strip()
     slug = slug or slugify(name)[:80]
     if not name or len(name) > 120:
         message = "Give it a name of 1 to 120 characters."

@@ -1,6 +1,9 @@
-"""Signs people in and out, with the lock-out, the demo rule and the audit row that belong to it."""
+"""Signs people in and out, with the delays, the demo rule and the audit row that belong to it."""
 
 from __future__ import annotations
+
+import math
+from typing import NoReturn
 
 from django.contrib.auth import authenticate
 from django.core.cache import cache
@@ -9,38 +12,51 @@ from django.http import HttpRequest
 from accounts import context
 from accounts.errors import MusterError
 from accounts.models import User
-from accounts.services import audit
+from accounts.services import attempts, audit
 
-#: Locked out, one row a minute for each name and address is enough to see who keeps trying.
-LOCKED_ROW_SECONDS = 60
+#: While they have to wait, one row a minute for each name and address is enough to see who keeps trying.
+WAITING_ROW_SECONDS = 60
 
 
 class SignInRefused(MusterError):
-    """Nobody was signed in; `code` is sign-in-failed, locked-out or demo-elsewhere."""
+    """Nobody was signed in; `code` is sign-in-failed, locked-out or demo-elsewhere.
+
+    With locked-out, `extra["retry_after_seconds"]` says when the next try is looked at.
+    """
 
 
-def sign_in(*, username: str, password: str, user_agent: str = "") -> User:
+def sign_in(*, username: str, password: str, user_agent: str = "", device: str = "") -> User:
     """The person with this name and password; raises SignInRefused with words for the page.
 
-    The caller then opens the session: `login(request, user, backend="accounts.backends.PasswordBackend")`,
-    which also clears the count of failures. Unknown names and wrong passwords look alike.
+    The caller then opens the session: `login(request, user, backend="accounts.backends.PasswordBackend")`.
+    `device` is what the browser kept of an earlier sign-in (`attempts.device_of`). Unknown names and wrong
+    passwords look alike.
     """
     username = username.strip()[:150]
     request = _request(user_agent)
     usable = "\x00" not in username + password
+    attempt = attempts.begin(
+        username=username.replace("\x00", " "), address=context.current().address, device=device[:500]
+    )
+    if isinstance(attempt, attempts.Wait):
+        _refuse(_wait(attempt), username if usable else None)
     person = authenticate(request, username=username, password=password) if usable else None
     if isinstance(person, User):
+        attempts.succeeded(attempt)
         audit.record(by=person, action="session.sign_in", thing=person)
         return person
-    refusal = _refusal(request)
-    known = User.objects.filter(username=username).first() if usable else None
-    if refusal.code != "locked-out" or cache.add(
-        f"locked-out:{username}:{_address()}", 1, LOCKED_ROW_SECONDS
-    ):
-        # A name that nobody has is left out: it may be a password typed in the wrong field.
-        thing = known if known is not None else audit.Thing("user", "", "a name that nobody has")
-        audit.record_denied(by=None, action="session.sign_in", thing=thing, reason=refusal.code)
-    raise refusal
+    return _refuse(_refusal(request), username if usable else None)
+
+
+def password_again(*, user: User, password: str, device: str = "") -> bool:
+    """Whether it is the password of somebody who is signed in; raises SignInRefused after too many wrong ones."""
+    attempt = attempts.begin(username=user.username, address=context.current().address, device=device[:500])
+    if isinstance(attempt, attempts.Wait):
+        raise _wait(attempt)
+    right = user.check_password(password)
+    if right:
+        attempts.succeeded(attempt)
+    return right
 
 
 def sign_out(*, user: User) -> None:
@@ -48,14 +64,32 @@ def sign_out(*, user: User) -> None:
     audit.record(by=user, action="session.sign_out", thing=user)
 
 
+def _refuse(refusal: SignInRefused, username: str | None) -> NoReturn:
+    known = User.objects.filter(username=username).first() if username is not None else None
+    if refusal.code != "locked-out" or cache.add(
+        f"locked-out:{username}:{context.current().address}", 1, WAITING_ROW_SECONDS
+    ):
+        # A name that nobody has is left out: it may be a password typed in the wrong field.
+        thing = known if known is not None else audit.Thing("user", "", "a name that nobody has")
+        audit.record_denied(by=None, action="session.sign_in", thing=thing, reason=refusal.code)
+    raise refusal
+
+
+def _wait(wait: attempts.Wait) -> SignInRefused:
+    seconds = math.ceil(wait.seconds)
+    said = (
+        f"{seconds} second{'' if seconds == 1 else 's'}" if seconds < 120 else f"{-(-seconds // 60)} minutes"
+    )
+    return SignInRefused(
+        "There were too many failed attempts for this name or from this address.",
+        code="locked-out",
+        way_out=f"Wait {said} and try again; the wait grows with each wrong password.",
+        status=429,
+        extra={"retry_after_seconds": seconds},
+    )
+
+
 def _refusal(request: HttpRequest) -> SignInRefused:
-    if getattr(request, "axes_locked_out", False):
-        return SignInRefused(
-            "There were too many failed attempts for this name from this address.",
-            code="locked-out",
-            way_out="Wait 15 minutes, or ask an admin of this site to unlock it.",
-            status=429,
-        )
     if getattr(request, "demo_account_refused", False):
         return SignInRefused(
             "Demo accounts sign in only from the machine that Muster runs on.",
@@ -72,15 +106,11 @@ def _refusal(request: HttpRequest) -> SignInRefused:
 
 
 def _request(user_agent: str) -> HttpRequest:
-    """What django-axes and the demo rule look at: where from and with what, nothing else."""
+    """What the demo rule looks at: where from and with what, nothing else."""
     request = HttpRequest()
-    request.META["REMOTE_ADDR"] = _address()
+    request.META["REMOTE_ADDR"] = context.current().address
     request.META["HTTP_USER_AGENT"] = user_agent[:200]
     if context.current().proxied:
         request.META["HTTP_FORWARDED"] = "for=unknown"
     request.path = request.path_info = "/signin/"
     return request
-
-
-def _address() -> str:
-    return context.current().address

@@ -16,9 +16,10 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts import context, permissions, prepared
+from accounts import context, permissions, prepared, proxies
 from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
 from accounts.models import ApiToken, Project, User
+from accounts.names import check_line
 from accounts.rows import Rows
 from accounts.scopes import SCOPES, implied
 from accounts.services import audit
@@ -39,6 +40,10 @@ class TokenRefused(MusterError):
     """The token does not sign anybody in; `code` says whether it is unknown, expired, revoked or disabled."""
 
 
+#: More than there are.
+MOST_SCOPES: Final = 40
+
+
 def issue_token(
     *,
     user: User,
@@ -53,8 +58,8 @@ def issue_token(
     A token that makes a token gives away no more than it has: no further scope, no other project.
     """
     scopes = list(dict.fromkeys(scopes))
-    name = name.strip()
     _check(name=name, scopes=scopes, days=days)
+    name = name.strip()
     permissions.require(by, "edit", user)
     if project is not None:
         permissions.require(user, "view", project)
@@ -167,18 +172,19 @@ def _mark_used(token: ApiToken, address: str) -> None:
     if token.last_used_at is not None and (now - token.last_used_at).total_seconds() < LAST_USED_SECONDS:
         return
     stale = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
-    where = address if context.is_address(address) else None
+    where = address if proxies.is_address(address) else None
     ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now, last_used_address=where)
     token.last_used_at = now
 
 
 def _check(*, name: str, scopes: list[str], days: int) -> None:
+    check_line(name, "name")
     problems = []
-    if not name or len(name) > 120 or "\x00" in name:
+    if not name.strip() or len(name) > 120:
         problems.append(
             FieldProblem("name", "Give the token a name of 1 to 120 characters that says what uses it.")
         )
-    for scope in scopes:
+    for scope in scopes[:MOST_SCOPES]:
         if scope not in SCOPES:
             close = get_close_matches(str(scope), SCOPES, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
@@ -187,6 +193,10 @@ def _check(*, name: str, scopes: list[str], days: int) -> None:
                     "scopes", f"{str(scope)[:40]!r} is not a scope.{hint} Scopes are {', '.join(SCOPES)}."
                 )
             )
+    if len(scopes) > MOST_SCOPES:
+        problems.append(
+            FieldProblem("scopes", f"There are {len(scopes)}; a token has at most {MOST_SCOPES}.")
+        )
     if not scopes:
         problems.append(
             FieldProblem("scopes", f"Name at least one scope: {', '.join(SCOPES)}.", code="required")

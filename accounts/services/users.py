@@ -12,6 +12,7 @@ from django.utils import timezone
 from accounts import permissions
 from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import ApiToken, SiteRole, User
+from accounts.names import check_lines
 from accounts.services import audit
 
 
@@ -25,6 +26,7 @@ def raise_access_version(user: User) -> None:
 def create_user(*, username: str, by: User, password: str | None = None, **details: Any) -> User:
     """Make an account; `details` are names, email, priority ceiling. Without a password nobody signs in."""
     permissions.require(by, "administer")
+    check_lines(username=username, **details)
     try:
         with transaction.atomic():
             user = User.objects.create_user(username, password=password, **details)
@@ -129,6 +131,7 @@ def edit_user(*, user: User, by: User, changes: dict[str, Any], reason: str = ""
         )
     if changes.keys() & ADMIN_FIELDS:
         permissions.require(by, "administer", user)
+    check_lines(**changes)
     row = User.objects.select_for_update(no_key=True, of=("self",)).get(pk=user.pk)
     before, after = audit.changed({name: getattr(row, name) for name in changes}, changes)
     if not after:

@@ -12,6 +12,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from accounts.disk import Shortage, shortages
+
 register = template.Library()
 
 _STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -139,3 +141,9 @@ def get(mapping: Any, key: Any) -> Any:
 def lowfirst(text: str) -> str:
     """The opposite of `capfirst`, for a sentence that goes on after a name; `GPUs` stays as it is."""
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+@register.simple_tag
+def disk_troubles() -> tuple[Shortage, ...]:
+    """For the banner of every page: disks with little room left."""
+    return shortages()

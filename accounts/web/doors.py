@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import REDIRECT_FIELD_NAME, login, logout
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
@@ -15,11 +16,13 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts.backends import demo_logins_allowed
 from accounts.models import SiteRole, User
+from accounts.services.attempts import DEVICE_SECONDS, device_of
 from accounts.services.signin import SignInRefused, sign_in
 from accounts.services.signin import sign_out as note_sign_out
 from accounts.targets import local_target
 
 MOST_DEMO_PEOPLE = 12
+DEVICE_COOKIE = "muster_device"
 
 
 @sensitive_post_parameters("password")
@@ -41,15 +44,28 @@ def signin(request: HttpRequest) -> HttpResponse:
                 username=request.POST.get("username", ""),
                 password=request.POST.get("password", ""),
                 user_agent=request.headers.get("User-Agent", ""),
+                device=request.COOKIES.get(DEVICE_COOKIE, ""),
             )
         except SignInRefused as error:
             context["error"], status = error, error.status
         else:
             login(request, person, backend="accounts.backends.PasswordBackend")
-            return HttpResponseRedirect(target or reverse("home"))
-    return render(
+            return _remember(HttpResponseRedirect(target or reverse("home")), person)
+    response = render(
         request, "accounts/signin.html", context | {"demo_people": _demo_people(request)}, status=status
     )
+    if status == 429:
+        response.headers["Retry-After"] = str(context["error"].extra["retry_after_seconds"])
+    return response
+
+
+def _remember(response: HttpResponse, person: User) -> HttpResponse:
+    """Let the browser be known as one that this person has signed in with: others' guesses do not slow it."""
+    response.set_cookie(
+        DEVICE_COOKIE, device_of(person), max_age=DEVICE_SECONDS, httponly=True, samesite="Lax",
+        secure=settings.SESSION_COOKIE_SECURE, path=reverse("signin"),
+    )  # fmt: skip
+    return response
 
 
 def _demo_people(request: HttpRequest) -> list[dict[str, str]]:

@@ -86,6 +86,14 @@ def refusal(request: HttpRequest, error: MusterError) -> HttpResponse:
     return render(request, "refusal.html", context, status=error.status)
 
 
+def unavailable(request: HttpRequest, error: MusterError) -> HttpResponse:
+    """The database is away, too slow or full: a page that needs nothing of it, and when to come again."""
+    template = "partials/problem.html" if request.headers.get("HX-Request") else "503.html"
+    response = render(request, template, {"error": error}, status=error.status)
+    response.headers["Retry-After"] = str(error.extra.get("retry_after_seconds", 60))
+    return response
+
+
 def back(request: HttpRequest, otherwise: str = "home") -> HttpResponse:
     """To the page that posted, when it is one of ours."""
     for url in (request.POST.get("next", ""), request.headers.get("Referer", "")):

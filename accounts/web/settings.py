@@ -16,6 +16,7 @@ from accounts.models.user import Theme
 from accounts.selectors import submit_projects
 from accounts.services.preferences import change_password as set_password
 from accounts.services.preferences import change_preferences
+from accounts.services.signin import SignInRefused, password_again
 from accounts.web.pages import back, page, reader
 
 #: Offered while typing; every zone of the database is taken.
@@ -70,7 +71,12 @@ def change_password(request: HttpRequest) -> HttpResponse:
     form = PasswordChangeForm(user, request.POST)
     if user.is_demo:
         form.add_error(None, "The password of a demo account is printed for everybody and stays as it is.")
-    if not form.is_valid():
+    try:
+        right = password_again(user=user, password=request.POST.get("old_password", "").replace("\0", ""))
+    except SignInRefused as error:
+        form.add_error("old_password", str(error))
+        return _render(request, form, {})
+    if not (form.is_valid() and right):
         return _render(request, form, {})
     update_session_auth_hash(
         request, set_password(user=user, by=user, password=form.cleaned_data["new_password1"])

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import environ
 from celery.schedules import schedule as every
+from django.core.exceptions import ImproperlyConfigured
 
+from accounts.proxies import networks
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
+from config.database.limits import Limits, limits_of, network_options, server_options
 from config.logging import logging_config
 from config.settings.rest import *
 
@@ -45,7 +48,6 @@ INSTALLED_APPS = [
     "django_celery_beat",
     "django_htmx",
     "django_structlog",
-    "axes",
     "pgtrigger",
     "pghistory",
     "accounts",
@@ -55,6 +57,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "config.health.LivenessMiddleware",  # first: it must answer whatever else is broken
+    "accounts.middleware.ForwardedMiddleware",  # before anybody asks whether the request came by TLS
     "config.request_ids.RequestIdMiddleware",
     "config.problems.ProblemMiddleware",
     "config.metrics.RequestMetricsMiddleware",
@@ -66,12 +69,11 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "accounts.middleware.ContextMiddleware",
-    "django_structlog.middlewares.RequestMiddleware",
-    "pghistory.middleware.HistoryMiddleware",
+    "config.middleware.RequestLogMiddleware",
+    "config.middleware.HistoryMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "axes.middleware.AxesMiddleware",  # last: it answers for a locked-out sign-in
 ]
 
 TEMPLATES = [
@@ -95,23 +97,30 @@ TEMPLATES = [
 # V8. `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
 DATABASE_URL = env.str("DATABASE_URL", default="postgres://scheduler@127.0.0.1:5433/scheduler_dev")
 DATABASES = {"default": env.db_url_config(DATABASE_URL)}
+# The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database_rights lists.
+MUSTER_OWNER_DATABASE_URL = env.str("MUSTER_OWNER_DATABASE_URL", default="")
+# Every thread has a connection of its own and keeps it: the backend looks at it before each use, and threads
+# that touch the database are few and named (docs/decisions/0025).
 DATABASES["default"] |= {
-    "ENGINE": "django.db.backends.postgresql",
+    "ENGINE": "config.database",
     "ATOMIC_REQUESTS": False,
-    # Under ASGI each request has its own thread, so persistent connections would leak: a pool instead.
-    "CONN_MAX_AGE": 0,
-    "CONN_HEALTH_CHECKS": True,  # a connection from before a database restart is replaced, not handed out
+    "CONN_MAX_AGE": None,
+    "CONN_HEALTH_CHECKS": False,
 }
+_limits = limits_of(env.str("MUSTER_PROCESS", default="muster"))
+# What a statement, a wait for a lock and a transaction in which nothing happens may take; 0 is no limit.
+DATABASES["default"]["MUSTER_LIMITS"] = Limits(
+    statement=env.float("MUSTER_DB_STATEMENT_SECONDS", default=_limits.statement),
+    lock=env.float("MUSTER_DB_LOCK_SECONDS", default=_limits.lock),
+    idle=env.float("MUSTER_DB_IDLE_SECONDS", default=_limits.idle),
+    silence=env.float("MUSTER_DB_SILENCE_SECONDS", default=_limits.silence),
+)
 DATABASES["default"].setdefault("OPTIONS", {})
-DATABASES["default"]["OPTIONS"] |= {
+DATABASES["default"]["OPTIONS"] = {
+    **network_options(),
+    "connect_timeout": env.int("MUSTER_DB_CONNECT_SECONDS", default=3),
+    **DATABASES["default"]["OPTIONS"],
     "application_name": env.str("MUSTER_PROCESS", default="muster"),
-    "connect_timeout": 10,
-    "pool": {
-        "min_size": 1,
-        "max_size": env.int("MUSTER_DB_POOL_MAX", default=10),
-        "timeout": 20,
-        "max_idle": 120,
-    },
 }
 
 # Statements that run with every request are planned once for each connection. A pooler between us and the server
@@ -119,6 +128,14 @@ DATABASES["default"]["OPTIONS"] |= {
 # find a cursor again that outlives a transaction.
 MUSTER_DB_PREPARED = env.bool("MUSTER_DB_PREPARED", default=True)
 DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = not MUSTER_DB_PREPARED
+# Such a pooler passes no limits on with a connection either: there the database's role has to carry them.
+DATABASES["default"]["MUSTER_SERVER_LIMITS"] = MUSTER_DB_PREPARED
+if MUSTER_DB_PREPARED and (
+    options := server_options(
+        DATABASES["default"]["MUSTER_LIMITS"], DATABASES["default"]["OPTIONS"].get("options", "")
+    )
+):
+    DATABASES["default"]["OPTIONS"]["options"] = options
 
 # ---------------------------------------------------------------- hints: broker, cache, live updates
 
@@ -232,6 +249,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "write down the ends of the audit chains": {
+        "task": "accounts.tasks.checkpoint_audit",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
     "verify the audit chain": {
         "task": "accounts.tasks.verify_audit",
         "schedule": every(3600),
@@ -241,10 +263,7 @@ CELERY_BEAT_SCHEDULE = {
 
 # ---------------------------------------------------------------- who signs in
 
-AUTHENTICATION_BACKENDS = [
-    "axes.backends.AxesStandaloneBackend",  # first: it refuses before a password is looked at
-    "accounts.backends.PasswordBackend",
-]
+AUTHENTICATION_BACKENDS = ["accounts.backends.PasswordBackend"]
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
@@ -259,21 +278,34 @@ LOGIN_URL = "signin"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "signin"
 
-AXES_FAILURE_LIMIT = 10
-AXES_COOLOFF_TIME = 0.25  # hours
-AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_RESET_ON_SUCCESS = True
-AXES_HANDLER = "axes.handlers.database.AxesDatabaseHandler"
-AXES_ENABLE_ACCESS_FAILURE_LOG = False  # the audit trail has them
-AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # a lock ends when we say it does
-AXES_VERBOSE = False
-AXES_DISABLE_ACCESS_LOG = True
-AXES_CLIENT_IP_CALLABLE = "accounts.context.client_address"
-# Networks of reverse proxies whose X-Forwarded-For is believed.
+# Failed sign-ins that cost nothing, for a name at an address, for an address, and for a name wherever it is tried;
+# then a delay that doubles up to a most. All is forgotten once so long nothing was tried.
+MUSTER_SIGN_IN_TRIES = env.int("MUSTER_SIGN_IN_TRIES", default=5)
+MUSTER_SIGN_IN_TRIES_OF_ADDRESS = env.int("MUSTER_SIGN_IN_TRIES_OF_ADDRESS", default=20)
+MUSTER_SIGN_IN_TRIES_OF_NAME = env.int("MUSTER_SIGN_IN_TRIES_OF_NAME", default=15)
+MUSTER_SIGN_IN_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_DELAY_SECONDS", default=1.0)
+MUSTER_SIGN_IN_MOST_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_MOST_DELAY_SECONDS", default=900.0)
+MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS = env.float(
+    "MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS", default=60.0
+)
+MUSTER_SIGN_IN_FORGET_SECONDS = env.int("MUSTER_SIGN_IN_FORGET_SECONDS", default=3600)
+# Networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; nobody else's are.
 MUSTER_TRUSTED_PROXIES = env.list("MUSTER_TRUSTED_PROXIES", default=[])
+try:
+    networks(tuple(MUSTER_TRUSTED_PROXIES))
+except ValueError as error:
+    raise ImproperlyConfigured(
+        f"MUSTER_TRUSTED_PROXIES: {error}. Write addresses and networks such as 127.0.0.1,10.0.0.0/8."
+    ) from None
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # taken away unless such a proxy sends it
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
 MUSTER_AUDIT_KEY = env.str("MUSTER_AUDIT_KEY", default="")
 MUSTER_AUDIT_OLD_KEYS = env.list("MUSTER_AUDIT_OLD_KEYS", default=[])
+# Where the ends of its chains are written down, signed, out of reach of whoever has the database: a file, and a system
+# log, as /dev/log or host:port (UDP). Nothing is written to S3; the setting is there to be refused.
+MUSTER_AUDIT_CHECKPOINT_FILE = env.str("MUSTER_AUDIT_CHECKPOINT_FILE", default="")
+MUSTER_AUDIT_SYSLOG = env.str("MUSTER_AUDIT_SYSLOG", default="")
+MUSTER_AUDIT_S3_BUCKET = env.str("MUSTER_AUDIT_S3_BUCKET", default="")
 # Demo accounts may sign in, and from this machine only. Production says no.
 DEMO_LOGINS_ALLOWED = True
 
@@ -291,7 +323,11 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024 * 1024
+# A larger body is refused at its declared length, and a chunked one as soon as it passes this.
+MUSTER_MAX_BODY_BYTES = env.int("MUSTER_MAX_BODY_BYTES", default=8 * 1024 * 1024)
+DATA_UPLOAD_MAX_MEMORY_SIZE = MUSTER_MAX_BODY_BYTES
+# All bodies together that one web process has read and not yet answered.
+MUSTER_MAX_HELD_BYTES = env.int("MUSTER_MAX_HELD_BYTES", default=256 * 1024 * 1024)
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
 
 # ---------------------------------------------------------------- words, times, files
@@ -417,7 +453,14 @@ MUSTER_KEEP_ALERTS_DAYS = env.int("MUSTER_KEEP_ALERTS_DAYS", default=400)
 MUSTER_KEEP_DRIFT_DAYS = env.int("MUSTER_KEEP_DRIFT_DAYS", default=400)
 # Joins agents to this server; `manage.py up` makes one for its own nodes.
 MUSTER_JOIN_TOKEN = env.str("MUSTER_JOIN_TOKEN", default="")
-# A scraper that is neither on this machine nor signed in gives this as a bearer token.
+# Whose disks are watched: the state folder of `manage.py up`, and what lies in it. Below the first number of MiB
+# operators are warned; below the second everybody is, for then things may be refused.
+MUSTER_DISK_FOLDERS = env.list("MUSTER_DISK_FOLDERS", default=[env.str("MUSTER_STATE", default="")])
+MUSTER_DISK_FOLDERS = [folder for folder in MUSTER_DISK_FOLDERS if folder]
+MUSTER_DISK_LOW_MIB = env.int("MUSTER_DISK_LOW_MIB", default=1024)
+MUSTER_DISK_FULL_MIB = env.int("MUSTER_DISK_FULL_MIB", default=64)
+# A scraper gives this as a bearer token; without one only operators who are signed in read /metrics. `make run`
+# makes one in its state folder.
 MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="")
 # Demo people, projects and nodes; their passwords work from a loopback address only, and never in production.
 MUSTER_DEMO = False

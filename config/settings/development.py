@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from config.settings.base import *
-from config.settings.base import env
+from config.settings.base import (
+    DATABASES,
+    MUSTER_AUDIT_CHECKPOINT_FILE,
+    MUSTER_AUDIT_KEY,
+    MUSTER_AUDIT_OLD_KEYS,
+    env,
+)
 from config.up.state import StateFolder
 
 DEBUG = env.bool("MUSTER_DEBUG", default=False)
-SECRET_KEY = env.str("MUSTER_SECRET_KEY", default="") or StateFolder.find().secret("secret_key")
+_state = StateFolder.find()
+SECRET_KEY = env.str("MUSTER_SECRET_KEY", default="") or _state.secret("secret_key")
+if not MUSTER_AUDIT_KEY:
+    MUSTER_AUDIT_KEY = _state.secret("audit_key")
+    # Rows of earlier versions were signed with it.
+    MUSTER_AUDIT_OLD_KEYS = [*MUSTER_AUDIT_OLD_KEYS, SECRET_KEY]
+if not MUSTER_AUDIT_CHECKPOINT_FILE:
+    # Another database has another trail, and so another file.
+    _place = (DATABASES["default"].get("HOST", ""), DATABASES["default"]["NAME"])
+    _other = "" if _place == ("127.0.0.1", "muster") else "-" + "-".join(_place).replace("/", "-")
+    MUSTER_AUDIT_CHECKPOINT_FILE = str(_state.path / f"audit-checkpoints{_other}")
 ALLOWED_HOSTS = env.list("MUSTER_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 INTERNAL_IPS = ["127.0.0.1"]
 
@@ -18,5 +34,9 @@ WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = True
 WHITENOISE_MAX_AGE = 0
 STATIC_ROOT = None
+
+MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="") or StateFolder.find().secret(
+    "metrics_token"
+)
 
 MUSTER_DEMO = env.bool("MUSTER_DEMO", default=False)

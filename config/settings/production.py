@@ -32,7 +32,6 @@ DEMO_LOGINS_ALLOWED = False  # whatever accounts the database has
 
 SECURE_SSL_REDIRECT = env.bool("MUSTER_SSL_REDIRECT", default=True)
 SECURE_REDIRECT_EXEMPT = [r"^(livez|readyz|healthz|metrics)$"]  # probes come from inside, without TLS
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_HSTS_SECONDS = env.int("MUSTER_HSTS_SECONDS", default=365 * 24 * 3600)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = env.bool("MUSTER_HSTS_SUBDOMAINS", default=True)
 SECURE_HSTS_PRELOAD = env.bool("MUSTER_HSTS_PRELOAD", default=True)

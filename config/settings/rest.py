@@ -9,6 +9,12 @@ env = environ.Env()
 #: The most jobs one request to jobs:bulk may carry, and the most elements of one array.
 MUSTER_MAX_BULK = env.int("MUSTER_MAX_BULK", default=1000)
 MUSTER_MAX_ARRAY_SIZE = env.int("MUSTER_MAX_ARRAY_SIZE", default=10_000)
+#: The rows that one request may make once all of it is multiplied out: jobs of its arrays, and what they wait for.
+MUSTER_MAX_ROWS = env.int("MUSTER_MAX_ROWS", default=20_000)
+#: The text of commands, scripts and environments that those rows hold together.
+MUSTER_MAX_TEXT_MIB = env.int("MUSTER_MAX_TEXT_MIB", default=256)
+#: The rows of one file that is streamed.
+MUSTER_MAX_EXPORT_ROWS = env.int("MUSTER_MAX_EXPORT_ROWS", default=1_000_000)
 #: How old the figures may be that say whether a request could ever fit.
 MUSTER_SHAPES_SECONDS = env.float("MUSTER_SHAPES_SECONDS", default=5.0)
 #: Requests a second that one token or person may make on average, and at once; 0 takes the limit away.

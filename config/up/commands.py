@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
+from config.up import roles
 from config.up.servers import EmbeddedServers
 from config.up.state import StateError, StateFolder
 
@@ -21,6 +22,8 @@ NEED_NO_SERVERS = frozenset(
         *("diffsettings", "startapp", "startproject", "spectacular"),
     }
 )
+# These change tables, or what their owner alone may; all others run with the rights of the application.
+NEED_THE_OWNER = frozenset({"migrate", "prepare"})
 WAIT_SECONDS = 90.0
 
 
@@ -61,6 +64,8 @@ def _find_or_start(command: str, cleanup: ExitStack) -> None:
             found = state.published()
             if found and _alive(found.owner_pid):
                 _use(found.database_url, found.redis_url)
+                if command in NEED_THE_OWNER and os.environ.get("DATABASE_URL") == found.database_url:
+                    _use_owner(roles.Passwords(state).url(roles.OWNER, like=found.database_url))
                 cleanup.push(visit.pop_all())
                 return
         if time.monotonic() > deadline:
@@ -80,6 +85,8 @@ def _start(state: StateFolder, command: str, cleanup: ExitStack) -> None:
     cleanup.callback(servers.stop)
     servers.start()
     _use(servers.database_url, servers.redis_url)
+    if command in NEED_THE_OWNER:
+        _use_owner(servers.owner_database_url)
     state.publish(servers.published(f"manage.py {command}"))
     cleanup.callback(_let_visitors_end, state)
 
@@ -95,6 +102,11 @@ def _use(database_url: str, redis_url: str) -> None:
         os.environ.setdefault("DATABASE_URL", database_url)
     if redis_url:
         os.environ.setdefault("REDIS_URL", redis_url)
+
+
+def _use_owner(url: str) -> None:
+    if url:
+        os.environ.setdefault(roles.OWNER_URL, url)
 
 
 def _alive(pid: int) -> bool:

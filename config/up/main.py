@@ -11,18 +11,21 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from config.up import demo
+from config.up import demo, exposure, leftovers
+from config.up.nodes import LocalNode, remember, remembered
 from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen
 from config.up.processes import Process, die_with_parent
 from config.up.servers import EmbeddedServers, wait_ready
-from config.up.services import Environment, agent, beat, webs, worker
+from config.up.services import Environment, agent, beat, planners, webs, worker
 from config.up.state import StateError, StateFolder
 from config.up.supervisor import Supervisor
 
 PORTS_TO_TRY = 50
 # A command that borrowed this state folder's servers gets this long to end.
 LOCK_SECONDS = 20.0
+# For jobs whose agent was gone when everything was stopped.
+KEEPER_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +61,9 @@ class Portal:
     def run(self) -> int:
         self._take_lock()
         try:
+            exposure.require_known(self.options, running_on=leftovers.nodes_with_jobs(self.state.agents))
             self.listening = self._listen()
+            self.state.say_address(self.local_url)
             self.say(f"state in {self.state.path}, logs in {self.state.logs}")
             self._start()
             self._banner()
@@ -127,19 +132,29 @@ class Portal:
         self._prepare(env)
         assert self.listening is not None
         self.web = webs(env, self.listening.fileno(), self._web_serves)
-        self.background = [
-            worker(env, queue="scheduling"),
-            worker(env, queue="default"),
-            beat(env),
-        ]
-        self.supervisor.start([self.web[0], *self.background])
+        planner, *spare = planners(env)
+        first = [planner, worker(env), beat(env)]
+        self.background = [*first, *spare]
+        self.supervisor.start([self.web[0], *first])
         self.say("web, workers and beat are ready")
         assert self.servers is not None
         self.state.publish(self.servers.published("manage.py up", web_url=self.url))
-        self.agents = [agent(env, node, server_url=self.local_url) for node in env.nodes]
-        self.supervisor.adopt([*self.agents, *self.web[1:]])
+        self.agents = [agent(env, node) for node in self._nodes(env)]
+        self.supervisor.adopt([*self.agents, *self.web[1:], *spare])
         if self.agents:
             self.say(f"started {len(self.agents)} node agents")
+
+    def _nodes(self, env: Environment) -> list[LocalNode]:
+        """Those that were asked for, and those whose jobs outlived the supervisor before us."""
+        file = self.state.run / "nodes.json"
+        before = remembered(file)
+        asked = {node.name for node in env.nodes}
+        left = [name for name in leftovers.nodes_with_jobs(self.state.agents) if name not in asked]
+        if left:
+            self.say(f"jobs from before this start run on {', '.join(left)}: kept until the next stop")
+        nodes = [*env.nodes, *(before[name] for name in left if name in before)]
+        remember(file, nodes)
+        return nodes
 
     def _start_servers(self, env: Environment) -> None:
         self.servers = servers = EmbeddedServers(self.state)
@@ -150,7 +165,7 @@ class Portal:
         for process in servers.processes:
             wait_ready(process, interrupted=lambda: self.supervisor.stopping)
         self.supervisor.adopt(servers.processes)
-        env.use_servers(servers.database_url, servers.redis_url)
+        env.use_servers(servers.database_url, servers.redis_url, servers.owner_database_url)
         self.say(f"{_place('PostgreSQL', servers.database_url)}, {_place('Valkey', servers.redis_url)}")
 
     def _prepare(self, env: Environment) -> None:
@@ -166,7 +181,7 @@ class Portal:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=env.for_service("prepare"),
+                env=env.for_prepare(),
                 text=True,
                 start_new_session=True,
                 preexec_fn=die_with_parent(signal.SIGTERM),  # noqa: PLW1509  single-threaded by design
@@ -218,6 +233,7 @@ class Portal:
             lines += demo.sign_in_lines()
         else:
             lines += ["Make the first account with: .venv/bin/python manage.py createsuperuser", ""]
+        lines += exposure.banner_lines(self.options)
         print("\n".join([*lines, "Stop with Ctrl-C."]), flush=True)
 
     # ------------------------------------------------------------ stop
@@ -236,12 +252,23 @@ class Portal:
         beats = [process for process in self.background if process.name == "beat"]
         workers = [process for process in self.background if process.name != "beat"]
         self.supervisor.stop([beats, [*workers, *self.agents], self.web])
+        self._end_leftovers()
         if self.listening:
             self.listening.close()
         if self.servers:
             self.supervisor.stop([[process] for process in reversed(self.servers.processes)])
         if everything:
             self.say("stopped; everything is kept for the next start")
+
+    def _end_leftovers(self) -> None:
+        """End the jobs of agents that are gone: a stop of everything ends those too, a start that fails does not."""
+        if not self.agents and not self.supervisor.stop_reason:
+            return
+        folders = list(self.state.agents.iterdir())
+        leftovers.kill_agents(folders)
+        seconds = 0.0 if self.supervisor.hurried else KEEPER_SECONDS
+        if late := leftovers.end_keepers(folders, seconds=seconds):
+            self.say(f"jobs of {', '.join(late)} have not ended yet")
 
 
 def _shown(host: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +77,16 @@ def this_machine(count: int) -> list[LocalNode]:
         )
         for index in range(1, count + 1)
     ]
+
+
+def remember(file: Path, nodes: Iterable[LocalNode]) -> None:
+    """Write down what these nodes are, for a start that finds them still at work."""
+    file.write_text(json.dumps([asdict(node) for node in nodes]))
+
+
+def remembered(file: Path) -> dict[str, LocalNode]:
+    """The nodes of the start before this one, by name; none where nothing readable was kept."""
+    try:
+        return {each["name"]: LocalNode(**each) for each in json.loads(file.read_text())}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}

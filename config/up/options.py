@@ -20,10 +20,20 @@ class Options:
     port_from: str  # who asked for the port, for the error message
     nodes: int
     demo: bool
+    i_know: bool = False  # other machines may reach it although jobs share its account
 
 
 def add_to(parser: ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: %(default)s); one that other machines reach needs --nodes 0 or --i-know",
+    )
+    parser.add_argument(
+        "--i-know",
+        action="store_true",
+        help="let other machines in although a job here can read all that this account can, secrets included",
+    )
     parser.add_argument(
         "--port",
         type=int,
@@ -60,5 +70,10 @@ def from_mapping(given: Mapping[str, Any]) -> Options:
     if not 0 <= given["nodes"] <= MAX_NODES:
         raise ValueError(f"--nodes is {given['nodes']}; choose 0 to {MAX_NODES}")
     return Options(
-        host=given["host"], port=port, port_from=port_from, nodes=given["nodes"], demo=not given["no_demo"]
+        host=given["host"],
+        port=port,
+        port_from=port_from,
+        nodes=given["nodes"],
+        demo=not given["no_demo"],
+        i_know=given["i_know"],
     )

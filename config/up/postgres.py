@@ -1,4 +1,8 @@
-"""An embedded PostgreSQL: a wheel's server, or the system's, on a loopback port with its own password."""
+"""An embedded PostgreSQL: a wheel's server, or the system's, on a loopback port with passwords of its own.
+
+Three roles, each with a password in a file of its own: the superuser of `initdb`, which only the supervisor uses;
+the owner of the tables, for migrations; and the application's, which owns nothing. See `config.up.roles`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
+from config.up import roles
 from config.up.ports import free_port
 from config.up.processes import Process
 from config.up.state import StateError, StateFolder, reachable_by_all, write_private
 
-USER = "muster"
 DATABASE = "muster"
 MAX_CONNECTIONS = 200
 CLEAN_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
@@ -35,7 +39,8 @@ class Postgres:
         self.throw_away = throw_away
         self.home = state.path / "postgres"
         self.data = self.home / "data"
-        self.password = state.secret("postgres_password")
+        self.passwords = roles.Passwords(state)
+        self._roles_made = False
         self.port = free_port(state.remembered_port("postgres"))
         self.bin = binaries(state)
         self.process = Process(
@@ -56,7 +61,16 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        return f"postgres://{USER}:{quote(self.password)}@127.0.0.1:{self.port}/{DATABASE}"
+        """Where the application's role finds its database."""
+        return self._url(roles.APPLICATION)
+
+    @property
+    def owner_url(self) -> str:
+        """The same for the owner of the tables; for migrations alone."""
+        return self._url(roles.OWNER)
+
+    def _url(self, role: str) -> str:
+        return f"postgres://{role}:{quote(self.passwords.of(role))}@127.0.0.1:{self.port}/{DATABASE}"
 
     def prepare(self) -> bool:
         """Make the data folder when there is none; True when it was made."""
@@ -66,12 +80,12 @@ class Postgres:
         self._own(self.home)
         shutil.rmtree(self.data, ignore_errors=True)  # an initdb that was cut short
         password_file = self.home / "initdb-password"
-        write_private(password_file, self.password + "\n")
+        write_private(password_file, self.passwords.of(roles.SUPERUSER) + "\n")
         self._own(password_file)
         try:
             done = subprocess.run(
                 [
-                    *(str(self.bin / "initdb"), "-D", str(self.data), "-U", USER, "-E", "UTF8"),
+                    *(str(self.bin / "initdb"), "-D", str(self.data), "-U", roles.SUPERUSER, "-E", "UTF8"),
                     *("-A", "scram-sha-256", "--pwfile", str(password_file), "--no-sync"),
                     *self._locale(),
                 ],
@@ -89,30 +103,52 @@ class Postgres:
         return True
 
     def answers(self) -> bool:
-        """Whether it takes connections; makes our database the first time it does."""
+        """Whether the application's role gets in; makes roles and database the first time it is asked."""
         try:
-            with self._connect(DATABASE):
+            if not self._roles_made:
+                self._make_roles()
+            with self._connect(DATABASE, roles.APPLICATION):
                 return True
-        except psycopg.OperationalError as error:
-            if "does not exist" not in str(error):
-                return False
-        try:
-            self.create_database(DATABASE)
-            return True
-        except psycopg.Error:
+        except psycopg.OperationalError:
             return False
+        except psycopg.Error as error:
+            raise StateError(f"PostgreSQL's roles could not be made in {self.data}: {error}") from error
 
     def create_database(self, name: str, *, like: str = "template1") -> None:
         make = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(like))
         with self._connect("postgres") as connection:
             connection.execute(make)
+            roles.close_database(connection, name)
 
-    def _connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
+    def _make_roles(self) -> None:
+        self._finish_change_of_password()
+        with self._connect("postgres") as connection:
+            if roles.is_of_earlier(connection, DATABASE):
+                # Every process of the portal has known it until now; first, so that it happens however this ends.
+                self.passwords.change(connection, roles.SUPERUSER)
+            roles.make(connection, self.passwords, DATABASE)
+        with self._connect(DATABASE) as connection:
+            roles.hand_over(connection)
+        self._roles_made = True
+
+    def _finish_change_of_password(self) -> None:
+        following = self.passwords.following(roles.SUPERUSER)
+        if following is None:
+            return
+        try:
+            with self._connect("postgres", password=following):
+                self.passwords.believe_next(roles.SUPERUSER)
+        except psycopg.OperationalError:
+            return  # not yet up, or the change never reached the database
+
+    def _connect(
+        self, database: str, role: str = roles.SUPERUSER, *, password: str = ""
+    ) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(
             host="127.0.0.1",
             port=self.port,
-            user=USER,
-            password=self.password,
+            user=role,
+            password=password or self.passwords.of(role),
             dbname=database,
             connect_timeout=2,
             autocommit=True,
@@ -127,6 +163,8 @@ class Postgres:
             *(str(self.bin / "postgres"), "-D", str(self.data), "-p", str(self.port)),
             *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
             *("-c", f"max_connections={MAX_CONNECTIONS}", "-c", "shared_buffers=128MB"),
+            # After a crash: one call for all files, where one for each takes seconds on a disk that others use.
+            *("-c", "recovery_init_sync_method=syncfs"),
             *("-c", "log_line_prefix=%m %p %a ", "-c", "timezone=UTC", "-c", "log_timezone=UTC"),
             *(THROW_AWAY if self.throw_away else ()),
         ]

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the supervisor, and what to do when one ends by itself."""
+"""Child processes, which of them outlive the supervisor, and what to do when one ends by itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
-# A process that ran this long was healthy: the next restart is at once again.
-HEALTHY_SECONDS = 30.0
+# A process that served and ran this long was healthy: the next restart is at once again.
+HEALTHY_SECONDS = 10.0
 BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +55,8 @@ class Process:
     before_start: Callable[[], None] = lambda: None
     cwd: Path | str = "/"
     stop_signal: int = signal.SIGTERM
-    death_signal: int = signal.SIGKILL
+    # What the kernel sends it when the supervisor dies; None lets it live on, for the next start to find.
+    death_signal: int | None = signal.SIGKILL
     stop_seconds: float = 10.0
     ready_seconds: float = 60.0
     # After this many failures in a row the whole portal stops; None: try for ever.
@@ -101,13 +102,16 @@ class Process:
                 env=dict(self.env),
                 cwd=self.cwd,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops things in order
-                preexec_fn=die_with_parent(self.death_signal),  # noqa: PLW1509  single-threaded by design
+                preexec_fn=self._preexec(),  # noqa: PLW1509  single-threaded by design
                 pass_fds=self.pass_fds,
                 **as_user,
             )
         self.pid_file.write_text(f"{self.popen.pid}\n")
         self.ready = False
         self.started_at = time.monotonic()
+
+    def _preexec(self) -> Callable[[], None] | None:
+        return None if self.death_signal is None else die_with_parent(self.death_signal)
 
     def look(self) -> None:
         """Notice readiness, or an end; plan the restart after an end."""

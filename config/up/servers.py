@@ -8,8 +8,12 @@ from collections.abc import Callable
 
 from config.up.postgres import Postgres
 from config.up.processes import Process
+from config.up.roles import OWNER_URL
 from config.up.state import Servers, StateError, StateFolder
 from config.up.valkey import Valkey
+
+# From one try to start a server to the next.
+AGAIN_SECONDS = 0.3
 
 
 class EmbeddedServers:
@@ -29,6 +33,11 @@ class EmbeddedServers:
     @property
     def database_url(self) -> str:
         return self.postgres.url if self.postgres else self.given_database_url
+
+    @property
+    def owner_database_url(self) -> str:
+        """Where migrations run; never told to a process that serves people."""
+        return self.postgres.owner_url if self.postgres else os.environ.get(OWNER_URL, "")
 
     @property
     def redis_url(self) -> str:
@@ -65,7 +74,8 @@ class EmbeddedServers:
 def wait_ready(process: Process, interrupted: Callable[[], bool] = lambda: False) -> None:
     """Wait until a process serves; one that ends first is started again until its time is up.
 
-    After a crash PostgreSQL refuses for a second or two, until the last of its old children is gone.
+    After a crash PostgreSQL refuses for a second or two, until the last of its old children is gone: it is asked
+    again often, for everything else waits for it.
     """
     deadline = time.monotonic() + process.ready_seconds
     while not process.ready:
@@ -77,7 +87,9 @@ def wait_ready(process: Process, interrupted: Callable[[], bool] = lambda: False
                 f"{process.name} was not ready within {process.ready_seconds:.0f} s{why}. "
                 f"Its log {process.log_file} ends:\n{process.log_tail()}"
             )
-        if process.popen is None and time.monotonic() >= process.restart_at:
+        if process.popen is None and time.monotonic() >= min(
+            process.restart_at, process.started_at + AGAIN_SECONDS
+        ):
             process.start()
         process.look()
         if not process.ready:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
 from config.up.processes import Process
+from config.up.roles import OWNER_URL
 from config.up.state import CHECKOUT, StateError, StateFolder
 
 # An agent runs other people's commands, so it is told nothing but this.
@@ -29,10 +30,12 @@ AGENT_MAY_KNOW = (
     "LD_LIBRARY_PATH",
 )
 
-# Without its compiled modules, each start would compile hundreds of files again.
-NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT")
+# Without its compiled modules, each start would compile hundreds of files again. Who owns the tables is for
+# those to know that migrate them.
+NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT", OWNER_URL)
 
 MAX_WEB_PROCESSES = 16
+CELERY = ("-m", "celery", "-A", "config")
 
 
 class Environment:
@@ -42,6 +45,7 @@ class Environment:
         self.state = state
         self.options = options
         self.checkout = CHECKOUT
+        self._owner_database_url = ""
         self.join_token_file = state.path / "join_token"
         self.nodes = demo_nodes(options.nodes) if options.demo else this_machine(options.nodes)
         self._shared = {
@@ -58,14 +62,19 @@ class Environment:
             "TZ": "UTC",
         }
 
-    def use_servers(self, database_url: str, redis_url: str) -> None:
+    def use_servers(self, database_url: str, redis_url: str, owner_database_url: str = "") -> None:
         self._shared |= {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+        self._owner_database_url = owner_database_url
 
     def for_service(self, name: str) -> dict[str, str]:
         """The environment of a process of ours, which we trust with everything."""
         inherited = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
         own = {"MUSTER_PROCESS": f"muster-{name}", "MUSTER_READY_FILE": str(self.ready_file(name))}
         return {**inherited, **self._shared, **own}
+
+    def for_prepare(self) -> dict[str, str]:
+        """The environment of what migrates: the only process that may know the owner of the tables."""
+        return {**self.for_service("prepare"), OWNER_URL: self._owner_database_url}
 
     def for_agent(self) -> dict[str, str]:
         """The environment of an agent: no secret of the portal can leak from it into a job."""
@@ -100,6 +109,7 @@ def webs(env: Environment, fd: int, serves: Callable[[], bool]) -> list[Process]
     The first is ready when the portal answers; the others join in their own time.
     """
     count = web_processes()
+    ceiling_mib()  # a value that means nothing stops the start, and not each web process
     # One process counts for itself; several write their counters where each can read those of all.
     counters = {"PROMETHEUS_MULTIPROC_DIR": str(env.empty_folder("counters"))} if count > 1 else {}
     return [
@@ -115,7 +125,7 @@ def _web(
     return Process(
         name=name,
         argv=[sys.executable, "-m", "config.up.web", "--fd", str(fd)],
-        env=env.for_service(name) | {"MUSTER_DB_POOL_MAX": "20"} | counters,
+        env=env.for_service(name) | counters,
         log_folder=env.state.logs,
         is_ready=lambda: ready_file.exists() and serves(),
         before_start=lambda: ready_file.unlink(missing_ok=True),
@@ -126,29 +136,36 @@ def _web(
     )
 
 
-def worker(env: Environment, *, queue: str) -> Process:
-    """A worker of one queue.
+def planners(env: Environment) -> list[Process]:
+    """The worker of queue `scheduling`, and where there are several cores a spare that is loaded and waits.
 
-    Planning runs in the worker's own process, one plan at a time, so that what it keeps warm stays warm.
-    The rest waits for the database most of the time, so threads of one process do; neither has children
-    that could outlive it.
+    Planning runs in the worker's own process, one plan at a time, so that what it keeps warm stays warm. It has no
+    children that could outlive it.
     """
-    name = f"worker-{queue}"
-    pool = ["-P", "solo"] if queue == "scheduling" else ["-P", "threads", "-c", "2"]
+    names = ["worker-scheduling", "worker-scheduling-spare"] if cores() > 1 else ["worker-scheduling"]
+    lock = str(env.state.run / "planner.lock")
+    return [_celery(env, name, ["-m", "config.planner", "--lock", lock]) for name in names]
+
+
+def worker(env: Environment) -> Process:
+    """The worker of queue `default`: its work waits for the database most of the time, so threads of one process do."""
+    options = ["-n", "default@%h", "-Q", "default", "-P", "threads", "-c", "2"]
     return _celery(
-        env, name, ["worker", "-n", f"{queue}@%h", "-Q", queue, *pool, "--without-gossip", "--without-mingle"]
+        env,
+        "worker-default",
+        [*CELERY, "worker", *options, "--without-gossip", "--without-mingle", "-l", "INFO"],
     )
 
 
 def beat(env: Environment) -> Process:
-    return _celery(env, "beat", ["beat", "--pidfile="])
+    return _celery(env, "beat", [*CELERY, "beat", "--pidfile=", "-l", "INFO"])
 
 
 def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
     ready_file = env.ready_file(name)
     return Process(
         name=name,
-        argv=[sys.executable, "-m", "celery", "-A", "config", *arguments, "-l", "INFO"],
+        argv=[sys.executable, *arguments],
         # Its Django checks would load every page of the site into a worker that serves none.
         env=env.for_service(name) | {"CELERY_SKIP_CHECKS": "1"},
         log_folder=env.state.logs,
@@ -160,21 +177,26 @@ def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
     )
 
 
-def agent(env: Environment, node: LocalNode, *, server_url: str) -> Process:
-    """A node agent; its jobs survive it when it crashes, and end when the portal does."""
+def agent(env: Environment, node: LocalNode) -> Process:
+    """A node agent: its jobs go on when it or the supervisor is killed, and end when the portal is stopped.
+
+    It takes its folder over from an agent that outlived the supervisor before us.
+    """
     folder = env.state.agents / node.name
     folder.mkdir(parents=True, exist_ok=True)
     return Process(
         name=node.name,
         argv=[
-            *(sys.executable, "-m", "scheduler.agent", "--server", server_url),
-            *("--state", str(folder), "--die-with-parent", *node.agent_arguments()),
+            *(sys.executable, "-m", "scheduler.agent", "--server-file", str(env.state.address_file)),
+            # The server is this machine: what is said to it does not leave the machine, whatever its address.
+            "--insecure-ok",
+            *("--state", str(folder), "--end-jobs-on-stop", "--take-over", *node.agent_arguments()),
             *("--join-token-file", str(env.join_token_file)),
         ],
         env=env.for_agent(),
         log_folder=env.state.logs,
         cwd=env.checkout,
-        death_signal=signal.SIGTERM,
+        death_signal=None,
         stop_seconds=15,
     )
 

@@ -37,6 +37,7 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock_fd: int | None = None
+        self._address_fd: int | None = None
 
     @classmethod
     def find(cls) -> StateFolder:
@@ -81,6 +82,18 @@ class StateFolder:
     @property
     def agents(self) -> Path:
         return self.path / "agents"
+
+    @property
+    def address_file(self) -> Path:
+        """Where our web server is, for our node agents; it counts while we keep it locked."""
+        return self.run / "address"
+
+    def say_address(self, url: str) -> None:
+        """Let agents, also those from before this start, find our web server for as long as this process lives."""
+        self._address_fd = os.open(self.address_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._address_fd, fcntl.LOCK_EX)  # an agent that looks just now holds it for an instant
+        os.ftruncate(self._address_fd, 0)
+        os.pwrite(self._address_fd, f"{url}\n".encode(), 0)
 
     # ------------------------------------------------------------ secrets and ports
 
@@ -135,6 +148,9 @@ class StateFolder:
     def release_lock(self) -> None:
         if self._lock_fd is not None:
             (self.path / "servers.json").unlink(missing_ok=True)
+            if self._address_fd is not None:
+                os.close(self._address_fd)
+                self._address_fd = None
             os.close(self._lock_fd)
             self._lock_fd = None
 

@@ -42,7 +42,7 @@ class Supervisor:
         self.stopping = True
         self._signals += 1
         self.stop_reason = signal.Signals(number).name
-        if self._signals > 2:
+        if self.hurried:
             for process in self._running:
                 if process.pid:
                     kill_session(process.pid)
@@ -75,6 +75,11 @@ class Supervisor:
             if process.popen is None:
                 process.start()
 
+    @property
+    def hurried(self) -> bool:
+        """Whether somebody asked a third time: nothing is waited for any more."""
+        return self._signals > 2
+
     def require_not_stopping(self) -> None:
         if self.stopping:
             raise KeyboardInterrupt
@@ -95,7 +100,7 @@ class Supervisor:
             for process in running:
                 process.ask_to_stop()
             for process in running:
-                seconds = 0.0 if self._signals > 2 else process.stop_seconds
+                seconds = 0.0 if self.hurried else process.stop_seconds
                 if not process.wait_stopped(started + seconds):
                     self.say(
                         f"{process.name} did not stop within {process.stop_seconds:.0f} s and was killed"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import uvicorn
 
+from config.up.memory import EXIT_CODE, ceiling_mib, watch_memory
+
 
 class SayingServer(uvicorn.Server):
     """Leaves a file where the supervisor looks for it, once it accepts connections."""
@@ -31,26 +33,42 @@ def forget_the_dead() -> None:
             file.unlink(missing_ok=True)
 
 
-def main(arguments: list[str]) -> int:
-    parser = ArgumentParser(prog="python -m config.up.web")
-    parser.add_argument("--fd", type=int, required=True, help="file descriptor of a listening socket")
-    options = parser.parse_args(arguments)
-    forget_the_dead()
-    config = uvicorn.Config(
+def server_config() -> uvicorn.Config:
+    """How the web process serves; the peer of a connection stays as it is."""
+    return uvicorn.Config(
         "config.asgi:application",
         lifespan="off",
         access_log=False,
         log_config=None,
-        proxy_headers=True,  # from 127.0.0.1 only, uvicorn's default
+        proxy_headers=False,  # who is a proxy is decided once, by accounts.proxies
         server_header=False,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=30,
         ws_max_size=1024 * 1024,
     )
+
+
+def main(arguments: list[str]) -> int:
+    parser = ArgumentParser(prog="python -m config.up.web")
+    parser.add_argument("--fd", type=int, required=True, help="file descriptor of a listening socket")
+    options = parser.parse_args(arguments)
+    forget_the_dead()
     listening = socket.socket(fileno=options.fd)
     listening.setblocking(False)
-    server = SayingServer(config)
+    server = SayingServer(server_config())
+    full: list[str] = []
+
+    def drain() -> None:
+        server.should_exit = True
+
+    def say(text: str) -> None:
+        full.append(text)
+        print(text, file=sys.stderr, flush=True)
+
+    watch_memory(most_mib=ceiling_mib(), drain=drain, say=say)
     server.run(sockets=[listening])
+    if full:  # threads that still compute for somebody would keep an orderly exit waiting
+        os._exit(EXIT_CODE)
     return 0 if server.started else 3
 
 

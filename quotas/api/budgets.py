@@ -16,6 +16,7 @@ from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Organization
+from accounts.names import reason_of
 from accounts.selectors import project_by_ref, visible_projects
 from config.rest import check_known
 from quotas.core.periods import Period
@@ -167,7 +168,7 @@ class BudgetView(APIView):
     )
     def delete(self, request: Request, budget_id: int) -> Response:
         budget = _visible(request, budget_id)
-        reason = str(request.query_params.get("reason") or "ended over the API")[:1000]
+        reason = reason_of(request.query_params.get("reason") or "ended over the API", most=1000)
         ended = end_budget(
             budget=budget, by=request.user, reason=reason, expected_generation=_seen(request, budget, None)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
@@ -225,7 +226,7 @@ class UsageView(APIView):
         names = [name for group in groups for name in NAMES[group]]
         rows = [
             UsageSerializer(_Row(one, dict(zip(names, one.group, strict=True)))).data
-            for one in usage(entries, groups)
+            for one in usage(entries, groups, most=settings.MUSTER_MAX_ROWS)
         ]
         return Response({"results": rows})
 

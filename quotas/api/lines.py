@@ -17,6 +17,7 @@ from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
 from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Organization, Project, User
+from accounts.names import reason_of
 from accounts.selectors import project_by_ref, visible_users
 from config.rest import NewestFirst, bad_choice, check_known
 from quotas.core.resources import MAX_AMOUNT
@@ -227,7 +228,7 @@ class LineView(APIView):
         remove_line(
             line=line,
             by=request.user,
-            reason=str(request.query_params.get("reason") or "")[:1000],
+            reason=reason_of(request.query_params.get("reason") or "", most=1000),
             expected_generation=_expected(request, line, None),
         )
         return Response(status=204)

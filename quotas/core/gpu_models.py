@@ -6,11 +6,13 @@ import re
 from functools import lru_cache
 from typing import Final
 
-_VENDORS: Final = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|instinct)-")
+_VENDORS: Final = re.compile(r"^(?:(?:nvidia|amd|intel|tesla|geforce|instinct)-)+")
 #: What drivers call a slice of a device: `MIG 1g.10gb` at the end of its name.
 _SLICE: Final = re.compile(r"(?:^|[^a-z0-9])mig[ -](\d+g\.\d+gb(?:\+[a-z.]+)?)$", re.IGNORECASE)
 #: What people write: `1g.10gb`, `h100_1g.10gb`, `H100 MIG 1g.10gb`.
 _ASKED: Final = re.compile(r"(?:(.*?)[ _-]+)??(?:mig[ -])?(\d+g\.\d+gb(?:\+[a-z.]+)?)", re.IGNORECASE)
+#: No model has a longer name; `_ASKED` looks for its end at every place.
+MAX_NAME: Final = 120
 #: Devices with four parts; all others have seven.
 _OF_FOUR: Final = ("1g.6gb", "2g.12gb", "4g.24gb")
 
@@ -67,7 +69,7 @@ def sliced(models: str, name: str) -> str:
 
 def read_slice(text: str) -> tuple[str, str] | None:
     """(model or "", slice) from what somebody wrote; None when it names no slice."""
-    found = _ASKED.fullmatch(text.strip())
+    found = _ASKED.fullmatch(text.strip()) if len(text) <= MAX_NAME else None
     return ((found.group(1) or "").strip(), found.group(2).lower()) if found else None
 
 
@@ -79,6 +81,4 @@ def without_slice(model: str) -> str:
 def _plain(model: str) -> str:
     """Lower case, words joined by "-", without the maker's name."""
     plain = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
-    while (shorter := _VENDORS.sub("", plain)) != plain:
-        plain = shorter
-    return plain
+    return _VENDORS.sub("", plain)

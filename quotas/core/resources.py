@@ -22,7 +22,8 @@ _SUFFIXES: Final[dict[str, int]] = {
     "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15,
     "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50,
 }  # fmt: skip
-_BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]i?)?b?\s*", re.IGNORECASE)
+#: Nothing between two runs of spaces may be left out, or a long run would be divided between them in every way.
+_BYTES = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*(?:([kmgtp]i?)?b?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def parse_bytes(text: str | int | float, *, bare_unit: str = "") -> int:
     """
     if isinstance(text, bool):
         raise BadAmount(f"{text!r} is not an amount; write for example 16Gi")
-    match = _BYTES.fullmatch(str(text))
+    match = _BYTES.fullmatch(str(text).strip())
     if match is None:
         raise BadAmount(
             f"{str(text)[:40]!r} is not an amount; write for example 16Gi, 500M or a number of bytes"
@@ -140,6 +141,8 @@ def cores_to_millis(cores: str | int | float) -> int:
     if isinstance(cores, bool):
         raise BadAmount(f"{cores!r} is not a number of cores")
     text = str(cores).strip()
+    if len(text) > 64:
+        raise BadAmount(f"{text[:40]!r} is longer than any number of cores")
     scale = 1 if text.endswith("m") else 1000
     try:
         millis = Decimal(text.removesuffix("m")) * scale

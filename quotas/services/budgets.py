@@ -14,6 +14,7 @@ from django.utils import timezone
 from accounts import permissions
 from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import Organization, Project, User
+from accounts.names import check_lines
 from accounts.services import audit
 from quotas import outbox
 from quotas.core.budgets import COUNTED
@@ -47,6 +48,7 @@ def make_budget(
     What was used since the period began counts at once, even where it was used before the budget was made.
     """
     _require(by, subject)
+    check_lines(name=name, reason=reason)
     starts_at = starts_at or timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     values = {
         "name": name.strip(), "resource": resource, "amount": amount, "period": period, "on_spent": on_spent,

@@ -16,6 +16,7 @@ from accounts import permissions
 from accounts.errors import Conflict, FieldProblem, InvalidInput, NotAllowed
 from accounts.hints import QUOTAS_TOPIC, announce, project_topic
 from accounts.models import Project, ProjectRole, SiteRole, User
+from accounts.names import check_lines
 from accounts.permissions import current_memberships
 from accounts.services import audit
 from quotas.core.resources import MAX_AMOUNT
@@ -52,6 +53,7 @@ def ask_for_quota(
     Of a limit, or with `budget` of that budget of the project (then `resource` is what the budget counts).
     """
     permissions.require(by, "ask_quota", project)
+    check_lines(gpu_model=gpu_model)
     reason, gpu_model = reason.strip(), gpu_model.strip()
     now = timezone.now()
     _check(resource, gpu_model, amount, reason, starts_at, ends_at, now, budget)

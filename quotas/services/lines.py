@@ -15,6 +15,7 @@ from django.utils import timezone
 from accounts import permissions
 from accounts.errors import Conflict, FieldProblem, InvalidInput, NotAllowed, NotFound
 from accounts.models import Organization, Project, User
+from accounts.names import check_lines
 from accounts.services import audit
 from quotas import outbox
 from quotas.core.limits import NONE, bound_of
@@ -70,6 +71,7 @@ def set_line(
     """
     if by is not None:
         _require(by, subject, changes)
+    check_lines(reason=reason, gpu_model=gpu_model, job_type=job_type)
     reason, gpu_model, job_type = reason.strip(), gpu_model.strip(), job_type.strip()
     _check(subject, resource, gpu_model, job_type, changes, reason)
     with transaction.atomic():

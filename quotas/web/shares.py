@@ -15,6 +15,7 @@ from accounts import permissions
 from accounts.errors import Conflict, InvalidInput
 from accounts.models import Membership
 from accounts.models.project import SHARE_RANGE
+from accounts.names import reason_of
 from accounts.web.pages import page, reader
 from quotas.core.decay import MODES, Decay
 from quotas.fading import fading
@@ -123,7 +124,7 @@ def edit(request: HttpRequest, kind: str, number: int) -> HttpResponse:
     if request.method == "POST":
         values = {name: request.POST.get(name, "").strip() for name in names}
         seen = {name: request.POST.get(f"seen_{name}", "") for name in names}
-        reason = request.POST.get("reason", "")
+        reason = reason_of(request.POST.get("reason", ""), most=1000)
         try:
             set_share(
                 subject=subject,

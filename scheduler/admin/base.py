@@ -18,8 +18,9 @@ from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from accounts import permissions
-from accounts.admin.base import RefusedInForm
+from accounts.admin.base import OneLineFields, RefusedInForm
 from accounts.errors import MusterError
+from accounts.names import one_line
 from accounts.services import audit
 from scheduler.services.configure import remove_settings, save_settings, settings_of
 
@@ -68,7 +69,7 @@ class Verb:
     needs_reason: bool = True
 
 
-class FactsAdmin(OperatorPages, RefusedInForm, ModelAdmin):
+class FactsAdmin(OneLineFields, OperatorPages, RefusedInForm, ModelAdmin):
     """A table of facts: searched, filtered, looked at; never edited."""
 
     verbs: dict[str, Verb] = {}
@@ -193,6 +194,12 @@ class ReasonForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.fields["reason"].required = needed
 
+    def clean_reason(self) -> str:
+        """One line, however it was wrapped while it was typed."""
+        reason = " ".join(self.cleaned_data["reason"].split())
+        one_line(reason)
+        return reason
+
 
 class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
     """A form that asks why, and notices when somebody else has changed the row meanwhile (T33)."""
@@ -200,6 +207,7 @@ class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
     reason = forms.CharField(
         max_length=200,
         label="Reason for this change",
+        validators=[one_line],
         widget=UnfoldAdminTextInputWidget(),
         help_text="Kept in the audit trail.",
     )

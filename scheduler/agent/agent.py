@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent import PROTOCOL, VERSION, processes
+from scheduler.agent.address import AddressFile, fixed
 from scheduler.agent.client import Refused, ServerClient, ServerUnreachable, clock_ms
 from scheduler.agent.gpus import SAMPLES, Gpus
 from scheduler.agent.inventory import Overrides, take_inventory, without_samples
 from scheduler.agent.keeper_link import KeeperLink
 from scheduler.agent.logs import LogUploader
-from scheduler.agent.orders import task_order
+from scheduler.agent.orders import PROCESS_LIMIT, task_order
 from scheduler.agent.protocol import SyncAnswer, SyncRequest, TaskOrder
 from scheduler.agent.table import TaskTable
 
@@ -29,12 +30,17 @@ SYNC: Final = "/api/v1/agent/sync"
 #: Tasks that end within this of each other share a report; a person does not notice, a batch of 500 does.
 LINGER_SECONDS: Final = 0.01
 MAX_REPORTS: Final = 500
+#: The longest wait between the first questions to a server that does not answer, and how many those are.
+PATIENT_SECONDS: Final = 1.0
+PATIENT_FAILURES: Final = 40
 LOG_SECONDS: Final = 0.25
 INVENTORY_SECONDS: Final = 30.0
 #: For the driver to tell of its GPUs at the start; a cold one takes seconds.
 GPUS_SECONDS: Final = 20.0
 #: On a stop of everything: for the tasks to end and for the server to hear of it.
 SHUTDOWN_SECONDS: Final = 9.0
+#: How long an agent with nothing to do waits for a portal that went without a word.
+ABANDONED_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,16 @@ class Settings:
     overrides: Overrides
     insecure_ok: bool = False
     ca_file: str | None = None
+    #: How many processes a task may have at a time.
+    process_limit: int = PROCESS_LIMIT
     #: End our tasks with the process that started us; 0 lets them live.
     parent_pid: int = 0
+    #: End our tasks when we are asked to stop.
+    ends_jobs: bool = False
+    #: Read the address from here instead; see AddressFile.
+    server_file: Path | None = None
+    #: Kill an agent that has our folder.
+    take_over: bool = False
 
 
 def say(text: str) -> None:
@@ -55,7 +69,11 @@ def say(text: str) -> None:
 
 
 class Backoff:
-    """Waits longer after each failure, with jitter so that a fleet does not come back in step."""
+    """Waits longer after each failure, with jitter so that a fleet does not come back in step.
+
+    For half a minute it asks about once a second: that long a restart of a web server or of a database takes, and
+    new jobs wait for us as long as we wait.
+    """
 
     def __init__(self, first_seconds: float = 0.2, most_seconds: float = 5.0) -> None:
         self.first_seconds, self.most_seconds = first_seconds, most_seconds
@@ -65,7 +83,10 @@ class Backoff:
         self.failures = 0
 
     def wait(self, stopping: threading.Event) -> None:
-        seconds = min(self.most_seconds, self.first_seconds * 2 ** min(self.failures, 10))
+        most = (
+            self.most_seconds if self.failures > PATIENT_FAILURES else min(PATIENT_SECONDS, self.most_seconds)
+        )
+        seconds = min(most, self.first_seconds * 2 ** min(self.failures, 10))
         self.failures += 1
         stopping.wait(seconds * (0.5 + random.random() / 2))
 
@@ -93,6 +114,10 @@ class Agent:
         if self.gpus is not None:
             self.table.gpu_use_of, self.table.gpu_faults_of = self.gpus.use_of, self.gpus.faults_of
         self._reached = True
+        self._address_file = AddressFile(settings.server_file) if settings.server_file else None
+        self._address = self._address_file or fixed(settings.server)
+        #: Our portal went without a word, and nothing is left to do for us until there is another.
+        self._abandoned = False
 
     # ------------------------------------------------------------ start and stop
 
@@ -113,7 +138,7 @@ class Agent:
         for thread in threads:
             thread.start()
         self.stopping.wait()
-        if self.settings.parent_pid:
+        if self.settings.ends_jobs and not self._abandoned:
             self._end_tasks()
         self.link.close()
 
@@ -157,7 +182,7 @@ class Agent:
 
     def _client(self) -> ServerClient:
         s = self.settings
-        client = ServerClient(s.server, insecure_ok=s.insecure_ok, ca_file=s.ca_file)
+        client = ServerClient(find=self._address, insecure_ok=s.insecure_ok, ca_file=s.ca_file)
         client.key = self._key
         return client
 
@@ -224,6 +249,7 @@ class Agent:
             except ServerUnreachable as error:
                 self._lost_contact(str(error))
                 hold_seconds = 0.0
+                self._leave_if_abandoned()
                 backoff.wait(self.stopping)
                 continue
             except Refused as error:
@@ -242,6 +268,19 @@ class Agent:
         if self._reached:
             say(f"no answer from the server ({why}); tasks go on, and reports wait")
             self._reached = False
+
+    def _leave_if_abandoned(self) -> None:
+        """End once our portal has been gone for long and no task runs: the next portal starts an agent of its own.
+
+        What has ended and was not reported stays in the keeper's journal, where that agent finds it.
+        """
+        file = self._address_file
+        if file is not None and file.away_seconds() > ABANDONED_SECONDS and not self.table.live():
+            say(
+                "the portal of this node does not run any more, and no task does; the next portal starts us again"
+            )
+            self._abandoned = True
+            self.stopping.set()
 
     def _sync(
         self, client: ServerClient, *, wait_seconds: float, inventory: bool, reports: list[Any] | None = None
@@ -296,6 +335,7 @@ class Agent:
                 node_name=self.settings.name,
                 gpu_names=names,
                 numa_domains=self.settings.overrides.numa_domains,
+                process_limit=self.settings.process_limit,
             )
             if self.table.add(
                 assignment["task"], assignment["epoch"], job=assignment["job"], folder=order["folder"]

@@ -7,6 +7,7 @@ import ipaddress
 import json
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -32,15 +33,35 @@ class InsecureServer(Exception):
 
 
 class ServerClient:
-    """One connection to the server; use one in each thread."""
+    """One connection to the server; use one in each thread.
 
-    def __init__(self, url: str, *, insecure_ok: bool = False, ca_file: str | None = None) -> None:
+    With `find`, each new connection asks it where the server is now; it may raise ServerUnreachable.
+    """
+
+    def __init__(
+        self,
+        url: str = "",
+        *,
+        find: Callable[[], str] | None = None,
+        insecure_ok: bool = False,
+        ca_file: str | None = None,
+    ) -> None:
+        self._find, self._insecure_ok, self._ca_file = find, insecure_ok, ca_file
+        self._connection: http.client.HTTPConnection | None = None
+        self._url = ""
+        self.key = ""
+        if find is None:
+            self._point_at(url)
+
+    def _point_at(self, url: str) -> None:
+        if url == self._url:
+            return
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InsecureServer(
                 f"{url} is no address of a server; write for example https://muster.example.org"
             )
-        if parts.scheme == "http" and not insecure_ok and not is_loopback(parts.hostname):
+        if parts.scheme == "http" and not self._insecure_ok and not is_loopback(parts.hostname):
             raise InsecureServer(
                 f"{url} is not encrypted, and this node's key would travel over it. "
                 "Use https, or --insecure-ok on a network that nobody else can listen to."
@@ -48,9 +69,8 @@ class ServerClient:
         self._host, self._tls = parts.hostname, parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         self._path = parts.path.rstrip("/")
-        self._context = ssl.create_default_context(cafile=ca_file) if self._tls else None
-        self._connection: http.client.HTTPConnection | None = None
-        self.key = ""
+        self._context = ssl.create_default_context(cafile=self._ca_file) if self._tls else None
+        self._url = url
 
     def post(self, path: str, body: Any, *, timeout_seconds: float = 30.0) -> Any:
         """Send a message and return the answer.
@@ -97,6 +117,8 @@ class ServerClient:
         return parsed
 
     def _connect(self) -> http.client.HTTPConnection:
+        if self._find is not None:
+            self._point_at(self._find())
         if self._context is not None:
             self._connection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=CONNECT_SECONDS, context=self._context

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scheduler.agent import processes
-from scheduler.agent.keeper import KEY_VARIABLE
+from scheduler.agent.guard import KEY_VARIABLE
 from scheduler.agent.nvml import Reading
 
 #: The process numbers of the machine itself; in a container NVML speaks of numbers that we cannot look up.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +25,15 @@ class Journal:
         self._grown = size
 
     def append(self, *records: dict[str, Any]) -> None:
-        if records:
-            self._grown += os.write(self._fd, _lines(records))
+        """Raises OSError where it cannot be written whole: then nothing of it is."""
+        if not records:
+            return
+        data = _lines(records)
+        written = os.write(self._fd, data)
+        if written < len(data):
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._grown += written
 
     def replay(self) -> Iterator[dict[str, Any]]:
         """Every whole record in order; a torn one says nothing."""
@@ -39,12 +47,21 @@ class Journal:
                     yield record
 
     def compact(self, live: Callable[[], Iterable[dict[str, Any]]], *, now: bool = False) -> None:
-        """Keep only these records, when the file has grown enough to be worth it."""
+        """Keep only these records, when the file has grown enough to be worth it; later where the disk is full."""
         if self._grown < COMPACT_BYTES and not now:
             return
         fresh = self.path.with_suffix(".new")
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.write(fd, _lines(live()))
+        data = _lines(live())
+        try:
+            whole = os.write(fd, data) == len(data)
+        except OSError:
+            whole = False
+        if not whole:
+            os.close(fd)
+            os.unlink(fresh)
+            self._grown = 0
+            return
         os.replace(fresh, self.path)
         os.close(self._fd)
         self._fd = fd

@@ -7,8 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from scheduler.agent import processes
-
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
 
@@ -48,25 +46,17 @@ def on_cpus(cpus: tuple[int, ...]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def held_mib(leaders: Iterable[int], over_mib: dict[int, int]) -> dict[int, int]:
-    """MiB that the processes of each session hold together, by the pid of its leader.
+def held_mib(pids: Iterable[int], over_mib: int) -> int:
+    """MiB that these processes hold together.
 
-    Pages that several share are divided among them, which is slow to ask: only of sessions that would be over
+    Pages that several share are divided among them, which is slow to ask: only where they would be over
     `over_mib` if each page were counted as often as it is shared.
     """
-    wanted = set(leaders)
-    pids: dict[int, list[int]] = {leader: [] for leader in wanted}
-    for pid in processes.all_pids():
-        session = processes.session_of(pid)
-        if session in wanted:
-            pids[session].append(pid)
-    found = {}
-    for leader, members in pids.items():
-        held = sum(map(_resident_bytes, members))
-        if held > over_mib.get(leader, 0) * _MIB:
-            held = sum(map(_own_bytes, members))
-        found[leader] = held // _MIB
-    return found
+    pids = list(pids)
+    held = sum(map(_resident_bytes, pids))
+    if held > over_mib * _MIB:
+        held = sum(map(_own_bytes, pids))
+    return held // _MIB
 
 
 def _resident_bytes(pid: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import stat
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ class LogUploader:
     def __init__(self, table: TaskTable, client: ServerClient) -> None:
         self.table = table
         self.client = client
+        self._next_key = ""
 
     def pump(self) -> Pumped:
         """Send one batch of what is new; raises ServerUnreachable and tries the same again next time."""
@@ -41,31 +43,43 @@ class LogUploader:
         return Pumped(sum(len(chunk["data"]) for chunk in chunks) * 3 // 4, more)
 
     def _collect(self, entries: list[LocalTask]) -> tuple[list[Chunk], bool]:
+        """One batch, a chunk of each stream in turn: however much one prints, the others wait for one round."""
         chunks: list[Chunk] = []
         room = LOG_BATCH_BYTES
-        for entry in entries:
-            for stream in STREAMS:
-                offset = entry.uploaded[stream]
-                if offset is None:
-                    continue
-                path = entry.stream_path(stream)
-                if offset >= stored_bytes(path, self.table.cap_bytes):
-                    continue
-                if room <= 0:
-                    return chunks, True
-                data = self._read(path, offset, min(CHUNK_BYTES, room))
-                if data:
-                    room -= len(data)
-                    chunks.append(
-                        Chunk(
-                            task=entry.task,
-                            epoch=entry.epoch,
-                            stream=stream,
-                            offset=offset,
-                            data=base64.b64encode(data).decode(),
-                        )
-                    )
-        return chunks, room <= 0
+        waiting = [
+            (entry, stream, offset)
+            for entry in self._in_turn(entries)
+            for stream in STREAMS
+            if (offset := entry.uploaded[stream]) is not None and self._has_more(entry, stream, offset)
+        ]
+        while waiting and room > 0:
+            entry, stream, offset = waiting.pop(0)
+            data = self._read(entry.stream_path(stream), offset, min(CHUNK_BYTES, room))
+            if not data:
+                continue
+            room -= len(data)
+            chunks.append(
+                Chunk(
+                    task=entry.task,
+                    epoch=entry.epoch,
+                    stream=stream,
+                    offset=offset,
+                    data=base64.b64encode(data).decode(),
+                )
+            )
+            if self._has_more(entry, stream, offset + len(data)):
+                waiting.append((entry, stream, offset + len(data)))
+        if waiting:
+            self._next_key = waiting[0][0].key
+        return chunks, bool(waiting)
+
+    def _in_turn(self, entries: list[LocalTask]) -> list[LocalTask]:
+        """First the one that was next when the last batch was full."""
+        at = next((n for n, entry in enumerate(entries) if entry.key == self._next_key), 0)
+        return entries[at:] + entries[:at]
+
+    def _has_more(self, entry: LocalTask, stream: str, offset: int) -> bool:
+        return offset < stored_bytes(entry.stream_path(stream), self.table.cap_bytes)
 
     def _read(self, path: str, offset: int, limit: int) -> bytes:
         """Bytes of the stream as it is kept: the first ones up to the cap, then a note that there was more."""
@@ -74,9 +88,14 @@ class LogUploader:
             self._cut_back(path)
             return cap_marker(cap)[offset - cap :]
         try:
-            with open(path, "rb") as file:
-                file.seek(offset)
-                return file.read(min(limit, cap - offset))
+            # What stands at this path may be the job's doing: never a link, and nothing that makes us wait.
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    return b""
+                return os.pread(file, min(limit, cap - offset), offset)
+            finally:
+                os.close(file)
         except OSError:
             return b""
 

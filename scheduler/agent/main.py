@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import re
 import signal
@@ -11,10 +10,11 @@ import socket
 import sys
 from pathlib import Path
 
-from scheduler.agent import VERSION
+from scheduler.agent import VERSION, folder
 from scheduler.agent.agent import Agent, Settings, say
 from scheduler.agent.client import InsecureServer, ServerClient
 from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus
+from scheduler.agent.orders import PROCESS_LIMIT
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?")
 
@@ -23,24 +23,22 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     try:
         settings = _settings(parser.parse_args(arguments))
-        ServerClient(settings.server, insecure_ok=settings.insecure_ok)
+        if settings.server:
+            ServerClient(settings.server, insecure_ok=settings.insecure_ok)
     except (InsecureServer, BadFakeGpus, argparse.ArgumentTypeError, OSError) as error:
         parser.error(str(error))
     os.umask(0o077)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(settings.state / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(
-            f"another agent runs with the state folder {settings.state}; one folder, one agent",
-            file=sys.stderr,
-        )
+        folder.claim(settings.state, take_over=settings.take_over)
+    except folder.FolderInUse as error:
+        print(error, file=sys.stderr)
         return 1
     agent = Agent(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stopping.set())
-    say(f"agent {VERSION} of node {settings.name}, server {settings.server}, state {settings.state}")
+    where = settings.server or settings.server_file
+    say(f"agent {VERSION} of node {settings.name}, server {where}, state {settings.state}")
     agent.run()
     return 0
 
@@ -50,7 +48,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m scheduler.agent", description="Runs a node's jobs for a Muster server."
     )
     add = parser.add_argument
-    add("--server", required=True, help="address of the server, for example https://muster.example.org")
+    server = parser.add_mutually_exclusive_group(required=True)
+    server.add_argument(
+        "--server", default="", help="address of the server, for example https://muster.example.org"
+    )
+    server.add_argument(
+        "--server-file",
+        type=Path,
+        help="file with its address, which counts while its writer keeps it locked",
+    )
     add("--name", default=socket.gethostname(), help="name of this node (default: the host name)")
     add("--state", type=Path, required=True, help="folder for the node's key and its jobs' working folders")
     add("--join-token", default="", help="lets the node register; better by file: others see a command line")
@@ -67,11 +73,26 @@ def _parser() -> argparse.ArgumentParser:
         help="give no job a GPU while a program that Muster did not start uses it",
     )
     add("--labels", type=_labels, default={}, help="key=value,key=value")
+    add(
+        "--max-processes",
+        type=_positive,
+        default=PROCESS_LIMIT,
+        metavar="N",
+        help=f"end a task that has more processes at a time (default: {PROCESS_LIMIT})",
+    )
     add("--partition", action="append", default=[], help="partition to be part of; may be given again")
     add("--insecure-ok", action="store_true", help="speak plain http to a server on another machine")
     add("--ca-file", help="certificates to trust instead of the system's")
+    add("--end-jobs-on-stop", action="store_true", help="end the jobs when we are asked to stop (SIGTERM)")
     add(
-        "--die-with-parent", action="store_true", help="end the jobs when the process that started us is gone"
+        "--die-with-parent",
+        action="store_true",
+        help="the same, and end them when the process that started us is gone",
+    )
+    add(
+        "--take-over",
+        action="store_true",
+        help="kill an agent that runs with the same state folder, and take its jobs over",
     )
     add("--version", action="version", version=VERSION)
     return parser
@@ -89,6 +110,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         parse_fake_gpus(given.fake_gpus)
     return Settings(
         server=given.server,
+        server_file=given.server_file,
         name=given.name,
         state=given.state.expanduser().resolve(),
         join_token=token.strip(),
@@ -103,9 +125,12 @@ def _settings(given: argparse.Namespace) -> Settings:
             labels=given.labels,
             partitions=tuple(given.partition),
         ),
+        process_limit=given.max_processes,
         insecure_ok=given.insecure_ok,
         ca_file=given.ca_file,
         parent_pid=os.getppid() if given.die_with_parent else 0,
+        ends_jobs=given.end_jobs_on_stop or given.die_with_parent,
+        take_over=given.take_over,
     )
 
 

@@ -15,6 +15,9 @@ MAX_ARGUMENT_BYTES: Final = 100_000
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+#: Processes, not threads: a task with more has most likely gone wrong, and would take the node along.
+PROCESS_LIMIT: Final = 1024
+
 #: What CUDA_VISIBLE_DEVICES says, and the UUIDs.
 GpuNames = tuple[list[str], list[str]]
 
@@ -26,6 +29,7 @@ def task_order(
     node_name: str,
     gpu_names: GpuNames | None = None,
     numa_domains: int | None = None,
+    process_limit: int = PROCESS_LIMIT,
 ) -> TaskOrder:
     """`numa_domains` are as many as the command line lays out; None = those of the machine."""
     key = task_key(assignment["task"], assignment["epoch"])
@@ -54,6 +58,7 @@ def task_order(
             "job": assignment["job"],
             "devices": assignment["devices"],
         },
+        process_limit=process_limit,
     )
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]

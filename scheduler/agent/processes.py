@@ -58,11 +58,16 @@ def session_of(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
+    """Its children, those that its other threads have started included."""
+    found: list[int] = []
     try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-            return [int(child) for child in file.read().split()]
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return []
+        return found
+    for thread in threads:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+            found += map(int, file.read().split())
+    return found
 
 
 def all_pids() -> Iterator[int]:
@@ -92,19 +97,33 @@ def signal_group(group: int, sig: int) -> None:
         os.killpg(group, sig)
 
 
-def signal_tree(leader: int, sig: int) -> None:
-    """Signal a process group and those of its descendants that have left it."""
+def signal_tree(leader: int, sig: int, *, below: int) -> None:
+    """Signal a process group, and those descendants of `below` that are not in it."""
     signal_group(leader, sig)
-    for pid in descendants_of(leader):
+    for pid in descendants_of(below):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) != leader:
                 os.kill(pid, sig)
 
 
 def descendants_of(pid: int) -> Iterator[int]:
-    for child in children_of(pid):
+    """Parents before their children; however deep they are."""
+    waiting = children_of(pid)
+    while waiting:
+        child = waiting.pop()
         yield child
-        yield from descendants_of(child)
+        waiting += children_of(child)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process and its descendants; one that is forked meanwhile falls to whoever reaps orphans."""
+    waiting = [pid]
+    while waiting:
+        victim = waiting.pop()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            children = children_of(victim)
+            os.kill(victim, signal.SIGKILL)
+            waiting += children
 
 
 def signal_name(number: int) -> str:

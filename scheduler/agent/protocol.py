@@ -9,6 +9,8 @@ CHUNK_BYTES: Final = 256 * 1024
 LOG_BATCH_BYTES: Final = 2 * 1024 * 1024
 #: Why a task is gone whose agent was told to end: nobody's fault, however often it happens.
 SHUT_DOWN: Final = "Muster was stopped on this node."
+#: Why a task is gone of which the node knows for certain that it never began.
+NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
 
 class Assignment(TypedDict):
@@ -162,6 +164,8 @@ class TaskOrder(TypedDict):
     meta: dict[str, Any]
     #: Ended when its processes together hold more; left out = no limit.
     memory_limit_mib: NotRequired[int]
+    #: Ended when it has more processes at a time; left out = no bound.
+    process_limit: NotRequired[int]
     #: Runs on no more CPUs than these; left out = on all.
     cpu_limit_millis: NotRequired[int]
     #: The CPUs of the NUMA domain that it is bound to, the domain where memory can be bound, and how much it needs.

@@ -21,8 +21,9 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, DataError, InterfaceError
 
-from accounts import context, hints
-from accounts.connections import drop_a_dead_connection, keep_connection
+from accounts import context, hints, proxies
+from accounts.connections import piece_of_work
+from accounts.database_errors import in_words
 from accounts.errors import FieldProblem, InvalidInput, MusterError
 from scheduler import outbox
 from scheduler.agent import PROTOCOL
@@ -90,12 +91,13 @@ class AgentDoor:
             status, body = refused.status, _problem(refused)
         except (DatabaseError, InterfaceError, OSError) as error:
             log.warning("agent_call_failed", path=scope["path"], error=str(error))
+            known = in_words(error)
             status = 503
             body = {
                 "title": "Try again",
                 "status": 503,
-                "code": "unavailable",
-                "detail": "The database is away.",
+                "code": known.code if known else "unavailable",
+                "detail": known.message if known else "The database is away.",
             }
         except _Gone:
             return
@@ -172,12 +174,8 @@ class _Gone(Exception):
 
 def _with_database(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """In one of the threads that keep their connection; hints go together, beside the answer."""
-    drop_a_dead_connection()
-    try:
-        with context.acting(), hints.from_a_thread():
-            return work(*arguments)
-    finally:
-        keep_connection()
+    with piece_of_work(), context.acting(), hints.from_a_thread():
+        return work(*arguments)
 
 
 async def _read(receive: Receive) -> bytes:
@@ -243,8 +241,7 @@ def _unzip(data: bytes) -> bytes:
 
 
 def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0])[:64] if client else ""
+    return proxies.of_scope(scope).address[:64]
 
 
 def _problem(error: MusterError) -> dict[str, Any]:

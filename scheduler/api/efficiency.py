@@ -17,7 +17,7 @@ from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref
 from quotas.exports import EXPORTS, as_file
 from scheduler.api.base import ApiView, person
-from scheduler.efficiency import COLUMNS, SORTS, Asked, all_job_uses, job_uses, last_days
+from scheduler.efficiency import COLUMNS, SORTS, Asked, exported_job_uses, job_uses, last_days
 
 DAYS: Final = 30
 MOST: Final = 500
@@ -90,7 +90,7 @@ class JobUses(ApiView):
         if problems or asked is None:
             raise InvalidInput(problems[0].message, code="bad-filter", status=400, problems=problems)
         if export:
-            return as_file("jobs", COLUMNS, all_job_uses(asked), export)
+            return as_file("jobs", COLUMNS, exported_job_uses(asked), export)
         return Response({"results": JobUseSerializer(job_uses(asked, limit=int(limit)), many=True).data})
 
 

@@ -87,6 +87,7 @@ class JobLogs(JobView):
             plain = HttpResponse(part.data, content_type="text/plain; charset=utf-8")
             plain["X-Next-Offset"] = str(part.next_offset)
             plain["X-Eof"] = "true" if part.eof else "false"
+            plain["X-Awaited-Bytes"] = "unknown" if part.awaited_bytes is None else str(part.awaited_bytes)
             return plain
         cut = incomplete_tail(part.data) if not part.eof else 0
         data = part.data[: len(part.data) - cut]
@@ -96,6 +97,7 @@ class JobLogs(JobView):
                 "offset": part.offset,
                 "next_offset": part.next_offset - cut,
                 "eof": part.eof,
+                "awaited_bytes": part.awaited_bytes,
                 "text": data.decode("utf-8", "replace"),
             }
         )
@@ -239,6 +241,7 @@ class PreviewSerializer(serializers.Serializer):
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     elements = serializers.IntegerField()
+    restarts = serializers.CharField(allow_blank=True, help_text="What restart_policy never means for it.")
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
 

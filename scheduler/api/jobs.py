@@ -12,6 +12,7 @@ from rest_framework.response import Response
 
 from accounts.api.once import KEY
 from accounts.errors import FieldProblem, InvalidInput
+from accounts.names import line_trouble
 from config.rest import NewestFirst
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import JobFilter, filtered
@@ -325,6 +326,8 @@ def reason_of(request: Request) -> str:
         )
     elif not isinstance(given, str) or len(given) > 200:
         problem = FieldProblem("reason", "Has to be text of at most 200 characters.", "bad-text")
+    elif trouble := line_trouble(given):
+        problem = FieldProblem("reason", trouble, "bad-text")
     if problem is not None:
         raise InvalidInput(message=problem.message, problems=[problem])
     return given.strip()

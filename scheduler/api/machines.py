@@ -21,7 +21,7 @@ from scheduler.api.jobs import KEY, ReasonBodySerializer, reason_of
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Device, Node
-from scheduler.selectors import cluster_map, node_by_ref, nodes_with_devices
+from scheduler.selectors import cluster_map, node_by_ref, nodes_with_devices, visible_partitions
 from scheduler.services import nodes as services
 
 
@@ -172,7 +172,7 @@ class NodeFilter(django_filters.FilterSet):
     cordoned = django_filters.BooleanFilter()
     draining = django_filters.BooleanFilter()
     cluster = django_filters.CharFilter(field_name="cluster__slug")
-    partition = django_filters.CharFilter(field_name="partitions__name", distinct=True)
+    partition = django_filters.CharFilter(method="by_partition")
     gpu_type = django_filters.CharFilter(field_name="devices__model", lookup_expr="iexact", distinct=True)
     name = django_filters.CharFilter(lookup_expr="icontains")
     schedulable = django_filters.BooleanFilter(method="by_schedulable")
@@ -180,6 +180,10 @@ class NodeFilter(django_filters.FilterSet):
     class Meta:
         model = Node
         fields: list[str] = []
+
+    def by_partition(self, nodes: QuerySet[Node], name: str, value: str) -> QuerySet[Node]:
+        seen = visible_partitions(person(self.request)).filter(name=value).order_by()
+        return nodes.filter(partitions__in=seen.values("pk")).distinct()
 
     def by_schedulable(self, nodes: QuerySet[Node], name: str, value: bool) -> QuerySet[Node]:
         able = Node.objects.schedulable().values("pk")
@@ -200,7 +204,7 @@ class Nodes(ApiView):
     @extend_schema(operation_id="nodes_list", responses=NodeSerializer(many=True), filters=True)
     def get(self, request: Request) -> Response:
         """Every node."""
-        page = self.paginate_queryset(filtered(NodeFilter, request, nodes_with_devices()))
+        page = self.paginate_queryset(filtered(NodeFilter, request, nodes_with_devices(person(request))))
         return self.get_paginated_response(NodeSerializer(page, many=True).data)
 
 
@@ -215,7 +219,7 @@ class NodeDetail(ApiView):
     @extend_schema(operation_id="nodes_get", responses=NodeSerializer)
     def get(self, request: Request, ref: str) -> Response:
         """One node, by name or id."""
-        return Response(NodeSerializer(node_by_ref(ref)).data)
+        return Response(NodeSerializer(node_by_ref(person(request), ref)).data)
 
 
 class NodeVerb(ApiView):
@@ -229,9 +233,9 @@ class NodeVerb(ApiView):
     @extend_schema(parameters=[KEY], request=ReasonBodySerializer, responses=NodeSerializer)
     @once
     def post(self, request: Request, ref: str) -> Response:
-        node, reason = node_by_ref(ref), reason_of(request)
+        node, reason = node_by_ref(person(request), ref), reason_of(request)
         self.do(node, request, reason)
-        return Response(NodeSerializer(node_by_ref(str(node.pk))).data)
+        return Response(NodeSerializer(node_by_ref(person(request), node.pk)).data)
 
     def do(self, node: Node, request: Request, reason: str) -> None:
         services.cordon_node(node=node, by=person(request), reason=reason)
@@ -310,7 +314,7 @@ class Topology(ApiView):
     def get(self, request: Request) -> Response:
         """Clusters, zones, racks, nodes, NUMA domains and GPUs as a tree (A13)."""
         tree: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
-        for node in nodes_with_devices().order_by("cluster_id", "zone", "rack", "name"):
+        for node in nodes_with_devices(person(request)).order_by("cluster_id", "zone", "rack", "name"):
             racks = tree.setdefault(node.cluster.slug, {}).setdefault(node.zone, {})
             racks.setdefault(node.rack, []).append(_branch(node))
         return Response(

@@ -329,6 +329,9 @@ class LogSerializer(serializers.Serializer):
     offset = serializers.IntegerField()
     next_offset = serializers.IntegerField()
     eof = serializers.BooleanField()
+    awaited_bytes = serializers.IntegerField(
+        allow_null=True, help_text="Printed, and not here yet; null while the job runs."
+    )
     text = serializers.CharField()
 
 
@@ -407,7 +410,12 @@ class JobRequestSerializer(serializers.Serializer):
     begin_at = serializers.DateTimeField(required=False, allow_null=True)
     deadline = serializers.DateTimeField(required=False, allow_null=True)
     array = serializers.CharField(required=False, help_text='"0-9", "1,3,5" or "0-99%10".')
-    restart_policy = serializers.ChoiceField([p.value for p in RestartPolicy], required=False)
+    restart_policy = serializers.ChoiceField(
+        [p.value for p in RestartPolicy],
+        required=False,
+        help_text="never: it runs at most once, whatever becomes of its node. interrupted (when left out): again after "
+        "it was lost or made way. on_failure: also when it failed. always: also when it succeeded.",
+    )
     max_restarts = serializers.IntegerField(min_value=0, max_value=100, required=False)
     preemptible = serializers.BooleanField(required=False)
     job_type = serializers.CharField(max_length=32, required=False)

@@ -142,7 +142,7 @@ class Sbatch(JobView):
     def post(self, request: Request) -> Response:
         """Submit an `sbatch` script (A12, S1-S4); it runs as it is, by its own first line."""
         script, overrides = self._read(request.data)
-        payload, ignored = parse_sbatch(script, overrides=overrides)
+        payload, ignored = parse_sbatch(script, by=person(request), overrides=overrides)
         job = services.submit_job(payload=payload, by=person(request), via="sbatch")
         job._prefetched_objects_cache = {"attempts": []}  # type: ignore[attr-defined]  # it has none yet
         body = {

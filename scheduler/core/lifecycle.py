@@ -7,7 +7,7 @@ from typing import Final
 
 
 class PublicState(StrEnum):
-    """The seven states people see (L2)."""
+    """The seven states people see."""
 
     QUEUED = "queued"
     SCHEDULED = "scheduled"
@@ -19,7 +19,7 @@ class PublicState(StrEnum):
 
 
 class JobState(StrEnum):
-    """The internal states (C6); each maps onto one of the seven."""
+    """The internal states; each maps onto one of the seven."""
 
     CREATED = "created"
     HELD = "held"
@@ -31,7 +31,7 @@ class JobState(StrEnum):
     RUNNING = "running"
     CHECKPOINTING = "checkpointing"
     PREEMPTING = "preempting"
-    STOPPING = "stopping"  # cancelled by somebody; its processes are told to end
+    STOPPING = "stopping"  # cancelled by somebody; its processes are asked to end
     PREEMPTED = "preempted"
     SUSPENDED = "suspended"
     MIGRATING = "migrating"
@@ -77,7 +77,7 @@ ACTIVE: Final = frozenset(
         _S.MIGRATING,
     }
 )
-#: Never changes again (I6).
+#: Never changes again.
 TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 #: Between two attempts; holds nothing.
 INTERRUPTED: Final = frozenset({_S.PREEMPTED})
@@ -99,7 +99,7 @@ MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     _S.STOPPING: _ENDS,
     _S.MIGRATING: frozenset({_S.RUNNING, _S.STOPPING, _S.QUEUED}) | _ENDS,
     _S.PREEMPTED: frozenset({_S.QUEUED, _S.HELD, _S.CANCELLED}),
-    #: It stands still on its nodes: it goes on, or ends as any that holds something.
+    #: It is suspended on its nodes: it goes on, or ends as any that holds something.
     _S.SUSPENDED: frozenset({_S.RUNNING, _S.PREEMPTING, _S.STOPPING, _S.QUEUED}) | _ENDS,
     _S.COMPLETED: frozenset(),
     _S.FAILED: frozenset(),
@@ -151,7 +151,7 @@ class NodeState(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why processes are told to end."""
+    """Why processes are asked to end."""
 
     CANCELLED = "cancelled"
     TIME_LIMIT = "time_limit"
@@ -164,15 +164,16 @@ class StopReason(StrEnum):
 
 
 class RestartPolicy(StrEnum):
-    """H3."""
+    """When a job is started again."""
 
-    NEVER = "never"
-    ON_FAILURE = "on_failure"
+    NEVER = "never"  # it runs at most once: never after an attempt that may have begun
+    INTERRUPTED = "interrupted"  # after an attempt that was lost, or had to make way
+    ON_FAILURE = "on_failure"  # and after one that failed
     ALWAYS = "always"
 
 
 class TaskFailure(StrEnum):
-    """What the failure of one of its tasks means for a job of several (G7)."""
+    """What the failure of one of its tasks means for a job of several."""
 
     FAIL = "fail"  # the others are stopped; the restart policy says what then
     REQUEUE = "requeue"  # the others are stopped, and the job waits to start again

@@ -1,4 +1,4 @@
-"""Plan: what one cycle decided: who starts where, and why everybody else waits."""
+"""Plan: what one cycle decided: which jobs start where, and why each other job waits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """One running job that is told to end so that a pending one can start, or a limit is kept again.
+    """One running job that is asked to end so that a pending one can start, or a limit is kept again.
 
     `kind`: preempt (for a higher priority), reclaim (for the share that the other lent) or converge (a limit
     was cut below what was in use; then `for_job_id` is 0).
@@ -69,7 +69,7 @@ class Preempt:
     taint: tuple[str, str] = ("", "")
     kind: str = "preempt"
     line: str = ""  # reclaim: the victim's line that has borrowed; converge: the line that was cut
-    #: "suspend": it stands still and gives its CPUs back, and goes on later. "requeue": it ends and starts again.
+    #: "suspend": it is suspended and gives its CPUs back, and goes on later. "requeue": it ends and starts again.
     mode: str = "requeue"
     instead: str = ""  # where the policy suspends and this one is requeued: why
 
@@ -93,7 +93,7 @@ class Resize:
     attempt_id: int
     before: int  # tasks that it has now
     tasks: int  # and is to have
-    ranks: tuple[int, ...] = ()  # that are told to end
+    ranks: tuple[int, ...] = ()  # that are asked to end
     for_job_id: int = 0
     for_generation: int = 0  # of that job when it was seen
     priority: int = 0

@@ -1,4 +1,4 @@
-"""Policy: the knobs of a planning cycle, as one frozen value."""
+"""Policy: the settings of a planning cycle, as one frozen value."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ OPTIONS: Final = (
 )
 
 
-#: The same by the name of a priority class: its jobs and those below it may pass others, none above (B10).
+#: The same by the name of a priority class: its jobs and those below it may pass others, none above.
 BACKFILL_MAX_CLASS: Final = "backfill_max_class"
 
 

@@ -1,11 +1,11 @@
-"""Standing: which job may stop which, and how much disturbance is allowed, as one frozen value of the policy."""
+"""Preemption policy: which job may stop which, and how much disruption is allowed, as one frozen value."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-#: What becomes of a job that has to make way: it ends and starts again, or it stands still and goes on.
+#: What becomes of a job that has to make way: it ends and starts again, or it is suspended and goes on.
 MODES: Final = ("requeue", "suspend")
 
 
@@ -13,37 +13,37 @@ MODES: Final = ("requeue", "suspend")
 class PreemptionPolicy:
     """Who may be stopped for whom. Off until somebody turns it on.
 
-    Two gates, and both must be open (C8): the class of the one that waits must list the class of the one
+    Two gates, and both must be open: the class of the one that waits must list the class of the one
     that runs, and its priority must be higher by `minimum_gap`, which is at least 1: an equal is never
     stopped, not even where a class lists itself.
     """
 
     enabled: bool = False
-    #: (priority at which a class begins, where the classes begin that it may stop), lowest first (P2).
+    #: (priority at which a class begins, where the classes begin that it may stop), lowest first.
     classes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     minimum_gap: int = 10
-    #: A job that has run for less is left alone (P9).
+    #: A job that has run for less is left alone.
     protected_seconds: int = 60
-    #: A job that was stopped so often is left alone (P8).
+    #: A job that was stopped so often is left alone.
     most_times: int = 3
-    #: What a job is given between the notice and the end (P6).
+    #: What a job is given between the notice and the end.
     grace_seconds: int = 60
-    #: Jobs stopped in one cycle and in one hour at most (P18).
+    #: Jobs stopped in one cycle and in one hour at most.
     per_cycle: int = 16
     per_hour: int = 200
     #: GPU-hours of work a project may lose in a day; 0 = no bound.
     loss_budget_gpu_hours: int = 0
-    #: What starting again costs a job, in seconds of its own time, beside the work that is lost (P10).
+    #: What starting again costs a job, in seconds of its own time, beside the work that is lost.
     restart_seconds: int = 60
     #: 1: a job that the share of its own project covers has jobs stopped that run on what others borrowed of
     #: it, the last to start first, whatever the priorities; apart from `enabled`, and tried before it.
     reclaim: int = 0
-    #: 1: of one priority those whose class is best effort make way first, and guaranteed ones last (R5).
+    #: 1: of one priority those whose class is best effort make way first, and guaranteed ones last.
     qos: int = 0
-    #: "suspend": a victim stands still and goes on where it was once there is room again, where standing still
+    #: "suspend": a victim is suspended and goes on where it was once there is room again, where suspension
     #: frees enough: its CPUs, not its memory and not its GPUs. Where it does not, it is requeued.
     mode: str = "requeue"
-    #: Why jobs cannot stand still where these run; "" = they can.
+    #: Why jobs cannot be suspended where these run; "" = they can.
     cannot_suspend: str = ""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Quality of service: what a job may count on, derived from what it requests and the limits it sets (R5)."""
+"""Quality of service: the class that a job's requests and limits put it in."""
 
 from __future__ import annotations
 

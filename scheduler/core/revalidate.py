@@ -1,4 +1,4 @@
-"""Conflicts: which starts of a plan no longer hold on a fresh snapshot, by the planner's own predicates."""
+"""Revalidate: which starts of a plan no longer hold on a fresh snapshot, by the planner's own filters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def find_conflicts(
 
 @dataclass(frozen=True, slots=True)
 class _Gates:
-    """The gates as one question meets them; a plan changes amounts, never facts."""
+    """The gates as one query meets them; a plan changes amounts, never facts."""
 
     closed: list[str]  # of each node the first gate on facts that is closed; "" where all are open
     room: list[tuple[str, Ints, int]]  # name, live column and need of each gate on amounts

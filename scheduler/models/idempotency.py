@@ -17,6 +17,8 @@ class IdempotencyKey(models.Model):
     request_hash = models.CharField(max_length=64)
     status = models.PositiveSmallIntegerField(null=True)
     body = models.JSONField(null=True)
+    #: What its caller might when it was answered (`permissions.standing`): who may less now is not answered again.
+    rights = models.JSONField(default=dict)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

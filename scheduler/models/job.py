@@ -194,7 +194,7 @@ class Job(models.Model):
     begin_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)
     restart_policy = models.CharField(
-        max_length=12, choices=_choices(RestartPolicy), default=RestartPolicy.NEVER
+        max_length=12, choices=_choices(RestartPolicy), default=RestartPolicy.INTERRUPTED
     )
     max_restarts = models.PositiveSmallIntegerField(default=3)
     preemptible = models.BooleanField(default=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from channels.auth import AuthMiddlewareStack
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
@@ -17,6 +17,7 @@ from accounts.errors import MusterError
 from accounts.models import ApiToken, Membership, User
 from accounts.scopes import covers
 from accounts.services.tokens import authenticate_token
+from scheduler.realtime.origins import ExactOrigin
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -30,7 +31,7 @@ class BrowserOrProgram:
     """
 
     def __init__(self, app: App) -> None:
-        self.browser = AllowedHostsOriginValidator(AuthMiddlewareStack(app))
+        self.browser = ExactOrigin(AuthMiddlewareStack(app))
         self.program = app
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -161,8 +162,10 @@ def _viewer_of_session(user: User, session_key: str | None, roles: frozenset[tup
 
 def _viewer_of_token(user: User, token: ApiToken, roles: frozenset[tuple[int, str]]) -> Viewer:
     projects = frozenset(project_id for project_id, _ in roles)
+    held = copy(user)  # others look at the same person, by session or by another token
+    held.held_by = token
     return Viewer(
-        user=user,
+        user=held,
         project_ids=projects if token.project_id is None else projects & {token.project_id},
         rights=_rights(user, roles, token.project_id, *sorted(token.scopes)),
         token_id=token.pk,

@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 from django.utils import timezone
 
+from accounts import proxies
 from accounts.errors import MusterError
 from scheduler.realtime import feeds, messages, subscriptions
 from scheduler.realtime.auth import Scope, Viewer, identify
@@ -50,7 +51,7 @@ class LiveConsumer:
         if opening["type"] != "websocket.connect":
             return
         await send({"type": "websocket.accept"})
-        address = (scope.get("client") or ("", 0))[0]
+        address = proxies.of_scope(scope).address
         viewer = await feeds.check(lambda: identify(scope, address))
         here = hub()
         if viewer is None:

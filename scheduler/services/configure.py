@@ -11,6 +11,7 @@ from django.utils import timezone
 from accounts import permissions
 from accounts.errors import Conflict, InvalidInput
 from accounts.models import Project, User
+from accounts.names import check_line, check_row
 from accounts.services import audit
 from scheduler import outbox
 from scheduler.models import (
@@ -70,6 +71,7 @@ def save_settings(
     """
     kind = type(thing)
     _require(by, kind, thing)
+    check_row(thing)
     reason = _needed(reason, f"Say why this {thing._meta.verbose_name} is changed.")
     before: dict[str, Any] = {}
     if thing.pk is None:
@@ -165,6 +167,7 @@ def _require(by: User, kind: type[models.Model], thing: models.Model) -> None:
 
 def _needed(reason: str, message: str) -> str:
     reason = " ".join(reason.split())
+    check_line(reason, "reason")
     if not reason:
         raise InvalidInput(message=message, way_out="Give a reason of one sentence.")
     return reason[:200]

@@ -18,6 +18,7 @@ from scheduler import outbox
 from scheduler.agent.protocol import Assignment, Stop
 from scheduler.core.lifecycle import AttemptState, StopReason, TaskState
 from scheduler.models import Device, Node
+from scheduler.state.endings import NEVER_STARTED
 from scheduler.state.settle import settle_many
 from scheduler.state.sql import Rows, Statement, int_array, run
 
@@ -144,10 +145,10 @@ def end_unstarted(attempt_ids: Iterable[int]) -> None:
     with transaction.atomic():
         _lock_jobs_of(ids)
         run(
-            "UPDATE scheduler_task t SET state = %s, ended_at = now(), end_text = 'Never started.'"
+            "UPDATE scheduler_task t SET state = %s, ended_at = now(), end_text = %s"
             " FROM scheduler_attempt a WHERE a.id = t.attempt_id AND a.id = ANY(%s)"
             " AND a.stop_asked_at IS NOT NULL AND t.state = %s",
-            [TaskState.STOPPED.value, ids, TaskState.ASSIGNED.value],
+            [TaskState.STOPPED.value, NEVER_STARTED, ids, TaskState.ASSIGNED.value],
         )
     settle_many(ids)
 

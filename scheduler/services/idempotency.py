@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from django.db import connection, transaction
 
-from accounts.errors import Conflict, InvalidInput
+from accounts import permissions
+from accounts.errors import Conflict, InvalidInput, NotAllowed
 from accounts.models import User
+from accounts.services.audit import Thing
 from scheduler.models import IdempotencyKey
 
 ACCEPTABLE: Final = re.compile(r"[\x21-\x7e]{1,200}")
@@ -39,8 +41,10 @@ def request_hash(*parts: str | bytes) -> str:
 def do_once(*, user: User, key: str, request_hash: str, do: Callable[[], Answer]) -> Answer:
     """Do it and keep the answer, or give the answer that was kept.
 
-    Raises InvalidInput when the key was used for another request, Conflict while the first request is
-    still under way. What `do` raises is not kept: the key is then free for another try.
+    Raises InvalidInput when the key was used for another request, Conflict while the first request is still
+    under way, NotAllowed when the caller may less than the one who got the answer: a role is gone, or the token is
+    held to another project or has fewer scopes. What `do` raises is not kept: the key is then free for another
+    try.
     """
     if not ACCEPTABLE.fullmatch(key):
         raise InvalidInput(
@@ -61,12 +65,14 @@ def do_once(*, user: User, key: str, request_hash: str, do: Callable[[], Answer]
         # 2. A kept answer was committed together with its work.
         kept = IdempotencyKey.objects.filter(user=user, key=key).first()
         if kept is not None:
-            return _replay(kept, request_hash)
+            return _replay(kept, request_hash, user)
         # 3. Otherwise do it, and commit both or neither.
+        rights = permissions.standing(user)
         answer = do()
         IdempotencyKey.objects.create(
-            user=user, key=key, request_hash=request_hash, status=answer.status, body=answer.body
-        )
+            user=user, key=key, request_hash=request_hash, status=answer.status, body=answer.body,
+            rights=rights,
+        )  # fmt: skip
         return answer
 
 
@@ -77,11 +83,19 @@ def _lock(user: User, key: str) -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def _replay(kept: IdempotencyKey, request_hash: str) -> Answer:
+def _replay(kept: IdempotencyKey, request_hash: str, user: User) -> Answer:
     if kept.request_hash != request_hash:
         raise InvalidInput(
             message="This Idempotency-Key was used for another request.",
             code="idempotency-key-reused",
             way_out="Use a fresh key for each new request, and the same one only to repeat it unchanged.",
+        )
+    if not permissions.covers_standing(permissions.standing(user), kept.rights):
+        raise NotAllowed(
+            message="This request was done before, by somebody who might more than you may now: a role, a scope "
+            "or the reach of the token is less, so its answer is not given again.",
+            code="rights-changed",
+            way_out="Look at what it made with a sign-in that may see it. It is done: do not send it with a new key.",
+            refused=("replay", Thing("idempotencykey", str(kept.pk))),
         )
     return Answer(status=kept.status or 200, body=kept.body, replayed=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from django.utils.dateparse import parse_date, parse_datetime
 
 from accounts.errors import FieldProblem, InvalidInput, NotAllowed
+from accounts.names import line_trouble
 from accounts.services.audit import Thing
 from quotas.core.resources import BadAmount
 
@@ -29,6 +30,11 @@ _CALLED_ELSEWHERE: Final = {
     "mem_bind": "numa", "gpu_bind": "numa", "cpu_bind": "numa", "topology_policy": "numa", "numa_policy": "numa",
     "numa_node": "numa", "single_numa_node": "numa",
 }  # fmt: skip
+
+#: Of a text that a reader takes apart: an amount, a time, a moment.
+MAX_READ: Final = 256
+#: Names that a payload has too much and that are each answered with the one that was meant.
+MAX_UNKNOWN: Final = 20
 
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _WORDS = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?")
@@ -61,27 +67,32 @@ class Inputs:
         self.denied = self.denied or denied
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        for name in self.payload:
-            if name not in known:
-                names = sorted(known)
+        names = sorted(known)
+        unknown = [name for name in self.payload if name not in known]
+        if len(unknown) > MAX_UNKNOWN:
+            text = f"There are {len(unknown)} fields that no request has; known are {', '.join(names)}."
+            self.wrong(str(unknown[0])[:60], text, code="unknown-field")
+        else:
+            for name in unknown:
                 shown = str(name)[:60]
                 usual = _CALLED_ELSEWHERE.get(shown.lower().replace("-", "_"))
                 near = [usual] if usual in known else difflib.get_close_matches(shown, names, n=1, cutoff=0.6)
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}."
                 self.wrong(shown, f"There is no field {shown!r}; {hint}", code="unknown-field")
 
-    def text(self, name: str, *, most: int, default: str = "", strip: bool = True) -> str:
+    def text(self, name: str, *, most: int, default: str = "", lines: bool = False) -> str:
+        """A text of one line; with `lines` of several, as it is."""
         value = self.given(name)
         if value is None:
             return default
         if not isinstance(value, str):
             self.wrong(name, f"Has to be text, not {_kind(value)}.", code="not-text")
             return default
-        trouble = text_trouble(value, most=most)
+        trouble = text_trouble(value, most=most) or ("" if lines else line_trouble(value))
         if trouble:
             self.wrong(name, trouble, code="bad-text")
             return default
-        return value.strip() if strip else value
+        return value if lines else value.strip()
 
     def integer(self, name: str, *, least: int, most: int, default: int | None = None) -> int | None:
         value = self.given(name)
@@ -120,10 +131,18 @@ class Inputs:
         self.wrong(name, f"Has to be one of {', '.join(wanted)}; not {_show(value)}.", code="unknown-choice")
         return default
 
-    def read(self, name: str, reader: Callable[[Any], Any], *, default: Any = None) -> Any:
-        """Any other form: `reader` returns the value or raises BadValue or BadAmount with the reason."""
+    def read(
+        self, name: str, reader: Callable[[Any], Any], *, default: Any = None, most: int = MAX_READ
+    ) -> Any:
+        """Any other form: `reader` returns the value or raises BadValue or BadAmount with the reason.
+
+        It is given no text of more than `most` characters.
+        """
         value = self.given(name)
         if value is None:
+            return default
+        if isinstance(value, str) and len(value) > most:
+            self.wrong(name, f"Has {len(value)} characters; at most {most} are taken.", code="too-long")
             return default
         try:
             return reader(value)

@@ -12,18 +12,20 @@ from django.db.models.base import ModelState
 from django.utils import timezone
 
 from accounts import permissions
+from accounts.bounds import stop_if_nobody_waits, while_somebody_waits
 from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotAllowed, TooMany
 from accounts.models import User
 from accounts.services import audit
 from quotas.models import Quota
 from scheduler import outbox
-from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, StopReason
+from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, RestartPolicy, StopReason
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.models import Job, JobEvent
 from scheduler.services.catalogue import Catalogue
 from scheduler.services.inserts import insert_jobs_with_events
 from scheduler.services.others import Others, look_at_others, wait_for_others, wrong_among_themselves
 from scheduler.services.quota_usage import pending_jobs_of
+from scheduler.services.sizes import check_sizes
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.state.dependencies import conditions_of, not_evaluated, resolve_dependants, wait_reason
 from scheduler.state.suspension import stop_instead
@@ -41,6 +43,7 @@ def submit_job(*, payload: Mapping[str, Any], by: User, via: str = "api") -> Job
 
     Raises InvalidInput, NotAllowed or TooMany, and then nothing was written.
     """
+    check_sizes([payload], field="array")
     spec = parse_job(payload, by=by)
     return submit_specs(specs=[spec], by=by, via=via)[0]
 
@@ -54,11 +57,15 @@ def submit_many(*, payloads: Sequence[Any], by: User, via: str = "api") -> list[
 
 
 def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | None], dict[int, MusterError]]:
-    """Read each request on its own; the refused ones have None for a spec and their error by position."""
+    """Read each request on its own; the refused ones have None for a spec and their error by position.
+
+    Raises InvalidInput before it reads any when together they make too many rows.
+    """
+    check_sizes(payloads, field="jobs")
     catalogue = Catalogue(by)
     specs: list[JobSpec | None] = []
     errors: dict[int, MusterError] = {}
-    for number, payload in enumerate(payloads):
+    for number, payload in enumerate(while_somebody_waits(payloads, every=10)):
         under = f"jobs/{number}/"
         try:
             if not isinstance(payload, Mapping):
@@ -100,7 +107,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
     others = look_at_others(specs)
     rows: list[dict[str, Any]] = []
     owners: list[JobSpec] = []
-    for spec in specs:
+    for spec in while_somebody_waits(specs, every=1):
         beginning = _beginning(spec, others, by=by, at=now)
         common = spec.columns() | _UNSTARTED | beginning | {
             "user_id": by.pk, "submitted_via": via, "created_at": now,
@@ -109,6 +116,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
         for index in spec.array or (None,):
             rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
             owners.append(spec)
+    stop_if_nobody_waits()
     # The head of the audit chain comes last. Without others to wait for, nothing comes between.
     head_too = () if any(spec.depends_on for spec in specs) else (audit.head_statement(by),)
     numbers, heads = insert_jobs_with_events(
@@ -384,6 +392,11 @@ def _requeue(job: Job, by: User, reason: str) -> None:
         raise Conflict(
             message=f"Job {job.number} is {job.state} and not running.",
             way_out="Only a job that has been given nodes can be requeued.",
+        )
+    if job.restart_policy == RestartPolicy.NEVER and job.state != JobState.SCHEDULED:
+        raise Conflict(
+            message=f"Job {job.number} runs at most once, and it may have begun (restart_policy never).",
+            way_out="Cancel it, and submit it again if doing its work twice is harmless.",
         )
     before, now = job.state, timezone.now()
     because = f"requeued by {by.username}" + (f": {reason}" if reason else "")

@@ -47,13 +47,19 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Bytes of a stream from `offset`; `eof` when there is nothing after `next_offset`, now or ever."""
+    """Bytes of a stream from `offset`; `eof` when there is nothing after `next_offset`, now or ever.
+
+    `awaited_bytes` were printed and have not arrived; None while it runs, when nobody knows. `lost_bytes` were
+    printed and will not arrive.
+    """
 
     stream: str
     offset: int
     next_offset: int
     eof: bool
     data: bytes
+    awaited_bytes: int | None = 0
+    lost_bytes: int = 0
 
 
 # ---------------------------------------------------------------- append
@@ -154,12 +160,13 @@ def read_log(
     streams = [stream] if stream != MERGED else list(STREAMS)
     ids = [task[0] for task in tasks]
     # Asked before the bytes are read: what arrives in between must not be taken for read.
-    complete = _is_complete(job, tasks, streams)
+    awaited, lost = _missing(job, tasks, streams)
     if len(ids) == 1 and len(streams) == 1:
         data = _read_one(ids[0], streams[0], offset, limit)
     else:
         data = _read_merged(ids, streams, offset, limit)
-    return LogSlice(stream, offset, offset + len(data), complete and len(data) < limit, data)
+    eof = awaited == 0 and len(data) < limit
+    return LogSlice(stream, offset, offset + len(data), eof, data, awaited, lost)
 
 
 def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:
@@ -190,24 +197,25 @@ def _cut(chunks: Iterable[tuple[int, bytes]], offset: int, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _is_complete(job: Job, tasks: Sequence[tuple[Any, ...]], streams: Sequence[str]) -> bool:
-    """Whether every byte is here: the ends said how many there are.
+def _missing(job: Job, tasks: Sequence[tuple[Any, ...]], streams: Sequence[str]) -> tuple[int | None, int]:
+    """How many bytes are to come (None: nobody knows yet), and how many never will.
 
-    Attempts that were lost never say, and an agent may be gone for good; then what is here is all there is.
+    The ends of the tasks said how many there are. Attempts that were lost never say, and an agent may be gone
+    for good; then what is here is all there is.
     """
     if not tasks:
-        return job.is_terminal
+        return (0 if job.is_terminal else None), 0
     _, state, ended_at, _, _ = tasks[0]
     if state in LIVE_ATTEMPT:
-        return False
-    if ended_at is not None and timezone.now() - ended_at > timedelta(seconds=GIVE_UP_SECONDS):
-        return True
+        return None, 0
     ends = _ends([task[0] for task in tasks])
+    missing = 0
     for task_id, _, _, stdout_bytes, stderr_bytes in tasks:
         totals: Mapping[str, int | None] = {"stdout": stdout_bytes, "stderr": stderr_bytes}
-        if any((total := totals[s]) is not None and ends[task_id, s] < total for s in streams):
-            return False
-    return True
+        missing += sum(max(0, (totals[s] or 0) - ends[task_id, s]) for s in streams)
+    if ended_at is not None and timezone.now() - ended_at > timedelta(seconds=GIVE_UP_SECONDS):
+        return 0, missing
+    return missing, 0
 
 
 def sizes(job: Job) -> dict[str, int]:

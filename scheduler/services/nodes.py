@@ -18,6 +18,7 @@ from django.utils import timezone
 from accounts import permissions
 from accounts.errors import Conflict, InvalidInput, NotAllowed
 from accounts.models import User
+from accounts.names import check_line
 from accounts.prepared import ask
 from accounts.services import audit
 from scheduler import outbox
@@ -139,6 +140,7 @@ def register_node(
         )
     if not isinstance(name, str) or not 0 < len(name) <= 120 or "\0" in name:
         raise InvalidInput(message="`name` has to be text of 1 to 120 characters.")
+    check_line(name, "name")
     machine = read_inventory(inventory)
     with transaction.atomic():
         node, created = Node.objects.get_or_create(
@@ -285,6 +287,7 @@ def uncordon_node(*, node: Node, by: User, reason: str = "") -> Node:
 def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) -> Node:
     permissions.require(by, "operate", node)
     reason = " ".join(reason.split())
+    check_line(reason, "reason")
     away = any(flags.values())
     if away and not reason:
         raise InvalidInput(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from accounts.bounds import while_somebody_waits
 from accounts.errors import FieldProblem
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency
@@ -43,23 +44,26 @@ def wrong_among_themselves(specs: Sequence[JobSpec | None]) -> list[tuple[int, F
             found[named[ref]] = FieldProblem(
                 f"jobs/{named[ref]}/depends_on", f"Waits in a circle, so none could start: {said}.", "circle"
             )
-    # Whoever waits for a job that is not taken is not taken either.
-    while True:
-        lost = [
-            (number, d.ref)
-            for number, spec in enumerate(specs)
-            if spec is not None and number not in found
-            for d in spec.depends_on
-            if d.ref and (d.ref not in named or named[d.ref] in found)
-        ]
-        if not lost:
-            return sorted(found.items())
-        for number, ref in lost:
+    # A job that waits for one that is not taken is not taken either; each wait is looked at once.
+    waiting: dict[str, list[int]] = {}
+    for number, spec in enumerate(specs):
+        for ref in {d.ref for d in spec.depends_on if d.ref} if spec is not None else ():
+            waiting.setdefault(ref, []).append(number)
+    lost = [ref for ref in waiting if ref not in named or named[ref] in found]
+    while lost:
+        ref = lost.pop()
+        for number in waiting.get(ref, ()):
+            if number in found:
+                continue
             found[number] = FieldProblem(
                 f"jobs/{number}/depends_on",
                 f"No job with ref {ref!r} is taken with this request.",
                 "not-found",
             )
+            own = specs[number].ref  # type: ignore[union-attr]
+            if own and named.get(own) == number:
+                lost.append(own)
+    return sorted(found.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], others: Othe
         if spec.ref:
             named.setdefault(spec.ref, []).append(job)
     rows: list[JobDependency] = []
-    for job, spec in zip(jobs, owners, strict=True):
+    for job, spec in while_somebody_waits(zip(jobs, owners, strict=True)):
         for d in spec.depends_on:
             common = {"job_id": job.number, "kind": d.kind, "group": d.group, "need": d.need}
             if d.kind == DependencyKind.DATA:
@@ -134,7 +138,7 @@ def wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], others: Othe
         return
     JobDependency.objects.bulk_create(rows)
     # Only now the jobs of the same request have numbers to be named by.
-    for job, spec in zip(jobs, owners, strict=True):
+    for job, spec in while_somebody_waits(zip(jobs, owners, strict=True), every=10):
         if job.state == JobState.BLOCKED and any(d.ref for d in spec.depends_on):
             reason = wait_reason(
                 conditions_of(job), at=at, until=job.depends_until_at, then=job.depends_on_timeout

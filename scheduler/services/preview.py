@@ -18,7 +18,7 @@ from quotas.core.gpu_models import sliced
 from quotas.core.resources import show_cpus
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
+from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState, RestartPolicy
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
@@ -42,6 +42,7 @@ from scheduler.services.cycles import able, installed_plugins
 from scheduler.services.forecasts import Record, StartRange, kept_range, live_cycles, range_now, record
 from scheduler.services.others import waits_now
 from scheduler.services.quota_uses import QuotaUse, quota_uses
+from scheduler.services.sizes import check_sizes
 from scheduler.services.specs import JobSpec, parse_job
 from scheduler.services.standing_still import why_it_stands_still
 from scheduler.services.would_stop import Victim, would_stop
@@ -84,6 +85,12 @@ class Blocker:
     code: str
     category: str
     text: str
+
+
+ONCE_WORDS: Final = (
+    "It runs at most once: it makes way for no other job, and if it is lost with its node, or an operator stops it "
+    "there, it fails and is not started again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,8 @@ class Preview:
     suggestion: str = ""
     #: How many jobs it becomes; more than one for an array, and the rest is about the first of them.
     elements: int = 1
+    #: What its restart policy means for it, where that has to be known before it is submitted.
+    restarts: str = ""
     #: The change of the suggestion, or else one with which it starts well sooner.
     change: SuggestedChange | None = None
     #: When it is likely to start, where it would wait; and how often such ranges were right.
@@ -211,6 +220,7 @@ class JobExplanation:
 def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
     """Say what submitting this request now would lead to; a request that is wrong is answered, not raised."""
     try:
+        check_sizes([payload], field="array")
         spec = parse_job(payload, by=by)
     except MusterError as error:
         return _refused(error)
@@ -266,6 +276,7 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         suggestion=suggestion,
         change=change,
         elements=spec.size,
+        restarts=ONCE_WORDS if spec.restart_policy == RestartPolicy.NEVER else "",
         start=start,
         record=record(),
         snapshot_at=_moment(asked),

@@ -61,7 +61,7 @@ def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     nodes = _nodes(inputs)
     inputs.finish("The reservation cannot be made")
     assert ends_at is not None  # otherwise there was a problem
-    _refuse_overlap(nodes, starts_at, ends_at)
+    _refuse_overlap(nodes, starts_at, ends_at, by)
     return _written(
         Reservation(
             cluster=nodes[0].cluster,
@@ -101,7 +101,7 @@ def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
     nodes = _with_room(job, asked)
     starts_at = timezone.now()
     ends_at = starts_at + timedelta(seconds=seconds)
-    _refuse_overlap(nodes, starts_at, ends_at)
+    _refuse_overlap(nodes, starts_at, ends_at, by)
     return _written(
         Reservation(
             cluster=job.queue.cluster,
@@ -242,13 +242,14 @@ def _in_force(starts_at: datetime, ends_at: datetime) -> Any:
     return Reservation.objects.filter(cancelled_at__isnull=True, starts_at__lt=ends_at, ends_at__gt=starts_at)
 
 
-def _refuse_overlap(nodes: list[Node], starts_at: datetime, ends_at: datetime) -> None:
+def _refuse_overlap(nodes: list[Node], starts_at: datetime, ends_at: datetime, by: User) -> None:
     other = _in_force(starts_at, ends_at).filter(nodes__in=nodes).first()
     if other is not None:
         shared = other.nodes.filter(pk__in=[node.pk for node in nodes]).first()
+        name = f" ({other.name})" if visible_reservations(by).filter(pk=other.pk).exists() else ""
         raise Conflict(
             message=f"Node {shared} is reserved from {other.starts_at:%Y-%m-%d %H:%M} to "
-            f"{other.ends_at:%Y-%m-%d %H:%M} UTC ({other.name}).",
+            f"{other.ends_at:%Y-%m-%d %H:%M} UTC{name}.",
             code="already-reserved",
             way_out="Choose other nodes or another window, or cancel that reservation first.",
         )

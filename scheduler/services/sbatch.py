@@ -11,23 +11,34 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
+from django.db.models import F, Q
+
 from accounts.errors import FieldProblem, InvalidInput
+from accounts.models import User
 from quotas.core.resources import BadAmount
 from scheduler.models import Partition, Queue
+from scheduler.selectors import visible_queues
 from scheduler.services.inputs import BadValue
 from scheduler.services.sbatch_options import FLAGS, IGNORED, READERS, SHORT, Directives, Unhonoured
+from scheduler.services.specs import MAX_SCRIPT
 
 MAX_DIRECTIVES: Final = 500
+#: Of one #SBATCH line. What is read word by word costs more than its length, so that no line may be long.
+MAX_LINE: Final = 4096
 
 
 def parse_sbatch(
-    script: str, *, overrides: Mapping[str, Any] | None = None
+    script: str, *, by: User | None = None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[Unhonoured]]:
     """The payload of a native job, and the directives that have no effect.
 
+    A partition is looked for among the queues that `by` may see; without a person, among those open to all.
     `overrides` are fields of a job that win over the script, as options on sbatch's command line do. Raises
     InvalidInput that names every line it could not read.
     """
+    if len(script) > MAX_SCRIPT:
+        message = f"Has {len(script)} characters; at most {MAX_SCRIPT} are taken."
+        raise _broken([FieldProblem("script", message, "bad-text")])
     lines = script.splitlines()
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
         raise _broken(
@@ -38,11 +49,21 @@ def parse_sbatch(
             ]
         )
     found = Directives()
-    for number, text in _directive_lines(lines):
-        _read_line(found, number, text)
+    directives = _directive_lines(lines)
+    if len(directives) > MAX_DIRECTIVES:
+        number = directives[MAX_DIRECTIVES][0]
+        raise _broken(
+            [_at(number, f"Is one #SBATCH line more than the {MAX_DIRECTIVES} that are read.", "too-many")]
+        )
+    for number, text in directives:
+        if len(text) > MAX_LINE:
+            message = f"Has {len(text)} characters; a #SBATCH line has at most {MAX_LINE}."
+            found.problems.append(_at(number, message, "too-long"))
+        else:
+            _read_line(found, number, text)
     if found.problems:
         raise _broken(found.problems)
-    _place(found)
+    _place(found, by)
     _translate(found)
     if found.problems:
         raise _broken(found.problems)
@@ -69,7 +90,7 @@ def _directive_lines(lines: list[str]) -> list[tuple[int, str]]:
             break
         if re.match(r"#SBATCH(\s|$)", line):
             found.append((number, line[len("#SBATCH") :].strip()))
-    return found[:MAX_DIRECTIVES]
+    return found
 
 
 def _read_line(found: Directives, number: int, text: str) -> None:
@@ -145,28 +166,34 @@ def _at(number: int, message: str, code: str) -> FieldProblem:
 # ---------------------------------------------------------------- all options together
 
 
-def _place(found: Directives) -> None:
-    """A Slurm partition is a queue here, or a partition that some queue feeds."""
-    if not found.partition:
+def _place(found: Directives, by: User | None) -> None:
+    """A Slurm partition is a queue here, or a partition that some queue feeds; others' queues are no names here."""
+    wanted = found.partition
+    if not wanted:
         return
-    if (
-        Queue.objects.filter(slug=found.partition).exists()
-        or Queue.objects.filter(name=found.partition).exists()
-    ):
-        found.fields["queue"] = found.partition
+    queues = Queue.objects.filter(project__isnull=True) if by is None else visible_queues(by)
+    if queues.filter(Q(slug=wanted) | Q(name=wanted)).exists():
+        found.fields["queue"] = wanted
         return
-    feeding = Queue.objects.filter(partitions__name=found.partition, project__isnull=True).order_by(
-        "-is_default", "-priority", "pk"
+    feeding = queues.filter(partitions__name=wanted).order_by(
+        F("project").asc(nulls_first=True), "-is_default", "-priority", "pk"
     )
     queue = feeding.first()
     if queue is None:
         known = sorted(
-            {*Queue.objects.values_list("slug", flat=True), *Partition.objects.values_list("name", flat=True)}
+            {
+                *queues.order_by().values_list("slug", flat=True),
+                *Partition.objects.filter(queues__in=queues.order_by()).values_list("name", flat=True),
+            }
         )
+        there = f"there are {', '.join(known[:20])}." if known else "there is none that you may use."
         found.problems.append(
-            _at(found.lines["partition"], f"there is no queue or partition {found.partition[:60]!r}; "
-                f"there are {', '.join(known[:20])}.", "not-found")
-        )  # fmt: skip
+            _at(
+                found.lines["partition"],
+                f"there is no queue or partition {wanted[:60]!r}; {there}",
+                "not-found",
+            )
+        )
         return
     found.fields["queue"] = queue.slug
 

@@ -103,14 +103,14 @@ def _gres(found: Directives, value: str) -> str | None:
     """`gpu`, `gpu:2`, `gpu:a100`, `gpu:a100:2`, per node; other things become named extras."""
     said = []
     for part in value.split(","):
-        name, *rest = re.sub(r"\(.*\)$", "", part.strip()).split(":")
+        name, *rest = part.partition("(")[0].strip().split(":")  # (S:0-1) after it names sockets
         if name == "gpu" or (name == "gres/gpu"):
             found.gpus_per_node = (found.gpus_per_node or 0) + _gpus(found, ":".join(rest) or "1")
         elif name in ("none", ""):
             continue
         else:
-            said.append(f"There is no generic resource {name!r} here.")
-    return " ".join(said) or None
+            said.append(f"There is no generic resource {name[:40]!r} here.")
+    return " ".join(said)[:1000] or None
 
 
 def _gpus(found: Directives, value: str) -> int:

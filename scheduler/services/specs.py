@@ -12,10 +12,11 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.models import Project, User
+from accounts.names import without_hidden
 from quotas.core.gpu_models import read_slice, slice_share, sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
-from scheduler.core.lifecycle import RestartPolicy
+from scheduler.core.lifecycle import RestartPolicy, TaskFailure
 from scheduler.models import Queue, WaitEnd
 from scheduler.services import gang_terms, resource_terms
 from scheduler.services.catalogue import Bound, Catalogue
@@ -32,7 +33,7 @@ from scheduler.services.inputs import (
 )
 from scheduler.services.placing_terms import read_affinity, read_labels, read_tolerations
 from scheduler.services.resource_terms import ResourceTerms, check_limits, read_terms
-from scheduler.services.waits import DATA_NAME, DependsOn, read_array, read_dependencies
+from scheduler.services.waits import DATA_NAME, MAX_ARRAY_TEXT, DependsOn, read_array, read_dependencies
 
 MAX_NAME: Final = 200
 MAX_COMMAND: Final = 65_536
@@ -192,7 +193,10 @@ def parse_job(
     check_limits(inputs, terms, per_task)
     begin_at, deadline_at = _window(inputs)
     array, array_max_running = inputs.read(
-        "array", lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE), default=((), None)
+        "array",
+        lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE),
+        default=((), None),
+        most=MAX_ARRAY_TEXT,
     )
     time_limit_seconds = _time_limit(inputs, queue)
     fields: dict[str, Any] = {
@@ -217,7 +221,7 @@ def parse_job(
         "priority": _priority(inputs, catalogue),
         "begin_at": begin_at,
         "deadline_at": deadline_at,
-        "restart_policy": inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.NEVER),
+        "restart_policy": _restart_policy(inputs, gang),
         "max_restarts": inputs.integer("max_restarts", least=0, most=100, default=3),
         "preemptible": inputs.flag("preemptible", default=True),
         "held": inputs.flag("hold", default=False),
@@ -267,9 +271,26 @@ def parse_job(
     return JobSpec(project=project, queue=queue, waits_on=waits_on, **fields)
 
 
+def _restart_policy(inputs: Inputs, gang: GangTerms) -> RestartPolicy:
+    """`never` is a promise, so what would start the job again is refused beside it."""
+    policy: RestartPolicy = inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED)
+    if policy != RestartPolicy.NEVER:
+        return policy
+    says = "A job with restart_policy never runs at most once, and this would start it again; "
+    if gang.on_task_failure == TaskFailure.REQUEUE:
+        inputs.wrong(
+            "on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent"
+        )
+    if gang.elastic:
+        inputs.wrong(
+            "elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent"
+        )
+    return policy
+
+
 def _what_runs(inputs: Inputs) -> tuple[str, str]:
-    command = inputs.text("command", most=MAX_COMMAND, strip=False)
-    script = inputs.text("script", most=MAX_SCRIPT, strip=False)
+    command = inputs.text("command", most=MAX_COMMAND, lines=True)
+    script = inputs.text("script", most=MAX_SCRIPT, lines=True)
     if inputs.given("command") is None and inputs.given("script") is None:
         inputs.wrong(
             "command", "Says nothing to run; give command (for /bin/sh -c) or script.", code="required"
@@ -287,7 +308,7 @@ def _name_of(command: str, script: str) -> str:
     """A name for a job that has none: the first line of what it runs that says something."""
     for line in map(str.strip, (command or script).splitlines()):
         if line and not line.startswith("#"):
-            return line[:60].strip()
+            return without_hidden(line[:60]).strip() or "job"
     return "job"
 
 

@@ -18,6 +18,8 @@ from scheduler.state.dependencies import holds
 
 MAX_DEPENDENCIES: Final = 200
 MAX_ARRAY_INDEX: Final = 1_000_000
+#: Enough for 10,000 indices of seven digits, one by one.
+MAX_ARRAY_TEXT: Final = 81_920
 
 #: Ours, and the words Slurm's users know.
 KINDS: Final[dict[str, str]] = {
@@ -200,21 +202,38 @@ def find_circle(waits: Mapping[str, Iterable[str]]) -> list[str]:
         path: list[str] = []
         stack = [(first, iter(waits.get(first, ())))] if first not in done else []
         path.append(first)
+        on_path = {first}
         while stack:
             name, rest = stack[-1]
             following = next((other for other in rest if other not in done), None)
             if following is None:
                 done.add(name)
                 stack.pop()
-                path.pop()
-            elif following in path:
+                on_path.discard(path.pop())
+            elif following in on_path:
                 return [*path[path.index(following) :], following]
             elif following in waits:
                 path.append(following)
+                on_path.add(following)
                 stack.append((following, iter(waits[following])))
             else:
                 done.add(following)
     return []
+
+
+def refs_named(value: Any) -> tuple[list[str], int]:
+    """Of a `depends_on` as it was sent: the refs of jobs of the same request, and how many other things it names."""
+    refs: list[str] = []
+    others = 0
+    for item in value if isinstance(value, (list, tuple)) else [value] if value else []:
+        members = item.get("of") if isinstance(item, Mapping) else None
+        for one in members if isinstance(members, (list, tuple)) else [item]:
+            ref = one.get("ref") if isinstance(one, Mapping) else None
+            if isinstance(ref, str):
+                refs.append(ref.strip())
+            else:
+                others += 1
+    return refs, others
 
 
 def job_ref(value: Any) -> int | uuid.UUID | None:
@@ -232,12 +251,28 @@ def job_ref(value: Any) -> int | uuid.UUID | None:
 
 def read_array(value: Any, *, most: int) -> tuple[tuple[int, ...], int | None]:
     """Indices and how many may run at once, from `"0-9"`, `"1,3,5"`, `"0-20:5"`, `"0-99%10"`."""
+    ranges, at_once = _ranges(value, most)
+    found: set[int] = set()
+    for indices in ranges:
+        found.update(indices)
+    return tuple(sorted(found)), at_once
+
+
+def array_size(value: Any, *, most: int) -> int:
+    """How many jobs an array makes at most, without making a list of them; raises as `read_array` does."""
+    return sum(map(len, _ranges(value, most)[0]))
+
+
+def _ranges(value: Any, most: int) -> tuple[list[range], int | None]:
     text = str(value).strip() if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+    if len(text) > MAX_ARRAY_TEXT:
+        raise BadValue(f"Has {len(text)} characters; an array is written in at most {MAX_ARRAY_TEXT}")
     ranges, percent, limit = text.partition("%")
     at_once = read_integer(limit) if percent else None
     if percent and (at_once is None or not 1 <= at_once <= most):
         raise BadValue(f"Has to say after % how many may run at once, 1 to {most}")
-    found: set[int] = set()
+    found: list[range] = []
+    size = 0
     for part in ranges.split(","):
         match = _ELEMENT.fullmatch(part.strip())
         if match is None:
@@ -248,7 +283,8 @@ def read_array(value: Any, *, most: int) -> tuple[tuple[int, ...], int | None]:
             raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
         if last < first or step < 1:
             raise BadValue(f"{part.strip()[:40]!r} counts nothing; write the lower index first")
-        if len(range(first, last + 1, step)) + len(found) > most:
+        found.append(range(first, last + 1, step))
+        size += len(found[-1])
+        if size > most:
             raise BadValue(f"Makes more than {most} jobs, the most an array may have; split it")
-        found.update(range(first, last + 1, step))
-    return tuple(sorted(found)), at_once
+    return found, at_once

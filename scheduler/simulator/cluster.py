@@ -76,7 +76,7 @@ class Outcome:
     preemptions: int = 0
     lost_ms: int = 0  # time that stopped jobs had run for nothing, each as often as it holds GPUs
     stopped: tuple[int, ...] = ()  # rows of the jobs that were stopped, as often as they were
-    suspensions: int = 0  # times that jobs stood still for others instead
+    suspensions: int = 0  # times that jobs was suspended for others instead
     resizes: int = 0  # times that elastic jobs were made smaller or larger
     ended_ms: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of each job; -1 = never
     busy_before: float = 0.0  # what those that ran at the beginning held from then on: amounts times ms

@@ -43,7 +43,7 @@ class Report:
     fragmentation_percent: float
     preemptions: int
     lost_gpu_hours: float  # that stopped jobs had run for nothing
-    suspensions: int = 0  # jobs that stood still for others
+    suspensions: int = 0  # jobs that was suspended for others
     resizes: int = 0  # elastic jobs that were made smaller or larger
 
     def as_dict(self) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def summarise(
 ) -> Report:
     """The figures of a schedule; a start of -1 is a job that never started, and counts only as such.
 
-    `ended_ms`: where jobs stand still or change their size, and so do not end when their run time is over. What
-    they stand still counts for the slowdown as a wait does. Jobs may have come before `begin_ms`, when the playing
+    `ended_ms`: where jobs be suspended or change their size, and so do not end when their run time is over. What
+    they be suspended counts for the slowdown as a wait does. Jobs may have come before `begin_ms`, when the playing
     began; `busy_before` is what others, that ran by then already, held from then on (amounts times ms).
     """
     ran = started_ms >= 0

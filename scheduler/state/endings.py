@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.agent.protocol import SHUT_DOWN
+from scheduler.agent.protocol import NEVER_BEGAN, SHUT_DOWN
 from scheduler.core.lifecycle import AttemptState, JobState, RestartPolicy, StopReason, TaskFailure, TaskState
 
 #: The first wait before another try; it doubles with each, up to the longest (H4).
 BACKOFF_SECONDS: Final = 5
 LONGEST_BACKOFF_SECONDS: Final = 15 * 60
+
+#: What is written of tasks that no agent was given.
+NEVER_GIVEN: Final = "It was never given to its node."
+NEVER_STARTED: Final = "Never started."
+_CERTAINLY_NOT_BEGUN: Final = frozenset({NEVER_BEGAN, NEVER_GIVEN, NEVER_STARTED})
+AT_MOST_ONCE: Final = "It runs at most once, so it is not started again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,10 @@ class TaskEnd:
     exit_code: int | None = None
     exit_signal: int | None = None
     text: str = ""
+
+    @property
+    def may_have_begun(self) -> bool:
+        return self.text not in _CERTAINLY_NOT_BEGUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,21 @@ class Verdict:
 
 
 def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str = "") -> Verdict:
-    """Decide from the ends of all tasks; with `lost_text` the attempt is lost whatever they say."""
+    """Decide from the ends of all tasks; with `lost_text` the attempt is lost whatever they say.
+
+    A job that runs at most once never waits again after an attempt that may have begun.
+    """
+    verdict = _judge(job, stop_reason, tasks, lost_text=lost_text)
+    again = verdict.retry_seconds is not None
+    if not again or job.restart_policy != RestartPolicy.NEVER or stop_reason == StopReason.QUOTA_REFUSED:
+        return verdict
+    if tasks and not any(task.may_have_begun for task in tasks):
+        return verdict
+    why = f"Stopped ({stop_reason})." if verdict.attempt == AttemptState.STOPPED else verdict.text
+    return replace(verdict, job=JobState.FAILED, text=f"{why} {AT_MOST_ONCE}", retry_seconds=None)
+
+
+def _judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str) -> Verdict:
     if job.elastic and not stop_reason:
         tasks = [task for task in tasks if task.state != TaskState.STOPPED]
     first_bad = next((task for task in tasks if task.state != TaskState.SUCCEEDED), None)

@@ -84,6 +84,8 @@ CLASS_WIDTH: Final = 14
 _ARRAY: Final = """CASE WHEN job.array_id IS NULL THEN 0
         ELSE ('x' || right(replace(job.array_id::text, '-', ''), 15))::bit(60)::bigint END"""
 
+#: Whether it may be stopped for another: one that runs at most once would be over.
+_MAKES_WAY: Final = "(job.preemptible AND job.restart_policy <> 'never')"
 PENDING_COLUMNS: Final = (
     "id", "queue_id", "project_id", "user_id", "priority", "submitted_ms", "eligible_ms", "tasks", "nodes",
     "tasks_per_node", "time_limit_seconds", "generation", "array_id", "array_max_running", "awaited",
@@ -121,7 +123,7 @@ SELECT job.number, job.queue_id, job.project_id, job.user_id, job.priority, {_ms
     coalesce(job.assembly_timeout_seconds, 0),
     CASE WHEN job.state = 'reserved' THEN coalesce({_ms("job.assembly_until_at")}, 1) ELSE 0 END,
     job.assemblies_failed,
-    {_number_of_type("job.job_type")}, job.elastic, job.preemptible,
+    {_number_of_type("job.job_type")}, job.elastic, {_MAKES_WAY},
     {_mark("job.reason_code", "job.reason_text")}, coalesce({_ms("job.begin_at")}, 0),
     project.active AND person.is_active, {_BOOST},
     {_CLASS}
@@ -180,7 +182,7 @@ SELECT job.number, attempt.id, job.queue_id, job.project_id, job.user_id,
     {_ms("coalesce(attempt.started_at, attempt.scheduled_at)")},
     coalesce({_ms("coalesce(attempt.started_at, attempt.scheduled_at)")} + 1000 * job.time_limit_seconds
         + attempt.suspended_ms + coalesce({_ms("statement_timestamp()")} - {_ms("attempt.suspended_at")}, 0), 0),
-    {_ARRAY}, job.preemptible,
+    {_ARRAY}, {_MAKES_WAY},
     CASE WHEN attempt.epoch > 1 THEN (SELECT count(*) FROM scheduler_attempt earlier
         WHERE earlier.job_id = job.number AND earlier.stopped_for IS NOT NULL) ELSE 0 END
         + CASE WHEN attempt.suspended_ms > 0 THEN (SELECT count(*) FROM scheduler_suspension before

@@ -31,7 +31,7 @@ from scheduler.core.lifecycle import (
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.state import dependencies, ledger, queries
 from scheduler.state.capacity import giving_back
-from scheduler.state.endings import JobFacts, TaskEnd, Verdict, judge
+from scheduler.state.endings import NEVER_GIVEN, JobFacts, TaskEnd, Verdict, judge
 from scheduler.state.lines import Lines, amount_held
 from scheduler.state.sql import Rows, Statement, int_array, run, run_together
 
@@ -231,10 +231,18 @@ def _ends_of(rows: Rows) -> dict[int, list[TaskEnd]]:
 
 def _lose_tasks(attempt_ids: list[int], lost: Mapping[int, str], at: datetime) -> None:
     run(
-        "UPDATE scheduler_task t SET state = %s, ended_at = %s, end_text = l.text"
+        "UPDATE scheduler_task t SET state = %s, ended_at = %s,"
+        " end_text = CASE WHEN t.state = 'assigned' THEN %s ELSE l.text END"
         " FROM unnest(%s::bigint[], %s::text[]) AS l(attempt_id, text)"
         " WHERE t.attempt_id = l.attempt_id AND t.state = ANY(%s)",
-        [TaskState.LOST.value, at, attempt_ids, [lost[i][:300] for i in attempt_ids], _LIVE_TASK],
+        [
+            TaskState.LOST.value,
+            at,
+            NEVER_GIVEN,
+            attempt_ids,
+            [lost[i][:300] for i in attempt_ids],
+            _LIVE_TASK,
+        ],
     )
 
 

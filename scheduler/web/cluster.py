@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.models import User
+from accounts.names import reason_of
 from accounts.web.pages import page, reader
 from scheduler import labels
 from scheduler.core.lifecycle import NodeState
@@ -186,7 +187,7 @@ def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], us
 @page
 def show(request: HttpRequest, node_id: int) -> HttpResponse:
     user = reader(request)
-    node = node_by_ref(node_id)
+    node = node_by_ref(user, node_id)
     held = (
         Allocation.objects.held()
         .filter(node=node)
@@ -247,8 +248,8 @@ def act(request: HttpRequest, node_id: int, verb: str) -> HttpResponse:
     if verb not in DONE:
         raise Http404
     user = reader(request)
-    node = node_by_ref(node_id)
-    reason = request.POST.get("reason", "").strip()[:200]
+    node = node_by_ref(user, node_id)
+    reason = reason_of(request.POST.get("reason", ""), most=200)
     if verb == "uncordon":
         uncordon_node(node=node, by=user)
     elif verb == "drain":

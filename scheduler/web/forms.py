@@ -39,6 +39,7 @@ PACKS: Final = (
     ("node!", "one node, or wait"), ("rack!", "one rack, or wait"), ("zone!", "one zone, or wait"),
 )  # fmt: skip
 
+_RESTART_FLAGS: Final = {"never": "no-requeue", "on_failure": "requeue"}
 _SBATCH_LINE = re.compile(r"^#SBATCH\b", re.MULTILINE)
 
 EXAMPLES: Final[dict[str, dict[str, str]]] = {
@@ -195,7 +196,7 @@ def form_of(job: Job) -> dict[str, str]:
         "env": "\n".join(f"{name}={value}" for name, value in job.env.items()),
         "node_selector": "\n".join(f"{name}={value}" for name, value in job.node_selector.items()),
         "working_dir": job.working_dir,
-        "restart_policy": job.restart_policy if job.restart_policy != RestartPolicy.NEVER else "",
+        "restart_policy": job.restart_policy if job.restart_policy != RestartPolicy.INTERRUPTED else "",
     }
     return {name: value for name, value in form.items() if value}
 
@@ -211,6 +212,8 @@ def as_sbatch(form: Mapping[str, str]) -> str:
     if is_sbatch(what):
         return what
     lines = [f"#SBATCH --{name}={shlex.quote(value)}" for name, value in _directives(form)]
+    if flag := _RESTART_FLAGS.get(form.get("restart_policy", "")):
+        lines.append(f"#SBATCH --{flag}")
     shebang, body = "#!/bin/sh", what
     if what.startswith("#!"):
         shebang, _, body = what.partition("\n")

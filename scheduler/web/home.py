@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from accounts import permissions
 from accounts.web.pages import page, reader
 from quotas.services.alerts import unread_notices
 from scheduler.models import Job
@@ -36,7 +37,7 @@ def show(request: HttpRequest) -> HttpResponse:
         "quota_lines": sorted(lines, key=lambda line: -_fullness(line))[:QUOTA_LINES],
         "more_quota": max(0, len(lines) - QUOTA_LINES),
         "supply": supply,
-        "in_a_project": bool(lines) or user.projects.exists(),
+        "in_a_project": bool(lines) or bool(permissions.roles_of(user)),
     }
     template = "scheduler/home_body.html" if "partial" in request.GET else "scheduler/home.html"
     return render(request, template, context)

@@ -11,11 +11,13 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
+from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.models import User
+from accounts.names import reason_of
 from accounts.templatetags.ui import duration
 from accounts.web.pages import page, reader
 from scheduler import labels
@@ -26,7 +28,7 @@ from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.boosts import boost_job
 from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
-from scheduler.services.logs import read_log
+from scheduler.services.logs import LogSlice, read_log
 from scheduler.services.preview import NodeLine, explain_job
 from scheduler.services.standing_still import why_it_stands_still
 from scheduler.state.dependencies import conditions_of
@@ -218,10 +220,23 @@ def _log(job: Job, stream: str, whole_page: bool) -> dict[str, Any]:
         "log_text": text,
         "log_offset": piece.offset + used,
         "log_eof": piece.eof and used == len(piece.data),
+        "log_empty": _why_empty(job, piece),
         "stream": stream,
         "streams": STREAMS,
         "log_tab": whole_page,
     }
+
+
+def _why_empty(job: Job, piece: LogSlice) -> str:
+    """What stands where the log will be, as long as nothing of it is here."""
+    if piece.awaited_bytes:
+        size = filesizeformat(piece.awaited_bytes)
+        return f"Not here yet: its node is still sending the {size} that it printed."
+    if piece.lost_bytes:
+        return f"Its node never sent the {filesizeformat(piece.lost_bytes)} that it printed."
+    if job.is_terminal:
+        return "It printed nothing."
+    return "No output has arrived yet." if job.started_at else "No output yet: it has not started."
 
 
 def whole_characters(data: bytes) -> tuple[str, int]:
@@ -249,7 +264,9 @@ def download_log(request: HttpRequest, number: int) -> HttpResponse | StreamingH
             offset = piece.next_offset
 
     response = StreamingHttpResponse(pieces(), content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="job-{job.number}-{stream}.log"'
+    whole = read_log(job=job, stream=stream, limit=1).awaited_bytes == 0
+    name = f"job-{job.number}-{stream}{'' if whole else '-so-far'}.log"
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response
 
 
@@ -267,13 +284,12 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
     job = job_by_ref(user, number)
     if verb == "boost":
         points, hours = (_whole(request.POST.get(name, "")) for name in ("points", "hours"))
-        boost_job(
-            job=job, by=user, points=points, reason=request.POST.get("reason", "")[:200], seconds=hours * 3600
-        )
+        reason = reason_of(request.POST.get("reason", ""), most=200)
+        boost_job(job=job, by=user, points=points, reason=reason, seconds=hours * 3600)
         said = "boost" if job.queue.counts_priority else "boost, in vain"
         messages.success(request, SAID[said if points else "boosted"].format(number=number))
         return redirect("job", number=number)
-    VERBS[verb](job=job, by=user, reason=request.POST.get("reason", "").strip()[:300])
+    VERBS[verb](job=job, by=user, reason=reason_of(request.POST.get("reason", ""), most=300))
     said = "stopping" if verb == "cancel" and not job.is_terminal else verb
     messages.success(request, SAID[said].format(number=number))
     return redirect("job", number=number)

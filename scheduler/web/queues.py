@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
+from accounts.names import reason_of
 from accounts.web.pages import page, reader
 from scheduler.models import Job, Queue
 from scheduler.models.queue import SchedulingPolicy
@@ -75,7 +76,7 @@ def act(request: HttpRequest, queue_id: int, verb: str) -> HttpResponse:
         raise Http404
     user = reader(request)
     queue = queue_by_ref(user, queue_id)
-    reason = request.POST.get("reason", "").strip()[:200]
+    reason = reason_of(request.POST.get("reason", ""), most=200)
     if verb == "pause":
         pause_queue(queue=queue, by=user, reason=reason)
         messages.success(request, f"Queue {queue.name} is paused: nothing of it starts; what runs goes on.")

@@ -13,6 +13,7 @@ from django.db import connection
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from accounts import permissions
 from accounts.models import ApiToken, User
 from accounts.selectors import visible_projects
 from quotas.models import Quota
@@ -158,17 +159,18 @@ def attention(user: User) -> list[Attention]:
     """What needs this person: jobs that waiting does not help, fresh failures, tokens about to end."""
     now = timezone.now()
     found: list[Attention] = []
+    mine = visible_jobs(user).filter(user=user)  # not those of a project that one has left
     stuck = (
-        Job.objects.pending()
-        .filter(user=user, reason_category__in=[ReasonCategory.FIX, ReasonCategory.ASK])
+        mine.pending()
+        .filter(reason_category__in=[ReasonCategory.FIX, ReasonCategory.ASK])
         .exclude(reason_code="HeldByUser")
         .order_by("-number")
     )
     for job in stuck[:MOST_ATTENTION]:
         found.append(Attention("flag", "blocked", job.name, job.reason_text, job))
-    failed = Job.objects.filter(
-        user=user, state=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)
-    ).order_by("-completed_at", "-number")
+    failed = mine.filter(state=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)).order_by(
+        "-completed_at", "-number"
+    )
     for job in failed[:MOST_ATTENTION]:
         found.append(Attention("cross", "failed", job.name, job.end_text or exit_words(job), job))
     ending = ApiToken.objects.filter(
@@ -194,7 +196,7 @@ def my_quota_lines(user: User) -> list[Quota]:
     """Lines with a bound of the projects this person is a member of."""
     return list(
         Quota.objects.plain()
-        .filter(project__in=user.projects.all())
+        .filter(project__in=permissions.current_memberships().filter(user=user).values("project"))
         .filter(Q(hard__isnull=False) | Q(soft__isnull=False) | Q(nominal__isnull=False))
         .select_related("project")
         .order_by("project__name", "project_id", "resource")

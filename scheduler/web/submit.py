@@ -112,7 +112,7 @@ def read(form: Mapping[str, str], user: User) -> tuple[dict[str, Any], list[Unho
         return payload, []
     # These two are chosen for everybody beforehand, so a script that names them means it.
     chosen = {name: payload.pop(name) for name in ("project", "queue") if name in payload}
-    translated, ignored = parse_sbatch(what, overrides=payload)
+    translated, ignored = parse_sbatch(what, by=user, overrides=payload)
     return chosen | translated, ignored
 
 

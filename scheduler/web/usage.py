@@ -31,7 +31,7 @@ from quotas.rows import projects_below
 from quotas.services.alerts import read_notice
 from quotas.templatetags.charts import PARTS, Bars, Burn
 from quotas.usage import BudgetState, Usage, budget_states, total, usage, visible_entries, within
-from scheduler.efficiency import COLUMNS, SORTS, Asked, all_job_uses, job_uses
+from scheduler.efficiency import COLUMNS, SORTS, Asked, exported_job_uses, job_uses
 from scheduler.models import Device
 from scheduler.selectors import measured_use
 from scheduler.state.running_use import Running, running_use
@@ -190,7 +190,7 @@ def efficiency(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     )  # fmt: skip
     export = request.GET.get("export", "")
     if export in EXPORTS:
-        return as_file("jobs", COLUMNS, all_job_uses(asked), export)
+        return as_file("jobs", COLUMNS, exported_job_uses(asked), export)
     if export:
         raise InvalidInput("Exports are csv or json.")
     rows = job_uses(asked, limit=LINES + 1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.http import HttpResponse
 from django.test import Client, RequestFactory
 
-from accounts import context
+from accounts import context, proxies
 from accounts.errors import NotAllowed
 from accounts.middleware import ContextMiddleware
 from accounts.models import AuditEvent
@@ -13,7 +14,7 @@ from tests.support.factories import ProjectFactory, UserFactory
 
 
 @pytest.mark.parametrize(
-    ("peer", "forwarded", "proxies", "address"),
+    ("peer", "forwarded", "trusted", "address"),
     [
         ("10.0.0.1", "", [], "10.0.0.1"),
         ("10.0.0.1", "1.2.3.4", [], "10.0.0.1"),
@@ -24,18 +25,22 @@ from tests.support.factories import ProjectFactory, UserFactory
         ("10.0.0.1", "rubbish", ["10.0.0.0/8"], "10.0.0.1"),
         ("::1", "2001:db8::1", ["::1/128"], "2001:db8::1"),
         ("", "1.2.3.4", ["10.0.0.0/8"], ""),
+        ("127.0.0.1", "1.2.3.4", [], "127.0.0.1"),
+        ("::ffff:10.0.0.1", "1.2.3.4", ["10.0.0.0/8"], "1.2.3.4"),
+        ("10.0.0.1", "1.2.3.4", ["10.0.0.1"], "1.2.3.4"),
     ],
 )
 def test_a_forwarded_address_is_believed_from_a_trusted_proxy_only(
-    settings, peer: str, forwarded: str, proxies: list[str], address: str
+    settings, peer: str, forwarded: str, trusted: list[str], address: str
 ) -> None:
-    settings.MUSTER_TRUSTED_PROXIES = proxies
+    settings.MUSTER_TRUSTED_PROXIES = trusted
     request = RequestFactory().get(
         "/", REMOTE_ADDR=peer, headers={"X-Forwarded-For": forwarded} if forwarded else {}
     )
 
-    assert context.client_address(request) == address
-    assert context.is_proxied(request) is bool(forwarded)
+    caller = proxies.of_request(request)
+    assert caller.address == address
+    assert caller.proxied is bool(forwarded)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,7 @@ def test_a_forwarded_address_is_believed_from_a_trusted_proxy_only(
      ("10.0.0.1", False), ("0.0.0.0", False), ("", False), ("localhost", False), ("127.0.0.1:80", False)],
 )  # fmt: skip
 def test_loopback_is_this_machine_and_nothing_else(address: str, here: bool) -> None:
-    assert context.is_loopback(address) is here
+    assert proxies.is_loopback(address) is here
 
 
 def test_a_request_leaves_nothing_behind() -> None:
@@ -53,6 +58,7 @@ def test_a_request_leaves_nothing_behind() -> None:
     def view(request):
         context.update(token_prefix="abc", on_behalf_of="bob")
         seen.append(context.current())
+        return HttpResponse()
 
     request = RequestFactory().get("/", REMOTE_ADDR="10.0.0.1")
     request.request_id = "r-1"  # type: ignore[attr-defined]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.db import connection, connections
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.test import Client, override_settings
 
 from config import api_door
-from config.api_door import ApiDoor
+from config.api_door import ApiDoor, PageDoor
 from scheduler.models import Job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import a_token
+from tests.support.roles import all_rights
 
 pytestmark = pytest.mark.django_db(transaction=True)
 JOBS = "/api/v1/jobs"
@@ -164,7 +166,7 @@ def test_a_thread_keeps_its_connection_and_replaces_a_dead_one(caller: Caller, p
     assert caller.job(token)[0] == 201
     assert caller.in_its_thread(server_process) == first
 
-    with connection.cursor() as cursor:
+    with all_rights(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
         assert cursor.fetchone() == (True,)
 
@@ -188,6 +190,36 @@ def test_what_fails_leaves_no_transaction_behind(
     assert not Job.objects.exists()
 
     assert caller.job(token)[0] == 201
+
+
+def test_more_pages_than_anybody_would_wait_for_are_refused_at_once(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_door, "MOST_PAGES", 3)
+    go_on = threading.Event()
+    caller = Caller()
+    caller.door = PageDoor(threads=1)  # type: ignore[assignment]
+
+    def slow(*_: Any) -> HttpResponse:
+        go_on.wait(20)
+        return HttpResponse("page")
+
+    monkeypatch.setattr(caller.door._handler, "get_response", slow)
+
+    async def together() -> list[int]:
+        waiting = [asyncio.create_task(caller._send("GET", "/", b"", {})) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        refused = await caller._send("GET", "/", b"", {})
+        go_on.set()
+        served = [answer[0] for answer in await asyncio.gather(*waiting)]
+        after = await caller._send("GET", "/", b"", {})
+        assert refused[1]["retry-after"] == "5"
+        return [refused[0], *served, after[0]]
+
+    try:
+        assert asyncio.run(together()) == [503, 200, 200, 200, 200]
+    finally:
+        caller.in_its_thread(connections.close_all)
 
 
 def test_eight_at_once_are_answered(portal: Portal) -> None:

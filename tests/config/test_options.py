@@ -72,7 +72,7 @@ def test_an_agent_is_told_no_secret(tmp_path: Path, monkeypatch) -> None:
     env = an_environment(tmp_path, monkeypatch)
     env.join_token_file.write_text("muster_join_abc_a-password\n")
 
-    process = agent(env, env.nodes[0], server_url="http://127.0.0.1:8000")
+    process = agent(env, env.nodes[0])
 
     assert set(process.env) <= {*AGENT_MAY_KNOW, "PYTHONUNBUFFERED"}
     assert not any("a-password" in text for text in [*process.env.values(), *process.argv])

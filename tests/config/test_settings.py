@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from config.up.web import server_config
+
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCTION = {
     "DJANGO_SETTINGS_MODULE": "config.settings.production",
@@ -108,3 +110,22 @@ print(get())
         "('1', 'a', 'max-age=0, public')",
         "('6', 'longer', 'max-age=0, public')",
     ], done.stderr
+
+
+def test_the_server_does_not_decide_who_is_a_proxy() -> None:
+    """It would believe X-Forwarded-For of any program on this machine, before the application is asked."""
+    config = server_config()
+    config.load()
+
+    layers, app = [], config.loaded_app
+    while app is not None:
+        layers.append(type(app).__name__)
+        app = getattr(app, "app", None)
+    assert "ProxyHeadersMiddleware" not in layers
+
+
+def test_what_is_no_address_of_a_proxy_stops_the_start() -> None:
+    code = python("import config.settings.base", MUSTER_TRUSTED_PROXIES="10.0.0.0/8,somewhere")
+
+    assert code.returncode != 0
+    assert "MUSTER_TRUSTED_PROXIES" in code.stderr

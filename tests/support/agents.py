@@ -119,6 +119,8 @@ class AgentProcess:
     arguments: tuple[str, ...] = ()
     #: Where it looks for modules first.
     python_path: str = ""
+    #: Where it reads the server's address; else it is given the address itself.
+    server_file: Path | None = None
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> AgentProcess:
@@ -131,8 +133,7 @@ class AgentProcess:
                         sys.executable,
                         "-m",
                         "scheduler.agent",
-                        "--server",
-                        self.server.url,
+                        *self._where(),
                         "--name",
                         self.name,
                     ),
@@ -151,6 +152,9 @@ class AgentProcess:
             )
         return self
 
+    def _where(self) -> tuple[str, str]:
+        return ("--server-file", str(self.server_file)) if self.server_file else ("--server", self.server.url)
+
     def kill(self, sig: int = signal.SIGKILL) -> None:
         if self.popen is not None:
             self.popen.send_signal(sig)
@@ -166,24 +170,19 @@ class AgentProcess:
 
     def clean_up(self) -> None:
         """Leave nothing running."""
+        from tests.support.keepers import kill_guards
+
         self.kill()
         try:
             pid = self.keeper_pid
             with (self.state / "keeper.lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return  # it has ended, and its number may be somebody else's by now
+            # It has ended, and its number may be somebody else's by now.
         except BlockingIOError:
-            pass
+            os.kill(pid, signal.SIGKILL)
         except (OSError, ValueError):
             return
-        children = processes.children_of(pid)
-        for victim in (pid, *children):
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        for child in children:
-            processes.signal_group(child, signal.SIGKILL)
+        kill_guards(self.state)
 
     def log(self) -> str:
         return (self.state.parent / f"{self.name}.log").read_text()

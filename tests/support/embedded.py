@@ -6,6 +6,9 @@ Migrating an empty database takes longer than most of the suite, so a migrated d
 cache under a name made from the migrations, and each run starts from a copy of it. So may a portal under test
 whose first start is not what the test is about.
 
+Tests connect as a role that becomes the application's when it signs in: every product path a test takes runs with
+the rights that `config.database_rights` lists. A test that plays the owner says `with as_owner():`.
+
 With `-n 2` (pytest-xdist) every worker has servers of its own, so nothing that one test does to Redis or to
 PostgreSQL reaches a test of another worker; the process that only hands out the tests starts none.
 """
@@ -25,8 +28,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
+from config.up import roles
 from config.up.postgres import DATABASE
 from config.up.servers import EmbeddedServers
 from config.up.state import StateFolder, write_private
@@ -34,7 +40,9 @@ from config.up.state import StateFolder, write_private
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".pytest_cache" / "muster"
 TEST_DATABASE = "test_muster"  # the name that Django gives to the test database of `muster`
-PASSWORD = "only-for-tests\n"  # kept data knows its password
+PASSWORD = "only-for-tests"  # kept data knows its passwords
+PASSWORD_FILES = ("postgres_password", "postgres_owner_password", "postgres_app_password")
+TESTER = "muster_test"
 #: What the process that only hands out tests gives its settings to read; its workers inherit it.
 NOWHERE = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing", "REDIS_URL": "redis://127.0.0.1:1/0"}
 started_here = False
@@ -49,7 +57,7 @@ def start() -> None:
     os.environ["MUSTER_STATE"] = str(scratch)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     state = StateFolder.find()
-    write_private(state.path / "postgres_password", PASSWORD)
+    know_passwords(state.path)
     servers = EmbeddedServers(state, throw_away=True)
     started_here = servers.postgres is not None
     kept = kept_data()
@@ -67,8 +75,25 @@ def start() -> None:
             servers.stop()
             keep(kept, servers)
             servers.start()
-    os.environ["DATABASE_URL"] = servers.database_url
+    os.environ["DATABASE_URL"] = as_tester(servers) if started_here else servers.database_url
     os.environ["REDIS_URL"] = servers.redis_url
+
+
+def know_passwords(state: Path) -> None:
+    for name in PASSWORD_FILES:
+        write_private(state / name, PASSWORD + "\n")
+
+
+def as_tester(servers: EmbeddedServers) -> str:
+    """A superuser who has put on the application's role: what that may not do is refused, and a test can put it off."""
+    name, app = sql.Identifier(TESTER), sql.Identifier(roles.APPLICATION)
+    url = roles.Passwords(servers.state).url(roles.SUPERUSER, like=servers.database_url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        if not connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [TESTER]).fetchall():
+            make = sql.SQL("CREATE ROLE {} SUPERUSER LOGIN PASSWORD {}")
+            connection.execute(make.format(name, sql.Literal(PASSWORD)))
+            connection.execute(sql.SQL("ALTER ROLE {} SET role = {}").format(name, app))
+    return url.replace(f"//{roles.SUPERUSER}:", f"//{TESTER}:")
 
 
 @contextmanager
@@ -82,7 +107,12 @@ def one_at_a_time() -> Iterator[None]:
 
 def fingerprint() -> str:
     """Changes whenever a migrated database could come out differently, or is kept in another way."""
-    files = [Path(__file__).resolve(), *sorted(ROOT.glob("*/migrations/*.py"))]
+    files = [
+        Path(__file__).resolve(),
+        ROOT / "config/up/roles.py",
+        ROOT / "config/database_rights.py",
+        *sorted(ROOT.glob("*/migrations/*.py")),
+    ]
     content = b"\0".join(
         [str(os.geteuid()).encode(), (ROOT / "requirements.txt").read_bytes()]
         + [str(file.relative_to(ROOT)).encode() + file.read_bytes() for file in files]
@@ -99,7 +129,7 @@ def give_migrated_data(state: Path) -> None:
     with one_at_a_time():
         if (kept := kept_data()).exists():
             unpack(kept, state / "postgres")
-            write_private(state / "postgres_password", PASSWORD)
+            know_passwords(state)
 
 
 def migrate(servers: EmbeddedServers) -> bool:
@@ -112,12 +142,14 @@ def migrate(servers: EmbeddedServers) -> bool:
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "config.settings.test",
             "DATABASE_URL": servers.database_url,
+            roles.OWNER_URL: servers.owner_database_url,
             "REDIS_URL": servers.redis_url,
         },
         capture_output=True,
         check=False,
     )
     if done.returncode:
+        sys.stderr.buffer.write(done.stderr)
         return False
     servers.postgres.create_database(TEST_DATABASE, like=DATABASE)
     return True

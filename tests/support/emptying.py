@@ -14,6 +14,8 @@ from django.db import DEFAULT_DB_ALIAS, Error, connection, transaction
 from django.test import TransactionTestCase
 from psycopg.errors import DeadlockDetected, InsufficientPrivilege
 
+from tests.support.roles import all_rights
+
 TRIES = 5
 #: What belongs to the models themselves; it stays as the migrations left it.
 KEPT = ("django_content_type", "auth_permission")
@@ -36,7 +38,7 @@ def empty(case: TransactionTestCase) -> None:
     for tries_left in reversed(range(TRIES)):
         try:
             if not (plain and deleted()):
-                with pgtrigger.ignore(*NEVER_TRUNCATED):
+                with all_rights(), pgtrigger.ignore(*NEVER_TRUNCATED):
                     flush(case)
             return
         except Exception as error:
@@ -47,7 +49,7 @@ def empty(case: TransactionTestCase) -> None:
 def deleted() -> bool:
     """Delete all rows; False where this account may not do so past the triggers and foreign keys."""
     try:
-        with transaction.atomic(), connection.cursor() as cursor:
+        with transaction.atomic(), all_rights(), connection.cursor() as cursor:
             cursor.execute(statements())
     except Error as error:
         if isinstance(error.__cause__, InsufficientPrivilege):

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from config.up.demo import SIGN_INS
+from config.up.leftovers import is_held
 from config.up.ports import free_port
 from config.up.processes import die_with_parent
 from tests.support.patience import patience
@@ -137,14 +138,21 @@ class Stack:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def get(self, path: str, *, timeout: float = 30) -> tuple[int, str]:
+    def get(self, path: str, *, timeout: float = 30, token: str = "") -> tuple[int, str]:
         """Status and text of a plain GET."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(self.base_url + path, headers=headers)
         try:
-            with urllib.request.urlopen(self.base_url + path, timeout=timeout) as answer:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
+
+    @property
+    def metrics_token(self) -> str:
+        """What `make run` gives a scraper on this machine to read."""
+        return (self.state / "metrics_token").read_text().strip()
 
     def post(self, path: str, body: dict[str, object], *, token: str) -> dict[str, object]:
         """What the API answers to a POST of JSON; an error status raises."""
@@ -155,6 +163,22 @@ class Stack:
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return dict(json.load(answer))
+
+    def ask(self, path: str, *, token: str) -> dict[str, object]:
+        """What the API answers to a GET; an error status raises."""
+        request = urllib.request.Request(self.base_url + path, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return dict(json.load(answer))
+
+    def kill_9_the_supervisor(self) -> None:
+        """Kill the supervisor itself, and return when it has ended."""
+        assert self.popen is not None
+        os.kill(self.popen.pid, signal.SIGKILL)
+        self.wait_ended()
+
+    def held(self, lock: str) -> bool:
+        """Whether a process holds this lock of the state folder, for example agents/node-1/keeper.lock."""
+        return is_held(self.state / lock)
 
     def ready(self) -> dict[str, object]:
         status, text = self.get("/readyz")

@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
+from config.owner import as_owner, give_rights
 from config.up.state import write_private
 
 
@@ -39,13 +40,15 @@ class Command(BaseCommand):
             self._join_token(file)
 
     def _migrate(self) -> None:
-        executor = MigrationExecutor(connection)
-        plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
-        if not plan:
-            return
-        self.stdout.write(f"applying {len(plan)} migrations")
-        self.stdout.flush()
-        call_command("migrate", interactive=False, verbosity=0)
+        with as_owner():  # for all of it: data of an earlier version gives the application no right yet
+            executor = MigrationExecutor(connection)
+            plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+            if not plan:
+                give_rights()
+                return
+            self.stdout.write(f"applying {len(plan)} migrations")
+            self.stdout.flush()
+            call_command("migrate", interactive=False, verbosity=0)
 
     def _recount(self) -> None:
         """A new half-life, or use from before it was kept, counts from the start on and not an hour later."""

@@ -1,4 +1,4 @@
-"""Horizon: what every node and device will have free when, and from when on a waiting job could run."""
+"""Availability: what each node and device will have free at each moment, and when a waiting job could start."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ class SpareWorkspace(Workspace):
 
 
 def slots_in(query: FilterQuery, context: CycleContext, free: Free, allowed: Bools) -> Ints:
-    """How many tasks of a question each allowed node could take, were just this free."""
+    """How many tasks of a query each allowed node could take, were just this free."""
     cluster, request = context.cluster, query.request
     per_task = request.per_task
     slots = np.where(allowed, np.iinfo(np.int64).max, 0)
@@ -357,7 +357,7 @@ def slots_in(query: FilterQuery, context: CycleContext, free: Free, allowed: Boo
 
 
 def open_now(context: CycleContext, job_class: JobClass) -> JobClass:
-    """The group as it asks now: for no device of which its quota lets it have none as things are."""
+    """The class as it asks now: for no device of which its quota lets it have none as things are."""
     return job_class if context.asks_whole(job_class) else job_class._replace(query=context.query(job_class))
 
 

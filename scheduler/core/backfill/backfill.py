@@ -1,4 +1,4 @@
-"""Backfill: later jobs into gaps, never past what those ahead of them have been promised."""
+"""Backfill: later jobs into gaps, never so that an expected start ahead of them is delayed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.core.policy import Policy
 #: An end nobody knows: later than every moment that can be named.
 FOREVER_MS: Final = int(np.iinfo(np.int64).max)
 
-#: Jobs that cannot fit are dropped from the order so many at a time: few at first and after each promise,
+#: Jobs that cannot fit are dropped from the order a number at a time: few at first and after each promise,
 #: when most of what there is to learn is still unknown, then more and more.
 _FEW: Final = 16
 _MANY: Final = 4096

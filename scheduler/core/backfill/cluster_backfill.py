@@ -1,4 +1,4 @@
-"""Room on nodes: what `backfill.take_turns` asks about jobs, nodes and devices, with promises kept apart."""
+"""Backfill on nodes: what `run_backfill` asks about jobs, nodes and devices, beside the reserved starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClusterBackfill:
 
     Level 0 is the workspace itself: what is free now. A job of level k must fit into what is free now *and*
     at the beginning of each of the first k promises, on the same nodes and devices; a workspace of that
-    (`_spare`) is asked by the same filters and scores. A group that fails at a level fails at all above it.
+    (`_spare`) is asked by the same filters and scores. A class that fails at a level fails at all above it.
     """
 
     def __init__(self, context: CycleContext, lengths_ms: Ints, may_pass: Bools) -> None:
@@ -81,10 +81,10 @@ class ClusterBackfill:
             return StartResult.NO_ROOM
         bound = pending.array_max_running.item(row)
         if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
-            # Others of its group may be in no array, or in one with room.
+            # Others of its class may be in no array, or in one with room.
             return StartResult.NO_ROOM if self._was_promised(row) else StartResult.BARRED
         if workspace.budgets.refuse and workspace.budgets.short(row):
-            return StartResult.BARRED  # others of its group may ask for less time
+            return StartResult.BARRED  # others of its class may ask for less time
         if self._promises and workspace.budgets.refuse and workspace.budgets.short(row, beside=self._first):
             return StartResult.BARRED  # what is spent is not freed when it ends
         job_class = context.job_classes[number]
@@ -207,10 +207,10 @@ class ClusterBackfill:
 
         Those that passed it may use up what it needs of a limit for as long as they run, and are over by then.
         """
-        told = self._context.cluster.snapshot.pending.promised_ms.item(row) > 0
-        if told:
+        promised = self._context.cluster.snapshot.pending.promised_ms.item(row) > 0
+        if promised:
             self._short.add(row)
-        return told
+        return promised
 
     def _within_limits_by(self, at_ms: int, row: int, job_class: JobClass) -> bool:
         """Whether quotas, queue, array and pools have room for it once all has ended that should have by then."""
@@ -327,7 +327,7 @@ class ClusterBackfill:
         return self._horizon
 
     def _candidates(self, job_class: JobClass, level: int) -> Candidates | None:
-        """The nodes for a group's question in what is free now and beside so many promises.
+        """The nodes for the query of a class of jobs in what is free now and beside so many promises.
 
         None when not even what is free now has room for it.
         """

@@ -1,4 +1,4 @@
-"""Assembly: large gangs that gather their nodes as these come free, one after the other and never for ever (G3, G8)."""
+"""Gang reservations: large gangs gather nodes as these come free, one gang after another, for a bounded time."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class GangReservations:
         self.reserves: list[Reserve] = []
         self.given_back: list[GiveBack] = []
         self.expected: list[ExpectedStart] = []
-        #: What the waiting ones of them are told: (pending row, why).
+        #: Why those that wait do: (pending row, decision).
         self.decisions: list[tuple[int, Decision]] = []
-        #: What jobs hold that stood still, and go on from this cycle.
+        #: What jobs hold that was suspended, and go on from this cycle.
         self.resumed: list[FutureUse] = []
         #: What was promised to waiting jobs, by pending row.
         self.promised: Mapping[int, Sequence[FutureUse]] = {}
@@ -68,7 +68,7 @@ class GangReservations:
     def keep(self, starts: Sequence[Start], considered: Ints) -> None:
         """Those that gather already and were not among the starts.
 
-        Who is not considered, for its queue stands still or it is held, keeps its nodes and is told nothing of them.
+        A gang that is not considered, since its queue is paused or it is held, keeps its nodes and gets no decision.
         """
         cluster = self._context.cluster
         pending, now_ms = cluster.snapshot.pending, cluster.snapshot.now_ms
@@ -142,7 +142,7 @@ class GangReservations:
         nodes, at_ms = found
         until_ms = context.cluster.snapshot.now_ms + pending.assembly_seconds.item(row) * 1000
         if until_ms < at_ms != FOREVER_MS:
-            return  # it would be in vain
+            return  # the nodes would not be free in time
         self.reserves.append(Reserve(pending.id.item(row), pending.generation.item(row), nodes, until_ms))
         self._in_line.add(row)
         self._keep(row, nodes, at_ms, until_ms)
@@ -265,7 +265,7 @@ def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) ->
 
 
 def _gathers(context: CycleContext, row: int, nodes: Sequence[int], until_ms: int) -> Decision:
-    """What a gang is told that gathers: for how many tasks there is room, on how many nodes, and until when."""
+    """The decision for a gang that gathers: for how many tasks there is room, on how many nodes, and until when."""
     cluster, job_class = context.cluster, context.job_classes.of(row)
     rows = [cluster.node_row[node] for node in nodes if node in cluster.node_row]
     slots = np.minimum(context.candidates(job_class).slots()[rows], job_class.shape.tasks)

@@ -1,4 +1,4 @@
-"""Levels: what promises leave to the jobs that are still running when they begin."""
+"""Reserved capacity: what expected starts leave to the jobs that still run when these begin."""
 
 from __future__ import annotations
 

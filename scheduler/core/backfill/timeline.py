@@ -1,4 +1,4 @@
-"""Timeline: what will be free when, from the expected ends of running jobs and from promises."""
+"""Timeline: free processors over time, from the expected ends of running jobs and from expected starts."""
 
 from __future__ import annotations
 

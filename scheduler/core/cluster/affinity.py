@@ -1,4 +1,4 @@
-"""Company: who has to be near to whom, or apart, and where those jobs are while a cycle hands places out."""
+"""Affinity: job affinity and anti-affinity terms, and where the jobs they select run during a cycle."""
 
 from __future__ import annotations
 

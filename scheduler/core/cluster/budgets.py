@@ -1,4 +1,4 @@
-"""Budgets in a cycle: what each waiting job would set aside of them, and who goes last because one is spent."""
+"""Budgets in a cycle: what each pending job would hold of its budgets, and which jobs go last because one is spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: which of a node's devices are idle or shared, one bit each, and what wishes for a model can still get."""
+"""Devices: the idle and shared devices of a node, one bit each, and what a request for a model can still get."""
 
 from __future__ import annotations
 

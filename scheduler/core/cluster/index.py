@@ -1,4 +1,4 @@
-"""World: a snapshot with its ids resolved to rows, and static questions about nodes answered by columns."""
+"""The cluster index: a snapshot with its ids resolved to rows, and static facts about nodes as columns."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class ClusterIndex:
         return order, self.allocation_node[order]
 
     def freed(self, nodes: Bools, amounts: Ints, count: int) -> tuple[Ints, Ints]:
-        """Of the first so many allocations to end those on some nodes, and what they give back by and by."""
+        """Of the `count` allocations that end first, those on `nodes`, with the cumulative amount they release."""
         key = (nodes.tobytes(), id(amounts), count)
         known = self._freed.get(key)
         if known is None:
@@ -246,7 +246,7 @@ class ClusterIndex:
             allocation, place = allocation[known], place[known]
         return allocation, order[place]
 
-    # Static facts of nodes, one array a question.
+    # Static facts of nodes, one array a query.
 
     @cached_property
     def not_cordoned(self) -> Bools | None:

@@ -320,7 +320,7 @@ def _places(bits: int) -> list[int]:
     return found
 
 
-# Columns of what is bound, for whoever makes snapshots.
+# Columns of what is bound, for code that makes snapshots.
 
 #: (node row, number of the domain) to CPU and memory that are bound there.
 Bound = dict[tuple[int, int], tuple[int, int]]

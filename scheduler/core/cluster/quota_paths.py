@@ -1,4 +1,4 @@
-"""Paths: which quota lines each job counts on: its person's, its project's, those up to the root."""
+"""Quota paths: the quota lines that each job counts against, from its user and project up to the root."""
 
 from __future__ import annotations
 

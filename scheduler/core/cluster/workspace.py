@@ -73,7 +73,7 @@ class _View(NamedTuple):
 class Workspace:
     """What is still free while a cycle hands things out. Only `take` and `take_limits` change it.
 
-    `log` holds the row of every node touched, in order: whoever caches something per node keeps a
+    `log` holds the row of every node touched, in order: code that caches something per node keeps a
     cursor into it and looks again only at the rows after the cursor. Single numbers of a column are read and
     written through `cells`, which share its memory.
     """
@@ -405,7 +405,7 @@ class Workspace:
     def give_back(
         self, row: int, per_task: Resources, devices: list[int], gpu_millis: int, who: int = 0, domain: int = -1,
     ) -> None:  # fmt: skip
-        """The reverse of `take`, for a job that is thought away; only inside a trial: caches of what
+        """The reverse of `take`, for a job that is removed in simulation; only inside a trial: caches of what
         failed hold while capacity shrinks.
         """
         self._remember(row)
@@ -554,7 +554,7 @@ class Workspace:
         self._touch(row)
 
     def follow(self, other: Workspace) -> None:
-        """Let the same jobs be where they are in another workspace of this world."""
+        """Let the same jobs be where they are in another workspace of this cluster."""
         if self.affinity_state is not None and other.affinity_state is not None:
             self._touch_all(self.affinity_state.become(other.affinity_state.copy()))
 

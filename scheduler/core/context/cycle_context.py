@@ -40,11 +40,11 @@ class CycleContext:
         self._never: dict[int, Decision | None] = {}
 
     def rules_of(self, query: FilterQuery) -> Rules:
-        """The rules by which nodes are chosen for a question: its queue's own, or the cluster's."""
+        """The rules by which nodes are chosen for a query: its queue's own, or the cluster's."""
         return self._rules[query.rules]
 
     def candidates(self, job_class: JobClass) -> Candidates:
-        """The nodes for a group's question; groups with an equal question share them."""
+        """The nodes for the query of a class of jobs; classes with an equal query share them."""
         if not self.workspace.has_model_lines:
             return self._candidates.get(job_class.query_number) or self.whole_candidates(job_class)
         if (query := self.query(job_class)) is not job_class.query:
@@ -63,7 +63,7 @@ class CycleContext:
         return known
 
     def query(self, job_class: JobClass) -> FilterQuery:
-        """What nodes are asked: the group's question, without the GPU models that quota is short of.
+        """What nodes are asked: the query of the class, without the GPU models that quota is short of.
 
         A line for one model counts a job that may take any only by the devices it is given; so it is given
         none of a model whose lines have no room for all of it.
@@ -88,13 +88,13 @@ class CycleContext:
         return replace(job_class.query, request=replace(request, gpu_model="|".join(kept) or NO_MODEL))
 
     def asks_whole(self, job_class: JobClass) -> bool:
-        """Whether all models that the request allows are open to the group now."""
+        """Whether all models that the request allows are open to the class now."""
         return not self.workspace.has_model_lines or self.query(job_class) is job_class.query
 
     def charges_placed(
         self, job_class: JobClass, placements: Sequence[Placement]
     ) -> tuple[tuple[int, int], ...]:
-        """(quota row, amount) of every line that a job of this group counts on, placed so."""
+        """(quota row, amount) of every line that a job of this class counts on, placed so."""
         workspace, tasks = self.workspace, len(placements) or job_class.shape.tasks
         if not workspace.has_model_lines or not placements:
             return workspace.charges(job_class.payer, job_class.class_index, tasks)

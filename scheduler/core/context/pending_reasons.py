@@ -147,7 +147,7 @@ class PendingReasons:
                     yield number, decision
 
     def placement_reasons(self, job_class: JobClass) -> list[Decision]:
-        """What keeps this request from nodes and pools, whoever asks, strongest first."""
+        """What keeps this request from nodes and pools, in any queue, strongest first."""
         never = self._context.never(job_class)
         return (
             [never]

@@ -1,4 +1,4 @@
-"""Running jobs as they can be thought away, and places as they are taken for those that wait."""
+"""Running jobs: what their tasks hold, their simulated removal, and places bound for preemptors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TaskAllocation(NamedTuple):
 
 
 class RunningJobs:
-    """Running jobs as they can be thought away from a workspace, and what each holds."""
+    """Running jobs as they can be removed in simulation from a workspace, and what each holds."""
 
     def __init__(self, context: CycleContext) -> None:
         cluster = context.cluster
@@ -58,7 +58,7 @@ class RunningJobs:
         self._order = np.lexsort((allocations.rank, self.of_allocation))
         #: Tasks of each job that stay.
         self.tasks: Ints = np.bincount(self.of_allocation[~allocations.leaving], minlength=len(running))
-        self._given: dict[int, int] = {}  # running row -> tasks that are thought away, the last ones
+        self._given: dict[int, int] = {}  # running row -> tasks that are removed in simulation, the last ones
         self._charges: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
         self._known_seats: dict[tuple[int, bool], list[TaskAllocation]] = {}
         self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
@@ -76,7 +76,7 @@ class RunningJobs:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Whatever is thought away inside is there again afterwards."""
+        """Whatever is removed in simulation inside is there again afterwards."""
         before = dict(self._given)
         with self._context.workspace.trial():
             yield
@@ -89,7 +89,7 @@ class RunningJobs:
         resource = self._context.cluster.snapshot.quotas.resource
         if only_cpus:
             return tuple(one for one in self._all_charges(victim) if resource[one[0]] == "cpu_millis")
-        # One that stands still counts on these no more.
+        # One that is suspended counts on these no more.
         still = self.pause.item(victim) == Pause.SUSPENDED
         return tuple(
             one for one in self._all_charges(victim) if not (still and resource[one[0]] == "cpu_millis")
@@ -110,7 +110,7 @@ class RunningJobs:
         return known
 
     def seats(self, victim: int, *, leaving: bool = False) -> list[TaskAllocation]:
-        """What its tasks that stay, or those that leave, hold where; found once, as many trials think it away."""
+        """What its tasks that stay, or those that leave, hold where; found once, as many trials simulate it removed."""
         known = self._known_seats.get((victim, leaving))
         if known is None:
             cluster = self._context.cluster
@@ -134,7 +134,7 @@ class RunningJobs:
         return known
 
     def _left(self, victim: int) -> list[TaskAllocation]:
-        """Its seats without those that are thought away."""
+        """Its seats without those that are removed in simulation."""
         seats = self.seats(victim)
         return seats[: len(seats) - self._given.get(victim, 0)]
 
@@ -151,7 +151,7 @@ class RunningJobs:
         self._move_some(victim, self.seats(victim)[-number : len(self.seats(victim)) - number + 1], back=back)
 
     def release_leaving(self, victim: int) -> None:
-        """Give back what its tasks hold that were told to end by themselves."""
+        """Give back what its tasks hold that were asked to end by themselves."""
         self._move_some(victim, self.seats(victim, leaving=True))
 
     def _move_some(self, victim: int, seats: Sequence[TaskAllocation], *, back: bool = False) -> None:
@@ -173,7 +173,7 @@ class RunningJobs:
         """Give back all that a running job holds, on every node and of every limit; `back` takes it again.
 
         Without what tasks held that it gave up before.
-        One that is told to stand still gives back its CPUs only, as does any with `only_cpus`.
+        One that is asked to suspend gives back its CPUs only, as does any with `only_cpus`.
         """
         if only_cpus or self.pause.item(victim) == Pause.ASKED:
             self._release_cpus(victim, back=back)
@@ -203,7 +203,7 @@ class RunningJobs:
 
 
 def leaving_rows(cluster: ClusterIndex) -> Ints:
-    """Running jobs some tasks of which were told to end while the others go on."""
+    """Running jobs some tasks of which were asked to end while the others go on."""
     allocations = cluster.snapshot.allocations
     if not allocations.leaving.any():
         return np.zeros(0, dtype=np.int64)

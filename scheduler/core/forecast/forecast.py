@@ -1,4 +1,4 @@
-"""Forecast: when each waiting job is likely to start, found by letting the planner itself play on."""
+"""Forecast: when each pending job is likely to start, found by playing the planner forward."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scheduler.core.snapshot.snapshot import Snapshot
 PRIOR: Final = (2, 20, 49, 98, 157, 255, 400, 579, 804, 1000)
 #: So many finished jobs say something of the next one.
 LEAST_RUNS: Final = 5
-#: Nobody is told of a start later than this.
+#: No start later than this is forecast.
 FARTHEST_MS: Final = 30 * 24 * 3_600_000
 #: Of the jobs like it so many are shorter than one of the short future.
 _SHORT: Final = 0.1
@@ -130,8 +130,8 @@ def forecast(
     """When each pending job (or each of `jobs`) is likely to start, if nobody else comes.
 
     Idea: play the cluster on, under a virtual clock, with the planner itself, in three futures. In one every
-    job runs to its limit (P90), in one as long as such jobs are seen to run (P50), in one every job is as short
-    as one in ten (P10). No dice: equal worlds have equal forecasts. `most_cycles` bounds each future: what is
+    job runs to its limit, in one as long as such jobs are seen to run, in one every job is as short
+    as one in ten. No dice: equal worlds have equal forecasts. `most_cycles` bounds each future: what is
     further away is looked at in coarser steps, and what is too far away is not known.
     """
     wanted = sorted(snapshot.pending.id.tolist() if jobs is None else set(jobs))

@@ -22,7 +22,7 @@ def speed_of(tasks: int, serial_millis: int = 0) -> int:
 class Progress:
     """The work of jobs, in thousandths of a task's milliseconds: it gets less as fast as the job is large.
 
-    Work stays what it is, however often a job stands still or changes its size.
+    Work stays what it is, however often a job is suspended or changes its size.
     """
 
     _left: dict[int, int] = field(
@@ -45,13 +45,13 @@ class Progress:
         self._since[job_id], self._speed[job_id] = now_ms, speed
 
     def change(self, job_id: int, now_ms: int, speed: int) -> None:
-        """From now on it is so fast; 0 = it stands still."""
+        """From now on it is so fast; 0 = it is suspended."""
         if job_id in self._left:
             self._left[job_id] = self._left_at(job_id, now_ms)
         self._since[job_id], self._speed[job_id] = now_ms, speed
 
     def end(self, job_id: int, now_ms: int, *, lost: int | None = None) -> None:
-        """It ends; where `lost` is told it starts again later, and of its work has but that to do once more."""
+        """It ends; where `lost` is given it starts again later, and of its work has but that to do once more."""
         if lost is not None and job_id in self._left:
             self._kept[job_id] = self._left_at(job_id, now_ms) + lost
         for table in (self._left, self._begun, self._since, self._speed):

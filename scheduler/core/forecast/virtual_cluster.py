@@ -1,4 +1,4 @@
-"""A cluster under a virtual clock: who holds what from one moment to the next, and the snapshot of each."""
+"""A cluster under a virtual clock: what each job holds from one moment to the next, and the snapshot of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scheduler.core.snapshot.snapshot import (
 
 _RUNNING: Final = tuple(f.name for f in fields(RunningColumns))
 _AT: Final = {name: place for place, name in enumerate(_RUNNING)}
-#: What a job that is to stand still, or a task that is to leave, takes for that: one sync of its node.
+#: What a job that is to be suspended, or a task that is to leave, takes for that: one sync of its node.
 _SOON_MS: Final = 1000
 
 #: (moment, job): something may be over then; of no job = 0 only somebody may start then.
@@ -86,8 +86,8 @@ class VirtualCluster:
     _queue_running: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _pool_used: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _stopped: dict[int, int] = field(default_factory=dict)  # job id -> how often it was stopped
-    _evicted: set[int] = field(default_factory=set)  # told to leave a tainted node, and to wait again
-    _growing: set[int] = field(default_factory=set)  # told to end so as to start again larger
+    _evicted: set[int] = field(default_factory=set)  # asked to leave a tainted node, and to wait again
+    _growing: set[int] = field(default_factory=set)  # asked to end so as to start again larger
     _bounded: set[int] = field(
         default_factory=set
     )  # of an open size: their limit may come before their work is done
@@ -171,7 +171,7 @@ class VirtualCluster:
 
     @property
     def is_restless(self) -> bool:
-        """Whether something may change although nobody waits: a job stands still, or could have more tasks."""
+        """Whether something may change although nobody waits: a job is suspended, or could have more tasks."""
         return bool(self._still) or any(
             self.running[number][_AT["most_tasks"]] > len(self._held[number]) for number in self._saves
         )
@@ -211,7 +211,7 @@ class VirtualCluster:
         return Snapshot.build(**(groups | changed))
 
     def follow(self, plan: Plan, now_ms: int) -> list[Event]:
-        """Let what a plan of this moment decided happen: its starts run, its victims are told, its gangs gather.
+        """Let what a plan of this moment decided happen: its starts run, its victims end, its gangs gather.
 
         Answers when something is over by that. How long the jobs run that it starts is said by `runs_for`.
         """
@@ -252,7 +252,7 @@ class VirtualCluster:
         return self._due(job_id) + self._settles(job_id)
 
     def due_ms(self, job_id: int) -> int | None:
-        """When a running job is over: its work is done, or it is told to end. None = nobody knows, or it is over."""
+        """When a running job is over: its work is done, or it is asked to end. None = nobody knows, or it is over."""
         row = self.running.get(job_id)
         if row is None:
             return None
@@ -287,10 +287,10 @@ class VirtualCluster:
         return Requeue(self.row_of[job_id], lost_ms, grown)
 
     def expected_end_ms(self, job_id: int) -> int:
-        """When a running job has to be over, by its limit or because it is told to; 0 = nobody knows."""
+        """When a running job has to be over, by its limit or because it is asked to; 0 = nobody knows."""
         row = self.running[job_id]
-        limit, told = row[_AT["expected_end_ms"]], row[_AT["stop_by_ms"]]
-        return int(min(limit, told) if limit and told else limit or told)
+        limit, stop = row[_AT["expected_end_ms"]], row[_AT["stop_by_ms"]]
+        return int(min(limit, stop) if limit and stop else limit or stop)
 
     def stands_still(self, job_id: int) -> bool:
         return job_id in self._still

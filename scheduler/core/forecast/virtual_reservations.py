@@ -1,4 +1,4 @@
-"""Gatherings under a virtual clock: which gang keeps which nodes until when, as the rows would say it."""
+"""Gang reservations under a virtual clock: which gang keeps which nodes, and until when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordering: which pending job is looked at first."""
+"""Ordering: which pending job is considered next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STEPS: Final = 1_000_000
 def order_jobs(cluster: ClusterIndex, policy: Policy, rules: Rules) -> Ints:
     """Rows of the pending jobs, first to last, each queue in its own order.
 
-    The cluster's policy says which places in line a queue's jobs have; among these its own deals them out (C14).
+    The cluster's policy says which places in line a queue's jobs have; among these its own deals them out.
     """
     order = job_order(cluster, policy, rules.orders)
     own_rules = dict(rules.queues)
@@ -61,7 +61,7 @@ def job_order(cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...]
 
 
 def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | None:
-    """The job of a queue whose turn is next (Q17): the first in order that nothing of its own holds back.
+    """The job of a queue whose turn is next: the first in order that nothing of its own holds back.
 
     The thin form of `job_order`; a cycle asks the same for all queues at once. None when nobody waits there.
     """
@@ -75,12 +75,12 @@ def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | 
 
 
 def _fifo(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
-    """As they came in (Q9)."""
+    """As they came in."""
     return (cluster.snapshot.pending.submitted_ms,)
 
 
 def _priority(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
-    """Queue first (Q8), then job (Q10), then who could start first; or the weighted sum of factors (C26)."""
+    """Queue first, then job, then who could start first; or the weighted sum of factors."""
     pending = cluster.snapshot.pending
     since = np.maximum(pending.submitted_ms, pending.eligible_ms)
     if policy.factors:
@@ -116,7 +116,7 @@ def factor(cluster: ClusterIndex, policy: Policy, name: str) -> Ints:
 
 
 def fair_share(weight: Ints, used_gpu_seconds: Ints) -> Floats:
-    """`weight / (usage + 1.0)` with the usage in GPU-hours (C4): the less was used, the sooner it is one's turn."""
+    """`weight / (usage + 1.0)` with the usage in GPU-hours: the less was used, the sooner it is one's turn."""
     return flat_share(weight, used_gpu_seconds / 3600)
 
 
@@ -130,9 +130,9 @@ def _tree_factor(cluster: ClusterIndex) -> Ints | None:
 
 
 def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
-    """Who used least for their share first (Q11): the person in the tree, or the project where shares are flat.
+    """Who used least for their share first: the person in the tree, or the project where shares are flat.
 
-    Whoever has passed a soft limit goes after all others (F14); within one standing, as they came in.
+    Whoever has passed a soft limit goes after all others; within one standing, as they came in.
     """
     shares, row = cluster.snapshot.shares, cluster.pending_share
     submitted = cluster.snapshot.pending.submitted_ms
@@ -146,7 +146,7 @@ def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
 
 
 def _sjf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
-    """Shortest time limit first (Q13); those without any last."""
+    """Shortest time limit first; those without any last."""
     snapshot = cluster.snapshot
     limit, bound = (
         snapshot.pending.time_limit_seconds,
@@ -157,13 +157,13 @@ def _sjf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
 
 
 def _edf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
-    """Earliest deadline first (Q14); those without any last."""
+    """Earliest deadline first; those without any last."""
     pending = cluster.snapshot.pending
     return (np.where(pending.deadline_ms > 0, pending.deadline_ms, _NEVER), pending.submitted_ms)
 
 
 def _fair_queue(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
-    """Tenants take turns by weight (Q15): the one whose running and waiting work so far costs least for its weight.
+    """Tenants take turns by weight: the one whose running and waiting work so far costs least for its weight.
 
     Each job carries what its tenant would hold once it had started, divided by the tenant's weight. Jobs that
     their own rows or queues stop do not count: they take nobody's turn, least of all that of their tenant.

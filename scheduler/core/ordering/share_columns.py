@@ -1,4 +1,4 @@
-"""Sharing: from how everybody stands in the tree of shares to the columns that a cycle orders its jobs by."""
+"""Share columns: fair-share factors of users and projects as columns that a cycle orders its jobs by."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _FEW_ROWS: Final = 6
 
 
 class Candidates:
-    """The nodes for one question: a score a node, or `NO`; brought up to date from the workspace's log.
+    """The nodes for one query: a score a node, or `NO`; brought up to date from the workspace's log.
 
     Idea: filter and score every node each time somebody asks. The code differs in that only nodes touched
     since the last time are looked at again, and that shapes which failed are remembered: inside a cycle
@@ -55,7 +55,7 @@ class Candidates:
     def __init__(
         self, query: FilterQuery, workspace: Workspace, rules: Rules, *, like: Candidates | None = None
     ) -> None:
-        """`like` asks the same question of another workspace of this world: the facts are the same."""
+        """`like` asks the same query of another workspace of this cluster: the facts are the same."""
         self.query = query
         self.workspace = workspace
         self.rules = rules

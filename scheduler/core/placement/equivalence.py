@@ -1,4 +1,4 @@
-"""Groups: pending jobs that get the same answer, so that each answer is found once a cycle."""
+"""Equivalence: pending jobs that get the same answer, so that each answer is found once a cycle."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from scheduler.core.snapshot.snapshot import MUST, PACKS
 
 
 class JobClass(NamedTuple):
-    """What the jobs of one group have in common: all that decides about them but their own gates."""
+    """What the jobs of one class have in common: all that decides about them but their own gates."""
 
-    placement_class: int  # the number of its (question, shape)
+    placement_class: int  # the number of its (query, shape)
     query_number: int
     query: FilterQuery
     shape: Shape
     class_index: int
     queue_row: int
     project_row: int
-    payer: int  # who is charged (`Paths`)
+    payer: int  # who is charged (`QuotaPaths`)
 
 
 class JobClasses:
-    """The pending jobs numbered by group, and by the (question, shape) pair that nodes are asked about.
+    """The pending jobs numbered by group, and by the (query, shape) that nodes are asked about.
 
-    Two numberings because a quota is asked about every group, but nodes about every pair only.
+    Two numberings because a quota is asked about every class, but nodes about every placement class only.
     """
 
     def __init__(self, cluster: ClusterIndex, rules_of_queue: Mapping[int, int] | None = None) -> None:
@@ -56,14 +56,14 @@ class JobClasses:
                                    self._rules_number[cluster.pending_queue], self._wall)  # fmt: skip
         placement_class = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack, numbered=query)  # fmt: skip
-        #: The group of each pending row.
+        #: The class of each pending row.
         self.of_row: Ints = number_together(
             len(pending), cluster.pending_queue, cluster.paths.pending, numbered=placement_class
         )
         count = int(self.of_row.max(initial=-1)) + 1
         first = np.zeros(count, dtype=np.int64)
         first[self.of_row[::-1]] = np.arange(len(pending) - 1, -1, -1)
-        #: Of each group: its first row, pair, queue, project and payer.
+        #: Of each class: its first row, placement class, queue, project and payer.
         self.first_row: Ints = first
         self.placement_class: Ints = placement_class[first]
         self.queue_row: Ints = cluster.pending_queue[first]
@@ -87,7 +87,7 @@ class JobClasses:
         return known
 
     def of_placement_class(self, placement_class: int) -> Ints:
-        """The numbers of all groups of a pair."""
+        """The numbers of all classes of jobs of one placement class."""
         if self._by_pair is None:
             self._by_pair = stable_order(self.placement_class)
             self._pair_ends = np.cumsum(np.bincount(self.placement_class)).tolist()
@@ -96,7 +96,7 @@ class JobClasses:
         ]
 
     def of(self, row: int) -> JobClass:
-        """The group of the pending job in this row."""
+        """The class of the pending job in this row."""
         number = self.of_row.item(row)
         return self._made.get(number) or self[number]
 
@@ -114,7 +114,7 @@ class JobClasses:
         )
 
     def _describe_pair(self, number: int) -> tuple[int, FilterQuery, Shape, int]:
-        """The number of its question, its question, shape and class."""
+        """The number of its query, its query, shape and class."""
         pending, row = self._cluster.snapshot.pending, self.first_row.item(number)
         query_number, class_index = self._query.item(row), pending.class_index.item(row)
         request, queue_row = self._cluster.snapshot.classes[class_index], self.queue_row.item(number)

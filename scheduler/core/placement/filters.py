@@ -1,4 +1,4 @@
-"""Feasibility: may a task of this question run on these nodes? The one place that says no, gate by gate."""
+"""Filters: whether a task may run on each node; the one place that says no, with the filter that does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler.core.snapshot.request_classes import RequestClass
 class FilterQuery:
     """A request class where it is asked from: its queue's partitions, and the reservations that bar it.
 
-    Jobs with an equal question get an equal answer from every node.
+    Jobs with an equal query get an equal answer from every node.
     """
 
     request: RequestClass
@@ -73,7 +73,7 @@ class ResourceFilter:
     """
 
     name: str
-    free: Callable[[FilterQuery, Workspace], Headroom | None]  # None = the question needs none of it
+    free: Callable[[FilterQuery, Workspace], Headroom | None]  # None = the query needs none of it
     capacity: Callable[[FilterQuery, ClusterIndex], Headroom | None]
     permanent: bool = False
     dynamic: bool = True

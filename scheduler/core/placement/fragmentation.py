@@ -189,7 +189,7 @@ class FragmentationScorer:
 
 
 def _prospects(workspace: Workspace) -> Prospects:
-    """The one of this workspace: every question shares it."""
+    """The one of this workspace: every query shares it."""
     known = workspace.memo.get("prospects")
     if known is None:
         known = workspace.memo["prospects"] = Prospects(workspace)

@@ -208,7 +208,7 @@ class _OutsideScorer:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One node as a per-node plugin sees it (X1)."""
+    """One node as a per-node plugin sees it."""
 
     name: str
     labels: Mapping[str, str]
@@ -222,7 +222,7 @@ class NodeInfo:
 class PerNodePlugin:
     """Adapts the per-node form of X1 (`keeps(request, node)`, `rates(request, node)`) to columns.
 
-    Convenient and slow: one Python call a node and question. Write columns where it matters.
+    Convenient and slow: one Python call a node and query. Write columns where it matters.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Ratings: parts of a score beyond tightness: load, balance, wishes of the job, and what labels say of a node."""
+"""Scorers: load, balance, preferences of the job, and what labels say of a node, each 0 to 100."""
 
 from __future__ import annotations
 

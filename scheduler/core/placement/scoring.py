@@ -133,7 +133,7 @@ class ColumnScorer:
 
 
 def _tightness(query: FilterQuery, workspace: Workspace, *, flipped: bool = False) -> Part:
-    """Least left over, so that large free pieces stay whole (N29, C19)."""
+    """Least left over, so that large free pieces stay whole."""
     name = "tight_with_gpu" if query.request.per_task.gpus else "tight_without_gpu"
     return LivePart(workspace, name, flipped)
 
@@ -144,7 +144,7 @@ def _looseness(query: FilterQuery, workspace: Workspace) -> Part:
 
 
 def _device_fit(query: FilterQuery, workspace: Workspace) -> Part | None:
-    """100 when all devices come from one NUMA domain (N18, N19), or a share from a device already shared."""
+    """100 when all devices come from one NUMA domain, or a share from a device already shared."""
     request, largest = query.request, workspace.largest_count
     if request.shares_gpu:
         return Enough(workspace.gpu_features(request).partial, request.per_task.gpu_millis, largest)
@@ -198,7 +198,7 @@ STRATEGIES: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     "least_loaded": (*_WISHES, ("load", 100)),
     "resource_balance": (*_WISHES, ("balance", 100)),
     "round_robin": (*_WISHES, ("turn", 100)),
-    # Profiles: weights are shares of the whole (C5). A part that is the same everywhere is left out.
+    # Profiles: weights are shares of the whole. A part that is the same everywhere is left out.
     "balanced": (("fit", 30), ("affinity", 20), ("load", 20), ("data_locality", 20), ("cost", 10)),
     "k8s": (("fit", 40), ("load", 30), ("affinity", 20), ("network", 10)),
     "multi-criteria": (("performance", 25), ("cost", 25), ("reliability", 25), ("network", 25)),

@@ -1,4 +1,4 @@
-"""Spread: a job's tasks over racks, zones or regions, as many of them as its rule says (C22)."""
+"""Topology spread: the tasks of a job over racks, zones or regions, as its term asks."""
 
 from __future__ import annotations
 

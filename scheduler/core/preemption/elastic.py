@@ -1,4 +1,4 @@
-"""Elastic gangs: running jobs that give up tasks for others, and start again larger when room is idle (G4)."""
+"""Elastic gangs: running jobs that give up tasks for other jobs, and grow again when capacity is idle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler.core.preemption.victim_search import VictimSearch
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.snapshot.snapshot import PendingColumns, Snapshot
 
-#: Tasks that are thought away for one job at most.
+#: Tasks that are removed in simulation for one job at most.
 _MOST_SEATS: Final = 512
 #: Jobs that are each looked at as the one that grows.
 _TRIED: Final = 8
@@ -44,7 +44,7 @@ def _settled(cluster: ClusterIndex, jobs: RunningJobs, seconds: int) -> Bools:
 class Shrinking:
     """Finds elastic jobs that give up their last tasks, so that one that waits can start.
 
-    By the rights of preemption and reclaim, and in their order: whoever may be stopped for a job may be made
+    By the rights of preemption and reclaim, and in their order: a job that may be stopped for another may be made
     smaller for it, down to its least size.
     """
 
@@ -54,7 +54,7 @@ class Shrinking:
         self._open: Bools = _settled(context.cluster, jobs, seconds) & (jobs.tasks > least)
 
     def alone(self, wanted: Preemptor, by: VictimSearch, priority: int, most: int) -> dict[int, int]:
-        """How many tasks each running row gives up so that the job can start: few, of the cheapest; {} = in vain.
+        """How many tasks each running row gives up so that the job can start: few, of the cheapest; {} = none suffice.
 
         From the cheapest job on until it fits, then spared what can be.
         """
@@ -69,13 +69,13 @@ class Shrinking:
     ) -> tuple[dict[int, int], list[int]]:
         """The same where victims have to end too: as few and cheap as if all such tasks were away, then spared both.
 
-        Whoever has to end gives up nothing before. ({}, []) = in vain.
+        A victim gives up no tasks before it ends. ({}, []) = none suffice.
         """
         with self._jobs.trial():
             given = self._thought_away(wanted, by, priority)
             others = (
                 by.leaving_alone(given) if by.only_cpus else nullcontext()
-            )  # it stands still, or gets smaller
+            )  # it is suspended, or gets smaller
             with others:
                 victims = by.victims_of(wanted, priority, most) if given else []
             for victim in victims:
@@ -87,7 +87,7 @@ class Shrinking:
     def orders(
         self, wanted: Preemptor, given: dict[int, int], by: VictimSearch, rules: PreemptionPolicy
     ) -> list[Resize]:
-        """Think these tasks away for good, and say so."""
+        """Simulate the removal of these tasks for good, as resizes."""
         kind = "reclaim" if isinstance(by, ReclaimSearch) else "preempt"
         lines = {victim: by.line_of(victim) if isinstance(by, ReclaimSearch) else "" for victim in given}
         for victim, count in given.items():

@@ -1,4 +1,4 @@
-"""Preemption in its thin form (C9): one victim, amounts without nodes."""
+"""Preemption in its simplest form: one victim, amounts without nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ J = TypeVar("J", bound=Stoppable)
 
 
 def should_preempt(running_jobs: Iterable[J], new_job: Stoppable, rules: PreemptionPolicy) -> J | None:
-    """The one running job to stop so that the new one has room in its place; None when there is none (P21).
+    """The one running job to stop so that the new one has room in its place; None when there is none.
 
     Only sets of one victim, and amounts without nodes: the planner's `choose_victims` does it in full.
     """

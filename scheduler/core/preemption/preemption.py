@@ -1,4 +1,4 @@
-"""Preemption: whom to stop so that a job of higher standing can start: fewest and cheapest, or nobody."""
+"""Preemption: which jobs to stop so that a job of higher rank can start: the fewest and cheapest, or none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NAMED: Final = 5
 
 
 def awaited_rows(cluster: ClusterIndex, considered: Ints) -> Ints:
-    """Pending jobs for which others were told to end, of those considered, in order of standing.
+    """Pending jobs for which others were asked to end, of those considered, in order of standing.
 
     They go before everybody else: what was freed for a job is that job's, and in a plain order of arrival
     its victims, which arrived earlier, would take it back at once.
@@ -94,7 +94,7 @@ def hold_places(context: CycleContext, rows: Ints) -> list[int]:
 def awaiting_decisions(
     cluster: ClusterIndex, rows: Iterable[int], grace_seconds: int
 ) -> Iterator[tuple[int, Decision]]:
-    """What jobs are told for which others have been told to end, as long as those have not ended."""
+    """The decisions for jobs whose victims have not ended yet."""
     running, smaller = cluster.snapshot.running, leaving_rows(cluster)
     for row in rows:
         mine = (running.stopped_for == cluster.snapshot.pending.id[row]) & (running.stop_by_ms > 0)
@@ -111,7 +111,7 @@ def awaiting_decisions(
 def _awaiting_decision(
     victims: Sequence[int], smaller: Sequence[int], until_ms: int, *, suspended: bool = False
 ) -> Decision:
-    """Who ends or stands still for it, and who gives up tasks, alone or beside them."""
+    """Who ends or is suspended for it, and who gives up tasks, alone or beside them."""
     named = sorted(victims or smaller)
     facts: dict[str, int | str] = {
         "jobs": len(named), "numbers": ", ".join(map(str, named[:_NAMED])), "stop_by_ms": until_ms,
@@ -315,7 +315,7 @@ def least_disruptive(
     for by in rights:
         victims = by.victims_of(wanted, priority, left)
         given = {}
-        if shrinking and not (by.only_cpus and victims):  # whoever stands still loses nothing
+        if shrinking and not (by.only_cpus and victims):  # a suspended job loses nothing
             fewer, others = shrinking.beside(wanted, by, priority, left)
             if others and (not victims or by.worth(others) < by.worth(victims)):
                 victims, given = others, fewer

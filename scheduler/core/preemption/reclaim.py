@@ -1,4 +1,4 @@
-"""Reclaim: who runs on quota that others lend, for whom it is taken back, and what a cut limit takes back."""
+"""Reclaim: jobs that run on borrowed quota, for whom it is taken back, and what a lowered limit takes back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Lenders:
         self._lines = context.workspace.payer_lines
 
     def claims(self, job_class: JobClass) -> list[Claim]:
-        """The claims of a group's jobs to what keeps them waiting."""
+        """The claims of the jobs of a class to what keeps them waiting."""
         workspace, limits = self._context.workspace, self._limits
         charges = [
             *workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks),
@@ -165,7 +165,7 @@ def to_converge(
 ) -> list[Preempt]:
     """Jobs to stop so that limits which were cut are kept again, the last to start first.
 
-    With `jobs` they are thought away, as those that have been told already are.
+    With `jobs` their removal is simulated, as for jobs that were asked to end before.
     """
     due = lines_to_converge(context)
     if not due:

@@ -1,4 +1,4 @@
-"""Suspension: jobs that stand still for others and go on where they were, and when they may."""
+"""Suspension: jobs that are suspended for other jobs, and when they may be resumed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.snapshot.snapshot import Pause
 
 #: Why one is requeued although the policy suspends.
-KEEPS_GPUS: Final = "a job that stands still keeps the memory of its GPUs"
-FREES_TOO_LITTLE: Final = "standing still gives back CPUs only, and those are not enough"
+KEEPS_GPUS: Final = "a suspended job keeps the memory of its GPUs"
+FREES_TOO_LITTLE: Final = "suspension frees CPUs only, and these are not enough"
 
 
 class SuspendSearch(VictimSearch):
-    """Finds jobs that can stand still for another: those that hold CPUs and no GPU, cheapest first.
+    """Finds jobs that can be suspended for another: those that hold CPUs and no GPU, cheapest first.
 
     Nothing of their work is lost, so what one costs is what it holds.
     """
@@ -32,7 +32,7 @@ class SuspendSearch(VictimSearch):
     only_cpus = True
 
     def __init__(self, search: VictimSearch) -> None:
-        # The same jobs are left, whether they stand still or end.
+        # The same jobs are left, whether they be suspended or end.
         self.context, self.jobs, self.rules = search.context, search.jobs, search.rules
         self._open, self._budget, self._may_stop = search._open, search._budget, search._may_stop
         self.standing = search.standing
@@ -50,14 +50,14 @@ class SuspendSearch(VictimSearch):
 
 
 def why_requeued(rules: PreemptionPolicy, jobs: RunningJobs, victim: int) -> str:
-    """Why a victim does not stand still, where the policy would have it so; "" where it would not."""
+    """Why a victim does not be suspended, where the policy would have it so; "" where it would not."""
     if rules.mode != "suspend":
         return ""
     return rules.cannot_suspend or (KEEPS_GPUS if jobs.gpu_millis[victim] else FREES_TOO_LITTLE)
 
 
 def suspended_rows(context: CycleContext) -> Ints:
-    """Running rows that stand still, highest priority first, then those that began first."""
+    """Running rows that be suspended, highest priority first, then those that began first."""
     running = context.cluster.snapshot.running
     rows = np.flatnonzero(running.pause == Pause.SUSPENDED)
     return rows[np.lexsort((running.id[rows], running.started_ms[rows], -running.priority[rows]))]
@@ -66,7 +66,7 @@ def suspended_rows(context: CycleContext) -> Ints:
 def before_them(
     context: CycleContext, rules: PreemptionPolicy, suspended: Ints, considered: Ints, *, strict: Bools | None
 ) -> Ints:
-    """Pending rows that go first: they could have one of these stand still again at once.
+    """Pending rows that go first: they could have one of these be suspended again at once.
 
     They pass nobody who has to start before them: none that is ahead of them in a `strict` queue (of each queue,
     whether it is); with None, none at all.
@@ -110,7 +110,7 @@ def resume(context: CycleContext, suspended: Ints) -> tuple[list[Resume], list[F
     holds: list[FutureUse] = []
     for row in suspended.tolist():
         if running.stop_by_ms[row]:
-            continue  # it is told to end
+            continue  # it is asked to end
         each = cluster.snapshot.classes[int(running.class_index[row])].per_task.cpu_millis
         seats = jobs.seats(row)
         nodes, domains = [seat.row for seat in seats], [seat.domain for seat in seats if seat.domain >= 0]

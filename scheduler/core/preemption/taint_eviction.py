@@ -1,4 +1,4 @@
-"""Eviction: running jobs that must leave a node because of a NoExecute taint they do not tolerate (P24, N4)."""
+"""Taint eviction: running jobs that must leave a node because of a NoExecute taint they do not tolerate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def evictions(cluster: ClusterIndex, grace_seconds: int) -> list[Preempt]:
     """Every running job with a task on a node whose taint it does not, or no longer, tolerate.
 
     A job of several nodes goes whole. Neither its priority nor whether it is preemptible matters: somebody has
-    decided about the node. One that was told to end already is not told again.
+    decided about the node. One that was asked to end already is not asked again.
     """
     snapshot = cluster.snapshot
     running, allocations = snapshot.running, snapshot.allocations

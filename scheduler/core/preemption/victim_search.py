@@ -1,4 +1,4 @@
-"""Victims: the fewest and cheapest running jobs that have to end so that one that waits can start."""
+"""Victim search: the fewest and cheapest running jobs that have to end so that one pending job can start."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class VictimSearch:
         self.jobs.release(victim, back=back, only_cpus=self.only_cpus)
 
     def spares(self, victim: int) -> bool:
-        """Whether a job that may be stopped is left alone all the same, after those already thought away."""
+        """Whether a job that may be stopped is left alone all the same, after those already removed in simulation."""
         return False
 
     def close(self, victims: Iterable[int]) -> None:
@@ -166,7 +166,7 @@ class VictimSearch:
         return stopped
 
     def _sequences(self, wanted: Preemptor, allowed: Bools) -> Iterator[tuple[list[int], bool]]:
-        """Orders in which victims may be thought away, the most promising first; True = only if none helped."""
+        """Orders in which to simulate the removal of victims, the most promising first; True = only if none helped."""
         context, jobs, shape = self.context, self.jobs, wanted.job_class.shape
         candidates = context.candidates(wanted.job_class)
         candidates.refresh()

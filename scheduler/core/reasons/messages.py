@@ -1,4 +1,4 @@
-"""Sentences: a decision's numbers in plain English, for the person who waits."""
+"""Messages: a decision and its numbers as a plain sentence, for the person who waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crossing: what keeps a job waiting whose tasks fit on nodes, but each only across several NUMA domains."""
+"""NUMA fit: jobs whose tasks fit on nodes, but only across several NUMA domains."""
 
 from __future__ import annotations
 

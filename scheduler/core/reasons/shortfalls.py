@@ -1,4 +1,4 @@
-"""Shortages: why the nodes cannot take a job, never or not now, with the numbers of each gate."""
+"""Shortfalls: why the nodes cannot take a job, never or not now, with the numbers of each filter."""
 
 from __future__ import annotations
 
@@ -226,12 +226,16 @@ def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
 
 
 def _reservation_facts(query: FilterQuery, cluster: ClusterIndex, held: Bools) -> Facts:
-    """Of the reservations that hold some of these nodes, the one that ends last."""
+    """Of the reservations that hold some of these nodes, the one that ends last.
+
+    Named only where it has no owner, as maintenance: a reader of this job may not know of the owner's reservation.
+    """
     reservations = cluster.snapshot.reservations
     there = [row for row in query.reservation_rows if (cluster.reserved((row,)) & held).any()]
     row = max(there, key=lambda row: (int(reservations.ends_ms[row]), -row))
+    owned = reservations.project_ids[row] or reservations.user_ids[row] or reservations.job_ids[row]
     return {
-        "reservation": reservations.name[row],
+        "reservation": "" if owned else reservations.name[row],
         "starts_ms": int(reservations.starts_ms[row]),
         "ends_ms": int(reservations.ends_ms[row]),
         "reserved_nodes": int(held.sum()),

@@ -1,4 +1,4 @@
-"""Request classes: what makes two requests the same question, asked once a cycle."""
+"""Request classes: what makes two requests the same query, asked once a cycle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HARD_EFFECTS: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Taint:
-    """A node's mark that keeps tasks away unless they tolerate it (N3, N4)."""
+    """A node's mark that keeps tasks away unless they tolerate it."""
 
     key: str
     value: str = ""
@@ -58,7 +58,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Requirement:
-    """One condition on a node's labels: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt` (N5)."""
+    """One condition on a node's labels: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`."""
 
     key: str
     operator: str = "In"
@@ -92,7 +92,7 @@ class Preference:
     requirements: tuple[Requirement, ...]
 
 
-#: What jobs may be near to or apart in (C22). Of a backend a cluster has one, so it is one domain.
+#: What jobs may be near to or apart in. Of a backend a cluster has one, so it is one domain.
 TOPOLOGIES: Final = ("node", "rack", "zone", "region", "backend")
 
 #: In `JobsLike.array_id`: the array that the job itself is in.
@@ -127,7 +127,7 @@ class JobsLike:
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobTerm:
-    """Near to, or apart from, other jobs that run: in the same node, rack, zone, region or backend (N6).
+    """Near to, or apart from, other jobs that run: in the same node, rack, zone, region or backend.
 
     Weight 0 is a must, and an `apart` that is a must holds both ways: whom it keeps away from stays away from
     it. A `near` that is a must is met anywhere as long as no such job runs, if the job itself is one of them.
@@ -141,7 +141,7 @@ class JobTerm:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskTerm:
-    """How a job's own tasks are spread over domains: over so many of them, so many in each (C22)."""
+    """How a job's own tasks are spread over domains: over so many of them, so many in each."""
 
     topology: str
     least: int = 1
@@ -152,7 +152,7 @@ class TaskTerm:
 
 @dataclass(frozen=True, slots=True)
 class RequestClass:
-    """What every task of a job needs from its node: jobs of one class are one question.
+    """What every task of a job needs from its node: jobs of one class are one query.
 
     Equal classes must be equal values, so `node_selector`, `tolerations` and `partition_ids` are sorted
     (`request_class()` does that); how many tasks a job has is not part of its class.

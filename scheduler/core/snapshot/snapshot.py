@@ -16,10 +16,10 @@ from scheduler.core.snapshot.request_classes import Labels, RequestClass, Taint
 
 
 class Pause(IntEnum):
-    """Whether a running job stands still; the numbers are stored in recordings."""
+    """Whether a running job is suspended; the numbers are stored in recordings."""
 
     NO = 0
-    ASKED = 1  # it was told to, and holds its CPUs until it has
+    ASKED = 1  # it was asked to suspend, and holds its CPUs until it has
     SUSPENDED = 2  # it holds its memory, and its CPUs no more
 
 
@@ -124,7 +124,7 @@ class PendingColumns(Columns):
     array_max_running: Ints = ints(default=0)  # 0 = no bound
     awaited: Bools = bools(default=False)  # others were stopped for it, and it has not started since
     deadline_ms: Ints = ints(default=0)  # should have ended by then; 0 = none
-    promised_ms: Ints = ints(default=0)  # the first start it was ever told to expect; 0 = none
+    promised_ms: Ints = ints(default=0)  # the first expected start that was shown; 0 = none
     most_tasks: Ints = ints(default=0)  # `tasks` are enough, and up to so many are taken; 0 = just `tasks`
     pack: Ints = ints(default=0)  # into PACKS: how near to each other; MUST added = nowhere else
     assembly_seconds: Ints = ints(default=0)  # how long nodes may be kept for it; 0 = it does not gather
@@ -154,7 +154,7 @@ class RunningColumns(Columns):
     preemptible: Bools = bools(default=True)
     times_preempted: Ints = ints(default=0)
     saved_ms: Ints = ints(default=0)  # its last checkpoint: work before it is not lost; 0 = none
-    stop_by_ms: Ints = ints(default=0)  # it was told to end, by then at the latest; 0 = it was not
+    stop_by_ms: Ints = ints(default=0)  # it was asked to end, by then at the latest; 0 = it was not
     stopped_for: Ints = ints(default=0)  # the pending job it is stopped for; 0 = for none
     job_type: Ints = ints(default=0)  # the number of its job type, as quota lines have it
     pause: Ints = ints(default=0)  # a Pause
@@ -182,7 +182,7 @@ class AllocationColumns(Columns):
     gpu_millis: Ints = ints(default=0)  # held of each of its devices
     leaving: Bools = bools(
         default=False
-    )  # this task of an elastic job was told to end, or has; the others go on
+    )  # this task of an elastic job was asked to end, or has; the others go on
     numa: Ints = ints(default=-1)  # the NUMA domain that all of it is bound to; -1 = it is not
 
 
@@ -230,7 +230,7 @@ class ProjectColumns(Columns):
     share_weight: Ints = ints(default=1)
     used_gpu_seconds: Ints = ints(default=0)  # what it has used, older use counting less (half-life)
     lost_gpu_seconds: Ints = ints(default=0)  # work lost to preemption in the last day
-    away_text: tuple[str, ...] = objects(default="")  # why whoever keeps its quota lets nothing start now
+    away_text: tuple[str, ...] = objects(default="")  # why its quota provider lets nothing start now
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +360,7 @@ class Snapshot:
         shares: ShareColumns | None = None,
         budgets: BudgetColumns | None = None,
     ) -> Snapshot:
-        """Sort every group, renumber the classes and check every reference.
+        """Sort every class, renumber the classes and check every reference.
 
         Raises KeyError naming the missing row, ValueError for a key met twice or columns of unequal length.
         """

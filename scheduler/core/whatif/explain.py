@@ -1,4 +1,4 @@
-"""Explain: everything that keeps one job waiting, node by node, and what a job not yet submitted meets."""
+"""Explain: everything that keeps one job waiting, node by node, and the same for a job not submitted yet."""
 
 from __future__ import annotations
 
@@ -189,9 +189,9 @@ def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
         columns[f.name] = (
             (*column, value) if f.metadata["kind"] == "objects" else np.append(column, value or 0)
         )
-    job_classes = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     asked = Snapshot.build(
-        **(job_classes | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
+        **(groups | {"classes": (*snapshot.classes, job.request), "pending": PendingColumns(**columns)})
     )
     return asked, job_id
 

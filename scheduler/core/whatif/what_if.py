@@ -1,4 +1,4 @@
-"""Changes: the smallest single thing to ask differently with which a waiting job would start now."""
+"""What if: the smallest single change of a request with which a pending job would start now."""
 
 from __future__ import annotations
 
@@ -273,10 +273,7 @@ def changed_snapshot(snapshot: Snapshot, row: int, variant: Variant) -> Snapshot
         column = getattr(pending, name).copy()
         column[row] = value
         changed[name] = column
-    job_classes = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    groups = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     return Snapshot.build(
-        **(
-            job_classes
-            | {"classes": (*snapshot.classes, variant.request), "pending": replace(pending, **changed)}
-        )
+        **(groups | {"classes": (*snapshot.classes, variant.request), "pending": replace(pending, **changed)})
     )

@@ -1,4 +1,4 @@
-"""Sooner: the smallest single thing to ask differently with which a waiting job starts well before it else would."""
+"""What if, earlier: the smallest single change of a request that starts a pending job much earlier."""
 
 from __future__ import annotations
 

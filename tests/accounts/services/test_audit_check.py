@@ -16,6 +16,7 @@ from accounts.models import AuditChain, AuditCheck, AuditEvent
 from accounts.services import audit, audit_check
 from accounts.tasks import verify_audit
 from tests.support.factories import ProjectFactory, UserFactory
+from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -36,7 +37,7 @@ def chain() -> int:
 
 def tamper(sql: str, *parameters: object) -> None:
     """As the owner of the database would: with the triggers off."""
-    with connection.cursor() as cursor, pgtrigger.ignore():
+    with as_owner(), connection.cursor() as cursor, pgtrigger.ignore():
         for table in ("accounts_auditevent", "accounts_auditchain"):
             cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
         cursor.execute(sql, parameters)

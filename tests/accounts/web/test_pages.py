@@ -57,18 +57,6 @@ def test_a_wrong_password_and_an_unknown_name_read_alike(client, cast, name) -> 
     assert name not in alerts[0]
 
 
-@override_settings(AXES_ENABLED=True, AXES_FAILURE_LIMIT=3)
-def test_after_too_many_wrong_passwords_the_page_says_how_long_to_wait(client, cast) -> None:
-    for _ in range(3):
-        client.post(reverse("signin"), {"username": "owner", "password": "wrong"})
-
-    response = client.post(reverse("signin"), {"username": "owner", "password": PASSWORD})
-
-    assert response.status_code == 429
-    assert "15 minutes" in response.content.decode()
-    assert "id_username" in response.content.decode()
-
-
 def test_demo_accounts_are_listed_only_where_they_work(client, cast) -> None:
     UserFactory(username="alice", is_demo=True)
 

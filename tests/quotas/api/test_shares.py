@@ -15,6 +15,7 @@ from accounts.models import AuditEvent, Membership
 from quotas.models import ShareUsage
 from tests.quotas.sharing import a_shared_site, use
 from tests.support.factories import ProjectFactory, bearer
+from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -79,9 +80,10 @@ def test_it_says_in_a_sentence_what_it_means(client: Client, site) -> None:
 
 
 def test_people_of_one_project_are_not_ranked_where_shares_are_flat(client: Client, site) -> None:
-    site.other.delete()
-    for membership in Membership.objects.filter(project__slug="elsewhere"):
-        membership.project.delete()
+    with as_owner():
+        site.other.delete()
+        for membership in Membership.objects.filter(project__slug="elsewhere"):
+            membership.project.delete()
 
     response = client.get(URL, headers=bearer(site.cast.operator, "quota:read")).json()
 

@@ -31,6 +31,7 @@ from tests.support.factories import (
     QuotaFactory,
     the_cast,
 )
+from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -302,7 +303,8 @@ def test_only_a_budget_of_the_project_alone_that_is_not_over(cast: Cast) -> None
     assert ask(cast).pk  # a limit is another thing
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     Budget.objects.filter(pk=own.pk).update(starts_at=today - timedelta(days=30), ends_at=today)
-    Grant.objects.all().delete()
+    with as_owner():
+        Grant.objects.all().delete()
     own.refresh_from_db()
     with pytest.raises(InvalidInput, match="has ended"):
         ask_budget(cast, own)

@@ -20,6 +20,7 @@ from quotas.services.budgets import adjust, make_budget
 from quotas.usage import GROUPS, usage, visible_entries, within
 from tests.support.factories import Cast, JobFactory, MembershipFactory, ProjectFactory, the_cast
 from tests.support.ledgers import a_life
+from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -124,7 +125,7 @@ def test_the_database_takes_lines_away_by_nothing_else(cast: Cast) -> None:
 
     def refused(words: str, *statements: tuple[str, list]) -> None:
         *before, last = statements
-        with transaction.atomic(), connection.cursor() as cursor:
+        with as_owner(), transaction.atomic(), connection.cursor() as cursor:
             for statement, values in before:
                 cursor.execute(statement, values)
             with pytest.raises(DatabaseError, match=words), transaction.atomic():

@@ -26,6 +26,7 @@ from scheduler.services.nodes import register_node
 from tests.support.agents import Server, World
 from tests.support.factories import AttemptFactory, JobFactory, QueueFactory, TaskFactory, a_token
 from tests.support.patience import patience
+from tests.support.roles import all_rights
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -360,7 +361,7 @@ def test_a_thread_keeps_its_connection_and_replaces_a_dead_one(transactional_db:
 
         first = server_process()
         assert server_process() == first
-        with connection.cursor() as cursor:
+        with all_rights(), connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
             assert cursor.fetchone() == (True,)
 

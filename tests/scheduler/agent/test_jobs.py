@@ -184,6 +184,29 @@ def test_a_hundred_jobs_at_once(world: World, start_agent: StartAgent) -> None:
     world.assert_nothing_is_held()
 
 
+def test_a_job_has_no_more_processes_than_its_node_allows(world: World, start_agent: StartAgent) -> None:
+    start_agent("n1", "--max-processes", "40")
+    few = world.submit("for i in $(seq 20); do sleep 2 & done; wait")
+    many = world.submit("for i in $(seq 60); do env -i setsid sleep 60 & done; wait")
+    world.run_until(many, "failed")
+    world.run_until(few, "completed")
+
+    assert many.end_text == "It had 61 processes; a task may have 40 on this node."
+
+
+def test_what_a_job_moved_out_of_its_session_counts_for_its_memory(
+    world: World, start_agent: StartAgent
+) -> None:
+    start_agent()
+    job = world.submit(
+        "env -i setsid python3 -c 'import time; held = bytes([1]) * 90_000_000; time.sleep(60)' & wait",
+        memory_bytes=64 * 2**20, memory_limit="64Mi",
+    )  # fmt: skip
+    world.run_until(job, "failed")
+
+    assert job.end_text.endswith("MiB of memory; its limit is 64 MiB.")
+
+
 def test_usage_is_measured(world: World, start_agent: StartAgent) -> None:
     start_agent()
 
@@ -255,7 +278,7 @@ def test_a_gang_that_wants_to_is_ended_whole_and_starts_again(
     )  # fmt: skip
     world.run_until(job, "completed")
 
-    assert (job.epoch, job.restart_policy) == (2, "never")
+    assert (job.epoch, job.restart_policy) == (2, "interrupted")
     assert not (tmp_path / "survived").exists()
     world.assert_nothing_is_held()
 

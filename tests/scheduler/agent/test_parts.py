@@ -20,12 +20,12 @@ from scheduler.agent.gpu_use import Use
 from scheduler.agent.gpus import short_model
 from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus, take_inventory
 from scheduler.agent.journal import Journal
-from scheduler.agent.keeper_link import KeeperLink
 from scheduler.agent.main import main
 from scheduler.agent.orders import task_order
-from scheduler.agent.protocol import Assignment, TaskOrder, TaskRecord
+from scheduler.agent.protocol import Assignment, TaskRecord
 from scheduler.agent.table import TaskTable
 from tests.support.agents import stands_still, wait_for
+from tests.support.keepers import Kept
 from tests.support.patience import patience
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -395,46 +395,6 @@ def test_a_refusal_carries_its_words() -> None:
 # ---------------------------------------------------------------- the keeper by itself
 
 
-class Kept:
-    """A keeper in a folder, and what it says."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        (state / "tasks").mkdir()
-        self.records: dict[str, TaskRecord] = {}
-        self.link = KeeperLink(state, watch_pid=0, on_records=self._take)
-
-    def _take(self, records: list[TaskRecord], complete: bool) -> None:
-        self.records.update({record["key"]: record for record in records})
-
-    def start(self, key: str, command: str, **fields: Any) -> None:
-        folder = f"{self.state}/tasks/{key}"
-        order: dict[str, Any] = {
-            "key": key, "folder": folder, "cwd": folder + "/work", "script": "", "env": {"PATH": os.defpath},
-            "argv": ["/bin/sh", "-c", command], "limit_seconds": None, "grace_seconds": 1, "meta": {},
-        }  # fmt: skip
-        self.link.start_tasks([TaskOrder(**(order | fields))])  # type: ignore[typeddict-item]
-
-    def wait(self, key: str, state: str = "ended") -> TaskRecord:
-        record: TaskRecord = wait_for(lambda: (r := self.records.get(key)) and r["state"] == state and r)
-        return record
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Any:
-    kept = Kept(tmp_path)
-    kept.link.start()
-    yield kept
-    kept.link.close()
-    while kept.link._thread.is_alive():  # until it has seen the end of them it may start another
-        for keeper_process in list(kept.link._started):
-            keeper_process.kill()
-        kept.link._thread.join(0.05)
-    for keeper_process in kept.link._started:
-        keeper_process.kill()
-        keeper_process.wait()
-
-
 def test_the_same_order_twice_starts_once(kept: Kept) -> None:
     for _ in range(3):
         kept.start("1-1", "echo x >> ../count; sleep 0.2")
@@ -586,31 +546,3 @@ def test_another_boot_ends_what_ran(tmp_path: Path) -> None:
     assert (record["state"], record["lost"]) == ("ended", True)
     assert record["text"] == "Its end was not seen: the machine was restarted."
     later.journal.close()
-
-
-@pytest.mark.parametrize("left", ["nothing", "a script", "files", "links", "no work folder"])
-def test_the_folder_of_a_task_goes_whatever_it_left_there(tmp_path: Path, left: str) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "stdout").write_text("not ours")
-    folder = tmp_path / "task"
-    (folder / "work").mkdir(parents=True)
-    (folder / "stdout").write_text("said")
-    match left:
-        case "a script":
-            (folder / "script").write_text("true")
-        case "files":
-            (folder / "work" / "deep").mkdir()
-            (folder / "work" / "deep" / "file").touch()
-            (folder / "other").touch()
-        case "links":
-            (folder / "work").rmdir()
-            (folder / "work").symlink_to(outside)
-            (folder / "stderr").symlink_to(outside / "stdout")
-        case "no work folder":
-            (folder / "work").rmdir()
-
-    keeper._remove_folder(str(folder))
-
-    assert not folder.exists()
-    assert (outside / "stdout").read_text() == "not ours"

@@ -19,6 +19,7 @@ from scheduler.services import reconcile
 from scheduler.state.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, Server, World, wait_for
+from tests.support.keepers import kill_guards
 from tests.support.patience import patience
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -90,22 +91,58 @@ def test_t04_a_server_that_was_away_is_told_everything(
     assert (tmp_path / "starts").read_text() == "start\n"
 
 
-def test_a_killed_keeper_costs_the_exit_code_and_nothing_else(
+@pytest.mark.parametrize("agent_killed", [False, True])
+def test_a_killed_keeper_costs_nothing(
+    world: World, start_agent: StartAgent, tmp_path: Path, agent_killed: bool
+) -> None:
+    agent = start_agent()
+    good = world.submit(counting(tmp_path / "good", 1.5))
+    bad = world.submit(counting(tmp_path / "bad", 1.5) + "; exit 7")
+    world.run_until(good, "running")
+    world.run_until(bad, "running")
+
+    agent.kill_keeper()
+    if agent_killed:
+        agent.kill()
+        agent.start()
+    world.run_until(good, "completed")
+    world.run_until(bad, "failed")
+
+    assert bad.exit_code == 7
+    for job, file in ((good, "good"), (bad, "bad")):
+        assert (job.epoch, (tmp_path / file).read_text(), world.output(job)) == (1, "start\n", count_to(1.5))
+    world.assert_nothing_is_held()
+
+
+def test_a_job_that_runs_at_most_once_is_not_started_again_when_its_node_is_lost(
+    world: World, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    start_agent()
+    job = world.submit(counting(tmp_path / "starts", 60), restart_policy="never")
+    world.run_until(job, "running")
+
+    end_attempt(attempt_id=world.task(job).attempt_id, epoch=1, lost_text="Node n1 stopped answering.")
+
+    world.run_until(job, "failed")
+    assert job.end_text == "Node n1 stopped answering. It runs at most once, so it is not started again."
+    assert job.attempts.get().state == "lost"
+
+
+def test_a_killed_guard_fails_its_job_and_leaves_nothing(
     world: World, start_agent: StartAgent, tmp_path: Path
 ) -> None:
     agent = start_agent()
-    job = world.submit(counting(tmp_path / "starts", 1.5))
+    job = world.submit(counting(tmp_path / "starts", 60))
     world.run_until(job, "running")
 
-    agent.kill_keeper()
-    world.run_until(job, "queued")
+    kill_guards(agent.state, guards_only=True)
+    world.run_until(job, "failed")
 
-    assert job.attempts.get().state == "lost"
+    assert (
+        job.end_text == "Its supervisor process on the node was killed, and its processes were ended with it."
+    )
+    assert not processes.start_ticks(world.task(job).pid)
     assert (tmp_path / "starts").read_text() == "start\n"
-    assert world.output(job, epoch=1) == count_to(1.5)
-    Job.objects.filter(pk=job.pk).update(eligible_at=timezone.now())
-    world.run_until(job, "completed")
-    assert job.epoch == 2
 
 
 def test_t17_a_stale_epoch_is_told_to_stop(world: World, start_agent: StartAgent) -> None:

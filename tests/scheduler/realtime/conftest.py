@@ -28,7 +28,8 @@ def scope_of(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         "type": "websocket",
         "path": "/ws/live/",
         "query_string": b"",
-        "headers": headers,
+        "scheme": "ws",
+        "headers": [(b"host", b"testserver"), *headers],
         "subprotocols": [],
         "client": ("127.0.0.1", 40_000),
     }

@@ -353,6 +353,18 @@ def test_a_requeued_job_is_told_to_stop_as_if_preempted(portal: Portal) -> None:
     assert attempt.stop_reason == StopReason.PREEMPTED
 
 
+def test_a_job_that_runs_at_most_once_is_not_requeued(portal: Portal) -> None:
+    job = portal.submit(restart_policy="never")
+    running(portal, job)
+
+    with pytest.raises(Conflict, match="runs at most once") as refused:
+        requeue_job(job=job, by=portal.cast.owner)
+
+    assert "submit it again" in refused.value.way_out
+    job.refresh_from_db()
+    assert job.state == JobState.RUNNING
+
+
 def test_only_a_job_that_has_nodes_is_requeued(portal: Portal) -> None:
     job = portal.submit()
     with pytest.raises(Conflict, match="not running"):

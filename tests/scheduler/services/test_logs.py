@@ -202,3 +202,29 @@ class AnyOrderOfSending(TestCase):
         assert text(task.attempt.job) == data
         for offset in range(0, len(data), 9):
             assert text(task.attempt.job, offset=offset, limit=5) == data[offset : offset + 5]
+
+
+def test_what_was_printed_and_has_not_arrived_is_said() -> None:
+    (task,) = a_task()
+    job = task.attempt.job
+    assert read_log(job=job).awaited_bytes is None
+
+    Task.objects.filter(pk=task.pk).update(stdout_bytes=500, stderr_bytes=7)
+    Attempt.objects.filter(pk=task.attempt_id).update(state=AttemptState.SUCCEEDED, ended_at=timezone.now())
+    assert read_log(job=job).awaited_bytes == 507
+    send(task, 0, b"x" * 100)
+    assert read_log(job=job, stream="stdout").awaited_bytes == 400
+    send(task, 100, b"x" * 400)
+    send(task, 0, b"errors\n", stream="stderr")
+    assert (read_log(job=job).awaited_bytes, read_log(job=job, offset=507).eof) == (0, True)
+
+
+def test_what_will_never_arrive_is_said_too() -> None:
+    (task,) = a_task()
+    Task.objects.filter(pk=task.pk).update(stdout_bytes=500)
+    long_ago = timezone.now() - timedelta(seconds=logs.GIVE_UP_SECONDS + 1)
+    Attempt.objects.filter(pk=task.attempt_id).update(state=AttemptState.SUCCEEDED, ended_at=long_ago)
+
+    found = read_log(job=task.attempt.job)
+
+    assert (found.eof, found.awaited_bytes, found.lost_bytes) == (True, 0, 500)

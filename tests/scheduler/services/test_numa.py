@@ -20,6 +20,7 @@ from scheduler.services.specs import parse_job
 from scheduler.state.snapshots import load_snapshot
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal
+from tests.support.roles import as_owner
 
 DOMAINS = [
     {"number": 0, "cpu_millis": 4000, "memory_mib": 8192},
@@ -49,7 +50,8 @@ def machine_of(gpus: int, domains: Any = ()) -> dict[str, Any]:
 
 
 def bring(node: Node, *, gpus: int, domains: Any = None) -> None:
-    node.devices.all().delete()
+    with as_owner():
+        node.devices.all().delete()
     machine = machine_of(gpus, domains or [])
     apply_inventory(Node.objects.select_related("cluster").get(pk=node.pk), read_inventory(machine))
 

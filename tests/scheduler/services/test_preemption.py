@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -154,10 +155,11 @@ def test_nobody_is_stopped_for_a_job_that_has_changed_meanwhile(
     assert not Job.objects.filter(state=JobState.PREEMPTING).exists()
 
 
-def test_a_job_that_may_not_be_stopped_is_not(bench: FakeBench) -> None:
+@pytest.mark.parametrize("said", [{"preemptible": False}, {"restart_policy": "never"}])
+def test_a_job_that_may_not_be_stopped_is_not(bench: FakeBench, said: dict[str, Any]) -> None:
     world = bench.world
     for _ in world.cluster.nodes.all():
-        a_running(bench, preemptible=False, **everything(bench))
+        a_running(bench, **said, **everything(bench))
 
     world.submit(priority=90, **everything(bench))
     world.plan()

@@ -194,6 +194,11 @@ def test_an_array_says_how_many_jobs_it_becomes(world: SmallWorld) -> None:
     assert asked(world, array="0-9").elements == 10
 
 
+def test_that_a_job_runs_at_most_once_is_said_before_it_is_submitted(world: SmallWorld) -> None:
+    assert asked(world, restart_policy="never").restarts.startswith("It runs at most once: ")
+    assert asked(world).restarts == ""
+
+
 def test_a_preview_is_plain_data(world: SmallWorld) -> None:
     found = asked(world)
 

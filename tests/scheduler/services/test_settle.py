@@ -70,6 +70,28 @@ def test_settling_again_changes_nothing(world: World) -> None:
     world.assert_nothing_is_held()
 
 
+@pytest.mark.parametrize(
+    ("tasks", "state"),
+    [
+        (("assigned", "assigned"), "queued"),
+        (("assigned", "starting"), "failed"),
+        (("running", "assigned"), "failed"),
+    ],
+)
+def test_one_that_runs_at_most_once_waits_again_only_where_no_node_was_given_any_of_it(
+    world: World, tasks: tuple[str, str], state: str
+) -> None:
+    job, attempt = a_started_job(world, tasks=2, restart_policy="never")
+    for rank, task in enumerate(tasks):
+        Task.objects.filter(attempt=attempt, rank=rank).update(state=task)
+
+    end_attempt(attempt_id=attempt.pk, epoch=1, lost_text="Node n1 stopped answering.")
+
+    job.refresh_from_db()
+    assert job.state == state
+    world.assert_nothing_is_held()
+
+
 def test_the_wrong_epoch_ends_nothing(world: World) -> None:
     job, attempt = a_started_job(world)
 
@@ -122,6 +144,7 @@ def test_a_quota_line_made_meanwhile_does_not_go_below_nothing(world: World) -> 
 def test_a_lost_attempt_loses_its_live_tasks_only(world: World) -> None:
     job, attempt = a_started_job(world, tasks=2)
     Task.objects.filter(attempt=attempt, rank=0).update(state=TaskState.SUCCEEDED)
+    Task.objects.filter(attempt=attempt, rank=1).update(state=TaskState.RUNNING)
 
     settled = end_attempt(attempt_id=attempt.pk, epoch=1, lost_text="Node n1 stopped answering.")
 

@@ -24,13 +24,15 @@ from scheduler.state.share_use import HeldShares
 from scheduler.state.snapshots import load_snapshot
 from scheduler.web.reads import gpu_supply
 from tests.scheduler.portal import Portal, a_portal
+from tests.support.roles import as_owner
 
 
 @pytest.fixture
 def portal(db: None) -> Portal:
     """n2 has one whole H100 and one that is cut into three."""
     portal = a_portal()
-    portal.n2.devices.all().delete()
+    with as_owner():
+        portal.n2.devices.all().delete()
     bring(portal.n2, "1xH100-80GB,1xH100-80GB:2x1g.10gb+1x3g.40gb")
     return portal
 

@@ -24,6 +24,7 @@ from tests.support.factories import (
     QueueFactory,
     QuotaFactory,
 )
+from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -201,6 +202,17 @@ def test_tasks_follow_from_nodes(portal: Portal, given: dict[str, int], expected
     assert (spec.tasks, spec.nodes, spec.tasks_per_node) == expected
 
 
+def test_a_job_that_runs_at_most_once_names_nothing_that_starts_it_again(portal: Portal) -> None:
+    assert problems(portal, restart_policy="never", tasks=2, on_task_failure="requeue") == {
+        "on_task_failure": "inconsistent"
+    }
+    assert problems(portal, restart_policy="never", tasks=2, min_tasks=1, elastic=True) == {
+        "elastic": "inconsistent"
+    }
+    assert read(portal).restart_policy == "interrupted"
+    assert read(portal, restart_policy="never", tasks=2, on_task_failure="continue", min_tasks=1)
+
+
 def test_a_layout_that_contradicts_itself_is_refused(portal: Portal) -> None:
     assert problems(portal, tasks=2, nodes=3) == {"nodes": "inconsistent"}
     assert problems(portal, tasks=9, nodes=2, tasks_per_node=4) == {"tasks": "inconsistent"}
@@ -310,7 +322,8 @@ def test_shares_of_a_gpu_count_as_shares(portal: Portal) -> None:
 
 
 def test_a_cluster_without_machines_refuses_nothing(portal: Portal) -> None:
-    portal.cluster.nodes.all().delete()
+    with as_owner():
+        portal.cluster.nodes.all().delete()
 
     assert read(portal, gpu_count=1000).per_task.gpus == 1000
 

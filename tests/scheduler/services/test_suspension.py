@@ -21,13 +21,15 @@ from scheduler.state.share_use import HeldShares
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
 from tests.support.factories import ProjectFactory
+from tests.support.roles import as_owner
 
 
 @pytest.fixture
 def bench(transactional_db: None) -> FakeBench:
     bench = FakeBench(World.make())
-    bench.world.cluster.nodes.get(name="n2").devices.all().delete()
-    bench.world.cluster.nodes.get(name="n2").delete()
+    with as_owner():
+        bench.world.cluster.nodes.get(name="n2").devices.all().delete()
+        bench.world.cluster.nodes.get(name="n2").delete()
     SchedulerProfile.objects.update(
         preemption_enabled=True, preemption={"protected_seconds": 0, "grace_seconds": 7, "mode": "suspend"}
     )

@@ -6,11 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.agent.protocol import SHUT_DOWN
+from scheduler.agent.protocol import NEVER_BEGAN, SHUT_DOWN
 from scheduler.core.lifecycle import AttemptState, JobState
-from scheduler.state.endings import JobFacts, TaskEnd, backoff_seconds, duration, judge
+from scheduler.state.endings import (
+    AT_MOST_ONCE,
+    NEVER_GIVEN,
+    NEVER_STARTED,
+    JobFacts,
+    TaskEnd,
+    backoff_seconds,
+    duration,
+    judge,
+)
 
-RUNNING = JobFacts(state="running", restart_policy="never", max_restarts=3)
+RUNNING = JobFacts(state="running", restart_policy="interrupted", max_restarts=3)
 GOOD = TaskEnd(0, "n1", "succeeded", 0)
 BAD = TaskEnd(1, "n2", "failed", 3)
 STOPPED = TaskEnd(0, "n1", "stopped", None, 15)
@@ -58,7 +67,7 @@ def test_verdicts(
     state: str,
     retry_seconds: int | None,
 ) -> None:
-    facts = JobFacts(**({"state": "running", "restart_policy": "never", "max_restarts": 3} | job))  # type: ignore[arg-type]
+    facts = JobFacts(**({"state": "running", "restart_policy": "interrupted", "max_restarts": 3} | job))  # type: ignore[arg-type]
 
     verdict = judge(facts, stop_reason, tasks)
 
@@ -73,7 +82,7 @@ def test_the_words_name_what_happened() -> None:
         judge(RUNNING, "", [TaskEnd(0, "n1", "failed", 126, text="No such folder.")]).text
         == "No such folder."
     )
-    limited = JobFacts(state="running", restart_policy="never", max_restarts=0, time_limit_seconds=90)
+    limited = JobFacts(state="running", restart_policy="interrupted", max_restarts=0, time_limit_seconds=90)
     assert judge(limited, "time_limit", [STOPPED]).text == "Stopped at its time limit of 1 min 30 s."
     assert (
         judge(RUNNING, "", [GOOD], lost_text="Node n1 stopped answering.").text
@@ -93,3 +102,40 @@ def test_waits_double_up_to_a_bound() -> None:
 
 def test_durations_read_as_people_say_them() -> None:
     assert [duration(s) for s in (None, 1, 60, 3601, 90000)] == ["0 s", "1 s", "1 min", "1 h 1 s", "1 d 1 h"]
+
+
+ONCE = replace(RUNNING, restart_policy="never")
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "task", "text"),
+    [
+        ("", TaskEnd(0, "n1", "lost", text="Its end was not seen."), "Its end was not seen."),
+        ("", TaskEnd(0, "n1", "lost", text=SHUT_DOWN), SHUT_DOWN),
+        ("preempted", STOPPED, "Stopped (preempted)."),
+        ("drained", STOPPED, "Stopped (drained)."),
+        ("evicted", STOPPED, "Stopped (evicted)."),
+        ("stale_epoch", STOPPED, "Stopped (stale_epoch)."),
+    ],
+)
+def test_a_job_that_runs_at_most_once_is_over_when_it_may_have_begun(
+    stop_reason: str, task: TaskEnd, text: str
+) -> None:
+    verdict = judge(ONCE, stop_reason, [task])
+
+    assert (verdict.job, verdict.retry_seconds, verdict.text) == ("failed", None, f"{text} {AT_MOST_ONCE}")
+    one_of_two = judge(ONCE, stop_reason, [replace(task, text=NEVER_GIVEN), task])
+    assert one_of_two.job == "failed"
+    requeued = judge(replace(ONCE, on_task_failure="requeue"), "", [BAD])
+    assert requeued.job == "failed"
+
+
+@pytest.mark.parametrize("text", [NEVER_BEGAN, NEVER_GIVEN, NEVER_STARTED])
+def test_it_may_be_tried_again_where_it_certainly_never_began(text: str) -> None:
+    assert judge(ONCE, "", [TaskEnd(0, "n1", "lost", text=text)]).retry_seconds == 5
+    assert judge(ONCE, "drained", [TaskEnd(0, "n1", "stopped", text=text)]).retry_seconds == 0
+    assert (
+        judge(ONCE, "", [TaskEnd(0, "n1", "lost", text=text)], lost_text="Node n1 is gone.").retry_seconds
+        == 5
+    )
+    assert judge(ONCE, "quota_refused", [TaskEnd(0, "n1", "stopped", text="no quota")]).job == "queued"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from django.db import connection, transaction
@@ -187,6 +189,50 @@ def test_a_killed_holder_need_not_be_waited_for_and_a_living_one_keeps_its_term(
     second = leases.acquire("cluster:1", holder="b", seconds=60)
     assert second is not None
     assert second.token == first.token + 1
+
+
+def test_a_holder_that_is_only_stopped_is_waited_for_and_writes_nothing_after_its_term() -> None:
+    process, name = a_holder_elsewhere()
+    with process:
+        first = leases.acquire("cluster:1", holder=name, seconds=60)
+        assert first is not None
+        process.send_signal(signal.SIGSTOP)
+
+        assert not leases.end_if_gone("cluster:1")
+        assert leases.acquire("cluster:1", holder="b", seconds=60) is None
+
+        expire("cluster:1")
+        assert leases.acquire("cluster:1", holder="b", seconds=60) is not None
+        process.kill()
+    with pytest.raises(LeaseLost), transaction.atomic():
+        leases.fence(first)
+
+
+def test_of_many_who_find_a_killed_holder_one_takes_its_scope() -> None:
+    process, name = a_holder_elsewhere()
+    with process:
+        assert leases.acquire("cluster:1", holder=name, seconds=60) is not None
+        process.kill()
+    tokens: list[int | None] = []
+    together = threading.Barrier(4)
+
+    def take_over(number: int) -> None:
+        together.wait()
+        try:
+            leases.end_if_gone("cluster:1")
+            lease = leases.acquire("cluster:1", holder=f"planner-{number}", seconds=60)
+            tokens.append(lease.token if lease else None)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=take_over, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(token for token in tokens if token) == [2]
+    assert len(tokens) == 4
 
 
 def test_only_a_process_of_this_place_is_known_to_be_gone() -> None:

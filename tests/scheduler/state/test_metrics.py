@@ -122,10 +122,11 @@ def test_without_the_database_a_scrape_still_answers(monkeypatch: pytest.MonkeyP
     assert scraped() == {("muster_rows_readable",): 0}
 
 
-def test_the_page_shows_them() -> None:
+def test_the_page_shows_them(settings: Any) -> None:
     a_busy_world()
+    settings.MUSTER_METRICS_TOKEN = "a-token"
 
-    text = Client().get("/metrics").content.decode()
+    text = Client().get("/metrics", headers={"Authorization": "Bearer a-token"}).content.decode()
 
     assert 'muster_nodes{state="draining"} 1.0' in text
     assert 'muster_invariant_violations_total{name="I1"} 0.0' in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pgtrigger
 import pytest
 from django.db.models import F
 from django.test import override_settings
@@ -24,6 +23,7 @@ from scheduler.state.settle import end_attempt
 from tests.scheduler.state.small import SmallWorld, broken_ledger
 from tests.scheduler.state.test_ledger import HOUR, a_budget, ended, started, sums
 from tests.support.factories import OperatorFactory
+from tests.support.roles import as_owner_without
 
 pytestmark = pytest.mark.django_db
 
@@ -42,7 +42,7 @@ def world() -> SmallWorld:
 
 
 def lose(**which: object) -> None:
-    with pgtrigger.ignore("quotas.LedgerEntry:ledger_only_rolled_up"):
+    with as_owner_without("quotas.LedgerEntry:ledger_only_rolled_up"):
         LedgerEntry.objects.filter(**which).delete()
 
 

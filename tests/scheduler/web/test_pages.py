@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from scheduler.core.lifecycle import JobState
-from scheduler.models import Allocation, Attempt, Job, Queue, SchedulerProfile
+from scheduler.core.lifecycle import AttemptState, JobState
+from scheduler.models import Allocation, Attempt, Job, LogChunk, Queue, SchedulerProfile, Task
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.nodes import drain_node
 from scheduler.services.queues import pause_queue
@@ -158,6 +158,28 @@ def test_a_log_is_downloaded_whole(as_user, world) -> None:
 
     assert b"".join(response.streaming_content) == b"epoch 1\n"
     assert "attachment" in response.headers["Content-Disposition"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "words", "file"),
+    [(500_000, "still sending the 488.3", "-so-far.log"), (0, "It printed nothing.", "-merged.log")],
+)
+def test_a_log_that_has_not_arrived_is_not_called_empty(
+    as_user, world, printed: int, words: str, file: str
+) -> None:
+    job = a_running_job(world)
+    LogChunk.objects.all().delete()
+    Task.objects.filter(attempt__job=job).update(stdout_bytes=printed, stderr_bytes=0)
+    Attempt.objects.filter(job=job).update(state=AttemptState.SUCCEEDED, ended_at=timezone.now())
+    Job.objects.filter(pk=job.pk).update(state=JobState.COMPLETED, completed_at=timezone.now())
+    client = as_user(world.cast.owner)
+
+    page = client.get(reverse("job", args=[job.number]) + "?tab=log").content.decode()
+    download = client.get(reverse("job-log", args=[job.number]))
+
+    assert words in page.replace("\xa0", " ")
+    assert download.headers["Content-Disposition"].rstrip('"').endswith(file)
+    assert b"".join(download.streaming_content) == b""
 
 
 def test_a_strangers_download_of_a_log_finds_nothing(as_user, world) -> None:

@@ -177,7 +177,7 @@ def test_the_script_of_the_preview_asks_for_the_same_when_sent_back(as_user, wor
 
     form = {
         "what": "echo hi", "name": "round trip", "cpu_cores": "2", "memory": "512Mi", "gpu_count": "1",
-        "gpu_type": "A100", "time_limit": "90m",
+        "gpu_type": "A100", "time_limit": "90m", "restart_policy": "never",
     }  # fmt: skip
 
     payload, ignored = parse_sbatch(forms.as_sbatch(form))
@@ -186,7 +186,15 @@ def test_the_script_of_the_preview_asks_for_the_same_when_sent_back(as_user, wor
     as_user(world.cast.owner).post(reverse("submit"), {"project": "vision", "what": forms.as_sbatch(form)})
     first, second = Job.objects.filter(name="round trip").order_by("number")
     assert ignored == []
-    for field in ("cpu_millis", "memory_mib", "gpus", "gpu_model", "time_limit_seconds", "tasks"):
+    for field in (
+        "cpu_millis",
+        "memory_mib",
+        "gpus",
+        "gpu_model",
+        "time_limit_seconds",
+        "tasks",
+        "restart_policy",
+    ):
         assert getattr(first, field) == getattr(second, field), field
     assert payload["name"] == "round trip"
 

@@ -126,7 +126,7 @@ def test_of_two_reservations_the_one_is_named_that_is_in_the_way() -> None:
     )
 
     assert said(world, plan_cycle(world.snapshot, Policy())) == {
-        "train": "The node it would take (1) is reserved “near” from 14 Nov 22:08 UTC to 14 Nov 22:38 UTC."
+        "train": "The node it would take (1) is reserved from 14 Nov 22:08 UTC to 14 Nov 22:38 UTC."
     }
 
 

@@ -1,0 +1,110 @@
+"""What `manage.py check --deploy` says about the role of the database and the audit trail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.core import checks
+from django.db import connection
+
+GUIDE = "docs/guides/running.md, under The roles of the database, has the SQL."
+#: Of a database that may be far away; `check` must not hang.
+SECONDS = 3
+
+_ROLE = """
+SELECT current_user, rolsuper,
+    (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+        AND pg_has_role(current_user, relowner, 'MEMBER')),
+    has_schema_privilege('public', 'CREATE'),
+    (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace
+        AND relname IN ('accounts_auditevent', 'accounts_auditcheckpoint', 'quotas_ledgerentry')
+        AND has_table_privilege(oid, 'UPDATE, DELETE, TRUNCATE')),
+    CASE WHEN current_setting('server_version_num')::int >= 150000
+        THEN has_parameter_privilege('session_replication_role', 'SET') ELSE false END
+FROM pg_roles WHERE rolname = current_user
+"""
+
+
+def register() -> None:
+    checks.register(check_s3)
+    checks.register(check_role, deploy=True)
+    checks.register(check_audit, deploy=True)
+
+
+def check_s3(**_: Any) -> list[checks.CheckMessage]:
+    if not settings.MUSTER_AUDIT_S3_BUCKET:
+        return []
+    return [
+        checks.Error(
+            "MUSTER_AUDIT_S3_BUCKET is set, and Muster writes no audit checkpoints to S3.",
+            hint="Leave it out. Name a file in MUSTER_AUDIT_CHECKPOINT_FILE on a disk that copies to a bucket with "
+            "object lock, or a system log in MUSTER_AUDIT_SYSLOG.",
+            id="muster.E001",
+        )
+    ]
+
+
+def check_role(**_: Any) -> list[checks.CheckMessage]:
+    """The role of DATABASE_URL, as the database itself knows it."""
+    parameters = {**connection.get_connection_params(), "connect_timeout": SECONDS}
+    parameters = {
+        name: value for name, value in parameters.items() if name not in ("cursor_factory", "context", "pool")
+    }
+    try:
+        with psycopg.connect(**parameters) as asked:
+            row = asked.execute(_ROLE).fetchone()
+    except psycopg.Error as error:
+        said = str(error).strip().splitlines()[0]
+        return [checks.Info(f"The database was not asked what its role may do: {said}", id="muster.I001")]
+    assert row is not None
+    name, superuser, owned, creates, edits, replicates = row
+    if superuser:
+        found = [f"is a superuser of PostgreSQL: what it does is checked by nothing, {_TRIGGERS}"]
+    elif owned:
+        found = [f"owns {owned} of the tables: who has its password can drop them, and {_TRIGGERS}"]
+    else:
+        found = [
+            words
+            for true, words in (
+                (creates, "may make tables in the schema public"),
+                (edits, "may change or delete rows of the audit trail or the ledger"),
+                (replicates, "may set session_replication_role, which turns triggers off"),
+            )
+            if true
+        ]
+    return [
+        checks.Warning(f"The role {name} of DATABASE_URL {words}.", hint=_HINT, id="muster.W001")
+        for words in found
+    ]
+
+
+_TRIGGERS = "turn the triggers off that guard the audit trail"
+_HINT = (
+    "Let a second role own the tables, name it in MUSTER_OWNER_DATABASE_URL for `manage.py migrate` alone, and give "
+    f"DATABASE_URL's role the rights it needs: {GUIDE}"
+)
+
+
+def check_audit(**_: Any) -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    if not settings.MUSTER_AUDIT_KEY:
+        found.append(
+            checks.Warning(
+                "The audit trail is signed with the secret key: once that is changed, no row verifies any more.",
+                hint="Set MUSTER_AUDIT_KEY to random characters of its own, and name the secret key once in "
+                "MUSTER_AUDIT_OLD_KEYS.",
+                id="muster.W002",
+            )
+        )
+    if not (settings.MUSTER_AUDIT_CHECKPOINT_FILE or settings.MUSTER_AUDIT_SYSLOG):
+        found.append(
+            checks.Warning(
+                "No checkpoint of the audit trail is kept outside the database: an older trail that is put back is "
+                "not found.",
+                hint="Name a file in MUSTER_AUDIT_CHECKPOINT_FILE, on a disk that the database's server does not have.",
+                id="muster.W003",
+            )
+        )
+    return found

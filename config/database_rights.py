@@ -1,0 +1,140 @@
+"""What the application's role may do with each table: the one list, which every migration applies.
+
+The owner of the tables migrates; the application owns nothing. A table that is not listed gives it nothing, and a
+test compares the list with the models. UPDATE is also what `SELECT ... FOR UPDATE` and `ON CONFLICT DO UPDATE` need.
+What may only ever be added is written down as rows that nobody edits: the audit trail, the ledger, the history.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+READ: Final = frozenset({"SELECT"})
+ADD: Final = READ | {"INSERT"}
+EDIT: Final = ADD | {"UPDATE"}
+DROP: Final = ADD | {"DELETE"}
+ALL: Final = EDIT | {"DELETE"}
+
+_ACCOUNTS: Final = {
+    "accounts_apitoken": EDIT,
+    "accounts_auditchain": EDIT,  # the head of a chain moves; a trigger lets it only grow
+    "accounts_auditcheck": DROP,  # the last thousand results stay
+    "accounts_auditcheckpoint": ADD,
+    "accounts_auditevent": ADD,
+    "accounts_membership": ALL,
+    "accounts_membershipevent": ADD,
+    "accounts_organization": EDIT,
+    "accounts_organizationevent": ADD,
+    "accounts_project": EDIT,
+    "accounts_projectevent": ADD,
+    "accounts_signincount": ALL,
+    "accounts_user": EDIT,
+    "accounts_user_groups": READ,
+    "accounts_user_user_permissions": READ,
+    "accounts_userevent": ADD,
+}
+_QUOTAS: Final = {
+    "quotas_alert": ALL,
+    "quotas_budget": EDIT,
+    "quotas_budgetevent": ADD,
+    "quotas_budgetperiod": ALL,
+    "quotas_driftfinding": ALL,
+    "quotas_grant": EDIT,
+    "quotas_grantevent": ADD,
+    "quotas_ledgerentry": ADD,
+    "quotas_ledgerrollup": ADD,
+    "quotas_notice": ALL,
+    "quotas_notice_alerts": DROP,
+    "quotas_pricerow": EDIT,
+    "quotas_providercircuit": EDIT,
+    "quotas_providerstate": ALL,
+    "quotas_quota": ALL,
+    "quotas_quotaevent": ADD,
+    "quotas_shareusage": ALL,
+}
+_SCHEDULER: Final = {
+    "scheduler_allocation": ALL,
+    "scheduler_attempt": ALL,
+    "scheduler_cluster": EDIT,
+    "scheduler_clusterevent": ADD,
+    "scheduler_cycle": ALL,
+    "scheduler_dataset": EDIT,
+    "scheduler_device": EDIT,
+    "scheduler_forecastoutcome": ALL,
+    "scheduler_forecastrun": EDIT,
+    "scheduler_idempotencykey": ALL,
+    "scheduler_job": ALL,
+    "scheduler_jobdependency": ALL,
+    "scheduler_jobevent": DROP,
+    "scheduler_jointoken": EDIT,
+    "scheduler_lease": EDIT,
+    "scheduler_logchunk": DROP,
+    "scheduler_node": EDIT,
+    "scheduler_node_partitions": DROP,
+    "scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01": ADD,  # the history of nodes
+    "scheduler_partition": ALL,
+    "scheduler_partitionevent": ADD,
+    "scheduler_priorityclass": ALL,
+    "scheduler_priorityclass_preempts": DROP,
+    "scheduler_priorityclassevent": ADD,
+    "scheduler_queue": ALL,
+    "scheduler_queue_partitions": DROP,
+    "scheduler_queueevent": ADD,
+    "scheduler_reservation": ALL,
+    "scheduler_reservation_nodes": DROP,
+    "scheduler_reservationevent": ADD,
+    "scheduler_retentionrun": ALL,
+    "scheduler_schedulerprofile": ALL,
+    "scheduler_schedulerprofileevent": ADD,
+    "scheduler_startforecast": ALL,
+    "scheduler_suspension": ALL,
+    "scheduler_task": ALL,
+}
+_OTHERS: Final = {
+    "auth_group": READ,
+    "auth_group_permissions": READ,
+    "auth_permission": READ,
+    "django_admin_log": ADD,
+    "django_celery_beat_clockedschedule": READ,
+    "django_celery_beat_crontabschedule": ADD,
+    "django_celery_beat_intervalschedule": ADD,
+    "django_celery_beat_periodictask": ALL,
+    "django_celery_beat_periodictasks": EDIT,
+    "django_celery_beat_solarschedule": READ,
+    "django_content_type": READ,
+    "django_migrations": READ,
+    "django_session": ALL,
+    "pghistory_context": EDIT,
+}
+TABLES: Final = {**_ACCOUNTS, **_QUOTAS, **_SCHEDULER, **_OTHERS}
+#: What runs with the rights of the owner, and checks for itself what it was asked to do.
+FUNCTIONS: Final = ("muster_prune_audit(integer, bigint)", "muster_roll_up_ledger(bigint[], bigint)")
+#: Any fixed number: two that migrate at once would change the same rights.
+_ONE_AT_A_TIME: Final = 0x6D757373
+
+
+def apply(connection: BaseDatabaseWrapper, role: str) -> None:
+    """Give this role what is listed and nothing else, as the owner of the tables; the same again changes nothing."""
+    quote = connection.ops.quote_name
+    there = set(connection.introspection.table_names())
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ONE_AT_A_TIME])
+        cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quote(role)}")
+        cursor.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {quote(role)}")
+        for rights in sorted(set(TABLES.values()), key=sorted):
+            names = [quote(name) for name, has in TABLES.items() if has == rights and name in there]
+            if names:
+                words = f"GRANT {', '.join(sorted(rights))} ON {', '.join(names)} TO {quote(role)}"
+                cursor.execute(words)
+        cursor.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {quote(role)}")
+        for function in FUNCTIONS:
+            if _has(cursor, function):
+                cursor.execute(f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC")
+                cursor.execute(f"GRANT EXECUTE ON FUNCTION {function} TO {quote(role)}")
+
+
+def _has(cursor: Any, function: str) -> bool:
+    cursor.execute("SELECT to_regprocedure(%s) IS NOT NULL", [function])
+    return bool(cursor.fetchone()[0])

@@ -1,0 +1,271 @@
+"""Readers that a door reaches work in proportion to what they are given: four times the text, four times the work.
+
+Patterns are found by reading the source, so that a new one is tried without being listed. Functions that read text
+are listed below; one that is missing from the list fails a test.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from accounts import names
+from accounts.api import etags
+from accounts.context import client_address
+from config import rest
+from quotas.core import amounts, gpu_models, resources
+from scheduler.realtime import topics
+from scheduler.services import idempotency, inputs, placing_terms, sbatch, sbatch_options, specs, waits
+from scheduler.web import forms
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+#: A piece that is repeated, what stands before it, and what spoils it at the end.
+PIECES: Final = (
+    " ", "\t", "\n", "0", "9", "a", "A", "-", "_", ".", ":", ",", "(", ")", "[", "=", "%", "|", "&", "?", "'", '"',
+    "\\", "1,", "1-", "a,", "a=1,", "gpu(", "gpu:", "gpu,", "-- ", "mig ", "1g.1gb ", "1g.1gb+a", "nvidia-",
+    "afterok:1:",     "#SBATCH ", "1d", "+", "é", "٣", "a:", '{"a":', "%20", "k ",
+)  # fmt: skip
+BEFORE: Final = ("", "1", "gpu")
+AFTER: Final = ("", "!")
+LENGTH: Final = 2000
+#: Four times the text may take so much longer; twice as much as proportion, and far from its square (16).
+MOST_RATIO: Final = 9.0
+
+
+def worst(
+    read: Callable[[str], object], make: Callable[[str, str, str, int], str] | None = None
+) -> tuple[float, str]:
+    """The largest ratio of work for a text and for one four times as long, over all texts that are tried."""
+    found = (0.0, "")
+    for piece in PIECES:
+        for before in BEFORE:
+            for after in AFTER:
+                texts = [before + piece * (length // len(piece)) + after for length in (LENGTH, 4 * LENGTH)]
+                ratio = ratio_of(read, *texts)
+                if ratio > MOST_RATIO:  # once more: others compute on this machine too
+                    ratio = min(ratio, *(ratio_of(read, *texts) for _ in range(3)))
+                found = max(found, (ratio, f"{before!r} + {piece!r} * n + {after!r}"))
+    return found
+
+
+def ratio_of(read: Callable[[str], object], short: str, long: str) -> float:
+    """How much more work the long text is; 1 where it is as cheap as a few looks at each character."""
+    for_long = work(read, long)
+    if for_long <= 8 * a_pass():
+        return 1.0
+    return for_long / max(min(work(read, short) for _ in range(2)), a_pass())
+
+
+def work(read: Callable[[str], object], text: str) -> float:
+    """Seconds of this thread's own time."""
+    began = time.thread_time()
+    with contextlib.suppress(Exception):  # a refusal is an answer
+        read(text)
+    return time.thread_time() - began
+
+
+_pass: list[float] = []
+
+
+def a_pass() -> float:
+    """What it takes to look once at each character: less cannot be measured."""
+    if not _pass:
+
+        def one() -> float:
+            began = time.thread_time()
+            sum(1 for _ in range(LENGTH))
+            return time.thread_time() - began
+
+        _pass.append(max(sorted(one() for _ in range(9))[4], 1e-5))
+    return _pass[0]
+
+
+# ---------------------------------------------------------------- patterns, found in the source
+
+METHODS: Final = frozenset({"match", "fullmatch", "search", "sub", "split", "findall", "finditer"})
+#: What no request reaches: programs of operators, the agent's own machine, answers of providers.
+NOT_AT_A_DOOR: Final = ("migrations", "management", "agent", "simulator", "up", "providers", "settings")
+
+
+#: The door's own bound comes before these, and is tried with the reader that holds it.
+BOUNDED: Final = {gpu_models._ASKED: "read_slice takes at most MAX_NAME characters"}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for app in ("accounts", "quotas", "scheduler", "config"):
+        for file in sorted((ROOT / app).rglob("*.py")):
+            if not set(file.relative_to(ROOT).parts) & set(NOT_AT_A_DOOR):
+                yield ".".join(file.relative_to(ROOT).with_suffix("").parts), ast.parse(file.read_text())
+
+
+def patterns() -> Iterator[Any]:
+    """Each pattern with each method that the source calls on it."""
+    trees = dict(sources())
+    calls = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called: dict[str, set[str]] = {}
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name | ast.Attribute):
+            of = call.func.value
+            called.setdefault(of.id if isinstance(of, ast.Name) else of.attr, set()).add(call.func.attr)
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if not isinstance(node.func.value, ast.Name) or node.func.value.id != "re":
+                continue
+            if node.func.attr in METHODS:
+                flags = re.ASCII if any("ASCII" in ast.unparse(a) for a in node.args) else 0
+                text = ast.literal_eval(node.args[0])
+                yield pytest.param(re.compile(text, flags), node.func.attr, id=f"{module}:{node.lineno}")
+        if not any(isinstance(node, ast.Import) and node.names[0].name == "re" for node in tree.body):
+            continue
+        for name, value in vars(importlib.import_module(module)).items():
+            if isinstance(value, re.Pattern) and value not in BOUNDED and _made_here(tree, name):
+                methods = called.get(name, set()) & METHODS
+                assert methods, f"{module}.{name} is a pattern that nothing uses by its name"
+                for method in sorted(methods):
+                    yield pytest.param(value, method, id=f"{module}.{name}.{method}")
+
+
+def _made_here(tree: ast.Module, name: str) -> bool:
+    made = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [t for node in made for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+
+
+@pytest.mark.parametrize(("pattern", "method"), list(patterns()))
+def test_every_pattern_is_linear(pattern: re.Pattern[str], method: str) -> None:
+    asked = getattr(pattern, method)
+    ratio, text = worst((lambda given: asked("", given)) if method == "sub" else asked)
+    assert ratio <= MOST_RATIO, (
+        f"{pattern.pattern!r}.{method} on {text}: {ratio:.0f} times the work for 4 times the text"
+    )
+
+
+@pytest.mark.parametrize("pattern", [r"\s*([0-9]+)\s*([kmg]i?)?b?\s*", r"a*a*b", r"(.*?)[ _-]+(\d+)"])
+def test_a_pattern_that_is_not_linear_is_found(pattern: str) -> None:
+    assert worst(re.compile(pattern).fullmatch)[0] > MOST_RATIO
+
+
+# ---------------------------------------------------------------- readers, by name
+
+
+def field(name: str, **more: Any) -> Callable[[str], object]:
+    """A field of a job, as every door gives it to its reader."""
+
+    def read(text: str) -> object:
+        given = inputs.Inputs({name: text, **more})
+        return READ_FIELD[name](given)
+
+    return read
+
+
+READ_FIELD: Final[dict[str, Callable[[inputs.Inputs], object]]] = {
+    "memory": lambda given: given.read("memory", resources.parse_mib),
+    "cpu_cores": lambda given: given.read("cpu_cores", resources.cores_to_millis),
+    "gpu_share": lambda given: given.read("gpu_share", specs._share),
+    "time_limit": lambda given: given.read("time_limit", inputs.read_seconds),
+    "begin_at": lambda given: given.read("begin_at", inputs.read_moment),
+    "tasks": lambda given: given.integer("tasks", least=1, most=9),
+    "preemptible": lambda given: given.flag("preemptible", default=True),
+    "name": lambda given: given.text("name", most=10**9),
+    "labels": lambda given: placing_terms.read_labels(
+        inputs.Inputs({"labels": dict([[given.payload["labels"]] * 2])}), "labels"
+    ),
+}
+
+
+def header(name: str, text: str) -> Any:
+    return SimpleNamespace(headers={name: text}, META={f"HTTP_{name.upper().replace('-', '_')}": text,
+                                                       "REMOTE_ADDR": "127.0.0.1"}, query_params={})  # fmt: skip
+
+
+def in_a_script(text: str) -> object:
+    return sbatch_lines(f"#!/bin/sh\n{text}\n")
+
+
+def sbatch_lines(script: str) -> object:
+    """All of `parse_sbatch` but the look at queues."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sbatch, "_place", lambda _: None)
+        return sbatch.parse_sbatch(script)
+
+
+def option(name: str) -> Callable[[str], object]:
+    return lambda text: sbatch_options.READERS[name](sbatch_options.Directives(), text)
+
+
+READERS: Final[dict[str, Callable[[str], object]]] = {
+    **{f"field {name}": field(name) for name in READ_FIELD},
+    "sbatch line": in_a_script,
+    "sbatch of many lines": lambda text: in_a_script(text.replace("(", "\n#SBATCH --gres=gpu(((\n")),
+    "sbatch --gres": lambda text: in_a_script(f"#SBATCH --gres={text}"),
+    "sbatch words": lambda text: in_a_script(f"#SBATCH {text}"),
+    "array": lambda text: waits.read_array(text, most=10_000),
+    "array_size": lambda text: waits.array_size(text, most=10_000),
+    "refs_named": waits.refs_named,
+    "find_circle": lambda text: waits.find_circle({str(n): [str(n + 1)] for n in range(len(text) // 10)}),
+    "job_ref": waits.job_ref,
+    "read_integer": inputs.read_integer,
+    "read_seconds": inputs.read_seconds,
+    "read_moment": inputs.read_moment,
+    "parse_bytes": resources.parse_bytes,
+    "parse_mib": resources.parse_mib,
+    "parse_amount": lambda text: amounts.parse_amount("memory_mib", text),
+    "cores_to_millis": resources.cores_to_millis,
+    "read_slice": gpu_models.read_slice,
+    "slice_of": gpu_models.slice_of.__wrapped__,
+    "model_matches": lambda text: gpu_models.model_matches.__wrapped__(text, text),
+    "suits": lambda text: gpu_models.suits.__wrapped__(text, text),
+    "line_trouble": names.line_trouble,
+    "several_lines_trouble": names.several_lines_trouble,
+    "JSON": lambda text: rest._check_clean({"a": [text, {text: text}]}),
+    "unclean": rest.unclean,
+    "Idempotency-Key": idempotency.ACCEPTABLE.fullmatch,
+    "If-Match": lambda text: etags.expected(header("If-Match", f'"line-1-{text}"'), "line", 1, "limit"),
+    "X-Forwarded-For": lambda text: client_address(header("X-Forwarded-For", text)),
+    "topic": topics.parse_topic,
+    "form env": lambda text: forms.payload_of({"env": text, "what": "true"}, time_zone="UTC"),
+    "form script": lambda text: forms.is_sbatch(text),
+    **{f"sbatch --{name}": option(name) for name in sbatch_options.READERS},
+}  # fmt: skip
+#: Functions with such a name that are given fields and not a text, or that another in the list calls.
+NOT_TEXT: Final = {
+    "read_decimal": "called for gpu_share, after the field's own bound",
+    "read_labels": "field labels", "read_tolerations": "fields of bounded text", "read_affinity": "as tolerations",
+    "read_job_terms": "as tolerations", "read_task_term": "as tolerations", "read_dependencies": "at most 200",
+    "read_array": "array", "parse_sbatch": "sbatch line", "parse_job": "its fields", "read_inventory": "fields",
+    "read_gang": "fields", "read_terms": "fields", "read_log": "a job", "read_notice": "a row",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_is_linear(name: str, settings: Any) -> None:
+    settings.MUSTER_TRUSTED_PROXIES = ["127.0.0.0/8", "1.0.0.0/8"]
+    ratio, text = worst(READERS[name])
+    assert ratio <= MOST_RATIO, f"{name} on {text}: {ratio:.0f} times the work for 4 times the text"
+
+
+def test_every_function_that_reads_is_in_the_list() -> None:
+    found = set()
+    for module, _ in sources():
+        if ".services" in module or module.startswith("quotas.core") or module == "config.rest":
+            for name, value in vars(importlib.import_module(module)).items():
+                ours = inspect.isfunction(value) and value.__module__ == module
+                if ours and re.match(r"(read|parse)_", name) and name != "parse_many":
+                    found.add(name)
+    assert found <= READERS.keys() | NOT_TEXT.keys() | OF_PROVIDERS, found - READERS.keys() - NOT_TEXT.keys()
+
+
+#: Read what Slurm and Kubernetes answer, and no request.
+OF_PROVIDERS: Final = frozenset({"parse_all", "parse_tres"})

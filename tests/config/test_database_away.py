@@ -1,0 +1,164 @@
+"""PostgreSQL killed and frozen under a running portal: what answers meanwhile, and that all is well after."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.support.patience import patience
+from tests.support.stack import Stack, scratch_state, wait_until
+from tests.support.visitor import Answer, Visitor
+
+pytestmark = pytest.mark.stack
+
+NOWHERE = "/this-leads-nowhere/"
+#: The admin's own pages answer 403 to a person who is no member of the staff; so does a form without its token.
+FOREIGN_JOB = "/jobs/999999999/"
+#: Enough at once that every thread of both web processes has had a request.
+AT_ONCE = 24
+ROUNDS = 6
+#: Longer than what a page shows of the portal's troubles is remembered, so that the database is asked again.
+PAUSE_SECONDS = 2.2
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    state = scratch_state("away")
+    stack = Stack(state, ["--nodes", "1"], env={"MUSTER_WEB_PROCESSES": "2"})
+    try:
+        yield stack.start()
+    finally:
+        stack.stop()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def alice(stack: Stack) -> Visitor:
+    return Visitor(stack.base_url).sign_in("alice", stack.credentials["alice"])
+
+
+def many(work: list[tuple[Visitor, str]], *, timeout: float = 60) -> list[Answer]:
+    """All of them at once, `AT_ONCE` at a time."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(lambda asked: asked[0].get(asked[1], timeout=timeout), work))
+
+
+def statuses(answers: list[Answer]) -> Counter[int]:
+    return Counter(answer.status for answer in answers)
+
+
+def all_well(stack: Stack) -> None:
+    wait_until(lambda: stack.ready()["status"] == "ok", seconds=60, why=lambda: str(stack.ready()))
+
+
+@contextmanager
+def frozen(stack: Stack) -> Iterator[None]:
+    """Every process of PostgreSQL stopped: connecting works, and nothing is answered."""
+    root = psutil.Process(stack.pid("postgres"))
+    stopped: list[psutil.Process] = []
+    try:
+        for process in [root, *root.children(recursive=True)]:
+            process.send_signal(signal.SIGSTOP)
+            stopped.append(process)
+        yield
+    finally:
+        for process in stopped:
+            if process.is_running():
+                process.send_signal(signal.SIGCONT)
+
+
+def test_after_postgresql_was_killed_under_load_no_thread_answers_500(stack: Stack, alice: Visitor) -> None:
+    pages = [NOWHERE, FOREIGN_JOB, "/", "/admin/"]
+    for _ in range(ROUNDS):
+        warm = many([(alice, path) for path in pages * AT_ONCE])
+        assert not [answer for answer in warm if answer.status >= 500]
+        time.sleep(PAUSE_SECONDS)
+
+    with ThreadPoolExecutor(1) as beside:
+        load = beside.submit(many, [(alice, path) for path in pages * AT_ONCE * 4])
+        old = stack.kill("postgres")
+        stack.wait_restarted("postgres", old)
+        all_well(stack)
+        load.result()
+
+    for _ in range(ROUNDS):
+        found = many([(alice, path) for path in [NOWHERE, FOREIGN_JOB] * AT_ONCE])
+        assert statuses(found) == {404: 2 * AT_ONCE}
+        time.sleep(PAUSE_SECONDS)
+
+
+def test_with_postgresql_frozen_probes_answer_in_time_and_pages_say_so(stack: Stack, alice: Visitor) -> None:
+    all_well(stack)
+    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    with frozen(stack):
+        with ThreadPoolExecutor(60) as threads:
+            # More than there are threads, so that all of them wait for the database.
+            pages = [threads.submit(alice.get, path, timeout=60) for path in ["/", "/jobs/"] * 20]
+            calls = [
+                threads.submit(
+                    alice.get, "/api/v1/jobs", timeout=60, headers={"Authorization": f"Bearer {token}"}
+                )
+                for _ in range(20)
+            ]
+            for _ in range(4):
+                alive = alice.get("/livez", timeout=60)
+                ready = alice.get("/readyz", timeout=60)
+                assert (alive.status, ready.status) == (200, 503)
+                assert '"failed": ["database"]' in ready.text
+                # 2 s by the clock of a quiet machine.
+                assert ready.seconds < patience(2.5)
+                assert alive.seconds < patience(2.5)
+            answers = [waiting.result() for waiting in [*pages, *calls]]
+        assert statuses(answers) == {503: len(answers)}
+        assert all(answer.headers["Retry-After"] for answer in answers)
+        assert all(answer.seconds < patience(8) for answer in answers)
+        assert "database" in answers[0].text
+        # Later ones need not find out for themselves.
+        again = alice.get("/", timeout=60)
+        assert again.status == 503
+        assert again.seconds < patience(2)
+
+    all_well(stack)
+    assert statuses(many([(alice, path) for path in ["/", "/jobs/"] * AT_ONCE])) == {200: 2 * AT_ONCE}
+
+
+@pytest.mark.parametrize("how", ["frozen", "dead"])
+def test_error_pages_need_no_database(stack: Stack, alice: Visitor, how: str) -> None:
+    all_well(stack)
+    stranger = Visitor(stack.base_url)
+    stranger.get("/signin/")
+
+    def look() -> None:
+        for visitor in (alice, stranger):
+            for _ in range(6):
+                missing = visitor.get(NOWHERE, timeout=60)
+                assert missing.status == 404
+                assert missing.seconds < patience(5)
+            refused = visitor.post("/signin/", {"username": "x", "password": "y"}, csrf=False, timeout=60)
+            assert refused.status == 403
+            assert refused.seconds < patience(5)
+
+    if how == "frozen":
+        with frozen(stack):
+            look()
+    else:
+        old = stack.pid("postgres")
+        supervisor = stack.popen
+        assert supervisor is not None
+        os.kill(supervisor.pid, signal.SIGSTOP)  # so that it does not start another one meanwhile
+        try:
+            stack.kill("postgres")
+            look()
+        finally:
+            os.kill(supervisor.pid, signal.SIGCONT)
+        stack.wait_restarted("postgres", old)
+    all_well(stack)
