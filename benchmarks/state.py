@@ -13,7 +13,7 @@ from benchmarks.registry import Figures, benchmark, median_ms
 
 if TYPE_CHECKING:
     from scheduler.models import Cluster, Queue
-    from scheduler.state.leases import HeldLease
+    from scheduler.state.lease.leases import HeldLease
 
 STARTS = 100
 REPEATS = 9
@@ -32,7 +32,8 @@ def rows_of_plans() -> Figures:
     from django.test.utils import CaptureQueriesContext
 
     from scheduler.core.cycle import plan_cycle
-    from scheduler.state import plans, snapshots
+    from scheduler.state.apply import plans
+    from scheduler.state.load import snapshots
 
     cluster, queue, lease = _a_cluster_of_our_own()
 
@@ -109,8 +110,8 @@ class _Nothing:
 def _a_cluster_of_our_own() -> tuple[Cluster, Queue, HeldLease]:
     """Machines without agents, and the lease on them: the portal's own planner keeps its hands off."""
     from scheduler.models import Cluster, Device, Node
-    from scheduler.state import leases
-    from scheduler.state.holders import new_holder
+    from scheduler.state.lease import leases
+    from scheduler.state.lease.lease_holder import new_holder
 
     cluster = Cluster.objects.create(name="bench", slug="bench")
     lease = leases.acquire(leases.cluster_scope(cluster.pk), holder=new_holder(), seconds=3600)

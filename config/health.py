@@ -161,7 +161,7 @@ def _leaf_migrations() -> frozenset[tuple[str, str]]:
 
 
 def _planner() -> str:
-    from scheduler.state.pulse import longest_silence  # not before the apps are there
+    from scheduler.state.lease.planner_liveness import longest_silence  # not before the apps are there
 
     silent = longest_silence()
     if silent is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduler.services import charging, cycles, forecasts, retention, usage_check
-from scheduler.services.reconcile import reconcile_all
+from scheduler.services import retention
+from scheduler.services.accounting import charging, usage_audit
+from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.planning import cycles, forecasts
 
 
 @shared_task
@@ -44,4 +46,4 @@ def keep_ledger() -> None:
 @shared_task
 def check_usage(thorough: bool = False) -> None:
     """What ended was charged what it held; thorough: also what ended weeks ago."""
-    usage_check.check_usage(back=usage_check.THOROUGH if thorough else usage_check.LOOK_BACK)
+    usage_audit.check_usage(back=usage_audit.THOROUGH if thorough else usage_audit.LOOK_BACK)

@@ -88,7 +88,7 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 def what_is_kept_does_not_depend_on_speed() -> Iterator[None]:
     """A slow machine would share a picture, or read names and pauses again, where a quick one does not."""
     from scheduler import selectors
-    from scheduler.services import preview
+    from scheduler.services.planning import preview
     from scheduler.templatetags import states
 
     with pytest.MonkeyPatch.context() as patch:

@@ -361,15 +361,17 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", 
 # V1-V10: names and defaults as given; every one can be set in the environment.
 SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priority, fairshare
 QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
-MUSTER_REPEATS = "scheduler.services.idempotency"  # keeps the answers of requests with an Idempotency-Key
-QUOTA_USAGE_SOURCE = "scheduler.services.quota_usage.HeldAllocations"
-QUOTA_FACTS_SOURCE = "scheduler.services.quota_facts.SchedulerFacts"
+MUSTER_REPEATS = (
+    "scheduler.services.submission.idempotency"  # keeps the answers of requests with an Idempotency-Key
+)
+QUOTA_USAGE_SOURCE = "scheduler.services.accounting.quota_usage.HeldAllocations"
+QUOTA_FACTS_SOURCE = "scheduler.services.accounting.quota_impact.SchedulerFacts"
 #: Of the cluster, what projects' limits should leave over for the system when they are added up (V25).
 QUOTA_HEADROOM_PERCENT = env.int("QUOTA_HEADROOM_PERCENT", default=15)
 #: A grant that raises a limit by more than so many percent needs a second approver; 0 = never.
 QUOTA_SECOND_APPROVER_PERCENT = env.int("QUOTA_SECOND_APPROVER_PERCENT", default=100)
 PLAN_ALL_TASK = "scheduler.tasks.plan_all"
-SHARE_USAGE_SOURCE = "scheduler.state.share_use.HeldShares"
+SHARE_USAGE_SOURCE = "scheduler.state.load.share_usage.HeldShares"
 # Fair share (V12, V13): how long past use counts (exponential, window, none), and what counts how much.
 MUSTER_FAIRSHARE_MODE = env.str("MUSTER_FAIRSHARE_MODE", default="exponential")
 MUSTER_FAIRSHARE_HALF_LIFE_SECONDS = env.int("MUSTER_FAIRSHARE_HALF_LIFE_SECONDS", default=24 * 3600)

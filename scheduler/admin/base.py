@@ -22,7 +22,7 @@ from accounts.admin.base import OneLineFields, RefusedInForm
 from accounts.errors import MusterError
 from accounts.names import one_line
 from accounts.services import audit
-from scheduler.services.configure import remove_settings, save_settings, settings_of
+from scheduler.services.cluster.settings import remove_settings, save_settings, settings_of
 
 #: An action is for a few rows that somebody looked at, not for a table.
 MOST_CHOSEN: Final = 200

@@ -19,9 +19,9 @@ from accounts.models import User
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, SettingsAdmin, SettingsForm, Verb
 from scheduler.models import Allocation, Cluster, Device, JoinToken, Node, Partition, Reservation
-from scheduler.services.configure import pause_cluster, resume_cluster, revoke_join_token
-from scheduler.services.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
-from scheduler.services.reservations import cancel_reservation, reserve
+from scheduler.services.cluster.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
+from scheduler.services.cluster.reservations import cancel_reservation, reserve
+from scheduler.services.cluster.settings import pause_cluster, resume_cluster, revoke_join_token
 
 
 @admin.register(Cluster)

@@ -26,8 +26,8 @@ from scheduler.core.snapshot import codec
 from scheduler.core.snapshot.codec import CodecError
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Cycle, Lease
-from scheduler.services.replay import replay
-from scheduler.state.recordings import NotRecorded
+from scheduler.services.planning.replay import replay
+from scheduler.state.records.recordings import NotRecorded
 
 #: A plan may start thousands; the page shows the first, and says how many there are.
 STARTS_SHOWN: Final = 200

@@ -17,8 +17,8 @@ from quotas.core.resources import show_cpus, show_mib
 from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, Verb
 from scheduler.core.lifecycle import PublicState
 from scheduler.models import Attempt, Dataset, Job, JobDependency, JobEvent, Task
-from scheduler.services.datasets import withdraw_dataset
-from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
+from scheduler.services.jobs.datasets import withdraw_dataset
+from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
 
 STATE_LABELS = {
     "queued": "warning", "scheduled": "info", "running": "info", "preempted": "warning",

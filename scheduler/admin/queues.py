@@ -17,10 +17,10 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
-from scheduler.services.cycles import installed_plugins
-from scheduler.services.profiles import class_begins
-from scheduler.services.queues import pause_queue, resume_queue
-from scheduler.state.snapshots import OF_PREEMPTION, TIE_BREAKERS, preemption_of
+from scheduler.services.cluster.queues import pause_queue, resume_queue
+from scheduler.services.planning.cycles import installed_plugins
+from scheduler.services.planning.profiles import class_begins
+from scheduler.state.load.snapshots import OF_PREEMPTION, TIE_BREAKERS, preemption_of
 
 
 class QueueForm(SettingsForm):

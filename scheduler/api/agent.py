@@ -30,8 +30,10 @@ from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import Report
 from scheduler.models import Node
 from scheduler.relay import Listener, relay
-from scheduler.services import dispatch, logs, nodes, reconcile
-from scheduler.services.inventory import Inventory, read_inventory
+from scheduler.services.cluster import nodes
+from scheduler.services.cluster.inventory import Inventory, read_inventory
+from scheduler.services.execution import dispatch, reconcile
+from scheduler.services.jobs import logs
 
 log = structlog.get_logger(__name__)
 

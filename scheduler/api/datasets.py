@@ -16,7 +16,7 @@ from scheduler.api.jobs import KEY, reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Dataset
 from scheduler.selectors import visible_datasets
-from scheduler.services import datasets as services
+from scheduler.services.jobs import datasets as services
 
 
 class DatasetSerializer(serializers.Serializer):

@@ -25,9 +25,9 @@ from scheduler.api.serializers import (
 from scheduler.core.lifecycle import JobState, PublicState
 from scheduler.models import Job
 from scheduler.selectors import visible_jobs
-from scheduler.services.logs import MERGED, STREAMS, read_log
-from scheduler.services.preview import explain_job, preview_job
-from scheduler.services.waits import job_ref
+from scheduler.services.jobs.logs import MERGED, STREAMS, read_log
+from scheduler.services.planning.preview import explain_job, preview_job
+from scheduler.services.submission.fields_dependencies import job_ref
 
 MAX_LOG_BYTES = 1024 * 1024
 

@@ -19,11 +19,11 @@ from scheduler.api.filters import JobFilter, filtered
 from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
-from scheduler.services import jobs as services
-from scheduler.services.boosts import DAY_SECONDS, LONGEST_SECONDS, boost_job
-from scheduler.services.datasets import report_checkpoint
-from scheduler.services.inputs import Inputs
-from scheduler.services.resize import resize_job
+from scheduler.services.jobs import verbs as services
+from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, boost_job
+from scheduler.services.jobs.datasets import report_checkpoint
+from scheduler.services.jobs.resize import resize_job
+from scheduler.services.submission.fields import Inputs
 
 
 class ReasonBodySerializer(serializers.Serializer):

@@ -22,7 +22,7 @@ from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Device, Node
 from scheduler.selectors import cluster_map, node_by_ref, nodes_with_devices, visible_partitions
-from scheduler.services import nodes as services
+from scheduler.services.cluster import nodes as services
 
 
 class AmountSerializer(serializers.Serializer):

@@ -16,7 +16,7 @@ from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.queues import policy_of
 from scheduler.models import Cluster, Job
 from scheduler.selectors import visible_jobs, visible_queues
-from scheduler.services.cycles import run_cycle
+from scheduler.services.planning.cycles import run_cycle
 
 
 class SchedulerInfoSerializer(serializers.Serializer):

@@ -27,7 +27,7 @@ from scheduler.selectors import (
     state_counts,
     visible_queues,
 )
-from scheduler.services import queues as services
+from scheduler.services.cluster import queues as services
 
 
 class QueueSerializer(serializers.Serializer):

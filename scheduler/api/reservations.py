@@ -19,7 +19,7 @@ from scheduler.api.jobs import KEY, reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Reservation
 from scheduler.selectors import visible_reservations
-from scheduler.services import reservations as services
+from scheduler.services.cluster import reservations as services
 
 
 class ReservationSerializer(serializers.Serializer):

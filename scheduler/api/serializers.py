@@ -14,7 +14,7 @@ from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job, JobEvent, WaitEnd
-from scheduler.services.resource_terms import qos_word
+from scheduler.services.submission.fields_resources import qos_word
 
 
 def moment(value: datetime | None) -> str | None:
@@ -346,7 +346,7 @@ class AmountField(serializers.Field):
 
 
 class JobRequestSerializer(serializers.Serializer):
-    """A job as it is submitted; only for the schema, `scheduler.services.specs` reads it."""
+    """A job as it is submitted; only for the schema, `scheduler.services.submission.job_spec` reads it."""
 
     name = serializers.CharField(max_length=200, required=False)
     command = serializers.CharField(required=False, help_text="Given to /bin/sh -c.")

@@ -28,9 +28,9 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.models import Allocation, Attempt, Job
 from scheduler.selectors import visible_jobs
-from scheduler.services import jobs as services
-from scheduler.services.sbatch import parse_sbatch
-from scheduler.services.specs import FIELDS
+from scheduler.services.jobs import verbs as services
+from scheduler.services.submission.job_spec import FIELDS
+from scheduler.services.submission.sbatch import parse_sbatch
 
 #: Slurm's letters for our states.
 LETTERS: Final[dict[JobState, str]] = {

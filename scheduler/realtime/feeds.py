@@ -18,7 +18,7 @@ from django.db import DatabaseError
 from scheduler.models import Job
 from scheduler.realtime.messages import MAX_PATCH_BYTES, View, difference, encode
 from scheduler.realtime.topics import Source
-from scheduler.services.logs import read_log
+from scheduler.services.jobs.logs import read_log
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState
 from scheduler.models import Allocation, Device, Job, JobEvent, Node, Queue, Task
 from scheduler.realtime.auth import Viewer
 from scheduler.selectors import listed_jobs
-from scheduler.state.pulse import clusters_now
+from scheduler.state.lease.planner_liveness import clusters_now
 
 #: The list page shows as many; older jobs do not change.
 JOBS_SHOWN: Final = 100

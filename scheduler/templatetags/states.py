@@ -17,8 +17,8 @@ from scheduler.core.lifecycle import AttemptState
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.labels import Label
 from scheduler.models import Job, Node
-from scheduler.services.resource_terms import qos_word
-from scheduler.state.pulse import ClusterNow, clusters_now
+from scheduler.services.submission.fields_resources import qos_word
+from scheduler.state.lease.planner_liveness import ClusterNow, clusters_now
 
 register = template.Library()
 

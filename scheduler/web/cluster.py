@@ -23,7 +23,7 @@ from scheduler import labels
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_reservations
-from scheduler.services.nodes import cordon_node, drain_node, uncordon_node
+from scheduler.services.cluster.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.web import reads
 
 UNNAMED: Final = "no rack named"

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 from accounts.web.pages import page, reader
 from scheduler.models import ForecastOutcome
 from scheduler.selectors import visible_jobs
-from scheduler.services.forecasts import record
+from scheduler.services.planning.forecasts import record
 
 MOST_RECENT: Final = 20
 

@@ -14,7 +14,7 @@ from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mi
 from scheduler.core.lifecycle import RestartPolicy, TaskFailure
 from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job
-from scheduler.services.inputs import BadValue, read_seconds
+from scheduler.services.submission.fields import BadValue, read_seconds
 
 #: Fields that go into the request as they were typed; an empty one is left out and takes its default.
 PLAIN: Final = (

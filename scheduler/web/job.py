@@ -26,13 +26,13 @@ from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import job_by_ref, priority_names
-from scheduler.services.boosts import boost_job
-from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job
-from scheduler.services.logs import LogSlice, read_log
-from scheduler.services.preview import NodeLine, explain_job
-from scheduler.services.standing_still import why_it_stands_still
-from scheduler.state.dependencies import conditions_of
-from scheduler.state.pulse import silent_for
+from scheduler.services.jobs.boosts import boost_job
+from scheduler.services.jobs.logs import LogSlice, read_log
+from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
+from scheduler.services.planning.preview import NodeLine, explain_job
+from scheduler.services.planning.suspension_reason import why_it_stands_still
+from scheduler.state.lease.planner_liveness import silent_for
+from scheduler.state.lifecycle.dependencies import conditions_of
 from scheduler.web.reads import exit_words
 from scheduler.web.submit import funnel
 

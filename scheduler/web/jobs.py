@@ -22,7 +22,7 @@ from scheduler.core.reason_codes import ReasonCategory
 from scheduler.models import Queue
 from scheduler.models.job import JobQuerySet
 from scheduler.selectors import listed_jobs, visible_queues
-from scheduler.services.jobs import cancel_job, hold_job, release_job
+from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job
 from scheduler.web import reads
 
 PAGE_SIZE: Final = 50

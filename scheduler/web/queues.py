@@ -20,7 +20,7 @@ from accounts.web.pages import page, reader
 from scheduler.models import Job, Queue
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.selectors import QueueOverview, queue_by_ref, queue_overview
-from scheduler.services.queues import pause_queue, resume_queue
+from scheduler.services.cluster.queues import pause_queue, resume_queue
 
 
 @dataclass(frozen=True, slots=True)

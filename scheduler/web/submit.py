@@ -21,11 +21,11 @@ from accounts.services import audit
 from accounts.web.pages import page, reader
 from scheduler.models import Device, Job, PriorityClass
 from scheduler.selectors import job_by_ref, visible_queues
-from scheduler.services.idempotency import Answer, do_once, request_hash
-from scheduler.services.inputs import BadValue, read_seconds
-from scheduler.services.jobs import submit_job
-from scheduler.services.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, Gate, preview_job
-from scheduler.services.sbatch import Unhonoured, parse_sbatch
+from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.planning.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, Gate, preview_job
+from scheduler.services.submission.fields import BadValue, read_seconds
+from scheduler.services.submission.idempotency import Answer, do_once, request_hash
+from scheduler.services.submission.sbatch import Unhonoured, parse_sbatch
 from scheduler.web import forms
 
 MOST_SHOWN_IGNORED: Final = 20

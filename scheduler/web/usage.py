@@ -34,7 +34,7 @@ from quotas.usage import BudgetState, Usage, budget_states, total, usage, visibl
 from scheduler.efficiency import COLUMNS, SORTS, Asked, exported_job_uses, job_uses
 from scheduler.models import Device
 from scheduler.selectors import measured_use
-from scheduler.state.running_use import Running, running_use
+from scheduler.state.load.running_usage import Running, running_use
 
 SPANS: Final = (7, 30, 90, 365)
 DAYS: Final = 30

@@ -20,12 +20,12 @@ from accounts.services.tokens import issue_token
 from accounts.services.users import create_user, edit_user
 from quotas.services.budgets import make_budget
 from scheduler.models import Job, Node, Queue
-from scheduler.services.datasets import declare_dataset
-from scheduler.services.jobs import submit_job
-from scheduler.services.nodes import drain_node, issue_join_token, register_node
-from scheduler.services.queues import pause_queue
-from scheduler.services.reservations import reserve
-from scheduler.services.sbatch import parse_sbatch
+from scheduler.services.cluster.nodes import drain_node, issue_join_token, register_node
+from scheduler.services.cluster.queues import pause_queue
+from scheduler.services.cluster.reservations import reserve
+from scheduler.services.jobs.datasets import declare_dataset
+from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.submission.sbatch import parse_sbatch
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import a_token
 

@@ -25,7 +25,15 @@ from accounts.context import client_address
 from config import rest
 from quotas.core import amounts, gpu_models, resources
 from scheduler.realtime import topics
-from scheduler.services import idempotency, inputs, placing_terms, sbatch, sbatch_options, specs, waits
+from scheduler.services.submission import fields as inputs
+from scheduler.services.submission import (
+    fields_dependencies,
+    fields_placement,
+    idempotency,
+    job_spec,
+    sbatch,
+    sbatch_options,
+)
 from scheduler.web import forms
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -173,13 +181,13 @@ def field(name: str, **more: Any) -> Callable[[str], object]:
 READ_FIELD: Final[dict[str, Callable[[inputs.Inputs], object]]] = {
     "memory": lambda given: given.read("memory", resources.parse_mib),
     "cpu_cores": lambda given: given.read("cpu_cores", resources.cores_to_millis),
-    "gpu_share": lambda given: given.read("gpu_share", specs._share),
+    "gpu_share": lambda given: given.read("gpu_share", job_spec._share),
     "time_limit": lambda given: given.read("time_limit", inputs.read_seconds),
     "begin_at": lambda given: given.read("begin_at", inputs.read_moment),
     "tasks": lambda given: given.integer("tasks", least=1, most=9),
     "preemptible": lambda given: given.flag("preemptible", default=True),
     "name": lambda given: given.text("name", most=10**9),
-    "labels": lambda given: placing_terms.read_labels(
+    "labels": lambda given: fields_placement.read_labels(
         inputs.Inputs({"labels": dict([[given.payload["labels"]] * 2])}), "labels"
     ),
 }
@@ -211,11 +219,11 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "sbatch of many lines": lambda text: in_a_script(text.replace("(", "\n#SBATCH --gres=gpu(((\n")),
     "sbatch --gres": lambda text: in_a_script(f"#SBATCH --gres={text}"),
     "sbatch words": lambda text: in_a_script(f"#SBATCH {text}"),
-    "array": lambda text: waits.read_array(text, most=10_000),
-    "array_size": lambda text: waits.array_size(text, most=10_000),
-    "refs_named": waits.refs_named,
-    "find_circle": lambda text: waits.find_circle({str(n): [str(n + 1)] for n in range(len(text) // 10)}),
-    "job_ref": waits.job_ref,
+    "array": lambda text: fields_dependencies.read_array(text, most=10_000),
+    "array_size": lambda text: fields_dependencies.array_size(text, most=10_000),
+    "refs_named": fields_dependencies.refs_named,
+    "find_circle": lambda text: fields_dependencies.find_circle({str(n): [str(n + 1)] for n in range(len(text) // 10)}),
+    "job_ref": fields_dependencies.job_ref,
     "read_integer": inputs.read_integer,
     "read_seconds": inputs.read_seconds,
     "read_moment": inputs.read_moment,

@@ -12,7 +12,7 @@ import pytest
 from scheduler.backends.fake import FakeBackend
 from scheduler.backends.registry import use_backend
 from scheduler.models import Cluster, Job, Node
-from scheduler.services import reconcile
+from scheduler.services.execution import reconcile
 from tests.support.agents import AgentProcess, Server, World, wait_for
 from tests.support.factories import DeviceFactory, NodeFactory
 

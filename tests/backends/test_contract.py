@@ -7,8 +7,8 @@ from django.utils import timezone
 
 from quotas.models import QuotaResource
 from scheduler.models import Attempt, Job, SchedulerProfile
-from scheduler.services.jobs import cancel_job
-from scheduler.state.settle import end_attempt
+from scheduler.services.jobs.verbs import cancel_job
+from scheduler.state.settle.settle import end_attempt
 from tests.backends.conftest import Bench
 from tests.support.agents import wait_for
 from tests.support.factories import QuotaFactory

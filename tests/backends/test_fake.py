@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.services import reconcile
-from scheduler.services.jobs import cancel_job
+from scheduler.services.execution import reconcile
+from scheduler.services.jobs.verbs import cancel_job
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
 

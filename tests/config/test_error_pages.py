@@ -14,7 +14,7 @@ from accounts.errors import MusterError
 from config.error_codes import CODE_OF_STATUS, MEANINGS
 from config.problems import _DRF_CODES, problem
 from quotas.models import ProviderStatus
-from scheduler.services.inputs import DENIALS, HEADLINES
+from scheduler.services.submission.fields import DENIALS, HEADLINES
 from tests.support.factories import UserFactory
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ from accounts.services.tokens import issue_token
 from quotas.models import Alert, Budget, BudgetPeriod, DriftFinding, Grant, Notice, ShareUsage
 from scheduler.core.lifecycle import AttemptState, JobState, TaskState
 from scheduler.models import Cluster, Device, ForecastOutcome, Job, Node, Partition, Queue, SchedulerProfile
-from scheduler.services.cycles import run_cycle
-from scheduler.services.forecasts import forecast_cluster
-from scheduler.services.setup import ensure_defaults
+from scheduler.services.cluster.defaults import ensure_defaults
+from scheduler.services.planning.cycles import run_cycle
+from scheduler.services.planning.forecasts import forecast_cluster
 from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,

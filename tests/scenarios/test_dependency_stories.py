@@ -20,11 +20,11 @@ from django.utils import timezone
 from accounts.errors import InvalidInput, MusterError
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Queue
-from scheduler.services.datasets import declare_dataset, report_checkpoint
-from scheduler.services.jobs import submit_many
-from scheduler.services.reconcile import reconcile_all
-from scheduler.state.dependencies import resolve_dependants
-from scheduler.state.transitions import move_job
+from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.jobs.datasets import declare_dataset, report_checkpoint
+from scheduler.services.jobs.verbs import submit_many
+from scheduler.state.lifecycle.dependencies import resolve_dependants
+from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import AttemptFactory
 

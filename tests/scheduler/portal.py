@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from accounts.models import User
 from scheduler.models import Cluster, Job, Node, Partition, Queue
-from scheduler.services.jobs import submit_job
-from scheduler.services.setup import ensure_defaults
+from scheduler.services.cluster.defaults import ensure_defaults
+from scheduler.services.jobs.verbs import submit_job
 from tests.support.factories import Cast, NodeFactory, the_cast
 
 

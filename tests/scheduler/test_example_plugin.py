@@ -16,7 +16,7 @@ import pytest
 
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.plugins import tell_scheduled
-from scheduler.services.cycles import PLUGIN_GROUP, installed_plugins
+from scheduler.services.planning.cycles import PLUGIN_GROUP, installed_plugins
 from tests.support.builders import a_job, a_node, a_policy, a_world
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "muster-plugin-example"

@@ -24,10 +24,11 @@ from config.up.ports import free_port
 from scheduler.agent import processes
 from scheduler.api.agent import DATABASE_THREADS, AgentDoor
 from scheduler.models import Cluster, Job, Node, Task
-from scheduler.services import cycles, logs
-from scheduler.services.jobs import submit_job
-from scheduler.services.nodes import issue_join_token
-from scheduler.services.setup import ensure_defaults
+from scheduler.services.cluster.defaults import ensure_defaults
+from scheduler.services.cluster.nodes import issue_join_token
+from scheduler.services.jobs import logs
+from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.planning import cycles
 from tests.support.factories import MembershipFactory, ProjectFactory, UserFactory
 from tests.support.patience import patience
 

@@ -11,7 +11,7 @@ from accounts import context
 from accounts.errors import MusterError
 from accounts.models import User
 from scheduler.models import Job
-from scheduler.services.boosts import boost_job
+from scheduler.services.jobs.boosts import boost_job
 
 #: The service says what is too long for a boost; this is only what it can be asked.
 MOST_HOURS: Final = 366 * 24

@@ -13,7 +13,7 @@ from accounts.errors import MusterError
 from accounts.models import User
 from scheduler.core.lifecycle import LIVE_TASK
 from scheduler.models import Node, Task
-from scheduler.services.nodes import drain_node, uncordon_node
+from scheduler.services.cluster.nodes import drain_node, uncordon_node
 
 
 class Command(BaseCommand):

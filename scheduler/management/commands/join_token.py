@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from scheduler.models import Cluster
-from scheduler.services.nodes import issue_join_token
+from scheduler.services.cluster.nodes import issue_join_token
 
 
 class Command(BaseCommand):

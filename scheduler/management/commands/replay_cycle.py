@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from scheduler.core.placement.plugins import PluginError
 from scheduler.core.snapshot.codec import CodecError
 from scheduler.models import Cycle
-from scheduler.services.replay import describe, replay
-from scheduler.state.recordings import NotRecorded
+from scheduler.services.planning.replay import describe, replay
+from scheduler.state.records.recordings import NotRecorded
 
 
 class Command(BaseCommand):

@@ -10,7 +10,7 @@ from django.db import transaction
 from accounts.models import Membership, Organization, Project, ProjectRole, SiteRole, User
 from quotas.models import Quota, QuotaResource
 from scheduler.models import Cluster, Queue
-from scheduler.services.setup import ensure_defaults
+from scheduler.services.cluster.defaults import ensure_defaults
 
 #: Name, site role, who they are in words.
 PEOPLE: Final = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from scheduler.services.setup import ensure_defaults
+from scheduler.services.cluster.defaults import ensure_defaults
 
 
 class Command(BaseCommand):

@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 
 from scheduler.models import Cycle, Job
-from scheduler.services.cycles import run_cycle
+from scheduler.services.planning.cycles import run_cycle
 from tests.scheduler.admin.test_pages import page, signed_in
 from tests.support.factories import CycleFactory, JobFactory, NodeFactory, OperatorFactory, QueueFactory
 

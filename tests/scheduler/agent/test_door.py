@@ -21,8 +21,8 @@ from accounts.prepared import ask
 from scheduler.api import agent as door
 from scheduler.core.lifecycle import JobState
 from scheduler.models import JoinToken, LogChunk, Node, Task
-from scheduler.services import nodes
-from scheduler.services.nodes import register_node
+from scheduler.services.cluster import nodes
+from scheduler.services.cluster.nodes import register_node
 from tests.support.agents import Server, World
 from tests.support.factories import AttemptFactory, JobFactory, QueueFactory, TaskFactory, a_token
 from tests.support.patience import patience

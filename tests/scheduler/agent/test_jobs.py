@@ -13,8 +13,8 @@ from pytest_django.fixtures import Settings
 
 from scheduler.agent import processes
 from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
-from scheduler.services.jobs import cancel_job
-from scheduler.services.resize import resize_job
+from scheduler.services.jobs.resize import resize_job
+from scheduler.services.jobs.verbs import cancel_job
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import ROOT, World, wait_for
 from tests.support.patience import patience
@@ -79,7 +79,7 @@ def test_output_comes_back_byte_for_byte(world: World, start_agent: StartAgent) 
 
 
 def test_output_is_there_while_the_job_runs(world: World, start_agent: StartAgent) -> None:
-    from scheduler.services.logs import read_log
+    from scheduler.services.jobs.logs import read_log
 
     start_agent()
     job = world.submit("echo first; sleep 30")
@@ -269,7 +269,7 @@ def test_a_gang_goes_on_without_the_one_that_failed(world: World, start_agent: S
 def test_a_gang_that_wants_to_is_ended_whole_and_starts_again(
     world: World, start_agent: StartAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.state.endings.BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("scheduler.state.lifecycle.verdicts.BACKOFF_SECONDS", 0)
     start_agent("n1")
 
     job = world.submit(

@@ -15,8 +15,8 @@ from pytest_django.fixtures import Settings
 
 from scheduler.agent import processes
 from scheduler.models import Job, JobEvent, Node
-from scheduler.services import reconcile
-from scheduler.state.settle import end_attempt
+from scheduler.services.execution import reconcile
+from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, Server, World, wait_for
 from tests.support.keepers import kill_guards

@@ -335,8 +335,8 @@ def test_a_hold_that_has_no_room_is_refused_whole(api: Api, portal: Portal) -> N
 
 def test_a_hold_keeps_others_off_its_nodes_and_lets_its_job_in(portal: Portal) -> None:
     from scheduler.core.cycle import plan_cycle
-    from scheduler.services.reservations import reserve
-    from scheduler.state.snapshots import load_snapshot
+    from scheduler.services.cluster.reservations import reserve
+    from scheduler.state.load.snapshots import load_snapshot
 
     other, job = portal.submit(gpu_count=1), portal.submit(gpu_count=1)
     reserve(payload={"job_id": job.number}, by=portal.cast.operator)

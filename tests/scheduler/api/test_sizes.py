@@ -13,7 +13,7 @@ from accounts import bounds
 from accounts.bounds import Caller, CallerGone
 from quotas.services.budgets import adjust
 from scheduler.models import Job, JobDependency
-from scheduler.services.jobs import submit_many
+from scheduler.services.jobs.verbs import submit_many
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
 

@@ -22,7 +22,7 @@ from scheduler.realtime import consumers, feeds
 from scheduler.realtime.hub import hub
 from scheduler.realtime.subscriptions import make
 from scheduler.realtime.topics import cluster_rows, job_rows, parse_topic, queue_rows
-from scheduler.state.transitions import announce_job, move_job
+from scheduler.state.lifecycle.transitions import announce_job, move_job
 from tests.scheduler.realtime.conftest import (
     ORIGIN,
     Connect,

@@ -16,7 +16,7 @@ from accounts import hints
 from config.up.state import StateFolder
 from config.up.valkey import Valkey
 from scheduler.core.lifecycle import JobState
-from scheduler.state.transitions import move_job
+from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.realtime.conftest import Connect, LiveClient, rows
 from tests.support.factories import JobFactory, the_cast
 from tests.support.patience import patience

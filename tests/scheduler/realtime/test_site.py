@@ -12,8 +12,8 @@ from django.urls import reverse
 
 from scheduler.models import Cluster, Lease
 from scheduler.realtime.topics import site_rows
-from scheduler.services.configure import pause_cluster
-from scheduler.state import pulse
+from scheduler.services.cluster.settings import pause_cluster
+from scheduler.state.lease import planner_liveness
 from tests.scheduler.realtime.conftest import Connect, rows
 from tests.support.factories import ClusterFactory, the_cast
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def nothing_seen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
-    monkeypatch.setattr(pulse, "_terms", {})
+    monkeypatch.setattr(planner_liveness, "_terms", {})
 
 
 def make_silent(cluster: Cluster, *, seconds: float) -> None:
     Lease.objects.create(scope=f"cluster:{cluster.pk}", token=5)
-    pulse._terms[cluster.pk] = (5, time.time() - seconds)
+    planner_liveness._terms[cluster.pk] = (5, time.time() - seconds)
 
 
 async def test_who_follows_the_site_hears_at_once_that_a_cluster_is_paused(connect: Connect) -> None:
@@ -49,7 +49,7 @@ def test_a_stuck_planner_changes_what_is_shown_once_and_not_with_every_second() 
     heard = site_rows()
     assert heard[f"cluster:{cluster.pk}"]["silent_since"] is None
 
-    pulse._terms[cluster.pk] = (5, time.time() - 120)
+    planner_liveness._terms[cluster.pk] = (5, time.time() - 120)
     cache.clear()
     silent = site_rows()
 

@@ -13,8 +13,8 @@ from pytest_django.fixtures import Settings
 from accounts.errors import Conflict, InvalidInput, NotAllowed
 from accounts.models import AuditEvent, User
 from scheduler.models import Job, JobEvent, PriorityClass
-from scheduler.services.boosts import boost_job
-from scheduler.state.snapshots import load_snapshot
+from scheduler.services.jobs.boosts import boost_job
+from scheduler.state.load.snapshots import load_snapshot
 from tests.support.agents import World
 from tests.support.factories import OperatorFactory
 

@@ -20,10 +20,13 @@ from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import codec
 from scheduler.models import Attempt, Cycle, Job, Lease, Node
-from scheduler.services import cycles, retention
-from scheduler.services.cycles import plan_all_clusters, run_cycle
-from scheduler.state import leases, plans, recordings, statements
-from scheduler.state.holders import new_holder
+from scheduler.services import retention
+from scheduler.services.planning import cycles
+from scheduler.services.planning.cycles import plan_all_clusters, run_cycle
+from scheduler.state.apply import apply_sql, plans
+from scheduler.state.lease import leases
+from scheduler.state.lease.lease_holder import new_holder
+from scheduler.state.records import recordings
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 from tests.support.factories import AttemptFactory, CycleFactory, IdempotencyKeyFactory, LogChunkFactory
 
@@ -260,7 +263,7 @@ class Killed(BaseException):
 STEPS: dict[str, tuple[object, str]] = {
     "after the snapshot": (cycles, "plan_cycle"),
     "between plan and apply": (plans, "apply_starts"),
-    "after the locks": (statements, "schedule_jobs"),
+    "after the locks": (apply_sql, "schedule_jobs"),
     "after the jobs and attempts": (plans, "ask_together"),
     "before the recording": (recordings, "record"),
     "after the starts": (plans, "tell_waiting"),

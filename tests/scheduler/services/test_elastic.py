@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from quotas.models import Quota
 from scheduler.models import Attempt, Cycle, Job, JobEvent, Node, SchedulerProfile, Task
-from scheduler.services.datasets import report_checkpoint
-from scheduler.services.dispatch import orders_for
-from scheduler.services.replay import replay
-from scheduler.state import plans
+from scheduler.services.execution.dispatch import orders_for
+from scheduler.services.jobs.datasets import report_checkpoint
+from scheduler.services.planning.replay import replay
+from scheduler.state.apply import plans
 from tests.scheduler.services.test_members import a_running_gang, fresh, nothing_contradicts_itself, say
 from tests.scheduler.services.test_members import world as _world
 from tests.support.agents import World

@@ -12,11 +12,11 @@ from accounts.errors import InvalidInput
 from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.core.snapshot.snapshot import MUST, PACKS
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
-from scheduler.services.dispatch import orders_for
-from scheduler.services.jobs import cancel_job, hold_job
-from scheduler.services.preview import explain_job
-from scheduler.state.settle import settle_many
-from scheduler.state.snapshots import load_snapshot
+from scheduler.services.execution.dispatch import orders_for
+from scheduler.services.jobs.verbs import cancel_job, hold_job
+from scheduler.services.planning.preview import explain_job
+from scheduler.state.load.snapshots import load_snapshot
+from scheduler.state.settle.settle import settle_many
 from tests.scheduler.portal import Portal, a_portal
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 

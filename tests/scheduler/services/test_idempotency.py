@@ -11,7 +11,7 @@ from django.db import connections
 
 from accounts.errors import Conflict, InvalidInput
 from scheduler.models import IdempotencyKey, Job
-from scheduler.services.idempotency import Answer, do_once, request_hash
+from scheduler.services.submission.idempotency import Answer, do_once, request_hash
 from tests.scheduler.portal import Portal, a_portal
 
 pytestmark = pytest.mark.django_db

@@ -18,9 +18,16 @@ from accounts.models import AuditEvent, User
 from scheduler import outbox
 from scheduler.core.lifecycle import AttemptState, JobState, StopReason
 from scheduler.models import Attempt, Job, JobDependency, JobEvent, Queue
-from scheduler.services.jobs import cancel_job, hold_job, release_job, requeue_job, submit_job, submit_many
-from scheduler.state.dependencies import resolve_dependants
-from scheduler.state.transitions import move_job
+from scheduler.services.jobs.verbs import (
+    cancel_job,
+    hold_job,
+    release_job,
+    requeue_job,
+    submit_job,
+    submit_many,
+)
+from scheduler.state.lifecycle.dependencies import resolve_dependants
+from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import AllocationFactory, AttemptFactory
 

@@ -11,11 +11,11 @@ from django.utils import timezone
 
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
-from scheduler.services.datasets import declare_dataset
-from scheduler.services.jobs import submit_job
-from scheduler.services.reconcile import reconcile_all
-from scheduler.services.resize import resize_job
-from scheduler.state.dependencies import lock_data
+from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.jobs.datasets import declare_dataset
+from scheduler.services.jobs.resize import resize_job
+from scheduler.services.jobs.verbs import submit_job
+from scheduler.state.lifecycle.dependencies import lock_data
 from tests.scheduler.portal import a_portal
 from tests.scheduler.services.test_members import a_running_gang
 from tests.scheduler.services.test_members import world as _world

@@ -14,8 +14,8 @@ from hypothesis.extra.django import TestCase
 from accounts.errors import InvalidInput
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.models import Attempt, Job, LogChunk, Task
-from scheduler.services import logs
-from scheduler.services.logs import IncomingChunk, append_chunks, read_log, sizes
+from scheduler.services.jobs import logs
+from scheduler.services.jobs.logs import IncomingChunk, append_chunks, read_log, sizes
 from tests.support.factories import AttemptFactory, JobFactory, NodeFactory, TaskFactory
 
 pytestmark = pytest.mark.django_db

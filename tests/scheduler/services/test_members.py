@@ -15,13 +15,13 @@ from quotas.models import LedgerEntry, Quota
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import AttemptState, TaskFailure, TaskState
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
-from scheduler.services import nodes
-from scheduler.services.datasets import report_checkpoint
-from scheduler.services.dispatch import orders_for
-from scheduler.services.reconcile import apply_reports, reconcile_all
-from scheduler.services.resize import resize_job
-from scheduler.state.endings import JobFacts, TaskEnd, judge
-from scheduler.state.settle import release_members, settle_many, shrunk_attempts
+from scheduler.services.cluster import nodes
+from scheduler.services.execution.dispatch import orders_for
+from scheduler.services.execution.reconcile import apply_reports, reconcile_all
+from scheduler.services.jobs.datasets import report_checkpoint
+from scheduler.services.jobs.resize import resize_job
+from scheduler.state.lifecycle.verdicts import JobFacts, TaskEnd, judge
+from scheduler.state.settle.settle import release_members, settle_many, shrunk_attempts
 from tests.scheduler.state.small import broken_invariants
 from tests.support.agents import World
 from tests.support.factories import NodeFactory, QuotaFactory

@@ -13,9 +13,8 @@ from accounts.errors import InvalidInput, NotAllowed, NotFound
 from accounts.models import AuditEvent
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Node, Partition
-from scheduler.services.configure import save_settings
-from scheduler.services.inventory import apply_inventory, read_inventory
-from scheduler.services.nodes import (
+from scheduler.services.cluster.inventory import apply_inventory, read_inventory
+from scheduler.services.cluster.nodes import (
     cordon_node,
     drain_node,
     fence_seconds,
@@ -23,6 +22,7 @@ from scheduler.services.nodes import (
     register_node,
     uncordon_node,
 )
+from scheduler.services.cluster.settings import save_settings
 from tests.support.agents import World
 from tests.support.factories import AdminFactory, OperatorFactory
 

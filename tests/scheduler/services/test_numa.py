@@ -10,14 +10,14 @@ from django.db import IntegrityError, transaction
 from accounts.errors import InvalidInput, MusterError
 from scheduler.api.serializers import row_of
 from scheduler.models import Allocation, Job, Node
-from scheduler.services.cycles import run_cycle
-from scheduler.services.dispatch import orders_for
-from scheduler.services.inventory import apply_inventory, read_inventory
-from scheduler.services.preview import preview_job
-from scheduler.services.reservations import cancel_reservation, reserve
-from scheduler.services.sbatch import parse_sbatch
-from scheduler.services.specs import parse_job
-from scheduler.state.snapshots import load_snapshot
+from scheduler.services.cluster.inventory import apply_inventory, read_inventory
+from scheduler.services.cluster.reservations import cancel_reservation, reserve
+from scheduler.services.execution.dispatch import orders_for
+from scheduler.services.planning.cycles import run_cycle
+from scheduler.services.planning.preview import preview_job
+from scheduler.services.submission.job_spec import parse_job
+from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.roles import as_owner

@@ -13,10 +13,10 @@ from scheduler import metrics
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
 from scheduler.selectors import preemption_counts
-from scheduler.services import preview
-from scheduler.services.configure import save_settings
-from scheduler.services.preview import explain_job, preview_job
-from scheduler.state import plans
+from scheduler.services.cluster.settings import save_settings
+from scheduler.services.planning import preview
+from scheduler.services.planning.preview import explain_job, preview_job
+from scheduler.state.apply import plans
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
 from tests.support.factories import MembershipFactory, OperatorFactory, ProjectFactory, UserFactory

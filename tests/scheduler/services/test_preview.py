@@ -15,8 +15,8 @@ from accounts.errors import MusterError
 from accounts.models import User
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job
-from scheduler.services import preview as preview_module
-from scheduler.services.preview import Preview, PreviewNode, explain_job, preview_job
+from scheduler.services.planning import preview as preview_module
+from scheduler.services.planning.preview import Preview, PreviewNode, explain_job, preview_job
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import (
     MembershipFactory,

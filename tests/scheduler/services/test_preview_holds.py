@@ -11,11 +11,11 @@ import pytest
 from accounts.errors import MusterError
 from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.models import Attempt, Job, SchedulerProfile, Task
-from scheduler.services import preview as preview_module
-from scheduler.services.jobs import submit_job
-from scheduler.services.preview import preview_job
-from scheduler.services.setup import ensure_defaults
-from scheduler.state.settle import settle_many
+from scheduler.services.cluster.defaults import ensure_defaults
+from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.planning import preview as preview_module
+from scheduler.services.planning.preview import preview_job
+from scheduler.state.settle.settle import settle_many
 from tests.scheduler.state.small import SmallWorld, a_queue
 
 pytestmark = pytest.mark.django_db

@@ -6,7 +6,7 @@ import pytest
 
 from quotas.services.impact import Whose
 from scheduler.models import Job
-from scheduler.services.quota_facts import SchedulerFacts
+from scheduler.services.accounting.quota_impact import SchedulerFacts
 from tests.support.factories import DeviceFactory, JobFactory, NodeFactory
 
 pytestmark = pytest.mark.django_db

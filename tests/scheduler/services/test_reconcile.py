@@ -12,10 +12,11 @@ from django.utils import timezone
 
 from scheduler.agent.protocol import Report
 from scheduler.models import Attempt, Job, Lease, Node, Task
-from scheduler.services import nodes, reconcile
-from scheduler.services.dispatch import orders_for
-from scheduler.services.jobs import cancel_job
-from scheduler.services.reconcile import apply_reports, reconcile_all
+from scheduler.services.cluster import nodes
+from scheduler.services.execution import reconcile
+from scheduler.services.execution.dispatch import orders_for
+from scheduler.services.execution.reconcile import apply_reports, reconcile_all
+from scheduler.services.jobs.verbs import cancel_job
 from tests.support.agents import World
 from tests.support.factories import NodeFactory
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from accounts.errors import InvalidInput
 from scheduler.models import Partition
-from scheduler.services.sbatch import parse_sbatch
-from scheduler.services.specs import parse_job
+from scheduler.services.submission.job_spec import parse_job
+from scheduler.services.submission.sbatch import parse_sbatch
 from tests.scheduler.portal import a_portal
 from tests.support.factories import QueueFactory
 

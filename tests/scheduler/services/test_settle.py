@@ -11,7 +11,7 @@ from django.utils import timezone
 from quotas.models import QuotaResource
 from scheduler.core.lifecycle import AttemptState, JobState, StopReason, TaskState
 from scheduler.models import Attempt, Job, Node, Task
-from scheduler.state.settle import end_attempt, settle_many, waiting_attempts
+from scheduler.state.settle.settle import end_attempt, settle_many, waiting_attempts
 from tests.support.agents import World
 from tests.support.factories import NodeFactory, QuotaFactory
 

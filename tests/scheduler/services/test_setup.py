@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.models import Cluster, PriorityClass, Queue
-from scheduler.services.setup import PRIORITY_CLASSES, ensure_defaults
+from scheduler.services.cluster.defaults import PRIORITY_CLASSES, ensure_defaults
 
 pytestmark = pytest.mark.django_db
 

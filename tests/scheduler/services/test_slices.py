@@ -14,14 +14,14 @@ from scheduler import metrics
 from scheduler.agent.inventory import BadFakeGpus, parse_fake_gpus
 from scheduler.api.machines import NodeSerializer
 from scheduler.models import Allocation, Device, Node
-from scheduler.services.cycles import run_cycle
-from scheduler.services.dispatch import orders_for
-from scheduler.services.inventory import apply_inventory, read_inventory
-from scheduler.services.jobs import cancel_job
-from scheduler.services.quota_facts import SchedulerFacts
-from scheduler.services.specs import parse_job
-from scheduler.state.share_use import HeldShares
-from scheduler.state.snapshots import load_snapshot
+from scheduler.services.accounting.quota_impact import SchedulerFacts
+from scheduler.services.cluster.inventory import apply_inventory, read_inventory
+from scheduler.services.execution.dispatch import orders_for
+from scheduler.services.jobs.verbs import cancel_job
+from scheduler.services.planning.cycles import run_cycle
+from scheduler.services.submission.job_spec import parse_job
+from scheduler.state.load.share_usage import HeldShares
+from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web.reads import gpu_supply
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.roles import as_owner

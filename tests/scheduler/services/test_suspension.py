@@ -13,11 +13,12 @@ from scheduler import metrics
 from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import Resume
 from scheduler.models import Allocation, Attempt, Job, JobEvent, Node, SchedulerProfile, Suspension
-from scheduler.services.jobs import cancel_job, requeue_job
-from scheduler.services.preview import explain_job
-from scheduler.services.reconcile import reconcile_all
-from scheduler.state import leases, suspension
-from scheduler.state.share_use import HeldShares
+from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.jobs.verbs import cancel_job, requeue_job
+from scheduler.services.planning.preview import explain_job
+from scheduler.state.apply import suspension
+from scheduler.state.lease import leases
+from scheduler.state.load.share_usage import HeldShares
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
 from tests.support.factories import ProjectFactory

@@ -12,12 +12,12 @@ from accounts.errors import Conflict, InvalidInput, MusterError, NotFound
 from accounts.models import Membership
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Dataset, Job, JobDependency
-from scheduler.services.datasets import declare_dataset, report_checkpoint, withdraw_dataset
-from scheduler.services.jobs import hold_job, release_job, submit_many
-from scheduler.services.reconcile import reconcile_all
-from scheduler.services.waits import find_circle
-from scheduler.state.dependencies import resolve_dependants
-from scheduler.state.transitions import move_job
+from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.jobs.datasets import declare_dataset, report_checkpoint, withdraw_dataset
+from scheduler.services.jobs.verbs import hold_job, release_job, submit_many
+from scheduler.services.submission.fields_dependencies import find_circle
+from scheduler.state.lifecycle.dependencies import resolve_dependants
+from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import AttemptFactory, ProjectFactory
 

@@ -11,8 +11,8 @@ from quotas.models import BudgetPeriod, LedgerEntry, Quota
 from quotas.rows import sum_of_period
 from scheduler.core.lifecycle import ACTIVE, ENDED_ATTEMPT, LIVE_TASK, TaskFailure
 from scheduler.models import Allocation, Attempt, Cluster, Device, Job, Node, Queue, Task
-from scheduler.services.cycles import CycleResult, run_cycle
-from scheduler.state.ledger import GIVEN_BACK
+from scheduler.services.planning.cycles import CycleResult, run_cycle
+from scheduler.state.ledger.ledger import GIVEN_BACK
 from tests.support.factories import (
     ClusterFactory,
     JobFactory,

@@ -14,8 +14,9 @@ from django.utils import timezone
 from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
 from scheduler.models import Attempt, Job
 from scheduler.models import job as job_model
-from scheduler.services import jobs
-from scheduler.state import settle, statements
+from scheduler.services.jobs import verbs
+from scheduler.state.apply import apply_sql
+from scheduler.state.settle import settle
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 
 pytestmark = pytest.mark.django_db
@@ -55,7 +56,7 @@ def _one_task_less(name: str) -> Callable[[Patch], None]:
     """Rows for all tasks of a gang but the last."""
 
     def mutate(patch: Patch) -> None:
-        real = getattr(statements, name)
+        real = getattr(apply_sql, name)
 
         def fewer(starts: Any, attempts: Any, **more: Any) -> Any:
             cut = [
@@ -64,7 +65,7 @@ def _one_task_less(name: str) -> Callable[[Patch], None]:
             ]
             return real(cut, attempts, **more)
 
-        patch.setattr(statements, name, fewer)
+        patch.setattr(apply_sql, name, fewer)
 
     return mutate
 
@@ -79,11 +80,11 @@ def _nodes_and_devices_get_nothing_back(patch: Patch) -> None:
 
 
 MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
-    "I1: no device counts what it gives": (_no(statements, "raise_device_counters"), "0 and holds 1000"),
+    "I1: no device counts what it gives": (_no(apply_sql, "raise_device_counters"), "0 and holds 1000"),
     "I1: a gang's allocations are written in part": (_one_task_less("insert_allocations"), "for other tasks"),
     "I1, I2: what ends is given back to nobody": (_nodes_and_devices_get_nothing_back, "counts 1000 and holds 0"),
-    "I2: no node counts what it gives": (_no(statements, "raise_node_counters"), "counts 0 cpu_millis and holds"),
-    "I3: no quota counts a start": (_no(statements, "raise_quota_counters"), "counts 0 and is"),
+    "I2: no node counts what it gives": (_no(apply_sql, "raise_node_counters"), "counts 0 cpu_millis and holds"),
+    "I3: no quota counts a start": (_no(apply_sql, "raise_quota_counters"), "counts 0 and is"),
     "I3: no quota counts an end": (_no(settle, "_lower_quotas", []), "counts 2 and is 1"),
     "I5: a job does not hear of its attempt's end": (_no(settle, "_write_jobs"), "with 0 live attempts"),
     "I5: an attempt goes on without its job": (_no(settle, "_write_attempts"), "with 1 live attempts"),
@@ -106,15 +107,15 @@ def accepted_and_counted() -> tuple[int, int]:
     world = SmallWorld()
     world.node("n1", cpu_millis=2000)
     payload = {"command": "true", "project": world.project.slug, "queue": world.queue.slug, "cpu_cores": 1}
-    accepted = len(jobs.submit_many(payloads=[payload] * 3, by=world.person))
+    accepted = len(verbs.submit_many(payloads=[payload] * 3, by=world.person))
     assert world.plan().started == 2
     return accepted, sum(Job.objects.in_public_states([state]).count() for state in PublicState)
 
 
 def _a_job_that_nobody_submitted(patch: Patch) -> None:
-    real = jobs.insert_jobs_with_events
+    real = verbs.insert_jobs_with_events
     patch.setattr(
-        jobs, "insert_jobs_with_events",
+        verbs, "insert_jobs_with_events",
         lambda model, rows, *more: real(model, [*rows, {**rows[0], "uuid": uuid.uuid4()}], *more),
     )  # fmt: skip
 

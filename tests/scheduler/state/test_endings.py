@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.agent.protocol import NEVER_BEGAN, SHUT_DOWN
 from scheduler.core.lifecycle import AttemptState, JobState
-from scheduler.state.endings import (
+from scheduler.state.lifecycle.verdicts import (
     AT_MOST_ONCE,
     NEVER_GIVEN,
     NEVER_STARTED,

@@ -14,7 +14,7 @@ from scheduler.core.policy import Policy
 from scheduler.models import Job
 from scheduler.simulator.cluster import simulate
 from scheduler.simulator.compare import as_it_was
-from scheduler.state.history import load_past
+from scheduler.state.load.history import load_past
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import AllocationFactory, AttemptFactory
 

@@ -13,9 +13,9 @@ from django.db import connection, transaction
 
 from scheduler.agent.processes import start_ticks
 from scheduler.models import Lease
-from scheduler.state import leases
-from scheduler.state.holders import is_gone, new_holder
-from scheduler.state.leases import MARGIN_SECONDS, LeaseLost
+from scheduler.state.lease import leases
+from scheduler.state.lease.lease_holder import is_gone, new_holder
+from scheduler.state.lease.leases import MARGIN_SECONDS, LeaseLost
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -169,7 +169,10 @@ def test_holders_have_names_of_their_own() -> None:
 
 def a_holder_elsewhere() -> tuple[subprocess.Popen[bytes], str]:
     """A process that is alive until told otherwise, and the name it would plan under."""
-    code = "import sys\nfrom scheduler.state import holders; print(holders.new_holder(), flush=True); sys.stdin.read()"
+    code = (
+        "import sys\nfrom scheduler.state.lease import lease_holder\n"
+        "print(lease_holder.new_holder(), flush=True); sys.stdin.read()"
+    )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     return process, process.stdout.readline().decode().strip()

@@ -21,11 +21,11 @@ from quotas.services.budgets import change_budget, open_periods
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
-from scheduler.services import charging
-from scheduler.services.preview import preview_job
-from scheduler.state import ledger
-from scheduler.state.settle import end_attempt, settle_many
-from scheduler.state.sql import run_together
+from scheduler.services.accounting import charging
+from scheduler.services.planning.preview import preview_job
+from scheduler.state.db.sql import run_together
+from scheduler.state.ledger import ledger
+from scheduler.state.settle.settle import end_attempt, settle_many
 from tests.scheduler.state.small import SmallWorld, broken_invariants, broken_ledger
 from tests.support.factories import OperatorFactory
 from tests.support.locks import Apart

@@ -13,9 +13,9 @@ from accounts.models import Organization
 from quotas.models import Quota
 from quotas.services.lines import Subject, drifting_lines, remove_line, set_line, sync_lines
 from scheduler.models import Allocation, Attempt, Device, Job
-from scheduler.services.cycles import run_cycle
-from scheduler.services.jobs import submit_job
-from scheduler.state.settle import end_attempt
+from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.planning.cycles import run_cycle
+from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.state.small import a_queue
 from tests.support.factories import (
     ClusterFactory,

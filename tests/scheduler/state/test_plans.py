@@ -21,12 +21,15 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskState
 from scheduler.core.plan import Plan, Start
 from scheduler.models import Allocation, Attempt, Device, Job, JobEvent, Lease, Node, Task
-from scheduler.services.configure import save_settings
-from scheduler.state import leases, plans, settle, snapshots
-from scheduler.state.leases import HeldLease, LeaseLost
-from scheduler.state.plans import Applied
-from scheduler.state.settle import end_attempt
-from scheduler.state.snapshots import Loaded
+from scheduler.services.cluster.settings import save_settings
+from scheduler.state.apply import plans
+from scheduler.state.apply.plans import Applied
+from scheduler.state.lease import leases
+from scheduler.state.lease.leases import HeldLease, LeaseLost
+from scheduler.state.load import snapshots
+from scheduler.state.load.snapshots import Loaded
+from scheduler.state.settle import settle
+from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.state.small import SmallWorld, a_queue, broken_invariants
 from tests.support.factories import OperatorFactory
 

@@ -11,19 +11,21 @@ from django.test import Client
 from django.urls import reverse
 
 from scheduler.models import Job, Lease
-from scheduler.state import pulse
+from scheduler.state.lease import planner_liveness
 from tests.support.factories import JobFactory
 
 
 @pytest.fixture(autouse=True)
 def nothing_seen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
-    monkeypatch.setattr(pulse, "_terms", {})
+    monkeypatch.setattr(planner_liveness, "_terms", {})
 
 
 def test_a_planner_is_silent_once_its_term_has_not_changed_for_long() -> None:
     heard = [
-        pulse.silence(pulse.term_since(1, token, clock=lambda at=at: at), clock=lambda at=at: at)
+        planner_liveness.silence(
+            planner_liveness.term_since(1, token, clock=lambda at=at: at), clock=lambda at=at: at
+        )
         for token, at in [(7, 100.0), (7, 129.0), (7, 142.0), (8, 143.0), (8, 144.0), (9, 9000.0)]
     ]
 
@@ -31,14 +33,17 @@ def test_a_planner_is_silent_once_its_term_has_not_changed_for_long() -> None:
 
 
 def test_a_process_that_looks_for_the_first_time_knows_what_others_saw() -> None:
-    pulse.term_since(1, 7, clock=lambda: 100.0)
-    pulse._terms.clear()
+    planner_liveness.term_since(1, 7, clock=lambda: 100.0)
+    planner_liveness._terms.clear()
 
-    assert pulse.silence(pulse.term_since(1, 7, clock=lambda: 190.0), clock=lambda: 190.0) == 90.0
+    assert (
+        planner_liveness.silence(planner_liveness.term_since(1, 7, clock=lambda: 190.0), clock=lambda: 190.0)
+        == 90.0
+    )
 
 
 def test_a_cluster_that_was_never_planned_is_not_called_silent() -> None:
-    assert pulse.silence(pulse.term_since(1, None), clock=lambda: 9e9) is None
+    assert planner_liveness.silence(planner_liveness.term_since(1, None), clock=lambda: 9e9) is None
 
 
 @pytest.mark.django_db
@@ -48,7 +53,7 @@ def test_pages_and_probes_say_when_the_planner_is_silent(client: Client, minutes
         reason_code="NotEvaluatedYet", reason_text="Not looked at yet. The next cycle is seconds away."
     )
     Lease.objects.create(scope=f"cluster:{job.queue.cluster_id}", token=5)
-    pulse._terms[job.queue.cluster_id] = (5, time.time() - 60 * minutes)
+    planner_liveness._terms[job.queue.cluster_id] = (5, time.time() - 60 * minutes)
     client.force_login(job.user, backend="accounts.backends.PasswordBackend")
 
     page = client.get(reverse("job", args=[job.number])).content.decode()

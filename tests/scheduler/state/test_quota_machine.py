@@ -30,11 +30,11 @@ from quotas.services.lines import Subject, drifting_lines, set_line, sync_lines
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Device, Job, Lease, Task
-from scheduler.services import charging, usage_check
-from scheduler.services.cycles import run_cycle
-from scheduler.services.jobs import cancel_job, requeue_job, submit_job
-from scheduler.state.plans import REFUSED_BY_CONSTRAINT
-from scheduler.state.settle import end_attempt, settle_many
+from scheduler.services.accounting import charging, usage_audit
+from scheduler.services.jobs.verbs import cancel_job, requeue_job, submit_job
+from scheduler.services.planning.cycles import run_cycle
+from scheduler.state.apply.plans import REFUSED_BY_CONSTRAINT
+from scheduler.state.settle.settle import end_attempt, settle_many
 from tests.scheduler.state.small import a_queue, broken_invariants
 from tests.support.factories import (
     ClusterFactory,
@@ -280,7 +280,7 @@ class Quotas(RuleBasedStateMachine):
         """What is right is left alone; a wrong counter is found and put right."""
         assert (drifting_lines(), drifting_projects(), check_budgets()) == ([], [], 0)
         assert charging.heal_ledger() == 0
-        assert usage_check.check_usage(now=timezone.now() + timedelta(hours=3)) == 0
+        assert usage_audit.check_usage(now=timezone.now() + timedelta(hours=3)) == 0
         _, pk = self.site.lines[which % len(self.site.lines)]
         with pgtrigger.ignore("quotas.Quota:quota_never_passed", "quotas.BudgetPeriod:budget_never_passed"):
             Quota.objects.filter(pk=pk).update(used=off)

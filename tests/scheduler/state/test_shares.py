@@ -15,9 +15,9 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.ordering.ordering import job_order
 from scheduler.models import Allocation, Job
-from scheduler.services.replay import replay
-from scheduler.state.settle import end_attempt
-from scheduler.state.snapshots import load_snapshot
+from scheduler.services.planning.replay import replay
+from scheduler.state.load.snapshots import load_snapshot
+from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import (
     AllocationFactory,

@@ -17,9 +17,9 @@ from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import TaskState
 from scheduler.metrics import _drift
 from scheduler.models import Attempt, Job, Node, Suspension, Task
-from scheduler.services import charging
-from scheduler.services.usage_check import REASON, check_usage
-from scheduler.state.settle import end_attempt
+from scheduler.services.accounting import charging
+from scheduler.services.accounting.usage_audit import REASON, check_usage
+from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.state.small import SmallWorld, broken_ledger
 from tests.scheduler.state.test_ledger import HOUR, a_budget, ended, started, sums
 from tests.support.factories import OperatorFactory

@@ -15,8 +15,8 @@ from django.utils import timezone
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.models import Allocation, Attempt, Job, LogChunk, Queue, SchedulerProfile, Task
 from scheduler.models.queue import SchedulingPolicy
-from scheduler.services.nodes import drain_node
-from scheduler.services.queues import pause_queue
+from scheduler.services.cluster.nodes import drain_node
+from scheduler.services.cluster.queues import pause_queue
 from scheduler.web.cluster import ends_by
 from tests.scheduler.web.conftest import a_running_job
 from tests.support.factories import JobFactory, NodeFactory, QueueFactory, ReservationFactory

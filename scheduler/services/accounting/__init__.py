@@ -1,0 +1,1 @@
+"""What jobs use, charge and leave of quotas and budgets."""

@@ -1,0 +1,194 @@
+"""The ledger of attempts that run on: charged by the day, held anew without a limit, healed after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from quotas.core import ledger as core
+from quotas.models import DriftKind
+from quotas.services.reconcile import Mismatch, record_drift
+from scheduler.core.lifecycle import LIVE_ATTEMPT
+from scheduler.state.db.sql import int_array, run, run_together
+from scheduler.state.ledger import ledger
+
+log = structlog.get_logger(__name__)
+
+_LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
+#: Attempts of one transaction.
+BATCH: Final = 200
+#: Ended attempts are looked at for so long: what is older was looked at many times.
+LOOK_BACK: Final = timedelta(days=2)
+#: An attempt younger than this may have been written just now.
+YOUNG: Final = timedelta(seconds=30)
+
+_WHOSE: Final = """attempt.id, job.number, job.project_id, job.user_id
+    FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id"""
+_ENTRY: Final = """SELECT 1 FROM quotas_ledgerentry entry
+    WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id"""
+_UNCHARGED: Final = f"""
+SELECT {_WHOSE} WHERE attempt.state = ANY(%s) AND attempt.scheduled_at < %s
+    AND EXISTS ({_ENTRY} AND entry.kind = 'hold')
+    AND NOT EXISTS ({_ENTRY} AND entry.kind = 'charge' AND entry.ends_at >= %s)
+ORDER BY attempt.id
+"""
+_RUNNING_OUT: Final = f"""
+SELECT {_WHOSE} WHERE attempt.state = ANY(%s) AND EXISTS ({_ENTRY})
+    AND NOT EXISTS ({_ENTRY} AND entry.kind = 'hold' AND entry.ends_at > %s)
+ORDER BY attempt.id
+"""
+_WITHOUT: Final = f"""
+SELECT {_WHOSE} WHERE attempt.state = ANY(%s) AND attempt.scheduled_at < %s AND NOT EXISTS ({_ENTRY})
+ORDER BY attempt.id
+"""
+_STALE: Final = """
+SELECT attempt.id, job.number, job.project_id, job.user_id, attempt.ended_at,
+    (SELECT sum(entry.held_seconds) FROM quotas_ledgerentry entry
+     WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id)
+FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE NOT attempt.state = ANY(%s) AND attempt.ended_at > %s AND attempt.id = coalesce(%s, attempt.id)
+    AND (SELECT sum(entry.held_seconds) FROM quotas_ledgerentry entry
+         WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id) > 0
+ORDER BY attempt.id
+"""
+
+
+def charge_running(*, now: datetime | None = None) -> int:
+    """Charge what runs over midnight for the days that are over, so that periods close; answers how many.
+
+    1. The budget periods and the attempts are locked, as by whoever ends them: one that has ended is left.
+    2. Each is charged until midnight, out of what it holds; the end charges the rest.
+    """
+    midnight = (now or timezone.now()).replace(hour=0, minute=0, second=0, microsecond=0)
+    rows = run(_UNCHARGED, [_LIVE, midnight, midnight])
+    return _in_batches(rows, lambda batch: _charge(batch, midnight))
+
+
+def extend_holds(*, now: datetime | None = None) -> int:
+    """Set aside more for what runs without a limit, before what it holds is used up."""
+    now = now or timezone.now()
+    step = settings.LEDGER_OPEN_HOLD_SECONDS
+    rows = run(_RUNNING_OUT, [_LIVE, now + timedelta(seconds=step / 4)])
+    until = now + timedelta(seconds=step)
+    done = 0
+    for row in rows:  # one by one: a budget that is spent stops the hold of one, not of all
+        try:
+            done += _in_batches([row], lambda batch: _extend(batch, until))
+        except IntegrityError:
+            log.info("hold_not_extended", job=row[1], why="its budget is spent")
+    return done
+
+
+def heal_ledger(*, now: datetime | None = None) -> int:
+    """Put right what a crash or a hand in the database left: attempts without a hold, holds of none that run."""
+    now = now or timezone.now()
+    without = run(_WITHOUT, [_LIVE, now - YOUNG])
+    healed = _in_batches(without, lambda batch: _hold_again(batch, now))
+    for attempt_id, number, project_id, user_id, ended_at, _ in run(_STALE, [_LIVE, now - LOOK_BACK, None]):
+        with transaction.atomic():
+            _lock([attempt_id])
+            still = run(_STALE, [_LIVE, now - LOOK_BACK, attempt_id])
+            if not still:
+                continue  # somebody else has healed it meanwhile
+            seconds = int(still[0][-1])
+            whose = ledger.Ending(attempt_id, number, project_id, user_id)
+            lines, books = ledger.charges([whose], at=ended_at)
+            if not lines:
+                continue
+            run_together(*ledger.write([line._replace(reason=_HEALED) for line in lines], books, at=now))
+            record_drift(
+                [Mismatch(DriftKind.STALE_HOLD, f"job {number}: seconds held after its end", seconds, 0, project_id)],
+                reason=_HEALED, repaired=True,
+            )  # fmt: skip
+            healed += 1
+    return healed
+
+
+_HEALED: Final = "found by the reconciler"
+
+
+def _in_batches(rows: Sequence[Any], write: Callable[[Sequence[Any]], int]) -> int:
+    done = 0
+    for first in range(0, len(rows), BATCH):
+        with transaction.atomic():
+            done += write(_still_live(rows[first : first + BATCH]))
+    return done
+
+
+def _still_live(rows: Sequence[Any]) -> list[Any]:
+    """Lock what settling would lock, and answer those that still live."""
+    states = _lock([row[0] for row in rows])
+    return [row for row in rows if states.get(row[0]) in _LIVE]
+
+
+def _lock(attempt_ids: Sequence[int]) -> dict[int, str]:
+    """Budget periods, then attempts: whoever else writes lines of them waits. Answers their states."""
+    ledger.lock_periods(attempt_ids)
+    rows = run(
+        "SELECT id, state FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
+        [int_array(attempt_ids)],
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def _charge(rows: Sequence[Any], until: datetime) -> int:
+    if not rows:
+        return 0
+    endings = [ledger.Ending(attempt, number, project, user) for attempt, number, project, user in rows]
+    lines, books = ledger.charges(endings, at=until, final=False)
+    statements = ledger.write(lines, books, at=timezone.now())
+    if statements:
+        run_together(*statements)
+    return len(rows)
+
+
+def _extend(rows: Sequence[Any], until: datetime) -> int:
+    if not rows:
+        return 0
+    endings = [ledger.Ending(attempt, number, project, user) for attempt, number, project, user in rows]
+    entries, books = ledger.read(endings)
+    until_s = int(until.timestamp())
+    lines = []
+    for e in endings:
+        own = entries[e.attempt_id]
+        begin_s = min(entry.from_s for entry in own)  # the clock may have stood still for days
+        cuts = {edge for terms in books.of(e.project_id) for edge in terms.cuts(begin_s, until_s)}
+        for entry in core.more_hold(own, until_s=until_s, cuts=cuts, prices=books.prices):
+            lines.append(ledger.Line(e.project_id, e.user_id, e.job_number, e.attempt_id, entry))
+    statements = ledger.write(lines, books, at=timezone.now())
+    if statements:
+        run_together(*statements)
+    return len(rows)
+
+
+def _hold_again(rows: Sequence[Any], now: datetime) -> int:
+    """Holds of attempts that have none, from what they hold; the moment is that of the allocation."""
+    if not rows:
+        return 0
+    held = ledger.rates_held([row[0] for row in rows])
+    _, books = ledger.read([ledger.Ending(*row) for row in rows])
+    lines, found = [], []
+    for attempt_id, number, project_id, user_id in rows:
+        if attempt_id not in held:
+            continue
+        rates, held_at, seconds = held[attempt_id]
+        at_s = int(held_at.timestamp())
+        seconds = max(seconds or 0, int(now.timestamp()) - at_s + settings.LEDGER_OPEN_HOLD_SECONDS)
+        cuts = {edge for terms in books.of(project_id) for edge in terms.cuts(at_s, at_s + seconds)}
+        for entry in core.hold(rates, at_s=at_s, seconds=seconds, cuts=cuts, prices=books.prices):
+            lines.append(ledger.Line(project_id, user_id, number, attempt_id, entry, _HEALED))
+        found.append(
+            Mismatch(DriftKind.MISSING_HOLD, f"job {number}: seconds set aside", 0, seconds, project_id)
+        )
+    statements = ledger.write(lines, books, at=now)
+    if statements:
+        with ledger.whatever_is_so():
+            run_together(*statements)
+    record_drift(found, reason=_HEALED, repaired=True)
+    return len(found)

@@ -1,0 +1,162 @@
+"""What projects hold at this moment, from allocations and live attempts: the truth behind quota counters."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from django.db.models import Count, Sum
+
+from quotas.core.limits import PENDING_JOBS, RUNNING_JOBS
+from quotas.models import Quota
+from scheduler.models import Allocation, Attempt, Job
+from scheduler.state.db.sql import run, select_together
+from scheduler.state.load import load_sql
+from scheduler.state.load.quota_rows import amount_held
+from scheduler.state.load.snapshots import lines_of, lines_statements
+
+#: What jobs hold at this moment, by who pays.
+_HELD: Final = """
+SELECT job.project_id, job.user_id, job.job_type, sum(held.cpu_millis), sum(held.memory_mib),
+    sum(held.storage_mib), sum(held.gpu_millis)
+FROM scheduler_allocation held JOIN scheduler_attempt attempt ON attempt.id = held.attempt_id
+    JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE held.released_at IS NULL GROUP BY 1, 2, 3
+"""
+_MODELS: Final = """
+SELECT job.project_id, job.user_id, job.job_type, device.model,
+    sum(held.gpu_millis / cardinality(held.device_ids))
+FROM scheduler_allocation held JOIN scheduler_attempt attempt ON attempt.id = held.attempt_id
+    JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_device device ON device.id = ANY(held.device_ids)
+WHERE held.released_at IS NULL AND held.gpu_millis > 0 GROUP BY 1, 2, 3, 4
+"""
+_RUNNING: Final = """
+SELECT job.project_id, job.user_id, job.job_type, count(*)
+FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE attempt.state = ANY(%s) GROUP BY 1, 2, 3
+"""
+_ORGANIZATION_OF: Final = "SELECT id, organization_id FROM accounts_project WHERE id = ANY(%s)"
+
+
+class _Sum(NamedTuple):
+    cpu_millis: int
+    memory_mib: int
+    storage_mib: int
+    gpu_millis: int
+
+
+class HeldAllocations:
+    """A `quotas.providers.base.UsageSource`; two queries, however many projects are asked about."""
+
+    def usage(self, project_ids: Iterable[int]) -> Mapping[int, Mapping[str, int]]:
+        wanted = list(project_ids)
+        held = (
+            Allocation.objects.held()
+            .filter(attempt__job__project__in=wanted)
+            .order_by()
+            .values("attempt__job__project")
+            .annotate(
+                cpu_millis=Sum("cpu_millis"),
+                memory_mib=Sum("memory_mib"),
+                gpu_millis=Sum("gpu_millis"),
+                storage_mib=Sum("storage_mib"),
+            )
+        )
+        amounts: dict[int, dict[str, int]] = {
+            row.pop("attempt__job__project"): {name: int(amount) for name, amount in row.items()}
+            for row in held
+        }
+        running = (
+            Attempt.objects.live()
+            .filter(job__project__in=wanted)
+            .order_by()
+            .values_list("job__project")
+            .annotate(jobs=Count("pk"))
+        )
+        for project_id, jobs in running:
+            amounts.setdefault(project_id, {})["running_jobs"] = jobs
+        return amounts
+
+    def line_usage(self, line_ids: Iterable[int]) -> Mapping[int, int]:
+        """What each line counts, from allocations, live attempts and pending jobs.
+
+        Everything held is read, by who pays: their number is that of people who have something running.
+        """
+        wanted = {row.pk: row for row in Quota.objects.filter(pk__in=list(line_ids))}
+        held, models, running = select_together((_HELD, []), (_MODELS, []), (_RUNNING, [load_sql.LIVE]))
+        by_model: defaultdict[tuple[int, int, str], Counter[str]] = defaultdict(Counter)
+        for project_id, user_id, job_type, model, millis in models:
+            by_model[project_id, user_id, job_type][model] += int(millis)
+        projects = {row[0] for row in (*held, *running)}
+        people = {row[1] for row in (*held, *running)}
+        of = run(_ORGANIZATION_OF, [sorted(projects)])
+        lines = lines_of(select_together(*lines_statements(projects, people)), of)
+        found: Counter[int] = Counter()
+        for project_id, user_id, job_type, *amounts in held:
+            total = _Sum(*(int(amount) for amount in amounts))
+            for row in lines.of_job(project_id, user_id, job_type):
+                if row.id in wanted and row.resource != RUNNING_JOBS:
+                    found[row.id] += amount_held(row, total, by_model[project_id, user_id, job_type])
+        for project_id, user_id, job_type, jobs in running:
+            for row in lines.of_job(project_id, user_id, job_type):
+                if row.id in wanted and row.resource == RUNNING_JOBS:
+                    found[row.id] += jobs
+        waiting = [row.pk for row in wanted.values() if row.resource == PENDING_JOBS]
+        found.update(self.pending_jobs(waiting) if waiting else {})
+        return found
+
+    def pending_jobs(self, line_ids: Iterable[int]) -> Mapping[int, int]:
+        """Jobs that wait and count on each of these lines; three queries, however many lines."""
+        wanted = list(Quota.objects.filter(pk__in=list(line_ids)))
+        groups = Job.objects.pending().order_by().values_list("project_id", "user_id", "job_type")
+        counts = list(groups.annotate(jobs=Count("number")))
+        organizations = {row.organization_id for row in wanted if row.organization_id is not None}
+        below: defaultdict[int, set[int]] = defaultdict(set)
+        for organization, project in run(_ALL_BELOW, [sorted(organizations)]) if organizations else ():
+            below[organization].add(project)
+        return {
+            row.pk: sum(
+                jobs
+                for project, user, kind, jobs in counts
+                if row.user_id in (None, user)
+                and row.job_type in ("", kind)
+                and row.project_id in (None, project)
+                and (row.organization_id is None or project in below[row.organization_id])
+            )
+            for row in wanted
+        }
+
+
+#: The projects below an organization.
+_BELOW: Final = """
+WITH RECURSIVE below(id) AS (
+    SELECT %s::bigint
+    UNION SELECT organization.id FROM accounts_organization organization JOIN below
+        ON organization.parent_id = below.id
+) SELECT project.id FROM accounts_project project JOIN below ON below.id = project.organization_id
+"""
+
+#: Those below each of several organizations.
+_ALL_BELOW: Final = """
+WITH RECURSIVE below(top, id) AS (
+    SELECT id, id FROM accounts_organization WHERE id = ANY(%s::bigint[])
+    UNION SELECT below.top, organization.id FROM accounts_organization organization JOIN below
+        ON organization.parent_id = below.id
+) SELECT below.top, project.id FROM accounts_project project JOIN below ON below.id = project.organization_id
+"""
+
+
+def pending_jobs_of(line: Quota) -> int:
+    """How many jobs wait that count on this line."""
+    jobs = Job.objects.pending()
+    if line.organization_id is not None:
+        jobs = jobs.filter(project__in=[row[0] for row in run(_BELOW, [line.organization_id])])
+    if line.project_id is not None:
+        jobs = jobs.filter(project=line.project_id)
+    if line.user_id is not None:
+        jobs = jobs.filter(user=line.user_id)
+    if line.job_type:
+        jobs = jobs.filter(job_type=line.job_type)
+    return jobs.count()

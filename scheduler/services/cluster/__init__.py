@@ -1,0 +1,1 @@
+"""Nodes, queues, reservations and settings of a cluster."""

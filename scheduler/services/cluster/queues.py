@@ -1,0 +1,121 @@
+"""What operators do with queues: pause, resume, set limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict
+from accounts.models import User
+from accounts.services import audit
+from scheduler import outbox
+from scheduler.models import Queue
+from scheduler.services.submission.fields import MAX_SECONDS, Inputs
+
+#: Limits that an operator may set: name, least, most. null takes a limit away.
+LIMITS: Final[dict[str, tuple[int, int]]] = {
+    "max_concurrent_jobs": (0, 10_000_000),
+    "max_pending_jobs": (0, 10_000_000),
+    "default_wall_seconds": (1, MAX_SECONDS),
+    "max_wall_seconds": (1, MAX_SECONDS),
+}
+PRIORITY: Final = (0, 100)
+
+
+@transaction.atomic
+def pause_queue(*, queue: Queue, by: User, reason: str) -> Queue:
+    """Start nothing more from this queue; what runs goes on, and new jobs may be submitted."""
+    permissions.require(by, "operate", queue)
+    inputs = Inputs({"reason": reason})
+    if not inputs.text("reason", most=200):
+        inputs.wrong("reason", "Is needed: everybody who waits in the queue will read it.", code="required")
+    inputs.finish("The queue was not paused")
+    queue = _locked(queue)
+    if queue.paused:
+        return queue
+    queue.paused, queue.paused_reason = True, reason.strip()
+    queue.paused_by, queue.paused_at = by.username, timezone.now()
+    return _saved(queue, by, "queue.pause", before={"paused": False}, after={"paused": True}, reason=reason)
+
+
+@transaction.atomic
+def resume_queue(*, queue: Queue, by: User, reason: str = "") -> Queue:
+    """Let the jobs of a paused queue start again."""
+    permissions.require(by, "operate", queue)
+    queue = _locked(queue)
+    if not queue.paused:
+        return queue
+    was = {"paused": True, "paused_reason": queue.paused_reason, "paused_by": queue.paused_by}
+    queue.paused, queue.paused_reason, queue.paused_by, queue.paused_at = False, "", "", None
+    return _saved(queue, by, "queue.resume", before=was, after={"paused": False}, reason=reason)
+
+
+@transaction.atomic
+def edit_queue(
+    *,
+    queue: Queue,
+    changes: Mapping[str, Any],
+    by: User,
+    reason: str = "",
+    expected_generation: int | None = None,
+) -> Queue:
+    """Change a queue's priority and limits; running jobs keep what they were given."""
+    permissions.require(by, "operate", queue)
+    queue = _locked(queue)
+    if expected_generation is not None and expected_generation != queue.generation:
+        raise Conflict(
+            message=f"Queue {queue.slug} has changed since you read it.",
+            code="stale",
+            status=412,
+            way_out="Read it again and repeat your change on what it is now.",
+        )
+    wanted = _read(changes, queue)
+    before, after = audit.changed({name: getattr(queue, name) for name in wanted}, wanted)
+    if not after:
+        return queue
+    for name, value in after.items():
+        setattr(queue, name, value)
+    return _saved(queue, by, "queue.edit", before=before, after=after, reason=reason)
+
+
+def _read(changes: Mapping[str, Any], queue: Queue) -> dict[str, Any]:
+    inputs = Inputs(changes)
+    inputs.refuse_unknown([*LIMITS, "priority"])
+    wanted: dict[str, Any] = {}
+    for name, (least, most) in {**LIMITS, "priority": PRIORITY}.items():
+        if name not in changes:
+            continue
+        wanted[name] = inputs.integer(name, least=least, most=most)
+        if name == "priority" and wanted[name] is None and not inputs.problems:
+            inputs.wrong("priority", "Has to be a number from 0 to 100.", code="required")
+    whole = {name: getattr(queue, name) for name in LIMITS} | wanted
+    default, longest = whole["default_wall_seconds"], whole["max_wall_seconds"]
+    if default is not None and longest is not None and default > longest:
+        inputs.wrong(
+            "default_wall_seconds",
+            f"Is {default}, more than max_wall_seconds, {longest}.",
+            code="inconsistent",
+        )
+    inputs.finish("The queue was not changed")
+    return wanted
+
+
+def _locked(queue: Queue) -> Queue:
+    return Queue.objects.select_for_update(of=("self",)).select_related("cluster", "project").get(pk=queue.pk)
+
+
+def _saved(
+    queue: Queue, by: User, action: str, *, before: dict[str, Any], after: dict[str, Any], reason: str
+) -> Queue:
+    queue.generation += 1
+    queue.save()
+    outbox.announce(outbox.QUEUES_TOPIC)
+    outbox.wake_planner(queue.cluster_id, trigger="queue")
+    audit.record(
+        by=by, action=action, thing=queue, before=before, after=after, reason=reason, project=queue.project
+    )
+    return queue

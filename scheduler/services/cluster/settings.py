@@ -1,0 +1,201 @@
+"""How an operator changes what the cluster is made of: one write, one reason, one audit row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.db import models, transaction
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, InvalidInput
+from accounts.models import Project, User
+from accounts.names import check_line, check_row
+from accounts.services import audit
+from scheduler import outbox
+from scheduler.models import (
+    Cluster,
+    JoinToken,
+    Node,
+    Partition,
+    PriorityClass,
+    Queue,
+    Reservation,
+    SchedulerProfile,
+)
+from scheduler.services.cluster import overcommit
+from scheduler.services.cluster.taints import signed
+
+#: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
+VERBS: Final[Mapping[type[models.Model], str]] = {
+    Cluster: "operate",
+    Partition: "operate",
+    Node: "operate",
+    Queue: "operate",
+    PriorityClass: "administer",
+    SchedulerProfile: "administer",
+}
+#: Raised by each change, so that a plan made from the old row is refused.
+COUNTERS: Final = ("generation", "version")
+#: Facts that change by themselves are no part of an audited change.
+NOT_SETTINGS: Final = frozenset({"id", "created_at", "updated_at", *COUNTERS})
+
+
+def settings_of(thing: models.Model) -> dict[str, Any]:
+    """The row and its relations as plain values, for comparing and for the audit trail."""
+    values = {
+        field.name: audit.plain(getattr(thing, field.name))
+        for field in thing._meta.concrete_fields
+        if field.name not in NOT_SETTINGS
+    }
+    if thing.pk is not None:
+        for relation in thing._meta.many_to_many:
+            values[relation.name] = sorted(str(other) for other in getattr(thing, relation.name).all())
+    return values
+
+
+@transaction.atomic
+def save_settings(
+    *,
+    thing: models.Model,
+    changed_fields: list[str],
+    by: User,
+    reason: str,
+    save_relations: Callable[[], None] = lambda: None,
+) -> models.Model:
+    """Write a row that an admin page has filled in; only `changed_fields` of a row that exists.
+
+    The others may have moved meanwhile: counters of use belong to the planner. `save_relations` writes the
+    many-to-many rows in the same transaction.
+    """
+    kind = type(thing)
+    _require(by, kind, thing)
+    check_row(thing)
+    reason = _needed(reason, f"Say why this {thing._meta.verbose_name} is changed.")
+    before: dict[str, Any] = {}
+    if thing.pk is None:
+        thing.save()
+    else:
+        row = kind._default_manager.select_for_update(of=("self",)).get(pk=thing.pk)
+        before = settings_of(row)
+        if isinstance(thing, Node) and "taints" in changed_fields:
+            thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
+        own = [field.name for field in thing._meta.concrete_fields if field.name in changed_fields]
+        for counter in COUNTERS:
+            if hasattr(row, counter):
+                setattr(thing, counter, getattr(row, counter) + 1)
+                own.append(counter)
+        if hasattr(thing, "updated_at"):
+            own.append("updated_at")
+        thing.save(update_fields=own)
+    save_relations()
+    overcommit.recount(thing)
+    old, new = audit.changed(before, settings_of(kind._default_manager.get(pk=thing.pk)))
+    if old or new:
+        _announce(thing)
+        action = f"{thing._meta.model_name}.{'edit' if before else 'create'}"
+        _record(by, action, thing, old, new, reason)
+    return thing
+
+
+@transaction.atomic
+def remove_settings(*, thing: models.Model, by: User, reason: str = "") -> None:
+    """Delete a row that nothing uses any more; what still refers to it keeps it."""
+    _require(by, type(thing), thing)
+    before = settings_of(thing)
+    named = audit.describe(thing)
+    _announce(thing)
+    thing.delete()
+    audit.record(by=by, action=f"{named.type}.delete", thing=named, before=before, reason=reason)
+
+
+@transaction.atomic
+def pause_cluster(*, cluster: Cluster, by: User, reason: str) -> Cluster:
+    """Start nothing more anywhere in the cluster; what runs goes on."""
+    permissions.require(by, "operate", cluster)
+    reason = _needed(reason, f"Say why {cluster.name} is paused; everybody who waits will read it.")
+    row = Cluster.objects.select_for_update(of=("self",)).get(pk=cluster.pk)
+    if row.paused:
+        return row
+    row.paused, row.paused_reason, row.paused_by, row.paused_at = True, reason, by.username, timezone.now()
+    return _saved_cluster(row, by, "cluster.pause", {"paused": False}, {"paused": True}, reason)
+
+
+@transaction.atomic
+def resume_cluster(*, cluster: Cluster, by: User, reason: str = "") -> Cluster:
+    """Let a paused cluster start jobs again."""
+    permissions.require(by, "operate", cluster)
+    row = Cluster.objects.select_for_update(of=("self",)).get(pk=cluster.pk)
+    if not row.paused:
+        return row
+    before = {"paused": True, "paused_reason": row.paused_reason, "paused_by": row.paused_by}
+    row.paused, row.paused_reason, row.paused_by, row.paused_at = False, "", "", None
+    return _saved_cluster(row, by, "cluster.resume", before, {"paused": False}, reason)
+
+
+@transaction.atomic
+def revoke_join_token(*, token: JoinToken, by: User, reason: str = "") -> JoinToken:
+    """No machine registers with it from now on; those that have keep their own keys."""
+    permissions.require(by, "operate", token.cluster)
+    now = timezone.now()
+    if JoinToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=now):
+        token.revoked_at = now
+        audit.record(by=by, action="jointoken.revoke", thing=token, after={"revoked_at": now}, reason=reason)
+    return token
+
+
+def _saved_cluster(
+    row: Cluster, by: User, action: str, before: dict[str, Any], after: dict[str, Any], reason: str
+) -> Cluster:
+    row.generation += 1
+    row.save(update_fields=["paused", "paused_reason", "paused_by", "paused_at", "generation"])
+    _announce(row)
+    audit.record(by=by, action=action, thing=row, before=before, after=after, reason=reason)
+    return row
+
+
+def _require(by: User, kind: type[models.Model], thing: models.Model) -> None:
+    verb = VERBS.get(kind)
+    if verb is None:
+        raise Conflict(
+            message=f"A {thing._meta.verbose_name} is not edited by hand.",
+            way_out="It is written by what it tells of.",
+        )
+    permissions.require(by, verb)
+
+
+def _needed(reason: str, message: str) -> str:
+    reason = " ".join(reason.split())
+    check_line(reason, "reason")
+    if not reason:
+        raise InvalidInput(message=message, way_out="Give a reason of one sentence.")
+    return reason[:200]
+
+
+def _announce(thing: models.Model) -> None:
+    """Pages look again, and the planners of the clusters it concerns plan with it."""
+    outbox.announce(outbox.CLUSTER_TOPIC, outbox.QUEUES_TOPIC)
+    if isinstance(thing, Cluster):
+        clusters = [thing.pk]
+    elif isinstance(thing, (Partition, Node, Queue, Reservation)):
+        clusters = [thing.cluster_id]
+    else:
+        clusters = list(Cluster.objects.values_list("pk", flat=True))
+    for cluster_id in clusters:
+        outbox.wake_planner(cluster_id, trigger="settings")
+
+
+def _record(
+    by: User, action: str, thing: models.Model, before: dict[str, Any], after: dict[str, Any], reason: str
+) -> None:
+    project = getattr(thing, "project", None)
+    audit.record(
+        by=by,
+        action=action,
+        thing=thing,
+        before=before or None,
+        after=after,
+        reason=reason,
+        project=project if isinstance(project, Project) else None,
+    )

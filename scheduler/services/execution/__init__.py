@@ -1,0 +1,1 @@
+"""Attempts handed to backends, and what backends report."""

@@ -1,0 +1,1 @@
+"""What people do with a job that they have submitted."""

@@ -1,0 +1,75 @@
+"""Boosts: an operator raises a waiting job's effective priority for a time, and everybody can read why (C26)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, FieldProblem, InvalidInput
+from accounts.models import User
+from accounts.services import audit
+from scheduler import outbox
+from scheduler.models import Job
+from scheduler.state.lifecycle.transitions import record_event
+
+DAY_SECONDS: Final = 24 * 3600
+LONGEST_SECONDS: Final = 30 * DAY_SECONDS
+
+
+def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DAY_SECONDS) -> Job:
+    """Add points to a job's effective priority until so many seconds from now; 0 points end its boost.
+
+    Its own priority, which its owner's ceiling bounds, stays as it is. Another boost takes the place of the
+    first. Raises InvalidInput for more than PRIORITY_BOOST_CAP allows, Conflict for a job that has ended.
+    """
+    permissions.require(by, "boost", job)
+    reason = reason.strip()
+    _check(job, points, seconds, reason)
+    now = timezone.now()
+    until = now + timedelta(seconds=seconds) if points else None
+    with transaction.atomic():
+        row = Job.objects.select_for_update(of=("self",), no_key=True).select_related("queue").get(pk=job.pk)
+        if row.is_terminal:
+            raise Conflict(
+                message=f"Job {job.number} has {row.state} and waits for nothing.",
+                way_out="Boost a job that waits or runs.",
+            )
+        before = {"boost": row.boost_now, "until": row.boost_until_at.isoformat() if row.boost_now else None}
+        row.boost, row.boost_until_at = points, until
+        row.save(update_fields=["boost", "boost_until_at"])
+        text = (
+            f"boosted by {points} to {row.priority + points} until {until:%Y-%m-%d %H:%M} UTC by {by.username}"
+            if until
+            else f"its boost was ended by {by.username}"
+        )
+        record_event(
+            row, "job.boosted", because=f"{text}: {reason}", by=by, at=now,
+            details={"points": points, "until": until.isoformat() if until else None, "reason": reason},
+        )  # fmt: skip
+        outbox.wake_planner(row.queue.cluster_id, trigger="boost")
+        audit.record(
+            by=by, action="job.boost", thing=row, before=before,
+            after={"boost": points, "until": until.isoformat() if until else None},
+            reason=reason, project=row.project,
+        )  # fmt: skip
+    job.boost, job.boost_until_at = points, until
+    return job
+
+
+def _check(job: Job, points: int, seconds: int, reason: str) -> None:
+    problems = []
+    most = max(settings.PRIORITY_BOOST_CAP - job.priority, 0)
+    if not 0 <= points <= most:
+        text = f"Has to be from 0 to {most}: no boost leads above {settings.PRIORITY_BOOST_CAP}."
+        problems.append(FieldProblem("points", text, "out-of-range"))
+    if not 60 <= seconds <= LONGEST_SECONDS:
+        problems.append(FieldProblem("seconds", "Has to be from a minute to 30 days.", "out-of-range"))
+    if not reason:
+        problems.append(FieldProblem("reason", "Is needed: everybody who is passed can read it.", "required"))
+    if problems:
+        raise InvalidInput(message=problems[0].message, problems=problems)

@@ -1,0 +1,108 @@
+"""Data that jobs wait for, and checkpoints that running jobs report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, NotAllowed
+from accounts.models import User
+from accounts.services import audit
+from scheduler import outbox
+from scheduler.core.lifecycle import ACTIVE
+from scheduler.models import Dataset, Job
+from scheduler.services.submission.fields import BadValue, Inputs
+from scheduler.services.submission.fields_dependencies import DATA_NAME, DATA_NAME_RULE
+from scheduler.services.submission.submitter import Catalogue
+from scheduler.state.lifecycle.dependencies import resolve_data, resolve_dependants
+from scheduler.state.lifecycle.transitions import record_event
+
+
+@transaction.atomic
+def declare_dataset(*, payload: Mapping[str, Any], by: User) -> Dataset:
+    """Say that data of a project are ready, and let the jobs go that waited for them; again changes nothing.
+
+    Muster believes it: it does not look at the path. Raises InvalidInput or NotAllowed.
+    """
+    inputs = Inputs(payload)
+    inputs.refuse_unknown(("project", "name", "path"))
+    project = Catalogue(by).project(inputs)
+    name = inputs.read("name", _name, default="")
+    path = inputs.text("path", most=1024)
+    if not name and inputs.given("name") is None:
+        inputs.wrong("name", "Is needed: what jobs call the data they wait for.", code="required")
+    inputs.finish("The data cannot be declared")
+    assert project is not None  # otherwise there was a problem
+    now = timezone.now()
+    clusters = resolve_data(project.pk, name, at=now)
+    dataset, _ = Dataset.objects.update_or_create(
+        project=project, name=name, defaults={"path": path, "ready_at": now, "declared_by": by}
+    )
+    _wake(clusters)
+    audit.record(
+        by=by, action="dataset.declare", thing=dataset, after={"name": name, "path": path}, project=project
+    )
+    return dataset
+
+
+@transaction.atomic
+def withdraw_dataset(*, dataset: Dataset, by: User, reason: str = "") -> Dataset:
+    """Say that data are not ready any more: jobs submitted from now on wait; those let go already stay so."""
+    if not (permissions.may(by, "submit", dataset.project) or permissions.may(by, "operate")):
+        raise NotAllowed(
+            message=f"You may not withdraw data of project {dataset.project.slug}.",
+            way_out="Ask a member of the project.",
+            refused=("submit", dataset.project),
+        )
+    if dataset.ready_at is not None:
+        Dataset.objects.filter(pk=dataset.pk).update(ready_at=None)
+        dataset.ready_at = None
+        audit.record(
+            by=by, action="dataset.withdraw", thing=dataset, before={"name": dataset.name},
+            reason=reason, project=dataset.project,
+        )  # fmt: skip
+    return dataset
+
+
+@transaction.atomic
+def report_checkpoint(*, job: Job, by: User, path: str = "") -> Job:
+    """Note that a running job has saved its work, and let the jobs go that waited for that (D3).
+
+    What it did before is not lost when it is stopped. Raises Conflict for a job that does not run.
+    """
+    permissions.require(by, "edit", job)
+    now = timezone.now()
+    row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
+    if row.state not in ACTIVE or row.started_at is None:
+        raise Conflict(
+            message=f"Job {job.number} is {row.public_state} and has nothing to save.",
+            way_out="Only a running job reports a checkpoint.",
+        )
+    save_checkpoint(row, path=path, because=f"reported by {by.username}", at=now, by=by)
+    audit.record(by=by, action="job.checkpoint", thing=row, after={"path": path}, project=row.project)
+    job.saved_at, job.saved_path = row.saved_at, row.saved_path
+    return job
+
+
+def save_checkpoint(row: Job, *, path: str, because: str, at: Any, by: User | None = None) -> None:
+    """Write a checkpoint of a job whose row is locked."""
+    Job.objects.filter(pk=row.pk).update(saved_at=at, saved_path=path)
+    row.saved_at, row.saved_path = at, path
+    record_event(row, "job.saved", because=because, by=by, at=at, details={"path": path})
+    _wake(resolve_dependants([row], at=at))
+
+
+def _name(value: Any) -> str:
+    text = str(value).strip()
+    if not DATA_NAME.fullmatch(text):
+        raise BadValue(DATA_NAME_RULE)
+    return text
+
+
+def _wake(clusters: set[int]) -> None:
+    for cluster_id in sorted(clusters):
+        outbox.wake_planner(cluster_id, trigger="dependency")

@@ -1,0 +1,89 @@
+"""Makes running elastic jobs smaller at once, and larger by starting them again from their checkpoint (G4)."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.errors import Conflict, FieldProblem, InvalidInput
+from accounts.models import User
+from accounts.services import audit
+from scheduler import outbox
+from scheduler.core.lifecycle import LIVE_TASK, JobState, TaskState
+from scheduler.models import Attempt, Job, Task
+from scheduler.services.jobs.verbs import requeue_job
+from scheduler.state.lifecycle.transitions import record_event
+from scheduler.state.settle.settle import release_members
+
+
+def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
+    """Let a running elastic job have so many tasks.
+
+    Fewer: the highest ranks are told to end, what they hold is given back as they do, and the others go on.
+    More: nothing can be added to processes that run, so it starts again with as many as fit then; only a job
+    that has saved its work since it started is asked to. Raises Conflict or InvalidInput.
+    """
+    permissions.require(by, "requeue", job)
+    least = job.min_tasks or job.tasks
+    if not job.elastic:
+        raise Conflict(
+            message=f"Job {job.number} has one size for as long as it runs.",
+            way_out="Submit it with elastic and min_tasks.",
+        )
+    if not least <= tasks <= job.tasks:
+        wrong = f"Has to be from {least} to {job.tasks}; {tasks} is not."
+        raise InvalidInput(message=wrong, problems=[FieldProblem("tasks", wrong, "out-of-range")])
+    with transaction.atomic():
+        row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
+        attempt = Attempt.objects.live().filter(job=row, stop_asked_at__isnull=True).first()
+        if row.state != JobState.RUNNING or attempt is None:
+            raise Conflict(
+                message=f"Job {job.number} is {row.public_state} and has no size to change.",
+                way_out="Its size is chosen when it starts.",
+            )
+        live = list(
+            Task.objects.filter(attempt=attempt, state__in=LIVE_TASK - {TaskState.STOPPING}).order_by("rank")
+        )
+        if tasks <= len(live):
+            _shrink(row, attempt, live[tasks:], by=by, reason=reason)
+    if tasks > len(live):
+        _grow(row, attempt, by=by, reason=reason or f"to have {tasks} tasks instead of {len(live)}")
+    elif any(task.state == TaskState.ASSIGNED for task in live[tasks:]):
+        # Never while the job is locked: whoever settles takes nodes first. Killed before, the timer does it.
+        transaction.on_commit(lambda: release_members([attempt.pk]))
+    job.refresh_from_db()
+    return job
+
+
+def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason: str) -> None:
+    if not leaving:
+        return
+    ids = [task.pk for task in leaving]
+    Attempt.objects.filter(pk=attempt.pk).update(
+        resized_at=timezone.now(), resized_for=None, resized_for_epoch=None
+    )
+    # No agent was given these: they need nobody's word to be over.
+    Task.objects.filter(pk__in=ids, state=TaskState.ASSIGNED).update(
+        state=TaskState.STOPPED, ended_at=timezone.now(), end_text="Never started."
+    )
+    Task.objects.filter(pk__in=ids, state__in=LIVE_TASK).update(state=TaskState.STOPPING)
+    ranks = [task.rank for task in leaving]
+    why = f": {reason}" if reason else ""
+    record_event(
+        job, "job.smaller", because=f"{len(ranks)} of its tasks are told to end by {by.username}{why}", by=by,
+        details={"ranks": ranks[:1000]},
+    )  # fmt: skip
+    audit.record(
+        by=by, action="job.resize", thing=job, after={"fewer": len(ranks)}, reason=reason, project=job.project
+    )
+    outbox.announce(*{outbox.node_topic(task.node_id) for task in leaving}, outbox.CLUSTER_TOPIC)
+
+
+def _grow(job: Job, attempt: Attempt, *, by: User, reason: str) -> None:
+    if job.saved_at is None or attempt.started_at is None or job.saved_at < attempt.started_at:
+        raise Conflict(
+            message=f"Job {job.number} has saved no checkpoint since it started, so its work would be lost.",
+            way_out="Let it report one (POST /jobs/{id}/checkpoint), or requeue it as it is.",
+        )
+    requeue_job(job=job, by=by, reason=reason)

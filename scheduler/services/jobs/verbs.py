@@ -1,0 +1,459 @@
+"""What people do with jobs: submit, cancel, hold, release, requeue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import DEFAULT_DB_ALIAS, connection, transaction
+from django.db.models.base import ModelState
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.bounds import stop_if_nobody_waits, while_somebody_waits
+from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotAllowed, TooMany
+from accounts.models import User
+from accounts.services import audit
+from quotas.models import Quota
+from scheduler import outbox
+from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, RestartPolicy, StopReason
+from scheduler.core.reason_codes import CATEGORY, ReasonCode
+from scheduler.models import Job, JobEvent
+from scheduler.services.accounting.quota_usage import pending_jobs_of
+from scheduler.services.submission.bulk_insert import insert_jobs_with_events
+from scheduler.services.submission.dependencies import (
+    Others,
+    look_at_others,
+    wait_for_others,
+    wrong_among_themselves,
+)
+from scheduler.services.submission.job_spec import JobSpec, parse_job
+from scheduler.services.submission.request_size import check_sizes
+from scheduler.services.submission.submitter import Catalogue
+from scheduler.state.apply.suspension import stop_instead
+from scheduler.state.lifecycle.dependencies import (
+    conditions_of,
+    not_evaluated,
+    resolve_dependants,
+    wait_reason,
+)
+from scheduler.state.lifecycle.transitions import ImpossibleMove, StaleJob, move_job
+
+#: How often a verb looks again when the job moved while it was deciding.
+TRIES: Final = 5
+
+
+# ---------------------------------------------------------------- submit
+
+
+def submit_job(*, payload: Mapping[str, Any], by: User, via: str = "api") -> Job:
+    """Take one request; an array answers its first job, and `array_id` names the others.
+
+    Raises InvalidInput, NotAllowed or TooMany, and then nothing was written.
+    """
+    check_sizes([payload], field="array")
+    spec = parse_job(payload, by=by)
+    return submit_specs(specs=[spec], by=by, via=via)[0]
+
+
+def submit_many(*, payloads: Sequence[Any], by: User, via: str = "api") -> list[Job]:
+    """Take all requests or none; problems say which request they are in, as in `jobs/3/gpu_count`."""
+    specs, errors = parse_many(payloads=payloads, by=by)
+    if errors:
+        raise refused_whole(errors)
+    return submit_specs(specs=[spec for spec in specs if spec is not None], by=by, via=via)
+
+
+def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | None], dict[int, MusterError]]:
+    """Read each request on its own; the refused ones have None for a spec and their error by position.
+
+    Raises InvalidInput before it reads any when together they make too many rows.
+    """
+    check_sizes(payloads, field="jobs")
+    catalogue = Catalogue(by)
+    specs: list[JobSpec | None] = []
+    errors: dict[int, MusterError] = {}
+    for number, payload in enumerate(while_somebody_waits(payloads, every=10)):
+        under = f"jobs/{number}/"
+        try:
+            if not isinstance(payload, Mapping):
+                wrong = "Has to be an object that describes a job."
+                problem = FieldProblem(f"jobs/{number}", wrong, "not-an-object")
+                raise InvalidInput(message=wrong, problems=[problem])
+            specs.append(parse_job(payload, by=by, catalogue=catalogue, under=under, in_batch=True))
+        except MusterError as error:
+            specs.append(None)
+            errors[number] = error
+    for number, problem in wrong_among_themselves(specs):
+        specs[number] = None
+        errors[number] = InvalidInput(message=problem.message, code=problem.code, problems=[problem])
+    return specs, errors
+
+
+def refused_whole(errors: Mapping[int, MusterError]) -> MusterError:
+    """One refusal for a batch, with the problems of all its requests."""
+    problems = [problem for error in errors.values() for problem in error.problems]
+    denial = next((error for error in errors.values() if isinstance(error, NotAllowed)), None)
+    kind = NotAllowed if denial is not None else InvalidInput
+    return kind(
+        message=f"{len(errors)} of the jobs cannot be taken, so none was.",
+        code=denial.code if denial is not None else "invalid",
+        problems=problems[:500],
+        way_out="Correct the fields named in errors, or send atomic=false to have the others taken.",
+        refused=denial.refused if denial is not None else None,
+    )
+
+
+@transaction.atomic
+def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
+    """Write checked requests: jobs, dependencies, events and one audit row, all or nothing."""
+    if not specs:
+        return []
+    now = timezone.now()
+    _refuse_full_queues(specs)
+    _refuse_full_lines(specs)
+    others = look_at_others(specs)
+    rows: list[dict[str, Any]] = []
+    owners: list[JobSpec] = []
+    for spec in while_somebody_waits(specs, every=1):
+        beginning = _beginning(spec, others, by=by, at=now)
+        common = spec.columns() | _UNSTARTED | beginning | {
+            "user_id": by.pk, "submitted_via": via, "created_at": now,
+            "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
+        }  # fmt: skip
+        for index in spec.array or (None,):
+            rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
+            owners.append(spec)
+    stop_if_nobody_waits()
+    # The head of the audit chain comes last. Without others to wait for, nothing comes between.
+    head_too = () if any(spec.depends_on for spec in specs) else (audit.head_statement(by),)
+    numbers, heads = insert_jobs_with_events(
+        Job,
+        rows,
+        JobEvent,
+        {"at": now, "kind": "job.submitted", "because": f"submitted by {by.username}", "epoch": None,
+         "actor_id": by.pk, "details": {"via": via}},
+        *head_too,
+    )  # fmt: skip
+    jobs = [_as_job(row, numbers[row["uuid"]], spec, by) for row, spec in zip(rows, owners, strict=True)]
+    wait_for_others(jobs, owners, others, at=now)
+    outbox.announce(
+        outbox.user_topic(by.pk),
+        outbox.QUEUES_TOPIC,
+        *{outbox.project_topic(spec.project.pk) for spec in specs},
+    )
+    if any(job.state == JobState.QUEUED for job in jobs):
+        for cluster_id in {spec.queue.cluster_id for spec in specs}:
+            outbox.wake_planner(cluster_id, trigger="submit")
+    _audit_submission(jobs, by, head=next((audit.Head(*row) for rows in heads for row in rows), None))
+    return jobs
+
+
+#: What a job row begins with besides what its request says.
+_UNSTARTED: Final[dict[str, Any]] = {
+    "expected_start_at": None,
+    "epoch": 0,
+    "exit_code": None,
+    "exit_signal": None,
+    "end_text": "",
+    "scheduled_at": None,
+    "started_at": None,
+    "completed_at": None,
+    "assembly_until_at": None,
+    "assembly_node_ids": [],
+    "assemblies_failed": 0,
+    "boost": 0,
+    "boost_until_at": None,
+    "saved_at": None,
+    "saved_path": "",
+    "generation": 1,
+}
+
+
+def _beginning(spec: JobSpec, others: Others, *, by: User, at: datetime) -> dict[str, Any]:
+    """State, eligibility and reason of a job at its submission."""
+    seconds = spec.depends_timeout_seconds
+    until = at + timedelta(seconds=seconds) if seconds is not None and spec.depends_on else None
+    common = {"depends_until_at": until, "held_by": ""}
+    found = others.conditions(spec)
+    if any(condition.never for condition in found):
+        raise Conflict(
+            message="A job that this one waits for has just ended the other way, so it could never start.",
+            way_out="Look at that job, then submit again.",
+        )
+    if spec.held:
+        held = {"state": JobState.HELD.value, "held_by": "user", "eligible_at": None}
+        return common | held | _held(by, at)
+    if any(condition.missing for condition in found):
+        reason = wait_reason(found, at=at, until=until, then=spec.depends_on_timeout)
+        return common | {"state": JobState.BLOCKED.value, "eligible_at": None} | reason
+    eligible_at = max(at, spec.begin_at) if spec.begin_at else at
+    return common | {"state": JobState.QUEUED.value, "eligible_at": eligible_at} | not_evaluated(at)
+
+
+def _refuse_full_queues(specs: Sequence[JobSpec]) -> None:
+    """A queue takes at most `max_pending_jobs`; submissions to such a queue count one after the other."""
+    bounded = {spec.queue.pk: spec.queue for spec in specs if spec.queue.max_pending_jobs is not None}
+    for queue_id, queue in sorted(bounded.items()):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_QUEUE_LOCK, queue_id])
+        coming = sum(spec.size for spec in specs if spec.queue.pk == queue_id)
+        there = Job.objects.pending().filter(queue_id=queue_id).count()
+        if there + coming > queue.max_pending_jobs:
+            raise TooMany(
+                message=f"Queue {queue.slug} holds {there} pending jobs and takes at most "
+                f"{queue.max_pending_jobs}; {coming} more do not fit.",
+                code="queue-full",
+                way_out="Wait until some have started, cancel some, or use another queue.",
+            )
+
+
+def _refuse_full_lines(specs: Sequence[JobSpec]) -> None:
+    """No more jobs may wait than the lines on the way up allow; submissions that one line counts take turns."""
+    bounded = {bound.line_id: bound for spec in specs for bound in spec.waits_on}
+    if not bounded:
+        return
+    with connection.cursor() as cursor:
+        for line_id in sorted(bounded):
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_LINE_LOCK, line_id % 2**31])
+    for line in Quota.objects.filter(pk__in=bounded).order_by("pk"):
+        bound = bounded[line.pk]
+        coming = sum(spec.size for spec in specs if any(one.line_id == line.pk for one in spec.waits_on))
+        there = pending_jobs_of(line)
+        if there + coming > bound.hard:
+            kind = f" of type {line.job_type}" if line.job_type else ""
+            raise TooMany(
+                message=f"{there} jobs{kind} of {bound.owner} wait already, of at most {bound.hard}; "
+                f"{coming} more do not fit.",
+                code="too-many-pending",
+                way_out="Wait until some have started, or cancel some; an operator can raise the limit.",
+            )
+
+
+#: Tell our advisory locks on queues and on quota lines from others.
+_QUEUE_LOCK: Final = 0x4D51
+_LINE_LOCK: Final = 0x4D52
+
+
+def _as_job(row: Mapping[str, Any], number: int, spec: JobSpec, by: User) -> Job:
+    """The row as an object, with its relations at hand, without reading it back."""
+    # What `Job.from_db` does, ten times faster: it matters for a thousand jobs at once.
+    job: Job = Job.__new__(Job)
+    job.__dict__.update(row, number=number)
+    job._state = ModelState()
+    job._state.adding, job._state.db = False, DEFAULT_DB_ALIAS
+    job._state.fields_cache = {"queue": spec.queue, "project": spec.project, "user": by}
+    return job
+
+
+def _audit_submission(jobs: Sequence[Job], by: User, *, head: audit.Head | None) -> None:
+    first, last = jobs[0], jobs[-1]
+    thing: Job | audit.Thing = first
+    after = _summary(first)
+    if len(jobs) > 1:
+        thing = audit.Thing("job", str(first.number), f"{len(jobs)} jobs, {first.number} to {last.number}")
+        after = {"jobs": len(jobs), "first": first.number, "last": last.number, "example": after}
+    audit.record(by=by, action="job.submit", thing=thing, after=after, project=first.project, head=head)
+
+
+def _summary(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "queue": job.queue.slug,
+        "project": job.project.slug,
+        "tasks": job.tasks,
+        "cpu_millis": job.cpu_millis,
+        "memory_mib": job.memory_mib,
+        "gpus": job.gpus,
+        "priority": job.priority,
+        "state": job.state,
+        "command": (job.command or job.script)[:500],
+    }
+
+
+# ---------------------------------------------------------------- cancel
+
+
+def cancel_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Cancel a job: a pending one is over at once, a running one is told to stop.
+
+    Doing it twice changes nothing. Raises Conflict for a job that has ended in another way.
+    """
+    permissions.require(by, "cancel", job)
+    return _try_again(job, lambda: _cancel(job, by, reason), verb="cancelled")
+
+
+def _cancel(job: Job, by: User, reason: str) -> None:
+    if job.state in (JobState.CANCELLED, JobState.STOPPING):
+        return
+    if job.is_terminal:
+        raise Conflict(
+            message=f"Job {job.number} has {job.state} already.", way_out="There is nothing left to cancel."
+        )
+    before, now = job.state, timezone.now()
+    because = f"cancelled by {by.username}" + (f": {reason}" if reason else "")
+    if job.state in ACTIVE:
+        _ask_to_end(job, JobState.STOPPING, StopReason.CANCELLED, by=by, because=because, now=now)
+    else:
+        move_job(job, JobState.CANCELLED, because=because, by=by, at=now, end_text=because[:300])
+        for cluster_id in resolve_dependants([job], at=now):
+            outbox.wake_planner(cluster_id, trigger="dependency")
+    _audit_verb("job.cancel", job, by, before=before, reason=reason)
+
+
+def _ask_to_end(job: Job, to: JobState, why: StopReason, *, by: User, because: str, now: datetime) -> None:
+    """Tell its processes to end, with the notice that preemption gives; where the job goes, `to` says."""
+    # The job first: whoever moves it decides, and the attempt follows in the same transaction.
+    move_job(job, to, because=because, by=by, at=now)
+    attempt = job.attempts.live().first()
+    if attempt is None:
+        raise StaleJob(job.number)
+    job.attempts.live().filter(stop_asked_at__isnull=True).update(stop_reason=why, stop_asked_at=now)
+    nodes = attempt.allocations.held().values_list("node_id", flat=True)
+    outbox.announce(*{outbox.node_topic(node_id) for node_id in nodes}, outbox.CLUSTER_TOPIC)
+
+
+# ---------------------------------------------------------------- hold, release, requeue
+
+
+def hold_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Keep a pending job from being considered until it is released."""
+    permissions.require(by, "hold", job)
+    return _try_again(job, lambda: _hold(job, by, reason), verb="held")
+
+
+def _hold(job: Job, by: User, reason: str) -> None:
+    if job.state == JobState.HELD:
+        return
+    if job.state not in PENDING | INTERRUPTED or job.state == JobState.SUSPENDED:
+        raise _no_longer_pending(job, "held")
+    before, now = job.state, timezone.now()
+    held_by = "user" if by.pk == job.user_id else "admin"
+    because = f"held by {by.username}" + (f": {reason}" if reason else "")
+    move_job(
+        job, JobState.HELD, because=because, by=by, at=now,
+        held_by=held_by, eligible_at=None, **_held(by, now, admin=held_by == "admin", reason=reason),
+    )  # fmt: skip
+    _audit_verb("job.hold", job, by, before=before, reason=reason)
+
+
+def _held(by: User, at: datetime, *, admin: bool = False, reason: str = "") -> dict[str, Any]:
+    code = ReasonCode.HELD_BY_ADMIN if admin else ReasonCode.HELD_BY_USER
+    why = f": {reason}" if reason else ""
+    return {
+        "reason_code": code.value,
+        "reason_category": CATEGORY[code].value,
+        "reason_text": f"Held by {by.username} since {at:%Y-%m-%d %H:%M} UTC{why}. It waits to be released.",
+        "reason_details": {"by": by.username, "reason": reason},
+        "reason_at": at,
+    }
+
+
+def release_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Let a held job be considered again; one that waits for other jobs goes on waiting for them.
+
+    What an operator held, only an operator releases.
+    """
+    permissions.require(by, "release", job)
+    return _try_again(job, lambda: _release(job, by, reason), verb="released")
+
+
+def _release(job: Job, by: User, reason: str) -> None:
+    if job.state != JobState.HELD:
+        raise Conflict(
+            message=f"Job {job.number} is {job.public_state} and not held.",
+            way_out="Only a held job is released.",
+        )
+    if job.held_by == "admin" and not by.is_operator:
+        raise NotAllowed(
+            message=f"Job {job.number} was held by an operator.",
+            way_out="Ask an operator to release it.",
+            refused=("release", job),
+        )
+    now = timezone.now()
+    because = f"released by {by.username}" + (f": {reason}" if reason else "")
+    found = conditions_of(job)
+    if any(condition.missing for condition in found):
+        waits = wait_reason(found, at=now, until=job.depends_until_at, then=job.depends_on_timeout)
+        move_job(job, JobState.BLOCKED, because=because, by=by, at=now, held_by="", **waits)
+    else:
+        eligible_at = max(now, job.begin_at) if job.begin_at else now
+        move_job(job, JobState.QUEUED, because=because, by=by, at=now, held_by="", eligible_at=eligible_at,
+                 **not_evaluated(now))  # fmt: skip
+        outbox.wake_planner(job.queue.cluster_id, trigger="release")
+    _audit_verb("job.release", job, by, before=JobState.HELD, reason=reason)
+
+
+def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Stop a running job and let it wait again from the beginning; a finished one is not run again."""
+    permissions.require(by, "requeue", job)
+    return _try_again(job, lambda: _requeue(job, by, reason), verb="requeued")
+
+
+def _requeue(job: Job, by: User, reason: str) -> None:
+    if job.is_terminal:
+        raise Conflict(
+            message=f"Job {job.number} has {job.state} and never changes again.",
+            way_out="Submit it again: GET the job, and POST its request fields.",
+        )
+    if job.state not in ACTIVE | {JobState.PREEMPTED} or job.state == JobState.STOPPING:
+        raise Conflict(
+            message=f"Job {job.number} is {job.state} and not running.",
+            way_out="Only a job that has been given nodes can be requeued.",
+        )
+    if job.restart_policy == RestartPolicy.NEVER and job.state != JobState.SCHEDULED:
+        raise Conflict(
+            message=f"Job {job.number} runs at most once, and it may have begun (restart_policy never).",
+            way_out="Cancel it, and submit it again if doing its work twice is harmless.",
+        )
+    before, now = job.state, timezone.now()
+    because = f"requeued by {by.username}" + (f": {reason}" if reason else "")
+    if job.state == JobState.PREEMPTED:
+        move_job(job, JobState.QUEUED, because=because, by=by, at=now, eligible_at=now, **not_evaluated(now))
+        outbox.wake_planner(job.queue.cluster_id, trigger="requeue")
+    elif job.state == JobState.PREEMPTING:
+        if not _end_instead_of_standing_still(job, because):
+            return  # it is on its way back to the queue already
+    else:
+        _ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
+    _audit_verb("job.requeue", job, by, before=before, reason=reason)
+
+
+def _end_instead_of_standing_still(job: Job, because: str) -> int:
+    told = job.attempts.live().filter(suspend_asked_at__isnull=False).values_list("pk", flat=True)
+    return stop_instead(told, because=because) if told else 0
+
+
+# ---------------------------------------------------------------- shared
+
+
+def _try_again(job: Job, verb_once: Callable[[], None], *, verb: str) -> Job:
+    """Do it on the job as it is now: when it moves meanwhile, look again and decide anew."""
+    for _ in range(TRIES):
+        try:
+            with transaction.atomic():
+                verb_once()
+            return job
+        except (StaleJob, ImpossibleMove):
+            fresh = Job.objects.get(pk=job.pk)
+            for field in Job._meta.concrete_fields:
+                setattr(job, field.attname, getattr(fresh, field.attname))
+    raise Conflict(
+        message=f"Job {job.number} kept changing and could not be {verb}.", way_out="Try again in a moment."
+    )
+
+
+def _no_longer_pending(job: Job, verb: str) -> Conflict:
+    return Conflict(
+        message=f"Job {job.number} is {job.public_state}; only a pending job can be {verb}.",
+        way_out="Cancel or requeue it instead." if job.is_active else "There is nothing left to hold.",
+    )
+
+
+def _audit_verb(action: str, job: Job, by: User, *, before: str, reason: str) -> None:
+    audit.record(
+        by=by, action=action, thing=job, before={"state": str(before)}, after={"state": str(job.state)},
+        reason=reason, project=job.project,
+    )  # fmt: skip

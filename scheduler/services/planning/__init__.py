@@ -1,0 +1,1 @@
+"""Planning cycles, previews and forecasts."""

@@ -1,0 +1,212 @@
+"""Forecasts of starts: made in the background for every waiting job, judged when they start."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from scheduler.core.forecast.forecast import Forecast, RunTimes, forecast, points_of
+from scheduler.core.policy import Policy
+from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.models import Cluster, ForecastOutcome, ForecastRun, StartForecast
+from scheduler.services.planning.cycles import installed_plugins
+from scheduler.state.load.snapshots import load_snapshot
+from scheduler.state.records import forecasts
+
+log = structlog.get_logger(__name__)
+
+#: What finished jobs say of run times, and what starts say of forecasts, is looked up so far back.
+DAYS: Final = 30
+#: Finished jobs that are looked at, and for how long their run times are kept in mind.
+MOST_RUNS: Final = 20_000
+RUNS_SECONDS: Final = 300.0
+#: After a round of forecasts a cluster is left alone for so many times as long as the round took.
+REST: Final = 9
+#: Cycles of one future, by the rows that each has to look at: in the background, and while somebody waits.
+_WORK: Final = 3_000_000
+_FEWEST, _MOST = 60, 400
+_LIVE_WORK: Final = 30_000
+_LIVE_FEWEST, _LIVE_MOST = 25, 120
+#: How long the record is kept in mind.
+RECORD_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartRange:
+    """When a job is likely to start, in words of this moment; None = nobody knows, and `unknown` says why."""
+
+    p10_at: datetime | None = None
+    p50_at: datetime | None = None
+    p90_at: datetime | None = None
+    unknown: str = ""
+    #: Running jobs whose limits it was counted from, and jobs that go first.
+    running_jobs: int = 0
+    ahead_jobs: int = 0
+    computed_at: datetime | None = None
+
+    @property
+    def is_range(self) -> bool:
+        return self.p10_at is not None and self.p90_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What became of the ranges that were told first, over the last days."""
+
+    days: int = DAYS
+    starts: int = 0
+    inside: int = 0
+    earlier: int = 0
+    later: int = 0
+    #: None while no start has been judged.
+    inside_percent: int | None = None
+
+
+def forecast_all() -> int:
+    """Judge what has started, then forecast every cluster whose turn it is; answers how many jobs were told."""
+    forecasts.settle_forecasts()
+    told = 0
+    runs = {run.cluster_id: run for run in ForecastRun.objects.all()}
+    for cluster_id in Cluster.objects.order_by("id").values_list("id", flat=True):
+        last = runs.get(cluster_id)
+        if last is not None and timezone.now() < last.ended_at + timedelta(milliseconds=REST * last.took_ms):
+            continue
+        try:
+            told += forecast_cluster(cluster_id=cluster_id)
+        except Exception:
+            log.exception("forecast_failed", cluster=cluster_id)
+    return told
+
+
+def forecast_cluster(*, cluster_id: int) -> int:
+    """Forecast every job that waits in a cluster, and keep it; answers how many."""
+    began = time.monotonic()
+    loaded = load_snapshot(cluster_id=cluster_id)
+    snapshot = loaded.snapshot
+    jobs = len(snapshot.pending)
+    if jobs:
+        size = jobs + len(snapshot.running) + len(snapshot.nodes)
+        found = forecast(
+            snapshot,
+            loaded.policy,
+            run_times(cluster_id),
+            most_cycles=min(max(_WORK // size, _FEWEST), _MOST),
+            plugins=installed_plugins(),
+        )
+        forecasts.store_forecasts(found.values(), at=_moment(snapshot.now_ms))
+    took_ms = int(1000 * (time.monotonic() - began))
+    ForecastRun.objects.update_or_create(
+        cluster_id=cluster_id, defaults={"ended_at": timezone.now(), "took_ms": took_ms, "jobs": jobs}
+    )
+    log.debug("forecast", cluster=cluster_id, jobs=jobs, took_ms=took_ms)
+    return jobs
+
+
+def range_now(snapshot: Snapshot, policy: Policy, job_id: int, *, cluster_id: int) -> StartRange | None:
+    """The forecast of one job while somebody waits for it; None where the cluster is too large for that."""
+    cycles = live_cycles(snapshot)
+    if not cycles:
+        return None
+    found = forecast(
+        snapshot,
+        policy,
+        run_times(cluster_id),
+        jobs=[job_id],
+        most_cycles=cycles,
+        plugins=installed_plugins(),
+    )
+    return _range_of(found[job_id], snapshot.now_ms)
+
+
+def live_cycles(snapshot: Snapshot) -> int:
+    """How many cycles of a future one may wait for; 0 = too few to see anything."""
+    cycles = _LIVE_WORK // (len(snapshot.pending) + len(snapshot.running) + len(snapshot.nodes) + 100)
+    return min(cycles, _LIVE_MOST) if cycles >= _LIVE_FEWEST else 0
+
+
+def kept_range(job_number: int) -> StartRange | None:
+    """The forecast that the background made of a job; None while it has none."""
+    row = StartForecast.objects.filter(pk=job_number).first()
+    return range_of(row) if row is not None else None
+
+
+def range_of(row: StartForecast) -> StartRange:
+    return StartRange(
+        row.p10_at, row.p50_at, row.p90_at, row.unknown, row.ends_first, row.ahead_jobs, row.computed_at
+    )
+
+
+def run_times(cluster_id: int) -> RunTimes:
+    """How long the jobs of this cluster ran lately, by person and project."""
+    known = _runs.get(cluster_id)
+    if known is not None and time.monotonic() - known[0] < RUNS_SECONDS:
+        return known[1]
+    parts: dict[str, dict[int, list[int]]] = {"user": defaultdict(list), "project": defaultdict(list)}
+    seconds: dict[str, dict[int, list[int]]] = {"user": defaultdict(list), "project": defaultdict(list)}
+    all_parts: list[int] = []
+    all_seconds: list[int] = []
+    since = timezone.now() - timedelta(days=DAYS)
+    for user, project, limit, run in forecasts.ran(cluster_id=cluster_id, since=since, most=MOST_RUNS):
+        kinds, everybody, value = (
+            (parts, all_parts, min(1000 * run // limit, 1000)) if limit else (seconds, all_seconds, run)
+        )
+        kinds["user"][user].append(value)
+        kinds["project"][project].append(value)
+        everybody.append(value)
+    found = RunTimes(
+        parts_of_user=_points(parts["user"]),
+        parts_of_project=_points(parts["project"]),
+        parts=points_of(all_parts),
+        seconds_of_user=_points(seconds["user"]),
+        seconds_of_project=_points(seconds["project"]),
+        seconds=points_of(all_seconds),
+    )
+    _runs[cluster_id] = (time.monotonic(), found)
+    return found
+
+
+_runs: dict[int, tuple[float, RunTimes]] = {}
+
+
+def record(*, fresh: bool = False) -> Record:
+    """How often starts fell inside the range their jobs were told first, over all clusters."""
+    if not fresh and _record and time.monotonic() - _record[0][0] < RECORD_SECONDS:
+        return _record[0][1]
+    since = timezone.now() - timedelta(days=DAYS)
+    counts = ForecastOutcome.objects.filter(started_at__gte=since).aggregate(
+        starts=Count("pk"),
+        inside=Count("pk", filter=Q(missed_seconds=0)),
+        earlier=Count("pk", filter=Q(missed_seconds__lt=0)),
+        later=Count("pk", filter=Q(missed_seconds__gt=0)),
+    )
+    starts = counts["starts"]
+    found = Record(
+        days=DAYS, **counts, inside_percent=round(100 * counts["inside"] / starts) if starts else None
+    )
+    _record[:] = [(time.monotonic(), found)]
+    return found
+
+
+_record: list[tuple[float, Record]] = []
+
+
+def _points(values: dict[int, list[int]]) -> dict[int, tuple[int, ...]]:
+    return {key: points_of(some) for key, some in values.items()}
+
+
+def _range_of(found: Forecast, now_ms: int) -> StartRange:
+    p10, p50, p90 = (
+        _moment(at_ms) if at_ms is not None else None for at_ms in (found.p10_ms, found.p50_ms, found.p90_ms)
+    )
+    return StartRange(p10, p50, p90, found.unknown, found.ends_first, found.ahead_jobs, _moment(now_ms))
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC)

@@ -1,0 +1,121 @@
+"""A recorded cycle, planned again from its bytes, and shown in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.core.cycle import plan_cycle
+from scheduler.core.plan import Plan, Start
+from scheduler.core.policy import Policy
+from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot import codec
+from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.services.planning.cycles import installed_plugins
+from scheduler.state.records import recordings
+
+#: Jobs named in one line of a shown plan.
+NAMED: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A recording opened, and what planning from it gives today."""
+
+    cycle_id: int
+    snapshot: Snapshot
+    policy: Policy
+    recorded: Plan
+    #: Byte for byte the same plan.
+    identical: bool
+    #: What differs first, in words; "" when nothing does.
+    difference: str
+    digest: str
+
+
+def replay(*, cycle_id: int) -> Replay:
+    """Plan a recorded cycle again and compare; raises NotRecorded, CodecError, PluginError."""
+    recording = recordings.load(cycle_id)
+    snapshot = codec.decode_snapshot(recording.snapshot)
+    policy = codec.decode_policy(recording.policy)
+    again = plan_cycle(snapshot, policy, plugins=installed_plugins())
+    encoded = codec.encode_plan(again)
+    recorded = codec.decode_plan(recording.plan)
+    identical = encoded == recording.plan
+    return Replay(
+        cycle_id=cycle_id,
+        snapshot=snapshot,
+        policy=policy,
+        recorded=recorded,
+        identical=identical,
+        difference="" if identical else first_difference(recorded, again),
+        digest=recording.plan_digest,
+    )
+
+
+def first_difference(recorded: Plan, again: Plan) -> str:
+    """The first decision that came out otherwise: starts in their order, then those who wait."""
+    for number, (old, new) in enumerate(zip(recorded.starts, again.starts, strict=False), start=1):
+        if old != new:
+            return f"start {number}: recorded {_start(old)}; now {_start(new)}"
+    if len(recorded.starts) != len(again.starts):
+        return f"recorded {len(recorded.starts)} starts, now {len(again.starts)}"
+    if recorded.preempts != again.preempts:
+        return f"recorded {len(recorded.preempts)} stops, now {len(again.preempts)}, or others"
+    if recorded.resizes != again.resizes:
+        return f"recorded {len(recorded.resizes)} changes of size, now {len(again.resizes)}, or others"
+    if recorded.resumes != again.resumes:
+        return (
+            f"recorded {len(recorded.resumes)} suspended jobs that go on, now {len(again.resumes)}, or others"
+        )
+    before, after = recorded.reasons, again.reasons
+    for job in sorted(before.keys() | after.keys()):
+        old_words, new_words = _waits(recorded, job), _waits(again, job)
+        if old_words != new_words:
+            return f"job {job}: recorded {old_words}; now {new_words}"
+    return "the same decisions, written in other bytes"
+
+
+def describe(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
+    """The plan in lines for a person: who starts where, then who waits for what."""
+    names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
+    yield (
+        f"{len(snapshot.nodes)} nodes, {len(snapshot.running)} running jobs, "
+        f"{len(snapshot.pending)} pending: "
+        f"{len(plan.starts)} start, {len(plan.waiting)} wait"
+    )
+    for start in plan.starts:
+        yield f"start job {start.job_id} on {', '.join(names[node] for node in start.node_ids)}"
+    for preempt in plan.preempts:
+        if preempt.kind == "converge":
+            yield f"stop job {preempt.job_id}: a limit of {preempt.line} was cut"
+            continue
+        verb = "suspend" if preempt.mode == "suspend" else "stop"
+        yield f"{verb} job {preempt.job_id} for job {preempt.for_job_id} ({preempt.kind})"
+    for resize in plan.resizes:
+        because = f"for job {resize.for_job_id} ({resize.kind})" if resize.ranks else "because room is idle"
+        yield f"give job {resize.job_id} {resize.tasks} tasks instead of {resize.before} {because}"
+    for one in plan.resumes:
+        yield f"job {one.job_id} goes on"
+    for decision, jobs in plan.by_decision():
+        if len(jobs):
+            some = ", ".join(map(str, jobs[:NAMED].tolist()))
+            more = f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
+            yield f"wait {decision.reason.value}: {sentence(decision.reason, decision.facts)} [{some}{more}]"
+
+
+def _start(start: Start) -> str:
+    places = ", ".join(
+        f"rank {p.rank} on node {p.node_id}" + (f" devices {list(p.device_ids)}" if p.device_ids else "")
+        for p in start.placements
+    )
+    return f"job {start.job_id} ({places})"
+
+
+def _waits(plan: Plan, job: int) -> str:
+    try:
+        decision = plan.decision_of(job)
+    except KeyError:
+        return "nothing"
+    return f"{decision.reason.value} {plan.details_of(job)}"

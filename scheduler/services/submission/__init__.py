@@ -1,0 +1,1 @@
+"""From a request, a form or a script to rows of jobs."""

@@ -1,0 +1,147 @@
+"""What new jobs wait for: other jobs, those of the same request among them, and data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from accounts.bounds import while_somebody_waits
+from accounts.errors import FieldProblem
+from scheduler.core.lifecycle import JobState
+from scheduler.models import Dataset, DependencyKind, Job, JobDependency
+from scheduler.services.submission.fields_dependencies import DependsOn, find_circle
+from scheduler.services.submission.job_spec import JobSpec
+from scheduler.state.lifecycle.dependencies import (
+    Condition,
+    Other,
+    Wait,
+    conditions,
+    conditions_of,
+    holds,
+    lock_data,
+    lock_states,
+    wait_reason,
+)
+
+
+def wrong_among_themselves(specs: Sequence[JobSpec | None]) -> list[tuple[int, FieldProblem]]:
+    """What is wrong with the waits of jobs of one request for each other, by position."""
+    named: dict[str, int] = {}
+    found: dict[int, FieldProblem] = {}
+    for number, spec in enumerate(specs):
+        if spec is not None and spec.ref and named.setdefault(spec.ref, number) != number:
+            found[number] = FieldProblem(
+                f"jobs/{number}/ref", f"{spec.ref!r} is the ref of another job of this request.", "twice"
+            )
+    waits = {
+        ref: [d.ref for d in specs[number].depends_on if d.ref]  # type: ignore[union-attr]
+        for ref, number in named.items()
+    }
+    if circle := find_circle(waits):
+        said = " waits for ".join(circle)
+        for ref in set(circle):
+            found[named[ref]] = FieldProblem(
+                f"jobs/{named[ref]}/depends_on", f"Waits in a circle, so none could start: {said}.", "circle"
+            )
+    # A job that waits for one that is not taken is not taken either; each wait is looked at once.
+    waiting: dict[str, list[int]] = {}
+    for number, spec in enumerate(specs):
+        for ref in {d.ref for d in spec.depends_on if d.ref} if spec is not None else ():
+            waiting.setdefault(ref, []).append(number)
+    lost = [ref for ref in waiting if ref not in named or named[ref] in found]
+    while lost:
+        ref = lost.pop()
+        for number in waiting.get(ref, ()):
+            if number in found:
+                continue
+            found[number] = FieldProblem(
+                f"jobs/{number}/depends_on",
+                f"No job with ref {ref!r} is taken with this request.",
+                "not-found",
+            )
+            own = specs[number].ref  # type: ignore[union-attr]
+            if own and named.get(own) == number:
+                lost.append(own)
+    return sorted(found.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What new jobs wait for, as it stays until they are written: jobs, and ready data by project."""
+
+    jobs: Mapping[int, Other]
+    ready: Collection[tuple[int, str]]
+
+    def satisfied(self, spec: JobSpec, d: DependsOn) -> bool | None:
+        if d.kind == DependencyKind.DATA:
+            return True if (spec.project.pk, d.name) in self.ready else None
+        return None if d.ref else holds(d.kind, *self.jobs[d.number])
+
+    def conditions(self, spec: JobSpec) -> list[Condition]:
+        return conditions(
+            (
+                d.group,
+                d.need,
+                Wait(
+                    d.kind,
+                    d.number or None,
+                    d.name if not d.number or d.project_id == spec.project.pk else "",
+                    self.satisfied(spec, d),
+                    self.jobs[d.number].state if d.number else "",
+                ),
+            )
+            for d in spec.depends_on
+        )
+
+
+def look_at_others(specs: Sequence[JobSpec]) -> Others:
+    """Hold them as they are; the data first, as whoever declares them does before it lets jobs go."""
+    data: dict[int, set[str]] = {}
+    for spec in specs:
+        for d in spec.depends_on:
+            if d.kind == DependencyKind.DATA:
+                data.setdefault(spec.project.pk, set()).add(d.name)
+    ready = lock_data(data)
+    return Others(lock_states(d.number for spec in specs for d in spec.depends_on if d.number), ready)
+
+
+def waits_now(spec: JobSpec) -> list[Condition]:
+    """What a request would wait for at this moment, without keeping it so."""
+    numbers = [d.number for d in spec.depends_on if d.number]
+    rows = Job.objects.filter(number__in=numbers).values_list("number", "state", "saved_at")
+    names = [d.name for d in spec.depends_on if d.kind == DependencyKind.DATA]
+    ready = Dataset.objects.filter(project=spec.project, name__in=names, ready_at__isnull=False)
+    others = Others(
+        {number: Other(state, saved_at is not None) for number, state, saved_at in rows} if numbers else {},
+        {(spec.project.pk, name) for name in ready.values_list("name", flat=True)} if names else (),
+    )
+    return others.conditions(spec)
+
+
+def wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], others: Others, *, at: datetime) -> None:
+    named: dict[str, list[Job]] = {}
+    for job, spec in zip(jobs, owners, strict=True):
+        if spec.ref:
+            named.setdefault(spec.ref, []).append(job)
+    rows: list[JobDependency] = []
+    for job, spec in while_somebody_waits(zip(jobs, owners, strict=True)):
+        for d in spec.depends_on:
+            common = {"job_id": job.number, "kind": d.kind, "group": d.group, "need": d.need}
+            if d.kind == DependencyKind.DATA:
+                rows.append(JobDependency(data=d.name, satisfied=others.satisfied(spec, d), **common))
+            elif d.ref:
+                rows += [JobDependency(on_id=other.number, **common) for other in named[d.ref]]
+            else:
+                rows.append(JobDependency(on_id=d.number, satisfied=others.satisfied(spec, d), **common))
+    if not rows:
+        return
+    JobDependency.objects.bulk_create(rows)
+    # Only now the jobs of the same request have numbers to be named by.
+    for job, spec in while_somebody_waits(zip(jobs, owners, strict=True), every=10):
+        if job.state == JobState.BLOCKED and any(d.ref for d in spec.depends_on):
+            reason = wait_reason(
+                conditions_of(job), at=at, until=job.depends_until_at, then=job.depends_on_timeout
+            )
+            Job.objects.filter(pk=job.pk).update(**reason)
+            job.__dict__.update(reason)

@@ -1,0 +1,290 @@
+"""What a job waits for besides resources, and the elements an array is made of."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import Q
+
+from accounts.models import User
+from scheduler.models import DependencyKind, Job
+from scheduler.selectors import visible_jobs
+from scheduler.services.submission.fields import BadValue, Inputs, read_integer
+from scheduler.state.lifecycle.dependencies import holds
+
+MAX_DEPENDENCIES: Final = 200
+MAX_ARRAY_INDEX: Final = 1_000_000
+#: Enough for 10,000 indices of seven digits, one by one.
+MAX_ARRAY_TEXT: Final = 81_920
+
+#: Ours, and the words Slurm's users know.
+KINDS: Final[dict[str, str]] = {
+    "completion": DependencyKind.COMPLETION,
+    "success": DependencyKind.SUCCESS,
+    "failure": DependencyKind.FAILURE,
+    "checkpoint": DependencyKind.CHECKPOINT,
+    "afterany": DependencyKind.COMPLETION,
+    "afterok": DependencyKind.SUCCESS,
+    "afternotok": DependencyKind.FAILURE,
+}
+#: Names of datasets, and of jobs within one request.
+DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,199}")
+DATA_NAME_RULE: Final = (
+    "Has to be a name of at most 200 letters, digits and . _ / @ : + -, such as faces/2027-01."
+)
+_ELEMENT = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class DependsOn:
+    """One thing to wait for: a job and what has to become of it, or data of the project.
+
+    Those of one `group` belong together and `need` of them are enough; in group 0 each has to hold.
+    """
+
+    number: int
+    name: str
+    kind: str
+    group: int = 0
+    need: int = 1
+    #: Another job of the same request, by the `ref` it has there; its number is not known yet.
+    ref: str = ""
+    #: The other job's project.
+    project_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One entry as it was written, before anybody has looked for its job."""
+
+    at: str
+    kind: str
+    ref: int | uuid.UUID | str
+    group: int
+    need: int
+
+
+def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
+    """`[17, "<uuid>", {"job": 17, "type": "success"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]`.
+
+    A job that `by` may not see does not exist. Jobs that exist already cannot wait for this one; those of
+    the same request, named by `{"ref": "prepare"}`, are looked at in `find_circle`.
+    """
+    asked: list[_Asked] = []
+    groups = 0
+    for number, item in enumerate(inputs.listing("depends_on", most=MAX_DEPENDENCIES, or_one=True)):
+        at = f"depends_on/{number}"
+        if isinstance(item, Mapping) and ("any" in item or "of" in item):
+            groups += 1
+            asked += _read_group(inputs, item, at=at, group=groups)
+        elif one := _read_one(inputs, item, at=at):
+            asked.append(one)
+    if len(asked) > MAX_DEPENDENCIES:
+        inputs.wrong(
+            "depends_on", f"Names {len(asked)} things; at most {MAX_DEPENDENCIES} are taken.", code="too-many"
+        )
+        return ()
+    return _resolve(inputs, asked, by=by) if asked else ()
+
+
+def _read_group(inputs: Inputs, item: Mapping[str, Any], *, at: str, group: int) -> list[_Asked]:
+    """`{"any": 2, "of": [...]}`: so many of these are enough."""
+    _refuse_others(inputs, item, ("any", "of"), at=at)
+    need, members = read_integer(item.get("any", 1)), item.get("of")
+    if not isinstance(members, (list, tuple)) or not members:
+        inputs.wrong(f"{at}/of", "Has to be a list of what is waited for.", code="not-a-list")
+        return []
+    if len(members) > MAX_DEPENDENCIES:
+        inputs.wrong(
+            f"{at}/of", f"Has {len(members)} entries; at most {MAX_DEPENDENCIES} are taken.", code="too-many"
+        )
+        return []
+    if need is None or not 1 <= need <= len(members):
+        inputs.wrong(
+            f"{at}/any", f"Has to be from 1 to {len(members)}, as many as are named.", code="out-of-range"
+        )
+        return []
+    read = [
+        _read_one(inputs, member, at=f"{at}/of/{number}", group=group, need=need)
+        for number, member in enumerate(members)
+    ]
+    return [one for one in read if one is not None]
+
+
+def _read_one(inputs: Inputs, item: Any, *, at: str, group: int = 0, need: int = 1) -> _Asked | None:
+    kind, job = "success", item
+    if isinstance(item, Mapping):
+        if item.get("data") is not None:
+            _refuse_others(inputs, item, ("data",), at=at)
+            name = item["data"]
+            if not isinstance(name, str) or not DATA_NAME.fullmatch(name):
+                inputs.wrong(f"{at}/data", DATA_NAME_RULE, code="bad-name")
+                return None
+            return _Asked(at, DependencyKind.DATA, name, group, need)
+        _refuse_others(inputs, item, ("job", "type", "ref"), at=at)
+        kind, job = str(item.get("type") or "success").strip().lower(), item.get("job")
+        if job is None and isinstance(item.get("ref"), str):
+            job = item["ref"].strip()
+            if kind in KINDS and job:
+                return _Asked(at, KINDS[kind], job, group, need)
+    ref = job_ref(job)
+    if kind not in KINDS:
+        inputs.wrong(f"{at}/type", f"Has to be one of {', '.join(KINDS)}.", code="unknown-choice")
+    elif ref is None:
+        inputs.wrong(at, "Has to be a job's number or id.", code="not-a-job")
+    else:
+        return _Asked(at, KINDS[kind], ref, group, need)
+    return None
+
+
+def _refuse_others(inputs: Inputs, item: Mapping[str, Any], known: tuple[str, ...], *, at: str) -> None:
+    for name in set(item) - set(known):
+        inputs.wrong(
+            f"{at}/{str(name)[:60]}",
+            f"There is no such field; known are {', '.join(known)}.",
+            code="unknown-field",
+        )
+
+
+def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsOn, ...]:
+    numbers = [one.ref for one in asked if isinstance(one.ref, int)]
+    uuids = [one.ref for one in asked if isinstance(one.ref, uuid.UUID)]
+    jobs: dict[int | uuid.UUID, Job] = {}
+    if numbers or uuids:
+        rows = visible_jobs(by).filter(Q(number__in=numbers) | Q(uuid__in=uuids))
+        for job in rows.select_related(None).only(
+            "number", "uuid", "name", "state", "saved_at", "project_id"
+        ):
+            jobs[job.number] = jobs[job.uuid] = job
+    found: dict[tuple[int, int, str, str], DependsOn] = {}
+    lost: dict[int, int] = {}
+    for one in asked:
+        if isinstance(one.ref, str):
+            ref = "" if one.kind == DependencyKind.DATA else one.ref
+            found[(one.group, 0, one.kind, one.ref)] = DependsOn(
+                0, one.ref, one.kind, one.group, one.need, ref
+            )
+            continue
+        job = jobs.get(one.ref)
+        if job is None:
+            inputs.wrong(one.at, f"There is no job {one.ref} that you may see.", code="not-found")
+            continue
+        if holds(one.kind, job.state, job.saved_at is not None) is False:
+            lost[one.group] = lost.get(one.group, 0) + 1
+            if not one.group or _size(asked, one.group) - lost[one.group] < one.need:
+                inputs.wrong(
+                    one.at,
+                    f"Job {job.number} ({job.name}) has {job.state} already, so this can never be satisfied.",
+                    code="never-satisfied",
+                )
+        key = (one.group, job.number, one.kind, "")
+        if key in found and one.group:
+            inputs.wrong(one.at, f"Names job {job.number} twice in one group.", code="twice")
+        found[key] = DependsOn(job.number, job.name, one.kind, one.group, one.need, project_id=job.project_id)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _size(asked: list[_Asked], group: int) -> int:
+    return sum(one.group == group for one in asked)
+
+
+def find_circle(waits: Mapping[str, Iterable[str]]) -> list[str]:
+    """The names of jobs that wait for each other in a circle, the first once more at the end; [] = none (D5).
+
+    Jobs that go on with some of those they wait for are in a circle all the same: none of it can begin.
+    """
+    done: set[str] = set()
+    for first in waits:
+        path: list[str] = []
+        stack = [(first, iter(waits.get(first, ())))] if first not in done else []
+        path.append(first)
+        on_path = {first}
+        while stack:
+            name, rest = stack[-1]
+            following = next((other for other in rest if other not in done), None)
+            if following is None:
+                done.add(name)
+                stack.pop()
+                on_path.discard(path.pop())
+            elif following in on_path:
+                return [*path[path.index(following) :], following]
+            elif following in waits:
+                path.append(following)
+                on_path.add(following)
+                stack.append((following, iter(waits[following])))
+            else:
+                done.add(following)
+    return []
+
+
+def refs_named(value: Any) -> tuple[list[str], int]:
+    """Of a `depends_on` as it was sent: the refs of jobs of the same request, and how many other things it names."""
+    refs: list[str] = []
+    others = 0
+    for item in value if isinstance(value, (list, tuple)) else [value] if value else []:
+        members = item.get("of") if isinstance(item, Mapping) else None
+        for one in members if isinstance(members, (list, tuple)) else [item]:
+            ref = one.get("ref") if isinstance(one, Mapping) else None
+            if isinstance(ref, str):
+                refs.append(ref.strip())
+            else:
+                others += 1
+    return refs, others
+
+
+def job_ref(value: Any) -> int | uuid.UUID | None:
+    """A job's number or id, as people write it; None when it is neither."""
+    number = read_integer(value)
+    if number is not None:
+        return number if 0 < number < 2**63 else None
+    if isinstance(value, uuid.UUID):
+        return value
+    try:
+        return uuid.UUID(value) if isinstance(value, str) and len(value) <= 45 else None
+    except ValueError:
+        return None
+
+
+def read_array(value: Any, *, most: int) -> tuple[tuple[int, ...], int | None]:
+    """Indices and how many may run at once, from `"0-9"`, `"1,3,5"`, `"0-20:5"`, `"0-99%10"`."""
+    ranges, at_once = _ranges(value, most)
+    found: set[int] = set()
+    for indices in ranges:
+        found.update(indices)
+    return tuple(sorted(found)), at_once
+
+
+def array_size(value: Any, *, most: int) -> int:
+    """How many jobs an array makes at most, without making a list of them; raises as `read_array` does."""
+    return sum(map(len, _ranges(value, most)[0]))
+
+
+def _ranges(value: Any, most: int) -> tuple[list[range], int | None]:
+    text = str(value).strip() if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+    if len(text) > MAX_ARRAY_TEXT:
+        raise BadValue(f"Has {len(text)} characters; an array is written in at most {MAX_ARRAY_TEXT}")
+    ranges, percent, limit = text.partition("%")
+    at_once = read_integer(limit) if percent else None
+    if percent and (at_once is None or not 1 <= at_once <= most):
+        raise BadValue(f"Has to say after % how many may run at once, 1 to {most}")
+    found: list[range] = []
+    size = 0
+    for part in ranges.split(","):
+        match = _ELEMENT.fullmatch(part.strip())
+        if match is None:
+            raise BadValue(f"{text[:40]!r} is no array; write for example 0-9, 1,3,5 or 0-99%10")
+        first, last = int(match[1]), int(match[2] or match[1])
+        step = int(match[3] or 1)
+        if last > MAX_ARRAY_INDEX:
+            raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
+        if last < first or step < 1:
+            raise BadValue(f"{part.strip()[:40]!r} counts nothing; write the lower index first")
+        found.append(range(first, last + 1, step))
+        size += len(found[-1])
+        if size > most:
+            raise BadValue(f"Makes more than {most} jobs, the most an array may have; split it")
+    return found, at_once

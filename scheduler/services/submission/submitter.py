@@ -1,0 +1,262 @@
+"""What one person may use when submitting: projects, queues, priority names, quotas; read once a request."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import cache, cached_property
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from accounts.models import Project, User
+from accounts.prepared import ask_together
+from accounts.rows import Rows
+from accounts.selectors import submit_projects_statement, visible_projects
+from scheduler.models import PriorityClass, Queue
+from scheduler.services.submission.fields import Inputs
+
+T = TypeVar("T")
+
+# Read with every submission: building these statements anew each time costs more than running them.
+_QUEUES: Final = (
+    "SELECT {columns}, (SELECT CASE WHEN bool_and(p.max_wall_seconds IS NOT NULL) THEN max(p.max_wall_seconds) END"
+    " FROM scheduler_queue_partitions part JOIN scheduler_partition p ON p.id = part.partition_id"
+    " WHERE part.queue_id = q.id)"
+    " FROM scheduler_queue q ORDER BY cluster_id, is_default DESC, priority DESC, name"
+)
+#: The bounds on the way from each of the person's projects to the root, and the person's own.
+_BOUNDS: Final = """
+WITH RECURSIVE up(project_id, organization_id) AS (
+    SELECT p.id, p.organization_id FROM accounts_project p
+        JOIN accounts_membership m ON m.project_id = p.id AND m.user_id = %s
+    UNION SELECT up.project_id, o.parent_id FROM up JOIN accounts_organization o ON o.id = up.organization_id
+    WHERE o.parent_id IS NOT NULL
+), mine AS (SELECT DISTINCT project_id FROM up), line AS (
+    SELECT mine.project_id AS of_project, q.* FROM mine JOIN quotas_quota q
+        ON q.project_id = mine.project_id AND (q.user_id IS NULL OR q.user_id = %s)
+    UNION ALL SELECT up.project_id, q.* FROM up JOIN quotas_quota q ON q.organization_id = up.organization_id
+    UNION ALL SELECT mine.project_id, q.* FROM mine JOIN quotas_quota q
+        ON q.project_id IS NULL AND q.user_id = %s
+)
+SELECT line.of_project, line.resource, LEAST(line.hard, line.nominal + line.borrowing_limit,
+        CASE WHEN organization.id IS NOT NULL AND organization.parent_id IS NULL
+            AND line.borrowing_limit IS NULL THEN line.nominal END),
+    CASE WHEN organization.id IS NOT NULL THEN 'organization ' || organization.slug
+        WHEN line.project_id IS NULL THEN 'user ' || person.username
+        ELSE coalesce(person.username || ' in ', '') || 'project ' || project.slug END,
+    line.gpu_model, line.job_type, line.id
+FROM line LEFT JOIN accounts_organization organization ON organization.id = line.organization_id
+    LEFT JOIN accounts_project project ON project.id = line.project_id
+    LEFT JOIN accounts_user person ON person.id = line.user_id
+WHERE line.enforce AND (line.hard IS NOT NULL OR line.nominal IS NOT NULL)
+ORDER BY line.of_project, line.organization_id NULLS FIRST, line.resource, line.id
+"""
+
+
+class Bound(NamedTuple):
+    """The most that one line lets a job of a project have."""
+
+    project_id: int
+    resource: str
+    hard: int
+    owner: str
+    gpu_model: str
+    job_type: str
+    line_id: int
+
+
+def _bounded(queue: Queue | None, most_of_partitions: int | None) -> Queue | None:
+    """The queue with the longest time that a job of it may take: all its partitions may allow less than it."""
+    if queue is not None and most_of_partitions is not None:
+        queue.max_wall_seconds = min(queue.max_wall_seconds or most_of_partitions, most_of_partitions)
+    return queue
+
+
+class Catalogue:
+    """Answers for many requests of one person with a fixed number of queries."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        #: Sizes of requests that were found to fit (`specs.parse_job`).
+        self.fitting: set[tuple[Any, ...]] = set()
+        #: What the requests of a batch called a project or queue, and which one it was.
+        self._found: dict[tuple[Any, ...], Any] = {}
+
+    def project(self, inputs: Inputs) -> Project | None:
+        """The project a request names, or the person's default or only one."""
+        return self._once("project", inputs, self._find_project)
+
+    def queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
+        """The queue a request names, or the default one, if the project may use it."""
+        within = project.pk if project is not None else None
+        return self._once("queue", inputs, lambda given: self._find_queue(given, project), within)
+
+    def _once(self, field: str, inputs: Inputs, find: Callable[[Inputs], T], *beside: Any) -> T:
+        """Look for the first of those that call it the same; what was wrong is found, and said, each time."""
+        value = inputs.given(field)
+        key = (field, type(value), value, *beside)
+        if not isinstance(value, (str, int, NoneType)):
+            return find(inputs)
+        if key not in self._found:
+            problems = len(inputs.problems)
+            found = find(inputs)
+            if len(inputs.problems) > problems:
+                return found
+            self._found[key] = found
+        return self._found[key]  # type: ignore[no-any-return]
+
+    def _find_project(self, inputs: Inputs) -> Project | None:
+        value = inputs.given("project")
+        if value is None:
+            return self._own_project(inputs)
+        wanted = _name_or_id(inputs, "project", value)
+        if wanted is None:
+            return None
+        found = next((project for project in self._projects if _is_called(project, wanted)), None)
+        if found is None:
+            self._refuse_project(inputs, wanted)
+        return found
+
+    def _own_project(self, inputs: Inputs) -> Project | None:
+        default = next((p for p in self._projects if p.pk == self.user.default_project_id), None)
+        if default is not None:
+            return default
+        if len(self._projects) == 1:
+            return self._projects[0]
+        if self._projects:
+            names = ", ".join(project.slug for project in self._projects[:20])
+            inputs.wrong("project", f"Has to be one of yours: {names}.", code="required")
+        else:
+            inputs.wrong(
+                "project",
+                "You are in no project that takes jobs; ask a project's lead to add you as a member.",
+                code="project-not-usable",
+                denied=True,
+            )
+        return None
+
+    def _refuse_project(self, inputs: Inputs, wanted: str) -> None:
+        # One that exists and is not theirs reads like one that does not exist: names are not for strangers.
+        seen = next((p for p in visible_projects(self.user) if _is_called(p, wanted)), None)
+        if seen is not None and not seen.active:
+            message = f"Project {seen.slug} is closed and takes no new jobs."
+        elif seen is not None:
+            message = (
+                f"You may look at project {seen.slug} but not submit to it; its lead can make you a member."
+            )
+        else:
+            message = f"There is no project {wanted[:60]!r} that you may submit to{self._near(wanted)}."
+        inputs.wrong("project", message, code="project-not-usable", denied=True)
+
+    def _near(self, wanted: str) -> str:
+        near = difflib.get_close_matches(wanted, [p.slug for p in self._projects], n=1, cutoff=0.5)
+        return f"; did you mean {near[0]!r}?" if near else "; ask its lead to add you"
+
+    def _find_queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
+        value = inputs.given("queue")
+        if value is None:
+            return self._default_queue(inputs, project)
+        wanted = _name_or_id(inputs, "queue", value)
+        if wanted is None:
+            return None
+        found = next((queue for queue in self._queues if _is_called(queue, wanted)), None)
+        if found is None:
+            near = difflib.get_close_matches(wanted, [q.slug for q in self._queues], n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"there are {', '.join(q.slug for q in self._queues)}."
+            )
+            inputs.wrong("queue", f"There is no queue {wanted[:60]!r}; {hint}", code="not-found")
+        elif project is not None and found.project_id not in (None, project.pk):
+            inputs.wrong(
+                "queue",
+                f"Queue {found.slug} is for another project; use another queue, or submit to that project.",
+                code="queue-not-usable",
+                denied=True,
+            )
+        return found
+
+    def _default_queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
+        if project is None:
+            return next((queue for queue in self._queues if queue.is_default), None)
+        usable = [queue for queue in self._queues if queue.project_id in (None, project.pk)]
+        chosen = next((queue for queue in usable if queue.is_default), usable[0] if usable else None)
+        if chosen is None:
+            inputs.wrong(
+                "queue", f"No queue takes jobs of project {project.slug}; ask an operator.", code="not-found"
+            )
+        return chosen
+
+    def bounds(self, project: Project) -> list[Bound]:
+        return [bound for bound in self._read[2] if bound.project_id == project.pk]
+
+    def priority_named(self, name: Any) -> int | None:
+        """The number behind a priority's name or alias, in any case."""
+        wanted = str(name).strip().upper()
+        for row in self._priorities:
+            if wanted == row.name.upper() or wanted in (str(alias).upper() for alias in row.aliases):
+                return row.value
+        return None
+
+    def priority_names(self) -> list[str]:
+        return [row.name for row in self._priorities]
+
+    @property
+    def _projects(self) -> list[Project]:
+        return self._read[0]
+
+    @property
+    def _queues(self) -> list[Queue]:
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[list[Project], list[Queue], list[Bound]]:
+        """In one round trip: projects to submit to, queues for them, hard quotas.
+
+        Queues are those open to all and those of the person's projects: others are not for their eyes.
+        """
+        project_rows, queue_rows = _readers()
+        projects, queues, bounds = ask_together(
+            submit_projects_statement(self.user, project_rows.columns),
+            (_queues(queue_rows.columns), []),
+            (_BOUNDS, [self.user.pk] * 3),
+        )
+        mine = [project for row in projects if (project := project_rows.read(row))]
+        usable = {None, *(project.pk for project in mine)}
+        return (
+            mine,
+            [
+                queue
+                for row in queues
+                if (queue := _bounded(queue_rows.read(row[:-1]), row[-1])) and queue.project_id in usable
+            ],
+            [Bound(*row) for row in bounds if row[2] is not None],
+        )
+
+    @cached_property
+    def _priorities(self) -> list[PriorityClass]:
+        return list(PriorityClass.objects.all())
+
+
+@cache
+def _queues(columns: str) -> str:
+    return _QUEUES.format(columns=columns)
+
+
+@cache
+def _readers() -> tuple[Rows[Project], Rows[Queue]]:
+    return Rows(Project, "p"), Rows(Queue, "q")
+
+
+def _name_or_id(inputs: Inputs, field: str, value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    text = inputs.text(field, most=120)
+    if not text and isinstance(value, str):
+        return None
+    return text or None
+
+
+def _is_called(thing: Project | Queue, wanted: str) -> bool:
+    return wanted == thing.slug or wanted.casefold() == thing.name.casefold() or wanted == str(thing.pk)

@@ -1,0 +1,1 @@
+"""A plan written to the database, with what is refused."""

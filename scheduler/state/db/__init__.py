@@ -1,0 +1,1 @@
+"""SQL statements as text with named parts."""

@@ -1,0 +1,1 @@
+"""Holds, charges and refunds of attempts."""

@@ -1,0 +1,345 @@
+"""Lets jobs go that waited for others, or says that they wait for nothing any more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple, Protocol
+
+from django.db import connection
+
+from accounts.prepared import ask
+from scheduler.core.lifecycle import TERMINAL, JobState
+from scheduler.core.reason_codes import CATEGORY, ReasonCode
+from scheduler.core.reasons.messages import sentence
+from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
+from scheduler.state.db.sql import int_array
+from scheduler.state.lifecycle.transitions import StaleJob, move_job
+
+#: Tells our advisory locks on the datasets of a project from others.
+_DATA_LOCK: Final = 0x4D44
+_ENDED: Final = {
+    JobState.COMPLETED.value: "completed",
+    JobState.FAILED.value: "failed",
+    JobState.CANCELLED.value: "was cancelled",
+}
+
+
+class Other(NamedTuple):
+    """What decides about a wait for a job: its state, and whether it has reported a checkpoint."""
+
+    state: str
+    saved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One thing that a job waits for: a job, or data by name.
+
+    A job of another project has no name here: whoever sees the one that waits may not see that one.
+    """
+
+    kind: str
+    number: int | None
+    name: str
+    satisfied: bool | None
+    state: str = ""
+
+    @property
+    def words(self) -> str:
+        """What has to become of it."""
+        return str(DependencyKind(self.kind).label)
+
+    def __str__(self) -> str:
+        if self.number is None:
+            return self.name
+        return f"{self.number} ({self.name})" if self.name else str(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """So many of these have to hold; most often it is one of one."""
+
+    need: int
+    waits: tuple[Wait, ...]
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.need - sum(wait.satisfied is True for wait in self.waits))
+
+    @property
+    def never(self) -> bool:
+        """Too many of them can no longer hold."""
+        return sum(wait.satisfied is not False for wait in self.waits) < self.need
+
+    @property
+    def open(self) -> list[Wait]:
+        return [wait for wait in self.waits if wait.satisfied is None]
+
+
+def conditions(waits: Iterable[tuple[int, int, Wait]]) -> list[Condition]:
+    """Conditions from (group, need, wait): in group 0 each is one of its own."""
+    alone: list[Condition] = []
+    groups: dict[int, tuple[int, list[Wait]]] = {}
+    for group, need, wait in waits:
+        if group:
+            groups.setdefault(group, (need, []))[1].append(wait)
+        else:
+            alone.append(Condition(1, (wait,)))
+    return alone + [Condition(need, tuple(some)) for _, (need, some) in sorted(groups.items())]
+
+
+def conditions_of(job: Job) -> list[Condition]:
+    """What a job waits for, from its rows."""
+    return conditions(
+        (d.group, d.need, wait_of(d, job)) for d in job.dependencies.select_related("on").order_by("id")
+    )
+
+
+def wait_of(dependency: JobDependency, job: Job) -> Wait:
+    other = dependency.on
+    if other is None:
+        return Wait(dependency.kind, None, dependency.data, dependency.satisfied)
+    name = other.name if other.project_id == job.project_id else ""
+    return Wait(dependency.kind, other.number, name, dependency.satisfied, other.state)
+
+
+def holds(kind: str, state: str, saved: bool = False) -> bool | None:
+    """Whether a dependency on a job in this state holds: None while that is open."""
+    if kind == DependencyKind.CHECKPOINT and saved:
+        return True
+    if state not in TERMINAL:
+        return None
+    if kind == DependencyKind.COMPLETION:
+        return True
+    if kind == DependencyKind.SUCCESS:
+        return state == JobState.COMPLETED
+    return kind == DependencyKind.FAILURE and state == JobState.FAILED
+
+
+# ---------------------------------------------------------------- at submission
+
+
+def lock_states(numbers: Iterable[int]) -> dict[int, Other]:
+    """What jobs that somebody is about to wait for are like; they stay so until this transaction ends.
+
+    A job that ends at this moment either shows its end here, or finds the new dependency when it looks for
+    what waited for it: no wait is ever lost between the two.
+    """
+    wanted = sorted(set(numbers))
+    if not wanted:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT number, state, saved_at IS NOT NULL FROM scheduler_job WHERE number = ANY(%s)"
+            " ORDER BY number FOR SHARE",
+            [wanted],
+        )
+        return {number: Other(state, saved) for number, state, saved in cursor.fetchall()}
+
+
+def lock_data(wanted: Mapping[int, set[str]]) -> set[tuple[int, str]]:
+    """Of the data that jobs of each project are about to wait for, those that are ready: (project, name)."""
+    ready: set[tuple[int, str]] = set()
+    for project_id, names in sorted(wanted.items()):
+        _lock_datasets(project_id)
+        found = Dataset.objects.filter(project_id=project_id, name__in=names, ready_at__isnull=False)
+        ready |= {(project_id, name) for name in found.values_list("name", flat=True)}
+    return ready
+
+
+def _lock_datasets(project_id: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_DATA_LOCK, project_id])
+
+
+# ---------------------------------------------------------------- when something has happened
+
+
+class Ended(Protocol):
+    """A job that is over, as far as others that wait for it care."""
+
+    number: int
+    state: str
+    saved_at: datetime | None
+
+
+_WAITING_FOR: Final = """
+SELECT id, job_id, on_id, kind FROM scheduler_jobdependency WHERE on_id = ANY(%s::bigint[]) AND satisfied IS NULL
+"""
+
+
+def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
+    """Settle what waited for jobs that have just ended; answers the clusters that have new work to plan.
+
+    Call it in the transaction that ended them, after their states were written.
+    """
+    others = {job.number: Other(job.state, job.saved_at is not None) for job in ended}
+    verdicts: dict[bool, list[int]] = defaultdict(list)
+    touched: set[int] = set()
+    for pk, job_id, on_id, kind in ask(_WAITING_FOR, [int_array(others)]) if others else ():
+        verdict = holds(kind, *others[on_id])
+        if verdict is not None:
+            verdicts[verdict].append(pk)
+            touched.add(job_id)
+    for verdict, ids in verdicts.items():
+        JobDependency.objects.filter(pk__in=ids).update(satisfied=verdict)
+    return _let_go(touched, at=at) if touched else set()
+
+
+def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:
+    """Settle what waited for data that are ready now; call it before their row is written."""
+    _lock_datasets(project_id)
+    rows = JobDependency.objects.filter(data=name, satisfied__isnull=True, job__project_id=project_id)
+    touched = set(rows.values_list("job_id", flat=True))
+    rows.update(satisfied=True)
+    return _let_go(touched, at=at)
+
+
+def expire_waits(*, at: datetime) -> tuple[set[int], int]:
+    """End the waits whose time is up, by each job's rule; answers clusters with new work, and how many."""
+    due = Job.objects.filter(state=JobState.BLOCKED, depends_until_at__lte=at)
+    clusters: set[int] = set()
+    failed: list[Job] = []
+    rows = due.select_related("queue").order_by("number").select_for_update(of=("self",), no_key=True)
+    count = 0
+    for job in rows:
+        count += 1
+        missing = waiting_text([c for c in conditions_of(job) if c.missing])
+        if job.depends_on_timeout == WaitEnd.START:
+            _queue(job, because=f"waited long enough and goes on without: {missing}", at=at)
+            clusters.add(job.queue.cluster_id)
+        else:
+            text = f"Waited until {moment_text(job.depends_until_at, at)} in vain. {missing}."
+            move_job(job, JobState.FAILED, because=text, at=at, end_text=text[:300])
+            failed.append(job)
+    if failed:
+        clusters |= resolve_dependants(failed, at=at)
+    return clusters, count
+
+
+def _let_go(numbers: set[int], *, at: datetime) -> set[int]:
+    """Queue the blocked jobs of these that wait for nothing any more; tell the others where they are."""
+    clusters: set[int] = set()
+    waiting = Job.objects.filter(number__in=numbers, state=JobState.BLOCKED).select_related("queue")
+    for job in waiting.order_by("number").select_for_update(of=("self",), no_key=True):
+        found = conditions_of(job)
+        if any(condition.missing for condition in found):
+            Job.objects.filter(pk=job.pk).update(
+                **wait_reason(found, at=at, until=job.depends_until_at, then=job.depends_on_timeout)
+            )
+            continue
+        try:
+            _queue(job, because="all that it waited for has happened", at=at)
+        except StaleJob:
+            continue  # cancelled or held at this moment
+        clusters.add(job.queue.cluster_id)
+    return clusters
+
+
+def _queue(job: Job, *, because: str, at: datetime) -> None:
+    eligible_at = max(at, job.begin_at) if job.begin_at else at
+    move_job(job, JobState.QUEUED, because=because, at=at, eligible_at=eligible_at, **not_evaluated(at))
+
+
+# ---------------------------------------------------------------- in words
+
+
+def wait_reason(
+    found: Sequence[Condition], *, at: datetime, until: datetime | None = None, then: str = WaitEnd.FAIL
+) -> dict[str, object]:
+    """The reason columns of a job that waits for these, or that waits for what will never be."""
+    never = next((condition for condition in found if condition.never), None)
+    end = ""
+    details: dict[str, object] = {}
+    if until is not None:
+        end = f" until {moment_text(until, at)}, then it {'fails' if then == WaitEnd.FAIL else 'goes on'}"
+        details |= {"until": until.isoformat(), "then": str(then)}
+    if never is not None:
+        return _never(never, details, end=end, at=at)
+    missing = [condition for condition in found if condition.missing]
+    waits = [wait for condition in missing for wait in condition.open]
+    details |= {
+        "jobs": sorted({wait.number for wait in waits if wait.number is not None}),
+        "open": sum(condition.missing for condition in missing),
+    }
+    if data := sorted({wait.name for wait in waits if wait.number is None}):
+        details["data"] = data
+    return _reason(ReasonCode.DEPENDENCY, f"{waiting_text(missing)}{end and ';' + end}.", details, at)
+
+
+def waiting_text(missing: Sequence[Condition]) -> str:
+    """`Waits for 1 more of jobs 12 (a), 15 (b); data faces`, without a full stop."""
+    alone: dict[str, list[Wait]] = {}
+    parts: list[str] = []
+    for condition in missing:
+        if len(condition.waits) == 1:
+            wait = condition.waits[0]
+            what = wait.kind if wait.kind in (DependencyKind.CHECKPOINT, DependencyKind.DATA) else "job"
+            alone.setdefault(what, []).append(wait)
+        else:
+            more = " more" if condition.missing < condition.need else ""
+            whole = all(wait.number is not None for wait in condition.open)
+            of = "jobs " if whole else ""
+            parts.append(f"{condition.missing}{more} of {of}{_listed(condition.open)}")
+    names = {
+        "job": ("job", "jobs:"),
+        "checkpoint": ("a checkpoint of job", "checkpoints of jobs"),
+        "data": ("data", "data"),
+    }
+    first = []
+    for what, waits in alone.items():
+        one, several = names[what]
+        count = f"{len(waits)} " if what == "job" and len(waits) > 1 else ""
+        first.append(f"{count}{one if len(waits) == 1 else several} {_listed(waits)}")
+    return f"Waits for {'; '.join([*first, *parts])}"
+
+
+def _listed(waits: Sequence[Wait]) -> str:
+    shown = ", ".join(str(wait) for wait in waits[:3])
+    return shown + (f" and {len(waits) - 3} more" if len(waits) > 3 else "")
+
+
+def _never(condition: Condition, details: dict[str, object], *, end: str, at: datetime) -> dict[str, object]:
+    """A wait for what can no longer happen says so, and what to do."""
+    lost = [wait for wait in condition.waits if wait.satisfied is False]
+    wait = lost[0]
+    what_now = (
+        f"It waits{end}." if end else "It can never start: cancel it, or submit it again without that wait."
+    )
+    if len(condition.waits) == 1:
+        kind = "a checkpoint" if wait.kind == DependencyKind.CHECKPOINT else wait.kind
+        text = f"Waits for {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}. {what_now}"
+        details |= {"job": wait.number, "kind": wait.kind, "state": wait.state}
+    else:
+        others = "have ended" if len(lost) > 1 else "has ended"
+        text = (
+            f"Waits for {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
+            f"the other way, so that too few are left. {what_now}"
+        )
+        details |= {"jobs": [wait.number for wait in lost], "need": condition.need}
+    return _reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, text, details, at)
+
+
+def moment_text(moment: datetime | None, at: datetime) -> str:
+    """`14:00 UTC`, with the day unless it is today."""
+    if moment is None:
+        return "further notice"
+    return f"{moment:%H:%M} UTC" if moment.date() == at.date() else f"{moment:%-d %b %H:%M} UTC"
+
+
+def not_evaluated(at: datetime) -> dict[str, object]:
+    """The reason columns of a job that no cycle has looked at yet."""
+    return _reason(ReasonCode.NOT_EVALUATED_YET, sentence(ReasonCode.NOT_EVALUATED_YET, ()), {}, at)
+
+
+def _reason(code: ReasonCode, text: str, details: dict[str, object], at: datetime) -> dict[str, object]:
+    return {
+        "reason_code": code.value,
+        "reason_category": CATEGORY[code].value,
+        "reason_text": text,
+        "reason_details": details,
+        "reason_at": at,
+    }

@@ -1,0 +1,1 @@
+"""Rows of the database as the snapshot that a cycle plans on."""

@@ -1,0 +1,1 @@
+"""Recorded cycles and forecasts."""

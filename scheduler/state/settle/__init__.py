@@ -1,0 +1,1 @@
+"""The end of attempts: what they held is released and charged."""

@@ -1,0 +1,73 @@
+"""Gangs that go on without some of their tasks: which may, and those whose node is gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from django.db import transaction
+
+from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, TaskState
+from scheduler.state.db.sql import run
+from scheduler.state.settle.settle import write_events
+
+_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
+_LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
+
+#: Its job allows that some do not succeed (or they were stopped to make it smaller), and enough are left.
+_GOES_ON: Final = """(j.on_task_failure = 'continue' OR (j.elastic AND NOT EXISTS (
+        SELECT 1 FROM scheduler_task bad WHERE bad.attempt_id = a.id AND bad.state IN ('failed', 'lost'))))
+    AND (SELECT count(*) FROM scheduler_task good JOIN scheduler_node its ON its.id = good.node_id
+        WHERE good.attempt_id = a.id
+            AND (good.state = 'succeeded' OR (good.state = ANY(%s) AND its.state <> 'down')))
+    >= coalesce(j.min_tasks, j.tasks)"""
+
+
+def going_on(attempt_ids: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Of these attempts, some tasks of which did not succeed, those that go on: id, job, epoch."""
+    rows = run(
+        "SELECT a.id, a.job_id, a.epoch FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
+        f" WHERE a.id = ANY(%s) AND a.stop_asked_at IS NULL AND {_GOES_ON} ORDER BY a.id",
+        [list(attempt_ids), _LIVE_TASK],
+    )
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+@transaction.atomic
+def lose_with_down_nodes(*, at: datetime) -> list[int]:
+    """Declare the tasks on down nodes lost whose attempts go on without them; answers those attempts."""
+    where = (
+        "n.state = 'down' AND n.lease_expires_at IS NOT NULL AND t.state = ANY(%s) AND a.state = ANY(%s)"
+        f" AND a.stop_asked_at IS NULL AND j.on_task_failure = 'continue' AND {_GOES_ON}"
+    )
+    # The jobs first, as whoever takes a report does.
+    found = run(
+        "SELECT t.id FROM scheduler_job j JOIN scheduler_attempt a ON a.job_id = j.number"
+        " JOIN scheduler_task t ON t.attempt_id = a.id JOIN scheduler_node n ON n.id = t.node_id"
+        f" WHERE {where} ORDER BY j.number, t.id FOR NO KEY UPDATE OF j",
+        [_LIVE_TASK, _LIVE_ATTEMPT, _LIVE_TASK],
+    )
+    if not found:
+        return []
+    left = run(
+        "UPDATE scheduler_task t SET state = %s, ended_at = %s, end_text = 'Its node stopped answering.'"
+        " FROM scheduler_attempt a, scheduler_node n WHERE t.id = ANY(%s) AND t.state = ANY(%s)"
+        " AND a.id = t.attempt_id AND n.id = t.node_id RETURNING a.id, a.job_id, a.epoch, t.rank, n.name",
+        [TaskState.LOST.value, at, [row[0] for row in found], _LIVE_TASK],
+    )
+    write_events(
+        [
+            (
+                job,
+                epoch,
+                "attempt.smaller",
+                f"task {rank} was lost with node {name}; the others are enough and go on",
+                json.dumps({"rank": rank}),
+            )
+            for _, job, epoch, rank, name in left
+        ],
+        at=at,
+    )
+    return sorted({row[0] for row in left})
