@@ -29,6 +29,8 @@ from scheduler.agent.protocol import TaskOrder
 
 #: Names the task in the environment of its processes, unless they clear it.
 KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
+#: Names the task's slip there. Keys are unique in one portal; a machine may have agents of several.
+SLIP_VARIABLE: Final = "MUSTER_TASK_SLIP"
 #: Says what of a task could be bound to its NUMA domain: "cpus,memory", "cpus" or nothing.
 NUMA_VARIABLE: Final = "MUSTER_NUMA_BOUND"
 #: Set aside for a slip.
@@ -102,6 +104,7 @@ def fork_guard(order: TaskOrder, slip_path: str, *, cpus: tuple[int, ...], news:
         pid = os.fork()
         if pid == 0:
             try:
+                order["env"] |= {KEY_VARIABLE: order["key"], SLIP_VARIABLE: os.path.abspath(slip_path)}
                 _guard(order, slip, cpus, news)
             except BaseException:
                 import traceback
@@ -204,7 +207,7 @@ def _launch(order: TaskOrder, cpus: tuple[int, ...]) -> int:
         leader = os.posix_spawn(
             order["argv"][0],
             order["argv"],
-            {**order["env"], KEY_VARIABLE: order["key"]},
+            order["env"],
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, folder + "/stdout", append, 0o600),

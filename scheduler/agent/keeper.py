@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent import guard, leftovers, limits, processes
-from scheduler.agent.guard import KEY_VARIABLE
+from scheduler.agent.guard import SLIP_VARIABLE
 from scheduler.agent.journal import Journal
 from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder, TaskRecord
 from scheduler.agent.wire import Wire
@@ -504,7 +504,7 @@ class Keeper:
         else:
             self._take(task, slip)  # a pid that was not heard of yet
             task.signal(signal.SIGKILL, tree=True)
-            _kill_all_of(record["key"])
+            _kill_all_of(self._slip_of(record["key"]))
             self._sweep()
             record["text"] = record["text"] or GUARD_KILLED
             self._end(task)
@@ -578,10 +578,11 @@ class Keeper:
                 os.unlink(self._slip_of(name))
 
 
-def _kill_all_of(key: str) -> None:
-    """Processes of a task whose guard was killed, by their environment."""
+def _kill_all_of(slip_path: str) -> None:
+    """Kill the processes of a task whose guard was killed: those whose environment names its slip."""
+    slip = os.path.abspath(slip_path)
     for pid in processes.all_pids():
-        if pid != os.getpid() and processes.environment_value(pid, KEY_VARIABLE) == key:
+        if pid != os.getpid() and processes.environment_value(pid, SLIP_VARIABLE) == slip:
             processes.kill_tree(pid)
 
 

@@ -19,9 +19,8 @@ from typing import Any, Final
 
 import pytest
 
-from accounts import names
+from accounts import names, proxies
 from accounts.api import etags
-from accounts.context import client_address
 from config import rest
 from quotas.core import amounts, gpu_models, resources
 from scheduler.realtime import topics
@@ -241,7 +240,7 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "unclean": rest.unclean,
     "Idempotency-Key": idempotency.ACCEPTABLE.fullmatch,
     "If-Match": lambda text: etags.expected(header("If-Match", f'"line-1-{text}"'), "line", 1, "limit"),
-    "X-Forwarded-For": lambda text: client_address(header("X-Forwarded-For", text)),
+    "X-Forwarded-For": lambda text: proxies.who_calls("127.0.0.1", forwarded_for=text, proto=text),
     "topic": topics.parse_topic,
     "form env": lambda text: forms.payload_of({"env": text, "what": "true"}, time_zone="UTC"),
     "form script": lambda text: forms.is_sbatch(text),

@@ -38,6 +38,18 @@ class Kept:
         record: TaskRecord = wait_for(lambda: (r := self.records.get(key)) and r["state"] == state and r)
         return record
 
+    def clean_up(self) -> None:
+        """End the keeper, its guards and all tasks."""
+        self.link.close()
+        while self.link._thread.is_alive():  # until it has seen the end of them it may start another
+            for keeper_process in list(self.link._started):
+                keeper_process.kill()
+            self.link._thread.join(0.05)
+        for keeper_process in self.link._started:
+            keeper_process.kill()
+            keeper_process.wait()
+        kill_guards(self.state)
+
 
 def kill_guards(state: Path, *, guards_only: bool = False) -> None:
     """Kill all tasks of a state folder that still run, and their guards; or only these."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scheduler.models import Node
 from tests.support.agents import AgentProcess, Server, World, wait_for
-from tests.support.keepers import Kept, kill_guards
+from tests.support.keepers import Kept
 
 StartAgent = Callable[..., AgentProcess]
 
@@ -48,16 +47,8 @@ def start_agent(world: World, server: Server, tmp_path: Path) -> Iterator[StartA
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Any:
+def kept(tmp_path: Path) -> Iterator[Kept]:
     kept = Kept(tmp_path)
     kept.link.start()
     yield kept
-    kept.link.close()
-    while kept.link._thread.is_alive():  # until it has seen the end of them it may start another
-        for keeper_process in list(kept.link._started):
-            keeper_process.kill()
-        kept.link._thread.join(0.05)
-    for keeper_process in kept.link._started:
-        keeper_process.kill()
-        keeper_process.wait()
-    kill_guards(tmp_path)
+    kept.clean_up()

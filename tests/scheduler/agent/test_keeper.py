@@ -179,9 +179,29 @@ def test_guard_and_keeper_killed_at_once_end_the_task_too(kept: Kept) -> None:
 
     assert (record["text"], record["lost"]) == (keeper.GUARD_KILLED, False)
     assert not processes.start_ticks(pid)
+    slip = str(kept.state / "guards/1-1")
     assert not [
-        pid for pid in processes.all_pids() if processes.environment_value(pid, guard.KEY_VARIABLE) == "1-1"
+        pid for pid in processes.all_pids() if processes.environment_value(pid, guard.SLIP_VARIABLE) == slip
     ]
+
+
+def test_a_task_of_another_portal_with_the_same_key_goes_on(kept: Kept, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Kept(tmp_path / "other")
+    other.link.start()
+    try:
+        for portal in (kept, other):
+            portal.start("1-1", "sleep 1000")
+        pids = [portal.wait("1-1", "running")["pid"] for portal in (kept, other)]
+
+        os.kill(guard_of(kept, "1-1"), signal.SIGKILL)
+        kept.wait("1-1")
+
+        assert not processes.start_ticks(pids[0])
+        assert processes.start_ticks(pids[1])
+        assert other.records["1-1"]["state"] == "running"
+    finally:
+        other.clean_up()
 
 
 def test_a_task_whose_guard_was_never_there_never_began(tmp_path: Path) -> None:
