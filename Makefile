@@ -46,9 +46,9 @@ bench: development  ## Measure, and write var/bench/latest.json
 demo: runtime  ## Load demo people, projects and queues where they are missing
 	@exec $(PY) manage.py seed_demo
 
-docs: development  ## Write the OpenAPI description to docs/reference/openapi.yaml
-	@mkdir -p docs/reference
-	@exec $(PY) manage.py spectacular --validate --file docs/reference/openapi.yaml
+docs: development  ## Write docs/reference/openapi.yaml, build the documentation into site/, check its links
+	$(PY) manage.py spectacular --validate --file docs/reference/openapi.yaml
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 lock:  ## Make the lock files again from requirements*.in (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
@@ -57,7 +57,7 @@ lock:  ## Make the lock files again from requirements*.in (needs uv)
 	  --no-emit-index-url --no-emit-find-links -c requirements.txt requirements-dev.in -o requirements-dev.txt
 
 clean:  ## Remove what was built; the state in var/ stays
-	rm -rf $(VENV) static-root .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) static-root site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './var/*' -prune -exec rm -rf {} +
 
 runtime:
