@@ -100,11 +100,11 @@ def test_who_lent_its_quota_has_it_back_and_the_borrower_is_queued_again(
     rules(reclaim=1)
     start_agent()
     speech = a_tree(world)
-    own, borrows = (
-        world.submit(WAITS.format(tmp_path / "done"), cpu_cores=4, project="speech") for _ in "ab"
-    )
-    for job in (own, borrows):
-        world.run_until(job, "running")
+    own = world.submit(WAITS.format(tmp_path / "done"), cpu_cores=4, project="speech")
+    world.run_until(own, "running")
+    # The last to start is the first to make way, so it starts only now.
+    borrows = world.submit(WAITS.format(tmp_path / "done"), cpu_cores=4, project="speech")
+    world.run_until(borrows, "running")
 
     back = world.submit(WAITS.format(tmp_path / "done"), cpu_cores=4)
     world.plan()
