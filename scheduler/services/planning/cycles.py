@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 from django.conf import settings
-from django.db import transaction
+from django.db import Error, transaction
 
 from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend, capabilities_of
@@ -22,7 +22,7 @@ from scheduler.models import Cluster
 from scheduler.state.apply import plans, resizes, suspension
 from scheduler.state.apply.plans import Applied, Refusal
 from scheduler.state.lease import leases
-from scheduler.state.lease.lease_holder import new_holder
+from scheduler.state.lease.lease_holder import new_holder, retire
 from scheduler.state.lease.leases import HeldLease, LeaseLost
 from scheduler.state.load import snapshots
 from scheduler.state.records import recordings
@@ -84,7 +84,18 @@ def run_cycle(
     Only one planner works on a cluster; a second waits up to `patience_seconds` for it to end, so that a
     change the first one did not see any more is planned now and not at the next tick of the clock.
     """
-    lease = _take_lease(cluster_id, holder or new_holder(), patience_seconds)
+    own = None if holder else new_holder()
+    try:
+        return _plan_rounds(cluster_id, trigger, holder or own or "", patience_seconds)
+    except Error:
+        # The database may have been killed: whether it still has our lease is not known, and nobody uses it.
+        if own:
+            retire(own)
+        raise
+
+
+def _plan_rounds(cluster_id: int, trigger: str, holder: str, patience_seconds: float) -> CycleResult:
+    lease = _take_lease(cluster_id, holder, patience_seconds)
     began = time.monotonic()
     result = CycleResult(cluster_id)
     if lease is None:

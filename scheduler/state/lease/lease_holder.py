@@ -21,12 +21,23 @@ def new_holder() -> str:
     return f"{socket.gethostname()[:50]}:{_place()}:{os.getpid()}:{began}:{uuid.uuid4().hex[:12]}"
 
 
-def is_gone(holder: str) -> bool:
-    """Whether this holder's process has certainly ended.
+#: Holders of this process whose cycle has ended, without a word to the database.
+_retired: set[str] = set()
 
-    Only a process of this very place can be looked up; about every other one, and about names of another
-    form, the answer is no. A process number that was given out again started later, and is another one.
+
+def retire(holder: str) -> None:
+    """Say that nothing more is done under this name of this process, although its lease could not be released."""
+    _retired.add(holder)
+
+
+def is_gone(holder: str) -> bool:
+    """Whether this holder has certainly ended: its process, or its cycle in this process.
+
+    Of other processes, only those of this very place can be looked up; about every other one, and about names of
+    another form, the answer is no. A process number that was given out again started later, and is another one.
     """
+    if holder in _retired:
+        return True
     try:
         _, place, pid, began, _ = holder.rsplit(":", 4)
         number, ticks = int(pid), int(began.removeprefix("t"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -144,6 +144,27 @@ def test_the_lease_is_free_again_after_a_cycle_and_after_one_that_failed(
     assert Lease.objects.get().expires_at is None
     assert world.plan().started == 1
     assert Lease.objects.get().token == 2
+
+
+def test_a_lease_that_could_not_be_released_holds_up_nobody(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database was killed in the middle of a cycle, and has the lease when it is back."""
+    world.job()
+
+    def away(lease: leases.HeldLease) -> bool:
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(leases, "release", away)
+    with pytest.raises(OperationalError):
+        run_cycle(cluster_id=world.cluster.pk, trigger="test")
+    monkeypatch.undo()
+    assert Lease.objects.get().expires_at is not None
+    world.job()
+
+    result = run_cycle(cluster_id=world.cluster.pk, trigger="test", patience_seconds=0.05)
+
+    assert (result.planned, result.started) == (True, 1)
 
 
 def test_a_cluster_that_fails_holds_up_no_other(world: SmallWorld) -> None:
