@@ -23,6 +23,6 @@ def piece_of_work() -> Iterator[None]:
 
 @contextmanager
 def longer_statements(seconds: float) -> Iterator[None]:
-    """Let statements of this block take so many seconds, where this process has a shorter limit."""
+    """Let each statement of this block take up to `seconds`, where the limit of this process is shorter."""
     with connections[DEFAULT_DB_ALIAS].longer(seconds):  # type: ignore[attr-defined]
         yield

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """So many failures cost nothing; then the wait doubles with each, up to a most."""
+    """A number of failures without delay; after that the delay doubles with each failure, up to a maximum."""
 
     free: int
     first_seconds: float
     most_seconds: float
 
     def delay(self, failures: int) -> float:
-        """Seconds until the next try, after so many failures that are not forgotten."""
+        """Seconds until the next try, after this number of recent failures."""
         beyond = failures - self.free
         if beyond <= 0:
             return 0.0

@@ -24,7 +24,7 @@ def close_rights(response: Any) -> None:
     response.streaming_content = context.over_async(pieces) if response.is_async else context.over(pieces)
 
 
-#: What a proxy says of how it was asked; Django and others believe these whoever sends them.
+#: Headers in which a proxy says how it was asked; Django believes them from any peer.
 SAID_BY_PROXIES: Final = ("HTTP_X_FORWARDED_PROTO", "HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PORT")
 
 

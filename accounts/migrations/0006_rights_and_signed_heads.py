@@ -7,7 +7,7 @@ import json
 from django.conf import settings
 from django.db import migrations, models
 
-# What is younger stays, whoever asks: the settings keep 36 days at least, and two clocks may differ by hours.
+# Younger rows stay, also for the owner: the settings keep 36 days at least, and two clocks may differ by hours.
 KEPT = """
 CREATE FUNCTION muster_audit_kept() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '35 days' $$
 """

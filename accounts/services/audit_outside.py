@@ -1,4 +1,4 @@
-"""Signed checkpoints of the audit trail, kept where whoever has the database cannot reach them.
+"""Signed checkpoints of the audit trail, kept outside the database, out of reach of its roles.
 
 A file of which only the end is ever written, one checkpoint a line, and a system log where one is named. Every check
 compares the chains with the last line of the file.
