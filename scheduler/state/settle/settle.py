@@ -305,8 +305,7 @@ def release_members(attempt_ids: Iterable[int], *, at: datetime | None = None) -
     if some:
         run_together(*giving, *_lower_quotas(some, freed, lines, jobs=0))
         count_use(held)
-        announce_jobs(a.job for a in some)
-        outbox.announce(outbox.CLUSTER_TOPIC)
+        outbox.announce_jobs((a.job for a in some), outbox.CLUSTER_TOPIC)
         for cluster_id in sorted({a.job.cluster_id for a in some}):
             outbox.wake_planner(cluster_id, trigger="ended")
     return len(some)
@@ -606,21 +605,9 @@ def _tell(attempts: list[_Attempt], at: datetime) -> None:
     jobs = [attempt.job for attempt in attempts]
     clusters = {job.cluster_id for job in jobs}
     clusters |= dependencies.resolve_dependants([job for job in jobs if job.is_terminal], at=at)
-    announce_jobs(jobs)
-    outbox.announce(outbox.CLUSTER_TOPIC)
+    outbox.announce_jobs(jobs, outbox.CLUSTER_TOPIC)
     for cluster_id in sorted(clusters):
         outbox.wake_planner(cluster_id, trigger="ended")
-
-
-def announce_jobs(jobs: Iterable[_Job]) -> None:
-    topics = {outbox.QUEUES_TOPIC}
-    for job in jobs:
-        topics |= {
-            outbox.job_topic(job.number),
-            outbox.user_topic(job.user_id),
-            outbox.project_topic(job.project_id),
-        }
-    outbox.announce_many(topics)
 
 
 def waiting_attempts() -> list[int]:
@@ -637,7 +624,6 @@ def waiting_attempts() -> list[int]:
 
 __all__ = [
     "Settled",
-    "announce_jobs",
     "end_attempt",
     "events",
     "release_members",
