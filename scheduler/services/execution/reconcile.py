@@ -27,14 +27,9 @@ from scheduler.state.apply import suspension
 from scheduler.state.db.sql import Statement, int_array, run
 from scheduler.state.lifecycle import dependencies
 from scheduler.state.settle import partial_failure
-from scheduler.state.settle.settle import (
-    Settled,
-    release_members,
-    settle_many,
-    shrunk_attempts,
-    waiting_attempts,
-    write_events,
-)
+from scheduler.state.settle.events import Event, write_events
+from scheduler.state.settle.release import attempts_with_ended_tasks, release_ended_tasks
+from scheduler.state.settle.settle import Settled, attempts_to_settle, settle_many
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +102,7 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
     if still:
         suspension.suspend_attempts(still)
     if shrunk:
-        release_members(shrunk)
+        release_ended_tasks(shrunk)
     ended = sorted({change.row.attempt for change in changes if change.ended_at} | done)
     for first in range(0, len(ended), BATCH):
         settle_many(ended[first : first + BATCH])
@@ -335,15 +330,21 @@ def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:
     )
     ended = {c.row.attempt: c for c in changes if c.ended_at and c.state != TaskState.SUCCEEDED}
     write_events(
-        [(job, epoch, "attempt.stopping", "one task has failed, so the others are stopped", "{}")
-         for _, job, epoch in rows]
-        + [(job, epoch, "attempt.smaller", f"task {ended[attempt].row.rank} has {ended[attempt].state}; "
-            "the others are enough and go on", json.dumps({"rank": ended[attempt].row.rank}))
-           for attempt, job, epoch in going_on],
+        [
+            Event(job, epoch, "attempt.stopping", "one task has failed, so the others are stopped")
+            for _, job, epoch in rows
+        ]
+        + [_went_on(job, epoch, ended[attempt]) for attempt, job, epoch in going_on],
         at=timezone.now(),
-    )  # fmt: skip
+    )
     _wake_nodes([row[0] for row in rows])
     return sorted(without)
+
+
+def _went_on(job: int, epoch: int, change: _Change) -> Event:
+    """A task has ended and the others go on."""
+    text = f"task {change.row.rank} has {change.state}; the others are enough and go on"
+    return Event(job, epoch, "attempt.smaller", text, json.dumps({"rank": change.row.rank}))
 
 
 def _wake_nodes(attempt_ids: Sequence[int]) -> None:
@@ -382,8 +383,8 @@ def reconcile_all() -> Reconciled:
         dispatch.end_unstarted([row[0] for row in stopped])
     suspension.suspend_attempts(suspension.waiting_suspensions())
     suspension.stop_instead(slack_seconds=LIMIT_SLACK_SECONDS)
-    settled = settle_many(waiting_attempts())
-    release_members(shrunk_attempts())
+    settled = settle_many(attempts_to_settle())
+    release_ended_tasks(attempts_with_ended_tasks())
     overdue = _stop_overdue()
     waits = _end_waits()
     for cluster in Cluster.objects.order_by("id"):
@@ -419,7 +420,7 @@ def _age_nodes() -> tuple[int, int]:
 
 def _lose_attempts_of_down_nodes() -> list[Settled]:
     left = partial_failure.lose_with_down_nodes(at=timezone.now())
-    release_members(left)
+    release_ended_tasks(left)
     rows = run(
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"

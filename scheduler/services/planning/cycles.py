@@ -172,7 +172,7 @@ def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, 
             )  # fmt: skip
     resizes.give_back(applied.resized, at=at)
     _tell_plugins(policy, applied)
-    plans.tell_waiting(plan, snapshot=snapshot, told=loaded.told, lease=lease, at=at)
+    plans.tell_waiting(plan, snapshot=snapshot, told=loaded.reported_reasons, lease=lease, at=at)
     log.debug("cycle", trigger=trigger, **result.as_dict())
     return lease, result
 

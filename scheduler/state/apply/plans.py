@@ -31,9 +31,9 @@ from scheduler.state.lease import leases
 from scheduler.state.lease.leases import HeldLease
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Books
-from scheduler.state.load import snapshots
+from scheduler.state.load import locked_snapshot, reason_marks
+from scheduler.state.load.locked_snapshot import Locked
 from scheduler.state.load.quota_rows import Lines
-from scheduler.state.load.snapshots import Locked
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +125,7 @@ def apply_starts(
         leases.fence(lease)
         stopped, resized, unmoved = _disturb(plan, cycle_id=cycle_id, at=at)
         return Applied((), tuple(unmoved), tuple(stopped), tuple(resized))
-    (applied_to,) = leases.fence_and_read(lease, snapshots.applied_to(cluster_id))
+    (applied_to,) = leases.fence_and_read(lease, locked_snapshot.applied_to(cluster_id))
     locked = _lock(plan, cluster_id, applied_to)
     fresh = locked.snapshot
     conflicts = {
@@ -204,7 +204,7 @@ def _hold_seconds(fresh: Snapshot) -> dict[int, int]:
 
 def _lock(plan: Plan, cluster_id: int, applied_to: Rows) -> Locked:
     placements = [placement for start in plan.starts for placement in start.placements]
-    return snapshots.load_for_apply(
+    return locked_snapshot.load_for_apply(
         cluster_id=cluster_id,
         applied_to=applied_to,
         queue_ids=sorted({start.queue_id for start in plan.starts}),
@@ -424,13 +424,13 @@ def _untold(
     and the others in turns: with 100,000 jobs waiting for the same GPUs, each start moves the numbers of all.
     """
     waiting = plan.waiting
-    due = snapshots.reason_marks([(reason.code, reason.text) for reason in reasons])[waiting.decision]
+    due = reason_marks.reason_marks([(reason.code, reason.text) for reason in reasons])[waiting.decision]
     shown = told[np.searchsorted(snapshot.pending.id, waiting.job_id)]
     rows = np.flatnonzero(shown != due)
     if len(rows) > REWORDED_JOBS:
         turn = (snapshot.now_ms // 1000) % REWORDED_TURNS
         now = (
-            ~snapshots.same_kind(shown[rows], due[rows])
+            ~reason_marks.same_kind(shown[rows], due[rows])
             | (waiting.ahead_jobs[rows] < FIRST_IN_LINE)
             | (waiting.job_id[rows] % REWORDED_TURNS == turn)
         )

@@ -14,7 +14,7 @@ from scheduler.state.apply import apply_sql
 from scheduler.state.apply.apply_sql import PreemptionRow
 from scheduler.state.apply.refusals import VICTIM_CHANGED, Refusal
 from scheduler.state.db.sql import int_array, run, run_together
-from scheduler.state.settle.settle import release_members
+from scheduler.state.settle.release import release_ended_tasks
 
 _STAYING: Final = sorted(s.value for s in LIVE_TASK - {TaskState.STOPPING})
 
@@ -68,8 +68,8 @@ def write(judged: Judged, *, cycle_id: int | None, at: datetime) -> None:
 
 def give_back(done: Sequence[Resize], *, at: datetime) -> None:
     """What tasks held that no agent had fetched; after the plan's transaction, which holds jobs by then and must
-    not wait for nodes. Killed in between, `settle.shrunk_attempts` finds them."""
-    release_members([one.attempt_id for one in done if one.ranks], at=at)
+    not wait for nodes. Killed in between, `release.attempts_with_ended_tasks` finds them."""
+    release_ended_tasks([one.attempt_id for one in done if one.ranks], at=at)
 
 
 def _able(resizes: Sequence[Resize]) -> Collection[Resize]:

@@ -16,13 +16,13 @@ from quotas.core.resources import show_cpus
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, JobState, NodeState, StopReason
 from scheduler.core.plan import Preempt, Resume
-from scheduler.state.db.sql import int_array, run, run_together, select_together
+from scheduler.state.db.sql import int_array, run, run_together
 from scheduler.state.lease import leases
 from scheduler.state.lease.leases import HeldLease
-from scheduler.state.load import load_sql
 from scheduler.state.load.quota_rows import Lines
+from scheduler.state.settle.events import Event, write_events
+from scheduler.state.settle.locked_attempts import lock_rows
 from scheduler.state.settle.release_capacity import giving_back
-from scheduler.state.settle.settle import lock_rows, write_events
 
 log = structlog.get_logger(__name__)
 
@@ -144,7 +144,7 @@ def suspend_attempts(attempt_ids: Iterable[int], *, at: datetime | None = None) 
         cpus[attempt] += millis
     write_events(
         [
-            (one.number, one.epoch, "job.suspended", f"stands still; it keeps its memory and gave back"
+            Event(one.number, one.epoch, "job.suspended", f"stands still; it keeps its memory and gave back"
              f" {show_cpus(cpus[one.attempt])} CPUs", json.dumps({"cpu_millis": cpus[one.attempt]}))
             for one in found
         ],
@@ -199,9 +199,7 @@ def _resume(attempt_ids: Sequence[int], at: datetime) -> int:
         if state == NodeState.UP
     }
     # Plans of other clusters count on the same lines, so what was free when this was planned need not be.
-    limits, number = lines.with_others(
-        *select_together((load_sql.KEEPERS, []), (load_sql.KEEPERS_ORGANIZATIONS, []))
-    ).tree()
+    limits, number = lines.with_lenders().tree()
     found: list[_Still] = []
     for attempt in attempt_ids:  # in the order of the plan
         one = there.get(attempt)
@@ -245,7 +243,7 @@ def _resume(attempt_ids: Sequence[int], at: datetime) -> int:
     )
     write_events(
         [
-            (one.number, one.epoch, "job.running", f"goes on, after it stood still for"
+            Event(one.number, one.epoch, "job.running", f"goes on, after it stood still for"
              f" {_minutes(one.since, at)}", "{}")
             for one in found
         ],
@@ -294,7 +292,7 @@ def stop_instead(
         [StopReason.PREEMPTED.value, now, ids],
     )
     text = because or "did not stand still in time; it ends instead and is queued again"
-    write_events([(number, epoch, "job.preempting", text, "{}") for _, number, epoch in rows], at=now)
+    write_events([Event(number, epoch, "job.preempting", text) for _, number, epoch in rows], at=now)
     nodes = run(
         "SELECT DISTINCT node_id FROM scheduler_allocation WHERE attempt_id = ANY(%s::bigint[])"
         " AND released_at IS NULL",

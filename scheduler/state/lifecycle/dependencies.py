@@ -15,6 +15,7 @@ from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.messages import sentence
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
+from scheduler.state.db.query import RowQuery
 from scheduler.state.db.sql import int_array
 from scheduler.state.lifecycle.transitions import StaleJob, move_job
 
@@ -159,16 +160,41 @@ def _lock_datasets(project_id: int) -> None:
 
 
 class Ended(Protocol):
-    """A job that is over, as far as others that wait for it care."""
+    """A job that is over, as far as jobs that wait for it depend on that."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def saved_at(self) -> datetime | None: ...
+
+
+class EndedJob(NamedTuple):
+    """The same as a row."""
 
     number: int
     state: str
     saved_at: datetime | None
 
 
-_WAITING_FOR: Final = """
-SELECT id, job_id, on_id, kind FROM scheduler_jobdependency WHERE on_id = ANY(%s::bigint[]) AND satisfied IS NULL
-"""
+class WaitRow(NamedTuple):
+    """A dependency that is open."""
+
+    id: int
+    job_id: int
+    on_id: int
+    kind: str
+
+
+_WAITING_FOR: Final = RowQuery(
+    WaitRow,
+    {"id": "edge.id", "job_id": "edge.job_id", "on_id": "edge.on_id", "kind": "edge.kind"},
+    """SELECT {columns} FROM scheduler_jobdependency edge
+WHERE edge.on_id = ANY(%s::bigint[]) AND edge.satisfied IS NULL""",
+)
 
 
 def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
@@ -179,11 +205,11 @@ def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
     others = {job.number: Other(job.state, job.saved_at is not None) for job in ended}
     verdicts: dict[bool, list[int]] = defaultdict(list)
     touched: set[int] = set()
-    for pk, job_id, on_id, kind in ask(_WAITING_FOR, [int_array(others)]) if others else ():
-        verdict = holds(kind, *others[on_id])
+    for wait in _WAITING_FOR.read(ask(_WAITING_FOR.sql(), [int_array(others)])) if others else ():
+        verdict = holds(wait.kind, *others[wait.on_id])
         if verdict is not None:
-            verdicts[verdict].append(pk)
-            touched.add(job_id)
+            verdicts[verdict].append(wait.id)
+            touched.add(wait.job_id)
     for verdict, ids in verdicts.items():
         JobDependency.objects.filter(pk__in=ids).update(satisfied=verdict)
     return _let_go(touched, at=at) if touched else set()

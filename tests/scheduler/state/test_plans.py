@@ -472,7 +472,10 @@ def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds
     applied(world, loaded, plan, lease)
 
     at = datetime.now(UTC)
-    assert plans.tell_waiting(plan, snapshot=loaded.snapshot, told=loaded.told, lease=lease, at=at) == 4
+    assert (
+        plans.tell_waiting(plan, snapshot=loaded.snapshot, told=loaded.reported_reasons, lease=lease, at=at)
+        == 4
+    )
 
     for job in waits:
         job.refresh_from_db()
@@ -484,7 +487,10 @@ def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds
     too_large.refresh_from_db()
     assert too_large.reason_category == "fix"
     again, plan = seen_and_planned(world)
-    assert plans.tell_waiting(plan, snapshot=again.snapshot, told=again.told, lease=lease, at=at) == 0
+    assert (
+        plans.tell_waiting(plan, snapshot=again.snapshot, told=again.reported_reasons, lease=lease, at=at)
+        == 0
+    )
 
 
 def test_a_reason_that_no_longer_holds_is_replaced_and_cleared_at_the_start(world: SmallWorld) -> None:
@@ -528,7 +534,7 @@ def test_a_job_that_somebody_is_changing_is_told_in_the_next_cycle(world: SmallW
     held.wait(10)
     try:
         told = plans.tell_waiting(
-            plan, snapshot=loaded.snapshot, told=loaded.told, lease=lease, at=datetime.now(UTC)
+            plan, snapshot=loaded.snapshot, told=loaded.reported_reasons, lease=lease, at=datetime.now(UTC)
         )
     finally:
         done.set()
@@ -556,7 +562,11 @@ def test_reworded_reasons_are_written_in_turns(world: SmallWorld, monkeypatch: p
     while Job.objects.filter(reason_text="something older").exists():
         loaded, plan = seen_and_planned(world)
         changed = plans.tell_waiting(
-            plan, snapshot=moved(loaded, rounds).snapshot, told=loaded.told, lease=lease, at=datetime.now(UTC)
+            plan,
+            snapshot=moved(loaded, rounds).snapshot,
+            told=loaded.reported_reasons,
+            lease=lease,
+            at=datetime.now(UTC),
         )
         assert changed < 20
         rounds += 1
