@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from django.conf import settings
@@ -115,7 +115,7 @@ def pending_columns(
     gate = np.zeros(len(eligible), dtype=np.int64)
     gate[(eligible > begin) & (eligible > now_ms)] = JobGate.BACKOFF
     gate[~np.array(jobs["may_run"], dtype=np.bool_)] = JobGate.ACCOUNT_EXPIRED
-    return PendingColumns(
+    return PendingColumns.from_columns(
         **{name: jobs[name] for name in _PENDING_AS_STORED},
         eligible_ms=np.maximum(eligible, begin),
         priority=_effective_priority(jobs, eligible, ageing, now_ms),
@@ -213,7 +213,7 @@ def running_columns(jobs: Table, classes: ClassTable) -> RunningColumns:
     """Columns of running jobs from what `RUNNING` or `RUNNING_IN_ARRAYS_OF` found."""
     if not jobs["id"]:
         return RunningColumns()
-    return RunningColumns(
+    return RunningColumns.from_columns(
         **{name: jobs[name] for name in _RUNNING_AS_STORED}, class_index=class_numbers(jobs, classes)
     )
 
@@ -249,8 +249,6 @@ def named(
     )
 
 
-def _names_and_labels(
-    numbers: Ints, known: dict[int, tuple[str, Labels]]
-) -> dict[str, tuple[str, ...] | tuple[Labels, ...]]:
+def _names_and_labels(numbers: Ints, known: dict[int, tuple[str, Labels]]) -> dict[str, Any]:
     found = [known.get(number, ("", ())) for number in numbers.tolist()]
     return {"name": tuple(name for name, _ in found), "labels": tuple(labels for _, labels in found)}

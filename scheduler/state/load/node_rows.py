@@ -93,7 +93,7 @@ GROUP BY allocation.node_id, allocation.numa_domain""",
 
 def node_columns(nodes: Table, bound: Iterable[BoundRow] = ()) -> NodeColumns:
     """Columns of nodes from what `NODES` found; `bound` is what tasks are bound to in their NUMA domains."""
-    columns = NodeColumns(
+    columns = NodeColumns.from_columns(
         **{name: nodes[name] for name in _NODES_AS_STORED},
         **_topology(nodes),
         labels=tuple(map(labels_of, nodes["labels"])),
@@ -148,7 +148,7 @@ THESE_DEVICES: Final = f"device.id = {ANY_OF}"
 
 
 def device_columns(devices: Table) -> DeviceColumns:
-    return DeviceColumns(**{name: devices[name] for name in DEVICES.columns})
+    return DeviceColumns.from_columns(**{name: devices[name] for name in DEVICES.columns})
 
 
 # ------------------------------------------------------------------ allocations
@@ -185,7 +185,7 @@ ORDER BY allocation.id""",
 
 def allocation_columns(held: Table) -> AllocationColumns:
     """A row counts the thousandths of all its devices together, the column those of each."""
-    return AllocationColumns(
+    return AllocationColumns.from_columns(
         **{name: held[name] for name in _ALLOCATIONS_AS_STORED},
         device_ids=tuple(map(tuple, held["device_ids"])),
         gpu_millis=[
@@ -205,7 +205,7 @@ def pool_columns(nodes: Table, held: Table) -> PoolColumns:
     """Countable things that nodes bring along: what one node offers, a job anywhere may use."""
     capacity, used = _sums(nodes["extras"]), _sums(held["extras"])
     names = sorted(capacity.keys() | used.keys())
-    return PoolColumns(
+    return PoolColumns.from_columns(
         id=range(1, len(names) + 1),
         name=names,
         capacity=[capacity.get(name, 0) for name in names],
@@ -282,7 +282,7 @@ def reservation_columns(rows: Iterable[ReservationRow]) -> ReservationColumns:
     """A reservation for a job serves that job alone, also where it names its project."""
     rows = list(rows)
     for_project = [None if row.job_id is not None else row.project_id for row in rows]
-    return ReservationColumns(
+    return ReservationColumns.from_columns(
         id=[row.id for row in rows],
         name=[row.name for row in rows],
         starts_ms=[row.starts_ms for row in rows],

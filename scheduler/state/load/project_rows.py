@@ -102,7 +102,7 @@ def project_columns(
         own = [row.id for row in lines.of_project(project)] + personal.get(project, [])
         return tuple(number for number in own if number in known)
 
-    return ProjectColumns(
+    return ProjectColumns.from_columns(
         id=[row.id for row in projects],
         name=[row.name for row in projects],
         quota_line_ids=[line_ids(row.id) for row in projects],
@@ -142,7 +142,7 @@ def budget_columns(periods: Iterable[PeriodRow], prices: Sequence[Price], *, now
         if price.from_s <= now_s and (price.until_s is None or now_s < price.until_s)
     )
     ruled = [row for row in periods if row.on_spent in _RULES]
-    return BudgetColumns(
+    return BudgetColumns.from_columns(
         id=[row.id for row in ruled],
         owner=[row.owner for row in ruled],
         resource=[row.resource for row in ruled],

@@ -55,7 +55,7 @@ def queue_columns(queues: Table, *, cluster_paused: str | None) -> QueueColumns:
     In a paused cluster every queue is paused, with the text `cluster_paused` (None while it is not).
     """
     count = len(queues["id"])
-    return QueueColumns(
+    return QueueColumns.from_columns(
         **{name: queues[name] for name in _AS_STORED},
         paused=queues["own_paused"] if cluster_paused is None else [True] * count,
         paused_text=queues["own_paused_text"] if cluster_paused is None else (cluster_paused,) * count,

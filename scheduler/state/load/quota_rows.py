@@ -184,7 +184,7 @@ class Lines(LinePaths[LineRow]):
             if row.hard is not None or parents[row.id] or row.id in above or _bound(row, 0) < UNBOUNDED
         ]
         kept.sort(key=lambda row: row.id)
-        return QuotaColumns(
+        return QuotaColumns.from_columns(
             id=[row.id for row in kept],
             owner=[row.owner for row in kept],
             resource=[row.resource for row in kept],
