@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from accounts.prepared import ask_together
+from infra.db.prepared import ask_together
 from quotas.core.pricing import Price
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from accounts.prepared import ask
+from infra.db.prepared import ask
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from accounts.prepared import ask_together
+from infra.db.prepared import ask_together
 from scheduler.core.lifecycle import LIVE_ATTEMPT, TaskFailure
 from scheduler.state.db.query import Answer, Batch, RowQuery
 from scheduler.state.db.sql import int_array

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.prepared import ask
+from infra.db.prepared import ask
 from quotas.core.limits import RUNNING_JOBS
+from quotas.selectors.fair_share_source import Held
 from quotas.services.shares import count_use
-from quotas.sharing import Held
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, TaskFailure
 from scheduler.state.db.parameter_rows import ParameterRows

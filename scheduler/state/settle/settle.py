@@ -11,7 +11,7 @@ from typing import Final
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.prepared import ask_together
+from infra.db.prepared import ask_together
 from quotas.services.shares import statements_of_use
 from scheduler import outbox
 from scheduler.core.lifecycle import (
