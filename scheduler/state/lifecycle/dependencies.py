@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from django.db import connection
 
@@ -275,11 +275,11 @@ def _queue(job: Job, *, because: str, at: datetime) -> None:
 
 def wait_reason(
     found: Sequence[Condition], *, at: datetime, until: datetime | None = None, then: str = WaitEnd.FAIL
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The reason columns of a job that waits for these, or that waits for what will never be."""
     never = next((condition for condition in found if condition.never), None)
     end = ""
-    details: dict[str, object] = {}
+    details: dict[str, Any] = {}
     if until is not None:
         end = f" until {moment_text(until, at)}, then it {'fails' if then == WaitEnd.FAIL else 'goes on'}"
         details |= {"until": until.isoformat(), "then": str(then)}
@@ -328,7 +328,7 @@ def _listed(waits: Sequence[Wait]) -> str:
     return shown + (f" and {len(waits) - 3} more" if len(waits) > 3 else "")
 
 
-def _never(condition: Condition, details: dict[str, object], *, end: str, at: datetime) -> dict[str, object]:
+def _never(condition: Condition, details: dict[str, Any], *, end: str, at: datetime) -> dict[str, Any]:
     """A wait for what can no longer happen says so, and what to do."""
     lost = [wait for wait in condition.waits if wait.satisfied is False]
     wait = lost[0]
@@ -356,12 +356,12 @@ def moment_text(moment: datetime | None, at: datetime) -> str:
     return f"{moment:%H:%M} UTC" if moment.date() == at.date() else f"{moment:%-d %b %H:%M} UTC"
 
 
-def not_evaluated(at: datetime) -> dict[str, object]:
+def not_evaluated(at: datetime) -> dict[str, Any]:
     """The reason columns of a job that no cycle has looked at yet."""
     return _reason(ReasonCode.NOT_EVALUATED_YET, sentence(ReasonCode.NOT_EVALUATED_YET, ()), {}, at)
 
 
-def _reason(code: ReasonCode, text: str, details: dict[str, object], at: datetime) -> dict[str, object]:
+def _reason(code: ReasonCode, text: str, details: dict[str, Any], at: datetime) -> dict[str, Any]:
     return {
         "reason_code": code.value,
         "reason_category": CATEGORY[code].value,

@@ -242,7 +242,7 @@ def _succeeded(job: JobFacts) -> Verdict:
 
 
 def backoff_seconds(earlier: int) -> int:
-    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2 ** min(earlier, 20))
+    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS << min(earlier, 20))
 
 
 #: What shells mean by a code (bash manual, "Exit Status").

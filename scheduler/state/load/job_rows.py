@@ -141,7 +141,8 @@ def _effective_priority(
         added = added + rate * np.maximum(now_ms - since, 0) // 3_600_000_000
     if not added.any():
         return own
-    return np.maximum(own, np.minimum(own + added, min(settings.PRIORITY_BOOST_CAP, 100)))
+    led: Ints = np.maximum(own, np.minimum(own + added, min(settings.PRIORITY_BOOST_CAP, 100)))
+    return led
 
 
 def _ints(jobs: Table, name: str) -> Ints:

@@ -33,4 +33,5 @@ def reason_marks(reasons: Sequence[tuple[str, str]]) -> Ints:
 
 def same_kind(marks: Ints, others: Ints) -> Bools:
     """Whether two reasons have one code, with whatever text."""
-    return (marks >> 32) == (others >> 32)
+    same: Bools = (marks >> 32) == (others >> 32)
+    return same
