@@ -37,6 +37,11 @@ def term_since(cluster_id: int, token: int | None, *, clock: Callable[[], float]
     return _terms[cluster_id][1]
 
 
+def forget_terms() -> None:
+    """Forget what this process has seen; the cache keeps what all have."""
+    _terms.clear()
+
+
 def silence(since: float | None, *, clock: Callable[[], float] = time.time) -> float | None:
     """How long that is, once it is longer than a planner that is at work takes; else None."""
     lasted = 0.0 if since is None else clock() - since

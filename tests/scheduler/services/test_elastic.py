@@ -13,8 +13,8 @@ from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.planning.replay import replay
 from scheduler.state.apply import plans
-from tests.scheduler.services.test_members import a_running_gang, fresh, nothing_contradicts_itself, say
-from tests.scheduler.services.test_members import world as _world
+from tests.scheduler.state.settle.test_release import a_running_gang, fresh, nothing_contradicts_itself, say
+from tests.scheduler.state.settle.test_release import world as _world
 from tests.support.agents import World
 
 pytestmark = pytest.mark.django_db
