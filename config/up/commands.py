@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from config.up import roles
-from config.up.servers import EmbeddedServers
+from config.up.servers import roles
+from config.up.servers.embedded import EmbeddedServers
 from config.up.state import StateError, StateFolder
 
 # These look at code, not at rows.

@@ -16,7 +16,7 @@ from config.up.nodes import LocalNode, remember, remembered
 from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen
 from config.up.processes import Process, die_with_parent
-from config.up.servers import EmbeddedServers, wait_ready
+from config.up.servers.embedded import EmbeddedServers, wait_ready
 from config.up.services import Environment, agent, beat, planners, webs, worker
 from config.up.state import StateError, StateFolder
 from config.up.supervisor import Supervisor

@@ -13,7 +13,7 @@ from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
 from config.up.processes import Process
-from config.up.roles import OWNER_URL
+from config.up.servers.roles import OWNER_URL
 from config.up.state import CHECKOUT, StateError, StateFolder
 
 # An agent runs other people's commands, so it is told nothing but this.

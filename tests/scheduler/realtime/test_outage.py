@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from accounts import hints
+from config.up.servers.valkey import Valkey
 from config.up.state import StateFolder
-from config.up.valkey import Valkey
 from scheduler.core.lifecycle import JobState
 from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.realtime.conftest import Connect, LiveClient, rows

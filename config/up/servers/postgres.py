@@ -1,7 +1,7 @@
 """An embedded PostgreSQL: a wheel's server, or the system's, on a loopback port with passwords of its own.
 
 Three roles, each with a password in a file of its own: the superuser of `initdb`, which only the supervisor uses;
-the owner of the tables, for migrations; and the application's, which owns nothing. See `config.up.roles`.
+the owner of the tables, for migrations; and the application's, which owns nothing. See `config.up.servers.roles`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from config.up import roles
 from config.up.ports import free_port
 from config.up.processes import Process
+from config.up.servers import roles
 from config.up.state import StateError, StateFolder, reachable_by_all, write_private
 
 DATABASE = "muster"

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable
 
-from config.up.postgres import Postgres
 from config.up.processes import Process
-from config.up.roles import OWNER_URL
+from config.up.servers.postgres import Postgres
+from config.up.servers.roles import OWNER_URL
+from config.up.servers.valkey import Valkey
 from config.up.state import Servers, StateError, StateFolder
-from config.up.valkey import Valkey
 
 # From one try to start a server to the next.
 AGAIN_SECONDS = 0.3

@@ -19,9 +19,9 @@ import psutil
 import psycopg
 import pytest
 
-from config.up import roles
-from config.up.postgres import Postgres
-from config.up.servers import wait_ready
+from config.up.servers import roles
+from config.up.servers.embedded import wait_ready
+from config.up.servers.postgres import Postgres
 from config.up.state import StateFolder
 from tests.support.embedded import PASSWORD, give_migrated_data
 from tests.support.stack import ROOT, Stack, scratch_state, wait_until
