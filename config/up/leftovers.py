@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from scheduler.agent.folder import FolderInUse, claim
+from scheduler.agent.state_folder import FolderInUse, claim
 
 NAP_SECONDS = 0.05
 

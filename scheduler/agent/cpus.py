@@ -1,4 +1,4 @@
-"""What a task may use at most: on which CPUs it runs, and how much memory its processes hold together."""
+"""The CPUs of this machine that a task may run on: which there are, which to choose, how to bind to them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_MIB = 1024 * 1024
 
-
-def usable() -> list[int]:
+def usable_cpus() -> list[int]:
     """The CPUs that this process may run on; none where the system does not say."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def choose_cpus(
-    limit_millis: int | None, among: Iterable[int], bound: Iterable[Iterable[int]]
+    limit_millis: int | None,
+    among: Iterable[int],
+    bound: Iterable[Iterable[int]],
+    *,
+    usable: Iterable[int] | None = None,
 ) -> tuple[int, ...]:
-    """As many whole CPUs as hold the limit, those with the fewest bound tasks first; () = all there are.
+    """Choose as many whole CPUs as the limit needs, those with the fewest bound tasks first; () = all CPUs.
 
-    `among` are those it may have, `bound` the CPUs of every task that is bound already.
+    `among` are the CPUs that the task may have, `bound` the CPUs of every task that is bound already;
+    `usable` are all there are (default: those of this process).
     """
-    there = set(usable())
+    there = set(usable_cpus() if usable is None else usable)
     allowed = sorted(there & set(among)) or sorted(there)
     count = len(allowed) if limit_millis is None else max(1, -(-limit_millis // 1000))
     if count >= len(allowed):
@@ -34,7 +36,7 @@ def choose_cpus(
 
 @contextlib.contextmanager
 def on_cpus(cpus: tuple[int, ...]) -> Iterator[None]:
-    """What is started inside runs on these CPUs, as does all that it starts; () = wherever it likes."""
+    """Bind processes that are started inside, and their descendants, to these CPUs; () binds to none."""
     if not cpus:
         yield
         return
@@ -44,36 +46,3 @@ def on_cpus(cpus: tuple[int, ...]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def held_mib(pids: Iterable[int], over_mib: int) -> int:
-    """MiB that these processes hold together.
-
-    Pages that several share are divided among them, which is slow to ask: only where they would be over
-    `over_mib` if each page were counted as often as it is shared.
-    """
-    pids = list(pids)
-    held = sum(map(_resident_bytes, pids))
-    if held > over_mib * _MIB:
-        held = sum(map(_own_bytes, pids))
-    return held // _MIB
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _own_bytes(pid: int) -> int:
-    """Its share of every page it has in memory; all of them where the system does not tell the shares."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, IndexError, ValueError):
-        pass
-    return _resident_bytes(pid)

@@ -1,7 +1,8 @@
-"""The agent's end of the line to its keeper: finds it, starts it when there is none, and comes back after a break."""
+"""The agent's side of the shim's socket: finds the shim, starts one where there is none, reconnects after a break."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -19,10 +20,10 @@ CONNECT_SECONDS: Final = 15.0
 _PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-class KeeperLink:
-    """Sends orders from any thread; a thread of its own hands every record to `on_records`.
+class ShimLink:
+    """Sends commands from any thread; a thread of its own hands every record to `on_records`.
 
-    `on_records(records, complete)` is told with `complete` True when these are all there are.
+    `on_records(records, complete)` is called with `complete` True when the records are of all tasks of the shim.
     """
 
     def __init__(
@@ -31,35 +32,41 @@ class KeeperLink:
         self.state = state
         self.on_records = on_records
         self.watch_pid = watch_pid
-        self.keeper_pid = 0
+        self.shim_pid = 0
         self._socket: socket.socket | None = None
         self._sending = threading.Lock()
-        #: The keepers that we started and that have not been seen to end.
-        self._started: list[subprocess.Popen[bytes]] = []
+        #: The shims that we started and that have not been seen to end.
+        self.started: list[subprocess.Popen[bytes]] = []
         self._closed = False
-        self._thread = threading.Thread(target=self._listen, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._read_records, name="shim", daemon=True)
 
     def start(self) -> None:
-        """Connect, and return once the keeper has told what it knows."""
-        told = threading.Event()
+        """Connect, and return once the shim has sent all its records; raises RuntimeError where it does not."""
+        received = threading.Event()
         inner = self.on_records
 
         def first(records: list[TaskRecord], complete: bool) -> None:
             inner(records, complete)
-            told.set()
+            received.set()
 
         self.on_records = first
         self._thread.start()
-        if not told.wait(CONNECT_SECONDS + 5):
-            raise RuntimeError(f"the keeper of {self.state} does not answer; see {self.state / 'keeper.log'}")
+        if not received.wait(CONNECT_SECONDS + 5):
+            raise RuntimeError(f"the shim of {self.state} does not answer; see {self.state / 'keeper.log'}")
         self.on_records = inner
 
     def close(self) -> None:
+        """Disconnect and start no further shim; the shim goes on."""
         self._closed = True
         if self._socket is not None:
             self._socket.close()
 
-    # ------------------------------------------------------------ orders
+    def join(self, seconds: float) -> bool:
+        """After `close`, wait for the reading thread, which notices it when the shim ends; whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # ------------------------------------------------------------ commands
 
     def start_tasks(self, orders: list[TaskOrder]) -> None:
         self._send({"op": "start", "tasks": orders})
@@ -67,8 +74,11 @@ class KeeperLink:
     def stop_task(self, key: str, *, reason: str, grace_seconds: float) -> None:
         self._send({"op": "stop", "key": key, "reason": reason, "grace_seconds": grace_seconds})
 
-    def pause_task(self, key: str, *, still: bool) -> None:
-        self._send({"op": "pause", "key": key, "still": still})
+    def suspend_task(self, key: str) -> None:
+        self._send({"op": "pause", "key": key, "still": True})
+
+    def resume_task(self, key: str) -> None:
+        self._send({"op": "pause", "key": key, "still": False})
 
     def forget(self, keys: list[str]) -> None:
         self._send({"op": "forget", "keys": keys})
@@ -79,13 +89,11 @@ class KeeperLink:
     def shutdown(self) -> None:
         self._send({"op": "shutdown"})
 
-    def _send(self, message: dict[str, Any]) -> None:
-        import json
-
-        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    def _send(self, command: dict[str, Any]) -> None:
+        data = json.dumps(command, separators=(",", ":")).encode() + b"\n"
         with self._sending:
             if self._socket is None:
-                return  # the reader connects again; what was lost is asked for again by the server
+                return  # the thread connects again; the server repeats what was lost
             try:
                 self._socket.sendall(data)
             except OSError:
@@ -93,36 +101,36 @@ class KeeperLink:
 
     # ------------------------------------------------------------ records
 
-    def _listen(self) -> None:
-        import json
-
+    def _read_records(self) -> None:
         while not self._closed:
             try:
                 connection = self._connect()
             except OSError as error:
-                print(f"no keeper: {error}", file=sys.stderr, flush=True)
+                print(f"no shim: {error}", file=sys.stderr, flush=True)
                 time.sleep(1.0)
                 continue
             with connection, connection.makefile("rb") as lines:
-                self._introduce(connection)
+                self._send_owner(connection)
                 try:
                     for line in lines:
-                        message = json.loads(line)
-                        if message["event"] == "all":
-                            self.keeper_pid = message["pid"]
-                        self.on_records(message["tasks"], message["event"] == "all")
+                        event = json.loads(line)
+                        if event["event"] == "all":
+                            self.shim_pid = event["pid"]
+                        self.on_records(event["tasks"], event["event"] == "all")
                 except OSError:
                     pass
             with self._sending:
                 self._socket = None
 
-    def _introduce(self, connection: socket.socket) -> None:
+    def _send_owner(self, connection: socket.socket) -> None:
+        """Name the process that the tasks must not outlive."""
         with self._sending:
             self._socket = connection
         ticks = processes.start_ticks(self.watch_pid) if self.watch_pid else 0
         self._send({"op": "watch", "pid": self.watch_pid, "start_ticks": ticks})
 
     def _connect(self) -> socket.socket:
+        """Connect to the shim, and start one where none answers; raises OSError when the time is up."""
         deadline = time.monotonic() + CONNECT_SECONDS
         spawned = False
         while True:
@@ -145,12 +153,19 @@ class KeeperLink:
             time.sleep(0.02)
 
     def _spawn(self) -> None:
-        """Start a keeper that does not end with us: a session of its own, and no death signal is inherited."""
-        # One that was killed lets go of its socket before it can be reaped.
-        self._started = [keeper for keeper in self._started if keeper.poll() is None]
+        """Start a shim that does not end with us: a session of its own, and no death signal is inherited."""
+        # A shim that was killed closes its socket before it can be reaped.
+        self.started = [shim for shim in self.started if shim.poll() is None]
         with (self.state / "keeper.log").open("ab") as log:
-            keeper = subprocess.Popen(
-                [sys.executable, "-S", "-m", "scheduler.agent.keeper", str(self.state), *self._watched()],
+            shim = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-S",
+                    "-m",
+                    "scheduler.agent.shim",
+                    str(self.state),
+                    *self._owner_arguments(),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -158,9 +173,9 @@ class KeeperLink:
                 env={"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(_PACKAGE_ROOT)},
                 start_new_session=True,
             )
-        self._started.append(keeper)
+        self.started.append(shim)
 
-    def _watched(self) -> list[str]:
+    def _owner_arguments(self) -> list[str]:
         if not self.watch_pid:
             return []
         return [str(self.watch_pid), str(processes.start_ticks(self.watch_pid))]

@@ -14,7 +14,7 @@ from scheduler.agent import processes
 
 #: For an agent that was killed to be gone, and for one that just starts to write its name.
 TAKE_OVER_SECONDS: Final = 10.0
-_NAP_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 
 
 class FolderInUse(Exception):
@@ -24,9 +24,9 @@ class FolderInUse(Exception):
 def claim(state: Path, *, take_over: bool = False, seconds: float = TAKE_OVER_SECONDS) -> int:
     """Become the folder's one agent; returns the descriptor whose lock says so, to be kept open.
 
-    With `take_over` an agent that has the folder is killed first, and no other process ever: the lock says that one
-    is there, its file which process that is and when it began. Jobs do not notice; their keeper waits for the next
-    agent. Raises FolderInUse when the folder does not come free.
+    With `take_over` an agent that has the folder is killed first, and never another process: the lock says that there
+    is an agent, the file which process that is and when it began. Jobs go on; their shim waits for the next agent.
+    Raises FolderInUse when the folder does not come free.
     """
     lock = os.open(state / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + seconds
@@ -35,7 +35,7 @@ def claim(state: Path, *, take_over: bool = False, seconds: float = TAKE_OVER_SE
             os.close(lock)
             raise FolderInUse(f"another agent runs with the state folder {state}; one folder, one agent")
         _kill_holder(lock)
-        time.sleep(_NAP_SECONDS)
+        time.sleep(_POLL_SECONDS)
     os.ftruncate(lock, 0)
     pid = os.getpid()
     os.pwrite(lock, f"{pid} {processes.start_ticks(pid)} {processes.boot_id()}\n".encode(), 0)
@@ -54,12 +54,12 @@ def _kill_holder(lock: int) -> None:
     """Kill the agent that wrote the file, if that process still is the one that wrote it."""
     words = os.pread(lock, 200, 0).decode(errors="replace").split()
     if len(words) != 3 or not (words[0].isdecimal() and words[1].isdecimal()):
-        return  # it starts just now
+        return  # it has locked the file and not written it yet
     pid, ticks, boot = int(words[0]), int(words[1]), words[2]
     if boot != processes.boot_id() or pid == os.getpid():
         return
     with contextlib.suppress(OSError):
-        # Looked at after it was opened: from then on the number cannot come to mean another process.
+        # Checked after it was opened: from then on the number cannot mean another process.
         process = os.pidfd_open(pid)
         try:
             if processes.is_running(pid, ticks):

@@ -1,4 +1,4 @@
-"""From what a GPU says of itself to whether it may be used: faults take it out, notes are only shown."""
+"""Whether a GPU may be used, by what its driver reports: faults take it out of service, notes are only shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-#: Errors after which the driver's makers ask for a reset or a repair.
+#: Errors after which NVIDIA asks for a reset or a repair.
 FATAL_XIDS: Final = {
     46: "it has stopped working",
     48: "its memory had an error that could not be corrected",
@@ -22,9 +22,9 @@ FATAL_XIDS: Final = {
     140: "its memory had an error that could not be corrected",
     143: "it could not be started",
 }
-#: Errors that programs make by themselves; the GPU is as good as before.
+#: Errors that a program causes; the GPU works as before.
 PROGRAM_XIDS: Final = frozenset({8, 13, 31, 32, 37, 39, 40, 41, 42, 43, 44, 45, 68, 69, 109, 126, 127})
-#: Told apart from Xids by a field of its own.
+#: Says only that the recovery action has changed, which is read from its own field.
 _RECOVERY_CHANGED: Final = 154
 
 #: What the driver itself asks for (field 230 of NVML).
@@ -45,7 +45,7 @@ Ask = Callable[..., Any]
 
 
 def of_xids(xids: Iterable[int]) -> tuple[list[str], list[str]]:
-    """(faults, notes) of the errors that were heard since we listen."""
+    """(faults, notes) of the errors of this session."""
     faults, notes = [], []
     for xid in xids:
         if xid in FATAL_XIDS:
@@ -56,9 +56,9 @@ def of_xids(xids: Iterable[int]) -> tuple[list[str], list[str]]:
 
 
 def of_device(ask: Ask, nvml: Any, *, alone: bool = False) -> tuple[list[str], list[str]]:
-    """(faults, notes) of what it answers now; what it does not answer counts as sound.
+    """(faults, notes) of a GPU as it answers now; a question without an answer counts as sound.
 
-    `alone`: it is the only GPU of its machine, so that it has nobody to be joined to.
+    `alone`: it is the only GPU of its machine, so it needs no links to others.
     """
     faults: list[str] = []
     notes: list[str] = []
@@ -83,7 +83,7 @@ def _recovery(ask: Ask, faults: list[str]) -> None:
 
 
 def _memory(ask: Ask, nvml: Any, faults: list[str]) -> None:
-    """Errors that ECC could not correct since the driver was loaded, and rows or pages that wait for a reset."""
+    """Errors that ECC could not correct since the driver was loaded; rows or pages that only a reset replaces."""
     asked = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     if errors := ask("nvmlDeviceGetTotalEccErrors", *asked):
         faults.append(f"{errors} memory error{'' if errors == 1 else 's'} that ECC could not correct")
@@ -95,7 +95,7 @@ def _memory(ask: Ask, nvml: Any, faults: list[str]) -> None:
 
 
 def _fabric(ask: Ask, nvml: Any, faults: list[str], notes: list[str]) -> None:
-    """Where GPUs are joined by switches, none works before the fabric manager has set them up."""
+    """GPUs that are joined by switches do not work before the fabric manager has set up their links."""
     form = getattr(nvml, "c_nvmlGpuFabricInfo_t", None)
     if form is None:
         return

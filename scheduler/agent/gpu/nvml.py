@@ -1,4 +1,4 @@
-"""What NVML tells of the NVIDIA GPUs of this machine: one reading of each, and why there is none."""
+"""One reading of each NVIDIA GPU of this machine, through NVML, and why there is none."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.agent import gpu_health
+from scheduler.agent.gpu import health
 
 MIB: Final = 1024 * 1024
-#: Slices are looked for at so many places of a device; none has more.
+#: The places of a device at which slices (MIG) are looked for; no device has more.
 SLICE_PLACES: Final = 16
 
 # Return codes of NVML.
 _UNINITIALIZED, _NOT_LOADED, _NO_LIBRARY, _MISMATCH = 1, 9, 12, 18
 _LOST, _RESET_REQUIRED, _NOT_THERE, _UNKNOWN = 15, 16, 28, 999
-#: The whole session is void after these.
+#: After these, nothing more can be read in this session.
 _SESSION_IS_OVER: Final = frozenset({_UNINITIALIZED, _NOT_LOADED, _MISMATCH})
-#: Whatever was asked, this device is of no use after these.
+#: After these, the device cannot be used, whatever was asked.
 _DEVICE_IS_LOST: Final = {
     _LOST: "it has fallen off the bus",
     _RESET_REQUIRED: "it needs a reset",
@@ -29,12 +29,12 @@ _DEVICE_IS_LOST: Final = {
 
 
 class NoNvml(Exception):
-    """There is nothing to read; the words say why, and are empty where there is no GPU to miss."""
+    """No GPU can be read; the text says why, and is empty where the machine has none."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """One GPU, or one slice of one, as far as it tells; None is what it does not tell."""
+    """One GPU, or one slice of one; None is what the driver does not report."""
 
     index: int
     uuid: str
@@ -42,24 +42,26 @@ class Reading:
     bus: str
     memory_mib: int
     memory_used_mib: int | None = None
-    #: Of the time since the reading before.
+    #: Over the time since the reading before.
     utilisation_percent: int | None = None
     temperature_c: int | None = None
     power_watts: int | None = None
-    #: MIB that each process holds there.
+    #: MiB that each process holds there.
     processes: dict[int, int | None] = field(default_factory=dict)
-    #: How much each process had its kernels run, where the driver says so.
+    #: Utilisation in percent by each process, where the driver reports it.
     work: dict[int, int] = field(default_factory=dict)
-    #: It answers nothing any more.
+    #: It does not answer any more.
     lost: bool = False
     slices: list[Reading] = field(default_factory=list)
-    #: Why it must not be used, and what is only worth knowing.
+    #: Why it must not be used, and what is only shown.
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class _Known:
+class _Gpu:
+    """A GPU of the session: its NVML handle, what never changes, and when its samples were last read."""
+
     handle: Any
     index: int
     uuid: str
@@ -70,8 +72,8 @@ class _Known:
     worked_at: int = 0
 
 
-class Session:
-    """NVML from its start to its end; kept open, because errors (Xids) are only told to who listens."""
+class NvmlSession:
+    """NVML from its start to its end; kept open, because errors (Xids) reach only a session that is open."""
 
     def __init__(self) -> None:
         try:
@@ -94,22 +96,22 @@ class Session:
     def _open(self) -> None:
         nvml = self._nvml
         self.driver = _text(nvml.nvmlSystemGetDriverVersion())
-        self._known: list[_Known] = []
-        #: GPUs that were lost before we could learn who they are: their place, and why.
-        self.nameless: list[tuple[int, str]] = []
+        self._gpus: list[_Gpu] = []
+        #: GPUs that were lost before their UUID was read: their index, and why.
+        self.unnamed: list[tuple[int, str]] = []
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
-                self._known.append(self._meet(index))
+                self._gpus.append(self._identify(index))
             except nvml.NVMLError as error:
                 if error.value in _SESSION_IS_OVER:
                     raise
-                self.nameless.append((index, _DEVICE_IS_LOST.get(error.value, f"NVML says: {error}")))
-        self._listen()
+                self.unnamed.append((index, _DEVICE_IS_LOST.get(error.value, f"NVML says: {error}")))
+        self._subscribe()
 
-    def _meet(self, index: int) -> _Known:
+    def _identify(self, index: int) -> _Gpu:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        return _Known(
+        return _Gpu(
             handle,
             index,
             _text(nvml.nvmlDeviceGetUUID(handle)),
@@ -125,23 +127,23 @@ class Session:
                 nvml.nvmlEventSetFree(self._events)
             nvml.nvmlShutdown()
 
-    # ------------------------------------------------------------ errors that the driver tells
+    # ------------------------------------------------------------ errors that the driver reports
 
-    def _listen(self) -> None:
+    def _subscribe(self) -> None:
         nvml = self._nvml
         try:
             self._events = nvml.nvmlEventSetCreate()
         except (nvml.NVMLError, AttributeError):
             return
-        for known in self._known:
+        for gpu in self._gpus:
             with contextlib.suppress(nvml.NVMLError):
                 wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
-                told = nvml.nvmlDeviceGetSupportedEventTypes(known.handle)
-                if wanted & told:
-                    nvml.nvmlDeviceRegisterEvents(known.handle, wanted & told, self._events)
+                supported = nvml.nvmlDeviceGetSupportedEventTypes(gpu.handle)
+                if wanted & supported:
+                    nvml.nvmlDeviceRegisterEvents(gpu.handle, wanted & supported, self._events)
 
-    def _hear(self) -> None:
-        """Take what has happened since; it is remembered until this session ends."""
+    def _collect_xids(self) -> None:
+        """Read the errors since the last call; they are kept until this session ends."""
         nvml = self._nvml
         for _ in range(1000 if self._events is not None else 0):
             try:
@@ -150,31 +152,31 @@ class Session:
             except nvml.NVMLError:
                 return  # nothing more
             if event.eventType == nvml.nvmlEventTypeXidCriticalError:
-                heard = self._xids.setdefault(uuid, [])
-                if event.eventData not in heard:
-                    heard.append(int(event.eventData))
+                seen = self._xids.setdefault(uuid, [])
+                if event.eventData not in seen:
+                    seen.append(int(event.eventData))
 
     # ------------------------------------------------------------ a reading
 
     def read(self) -> list[Reading]:
-        """Every GPU that was there when the session began; one that is lost says so in its faults."""
-        self._hear()
-        return [self._read(known) for known in self._known]
+        """Read every GPU that was there when the session began; a lost one says so in its faults. Raises NoNvml."""
+        self._collect_xids()
+        return [self._read(gpu) for gpu in self._gpus]
 
-    def _read(self, known: _Known) -> Reading:
+    def _read(self, gpu: _Gpu) -> Reading:
         nvml = self._nvml
-        reading = Reading(known.index, known.uuid, known.name, known.bus, known.memory_mib)
-        reading.faults, reading.notes = gpu_health.of_xids(self._xids.get(known.uuid, ()))
+        reading = Reading(gpu.index, gpu.uuid, gpu.name, gpu.bus, gpu.memory_mib)
+        reading.faults, reading.notes = health.of_xids(self._xids.get(gpu.uuid, ()))
         try:
-            self._sample(known, reading)
-            faults, notes = gpu_health.of_device(
-                lambda *asked: self._ask(known.handle, *asked),
+            self._sample(gpu, reading)
+            faults, notes = health.of_device(
+                lambda *asked: self._ask(gpu.handle, *asked),
                 nvml,
-                alone=len(self._known) + len(self.nameless) == 1,
+                alone=len(self._gpus) + len(self.unnamed) == 1,
             )
             reading.faults += faults
             reading.notes += notes
-            self._read_slices(known, reading)
+            self._read_slices(gpu, reading)
         except nvml.NVMLError as error:
             if error.value in _SESSION_IS_OVER:
                 raise NoNvml(_why_not(error)) from error
@@ -182,20 +184,20 @@ class Session:
             reading.faults.insert(0, _DEVICE_IS_LOST.get(error.value, f"NVML says: {error}"))
         return reading
 
-    def _sample(self, known: _Known, reading: Reading) -> None:
-        nvml, handle = self._nvml, known.handle
-        reading.memory_used_mib = self._memory(handle)[1]  # what it cannot even tell of, it is lost to
-        reading.utilisation_percent = self._utilisation(known)
+    def _sample(self, gpu: _Gpu, reading: Reading) -> None:
+        nvml, handle = self._nvml, gpu.handle
+        reading.memory_used_mib = self._memory(handle)[1]  # raises where the GPU is lost
+        reading.utilisation_percent = self._utilisation(gpu)
         temperature = self._ask(handle, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
         power_mw = self._ask(handle, "nvmlDeviceGetPowerUsage")
         reading.temperature_c = None if temperature is None else int(temperature)
         reading.power_watts = None if power_mw is None else round(power_mw / 1000)
         reading.processes = self._processes(handle)
         if reading.processes:
-            reading.work = self._work(known)
+            reading.work = self._work(gpu)
 
     def _memory(self, handle: Any) -> tuple[int, int]:
-        """MiB in all, and in use by programs; the driver keeps a little more for itself."""
+        """MiB in total, and in use by programs; the driver uses a little more for itself."""
         nvml = self._nvml
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
@@ -205,47 +207,47 @@ class Session:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         return memory.total // MIB, memory.used // MIB
 
-    def _utilisation(self, known: _Known) -> int | None:
-        """The mean of the driver's own samples since we asked last, so that no second is missed."""
+    def _utilisation(self, gpu: _Gpu) -> int | None:
+        """The mean of the driver's own samples since the last reading, so that no second is missed."""
         nvml = self._nvml
-        first = known.sampled_at == 0
-        asked = ("nvmlDeviceGetSamples", nvml.NVML_GPU_UTILIZATION_SAMPLES, known.sampled_at)
-        _, samples = self._ask(known.handle, *asked) or (0, ())
-        fresh = [s for s in samples if s.timeStamp > known.sampled_at]
+        first = gpu.sampled_at == 0
+        asked = ("nvmlDeviceGetSamples", nvml.NVML_GPU_UTILIZATION_SAMPLES, gpu.sampled_at)
+        _, samples = self._ask(gpu.handle, *asked) or (0, ())
+        fresh = [s for s in samples if s.timeStamp > gpu.sampled_at]
         if fresh:
-            known.sampled_at = max(sample.timeStamp for sample in fresh)
+            gpu.sampled_at = max(sample.timeStamp for sample in fresh)
             if not first:
                 shares = [min(100, int(sample.sampleValue.uiVal)) for sample in fresh]
                 return round(sum(shares) / len(shares))
-        rates = self._ask(known.handle, "nvmlDeviceGetUtilizationRates")
+        rates = self._ask(gpu.handle, "nvmlDeviceGetUtilizationRates")
         return None if rates is None else int(rates.gpu)
 
     def _processes(self, handle: Any) -> dict[int, int | None]:
         found = self._ask(handle, "nvmlDeviceGetComputeRunningProcesses") or ()
         return {p.pid: None if p.usedGpuMemory is None else p.usedGpuMemory // MIB for p in found}
 
-    def _work(self, known: _Known) -> dict[int, int]:
-        """The driver answers "not found" where nobody has worked since."""
-        samples = self._ask(known.handle, "nvmlDeviceGetProcessUtilization", known.worked_at) or ()
+    def _work(self, gpu: _Gpu) -> dict[int, int]:
+        """Utilisation by process since the last reading; the driver answers "not found" where there was none."""
+        samples = self._ask(gpu.handle, "nvmlDeviceGetProcessUtilization", gpu.worked_at) or ()
         work: dict[int, int] = {}
         for sample in samples:
-            if sample.timeStamp > known.worked_at and sample.pid:
+            if sample.timeStamp > gpu.worked_at and sample.pid:
                 work[sample.pid] = max(work.get(sample.pid, 0), min(100, sample.smUtil))
-        known.worked_at = max([known.worked_at, *(sample.timeStamp for sample in samples)])
+        gpu.worked_at = max([gpu.worked_at, *(sample.timeStamp for sample in samples)])
         return work
 
-    def _read_slices(self, known: _Known, reading: Reading) -> None:
-        """What it is cut into, each with the name and the UUID that programs are given."""
-        now, wanted = self._ask(known.handle, "nvmlDeviceGetMigMode") or (0, 0)
+    def _read_slices(self, gpu: _Gpu, reading: Reading) -> None:
+        """The slices of the GPU, each with the name and the UUID that programs use."""
+        now, wanted = self._ask(gpu.handle, "nvmlDeviceGetMigMode") or (0, 0)
         if now != wanted:
             reading.notes.append(f"cutting it is to be turned {'on' if wanted else 'off'} by its next reset")
         if not now:
             return
-        places = self._ask(known.handle, "nvmlDeviceGetMaxMigDeviceCount") or 0
+        places = self._ask(gpu.handle, "nvmlDeviceGetMaxMigDeviceCount") or 0
         for place in range(min(places, SLICE_PLACES)):
-            one = self._ask(known.handle, "nvmlDeviceGetMigDeviceHandleByIndex", place)
+            one = self._ask(gpu.handle, "nvmlDeviceGetMigDeviceHandleByIndex", place)
             if one is None:
-                continue  # nothing is cut there
+                continue  # no slice there
             total, used = self._memory(one)
             name, uuid = self._ask(one, "nvmlDeviceGetName"), self._ask(one, "nvmlDeviceGetUUID")
             if name is not None and uuid is not None:
@@ -254,7 +256,7 @@ class Session:
                         place,
                         _text(uuid),
                         _text(name),
-                        known.bus,
+                        gpu.bus,
                         total,
                         used,
                         processes=self._processes(one),
@@ -264,7 +266,7 @@ class Session:
             reading.faults.append("it is set to be cut into slices (MIG) and none is made")
 
     def _ask(self, handle: Any, name: str, *arguments: Any) -> Any:
-        """What this device says, or None where it, its driver or the library cannot tell."""
+        """The answer of this device, or None where it, its driver or the library has none."""
         ask: Callable[..., Any] | None = getattr(self._nvml, name, None)
         if ask is None:
             return None
@@ -292,7 +294,7 @@ def driver_is_there() -> bool:
 
 
 def hardware_is_there(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether a GPU of NVIDIA is plugged in that is not handed on to a virtual machine."""
+    """Whether there is a GPU of NVIDIA that is not passed through to a virtual machine."""
     for device in devices.glob("*"):
         with contextlib.suppress(OSError):
             of_nvidia = (device / "vendor").read_text().strip() == "0x10de"

@@ -1,4 +1,4 @@
-"""Whose processes are on a GPU, and how long each task had its GPUs work, against how long it held them."""
+"""Whose processes use a GPU, and how long each task had its GPUs busy, out of the time that it held them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scheduler.agent import processes
-from scheduler.agent.guard import KEY_VARIABLE
-from scheduler.agent.nvml import Reading
+from scheduler.agent.gpu.nvml import Reading
+from scheduler.agent.shim.guard import KEY_VARIABLE
 
-#: The process numbers of the machine itself; in a container NVML speaks of numbers that we cannot look up.
+#: The inode of the machine's own PID namespace; in a container NVML reports process numbers that mean others here.
 _FIRST_NAMESPACE: Final = 4026531836
 
 
 class Holder(NamedTuple):
-    """A task that runs and the GPUs it was given."""
+    """A running task and the GPUs that were assigned to it."""
 
     key: str
     leader: int
@@ -28,7 +28,7 @@ class Holder(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """Of one task, over all its GPUs together: the time that was watched, and of it the time they worked."""
+    """One task's use of all its GPUs together: the time that was measured, and the part in which they were busy."""
 
     watched_ms: float = 0.0
     busy_ms: float = 0.0
@@ -42,21 +42,21 @@ def sees_all_processes() -> bool:
         return False
 
 
-class Ledger:
-    """The use of every task that has not been forgotten yet."""
+class UsageMeter:
+    """The use of every task that has not been forgotten yet; `uses` is what was measured before."""
 
-    def __init__(self) -> None:
-        self.uses: dict[str, Use] = {}
+    def __init__(self, uses: Mapping[str, Use]) -> None:
+        self.uses = dict(uses)
         self._sees_all = sees_all_processes()
-        #: Strangers of the reading before, by GPU: one that has gone again is not worth a word.
+        #: Foreign processes of the reading before, by GPU: only a process that stays is reported.
         self._before: dict[int, set[int]] = {}
 
     def add(
         self, readings: Mapping[int, Reading], holders: Sequence[Holder], elapsed_ms: float
     ) -> dict[int, str]:
-        """Charge the time since the last reading; answer with what uses each GPU without having been given it."""
+        """Add the time since the last reading; returns, for GPUs with foreign processes, a sentence about these."""
         peaks: dict[str, int] = {}
-        strangers: dict[int, str] = {}
+        foreign_use: dict[int, str] = {}
         owners = self._owners(readings.values(), holders)
         seen: dict[int, set[int]] = {}
         for number, reading in readings.items():
@@ -67,24 +67,26 @@ class Ledger:
                 peaks[holder.key] = peaks.get(holder.key, 0) + held
             self._charge(reading, holding, owners, elapsed_ms)
             keys = {holder.key for holder in holding}
-            strange = {pid for pid in reading.processes if owners.get(pid, "") not in keys}
-            if strange and holding and not self._sees_all:
-                strange = set()  # they may well be its holder's
-            seen[number] = strange
-            if lasting := sorted(strange & self._before.get(number, set())):
-                strangers[number] = "used by " + ", ".join(self._words(pid, owners) for pid in lasting[:3])
+            foreign = {pid for pid in reading.processes if owners.get(pid, "") not in keys}
+            if foreign and holding and not self._sees_all:
+                foreign = set()  # these may be processes of the holder
+            seen[number] = foreign
+            if lasting := sorted(foreign & self._before.get(number, set())):
+                foreign_use[number] = "used by " + ", ".join(
+                    self._describe(pid, owners) for pid in lasting[:3]
+                )
         self._before = seen
         for key, mib in peaks.items():
             use = self.uses.setdefault(key, Use())
             use.peak_memory_mib = max(use.peak_memory_mib, mib)
-        return strangers
+        return foreign_use
 
     def forget_all_but(self, keys: Iterable[str]) -> None:
         kept = set(keys)
         self.uses = {key: use for key, use in self.uses.items() if key in kept}
 
     def _owners(self, readings: Iterable[Reading], holders: Sequence[Holder]) -> dict[int, str]:
-        """The task of each process that is on a GPU and is of a task of ours."""
+        """The task key of each process on a GPU that belongs to one of these tasks."""
         if not self._sees_all:
             return {}
         leaders = {holder.leader: holder.key for holder in holders}
@@ -99,9 +101,9 @@ class Ledger:
     def _charge(
         self, reading: Reading, holding: Sequence[Holder], owners: Mapping[int, str], elapsed_ms: float
     ) -> None:
-        """The time that the GPU worked, divided among those who had it work."""
+        """Divide the time in which the GPU was busy among the tasks that kept it busy."""
         if reading.utilisation_percent is None or not holding:
-            return  # a slice does not tell
+            return  # NVML has no utilisation of a slice
         shares = self._shares(reading, holding, owners)
         for holder in holding:
             watched = min(elapsed_ms, float(holder.ran_ms))
@@ -113,6 +115,7 @@ class Ledger:
     def _shares(
         self, reading: Reading, holding: Sequence[Holder], owners: Mapping[int, str]
     ) -> dict[str, float]:
+        """The part of the GPU's work that each task did, by key; equal parts where processes cannot be told apart."""
         if not self._sees_all:
             return {holder.key: 1 / len(holding) for holder in holding} if reading.processes else {}
         weights = {pid: reading.work.get(pid, 0) for pid in reading.processes}
@@ -125,8 +128,8 @@ class Ledger:
             shares[key] = shares.get(key, 0.0) + weight / total
         return shares
 
-    def _words(self, pid: int, owners: Mapping[int, str]) -> str:
-        if pid in owners:  # whose it is, not everybody may know
+    def _describe(self, pid: int, owners: Mapping[int, str]) -> str:
+        if pid in owners:  # not every reader may know whose job it is
             return f"a job that was not given it (process {pid})"
         try:
             name = Path(f"/proc/{pid}/comm").read_text().strip() if self._sees_all else ""

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent import VERSION, numa, processes
-from scheduler.agent.gpus import SAMPLES, Gpus
+from scheduler.agent.cpus import usable_cpus
+from scheduler.agent.gpu.devices import SAMPLES
+from scheduler.agent.gpu.gpus import Gpus
+from scheduler.agent.node.fake_gpus import parse_fake_gpus
 
 MIB: Final = 1024 * 1024
-#: `4xH100-80GB` or `2xA100-40GB,2xT4-16GB`: count, model, memory; `1xH100-80GB:3x1g.10gb+2x2g.20gb` is cut.
-_FAKE: Final = re.compile(r"(\d{1,3})x([A-Za-z0-9][A-Za-z0-9 ._/-]*?)-(\d{1,5})(?:GB|GiB|G)(?::(.+))?")
-_FAKE_SLICE: Final = re.compile(r"(\d)x([1-7])g\.(\d{1,3})gb")
-#: The parts that a device may be cut into.
-_PARTS: Final = 7
+#: How often the machine is measured again.
+MEASURE_SECONDS: Final = 30.0
+
+Inventory = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,56 @@ class Overrides:
     numa_domains: int | None = None
 
 
-class BadFakeGpus(ValueError):
-    """`--fake-gpus` cannot be read."""
+class MeasuredInventory:
+    """The inventory of this agent: measured now and then, and sent when the server does not have it yet."""
+
+    def __init__(
+        self,
+        overrides: Overrides,
+        state: Path,
+        gpus: Gpus | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._overrides, self._state, self._gpus, self._clock = overrides, state, gpus, clock
+        self._measured: Inventory = {}
+        self._measured_at = 0.0
+        self._gpus_version = 0
+        self._sent: Inventory | None = None
+
+    def current(self) -> Inventory:
+        """The inventory, measured anew when it is old or when a GPU has changed."""
+        now = self._clock()
+        version = self._gpus.version if self._gpus else 0
+        is_old = now - self._measured_at > MEASURE_SECONDS
+        if not self._measured or is_old or version != self._gpus_version:
+            self._measured = take_inventory(self._overrides, self._state, self._gpus)
+            self._measured_at, self._gpus_version = now, version
+        return self._measured
+
+    def to_send(self) -> Inventory | None:
+        """The inventory, where the server has another one or older samples; None where it need not be sent."""
+        current = self.current()
+        if self._sent is None:
+            return current
+        has_samples = any(name in device for device in current["devices"] for name in SAMPLES)
+        if has_samples and current is not self._sent:
+            return current
+        return current if without_samples(current) != without_samples(self._sent) else None
+
+    def was_sent(self, inventory: Inventory) -> None:
+        self._sent = inventory
+
+    def send_again(self) -> None:
+        """The server has lost it: `to_send` returns it in any case."""
+        self._sent = None
 
 
-def take_inventory(overrides: Overrides, state: Path, gpus: Gpus | None = None) -> dict[str, Any]:
-    """Everything the server should know of this machine, in its units; `gpus` are those that are really there."""
-    devices = parse_fake_gpus(overrides.fake_gpus) if overrides.fake_gpus else gpus.devices() if gpus else []
+def take_inventory(overrides: Overrides, state: Path, gpus: Gpus | None = None) -> Inventory:
+    """Everything that the server should know of this machine, in the server's units; `gpus` are the real ones."""
     parts = numa.domains(overrides.numa_domains)
     domains = len(parts)
-    cpus, memory = overrides.cpus or usable_cpus(), overrides.memory_mib or memory_mib()
-    for position, device in enumerate(devices):
-        if overrides.fake_gpus:
-            device["numa_domain"] = parts[position * domains // len(devices)].number
-        elif all(device["numa_domain"] != part.number for part in parts):
-            device["numa_domain"] = parts[-1].number  # fewer are laid out than there are
+    cpus, memory = overrides.cpus or cpu_count(), overrides.memory_mib or memory_mib()
     return {
         "hostname": socket.gethostname(),
         "agent_version": VERSION,
@@ -66,20 +104,32 @@ def take_inventory(overrides: Overrides, state: Path, gpus: Gpus | None = None) 
         "domains": _domains(parts, cpus, memory) if domains > 1 else [],
         "labels": overrides.labels,
         "partitions": list(overrides.partitions),
-        "devices": devices,
+        "devices": _devices(overrides, parts, gpus),
         "gpu_trouble": gpus.trouble() if gpus else "",
     }
 
 
-def usable_cpus() -> int:
-    """The cores this process may use, which in a container may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _devices(overrides: Overrides, parts: list[numa.Domain], gpus: Gpus | None) -> list[dict[str, Any]]:
+    """The GPUs, each with the NUMA domain that it is reported in."""
+    if overrides.fake_gpus:
+        fakes = parse_fake_gpus(overrides.fake_gpus)
+        for position, device in enumerate(fakes):
+            device["numa_domain"] = parts[position * len(parts) // len(fakes)].number
+        return fakes
+    devices = gpus.devices() if gpus else []
+    for device in devices:
+        if all(device["numa_domain"] != part.number for part in parts):
+            device["numa_domain"] = parts[-1].number  # fewer domains are laid out than the machine has
+    return devices
+
+
+def cpu_count() -> int:
+    """How many cores this process may use, which in a container may be fewer than the machine has."""
+    return len(usable_cpus()) or os.cpu_count() or 1
 
 
 def memory_mib() -> int:
-    """The machine's memory, or the limit of the cgroup we are in when that is lower."""
+    """The machine's memory, or the limit of our cgroup when that is lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -96,7 +146,7 @@ def storage_mib(state: Path) -> int:
 
 
 def _domains(parts: list[numa.Domain], cpus: int, memory: int) -> list[dict[str, int]]:
-    """What is offered, divided over the NUMA domains as the machine divides what it has."""
+    """The offered CPUs and memory, divided over the NUMA domains in the machine's own proportions."""
     cores = numa.shares(cpus, [len(part.cpus) if part.real else 1 for part in parts])
     amounts = numa.shares(memory, [part.memory_mib for part in parts])
     return [
@@ -105,51 +155,7 @@ def _domains(parts: list[numa.Domain], cpus: int, memory: int) -> list[dict[str,
     ]
 
 
-def parse_fake_gpus(text: str) -> list[dict[str, Any]]:
-    """Devices to pretend: marked as fake everywhere, and nothing ever computes on them."""
-    devices: list[dict[str, Any]] = []
-    for part in text.split(","):
-        match = _FAKE.fullmatch(part.strip())
-        if match is None:
-            raise BadFakeGpus(f"{part!r} is not COUNTxMODEL-MEMORYGB; write for example 4xH100-80GB")
-        count, model, gigabytes, cut = match.groups()
-        for _ in range(int(count)):
-            for name, memory in _fake_slices(cut, part, int(gigabytes)) or [("", int(gigabytes))]:
-                index = len(devices)
-                devices.append(
-                    {
-                        "index": index,
-                        "uuid": f"FAKE-{index}",
-                        "model": f"{model} MIG {name}" if name else model,
-                        "memory_mib": memory * 1024,
-                        "numa_domain": 0,
-                        "healthy": True,
-                        "fake": True,
-                    }
-                )
-    if not devices:
-        raise BadFakeGpus("0 GPUs are none; leave --fake-gpus out")
-    return devices
-
-
-def _fake_slices(cut: str | None, part: str, gigabytes: int) -> list[tuple[str, int]]:
-    """(name, GiB) of every slice that one device is cut into; it cannot be cut into more than it has."""
-    slices: list[tuple[str, int]] = []
-    parts = 0
-    for piece in cut.split("+") if cut else []:
-        match = _FAKE_SLICE.fullmatch(piece.strip())
-        if match is None:
-            raise BadFakeGpus(
-                f"{piece!r} is not COUNTxSLICE; write for example 1xH100-80GB:3x1g.10gb+2x2g.20gb"
-            )
-        count, size, memory = map(int, match.groups())
-        slices += [(f"{size}g.{memory}gb", memory)] * count
-        parts += count * size
-    if parts > _PARTS or sum(memory for _, memory in slices) > gigabytes:
-        raise BadFakeGpus(f"{part!r} cuts a device into more than its {_PARTS} parts or {gigabytes} GB")
-    return slices
-
-
-def without_samples(inventory: dict[str, Any]) -> dict[str, Any]:
+def without_samples(inventory: Inventory) -> Inventory:
+    """The inventory without temperatures and other values that change all the time."""
     devices = [{k: v for k, v in device.items() if k not in SAMPLES} for device in inventory["devices"]]
     return {**inventory, "devices": devices}

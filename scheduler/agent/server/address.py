@@ -1,4 +1,4 @@
-"""Where the server is: said once on the command line, or read again and again from a file that its portal keeps."""
+"""Where the server is: fixed by the command line, or read from a file that the portal of this node keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from scheduler.agent.client import ServerUnreachable
+from scheduler.agent.server.client import ServerUnreachable
 
 Address = Callable[[], str]
 
@@ -21,8 +21,8 @@ def fixed(url: str) -> Address:
 class AddressFile:
     """The address in a file that the portal writes and keeps locked for as long as it lives.
 
-    A portal that was killed leaves its file behind, and by then another program may have its port. So what the file
-    says counts only while somebody holds the lock: no key of a node is sent to a stranger.
+    A portal that was killed leaves its file behind, and another program may have its port by then. So the address
+    counts only while the file is locked: no node's key is sent to another program.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:

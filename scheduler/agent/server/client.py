@@ -1,4 +1,4 @@
-"""HTTP to the server: one kept connection for each thread, JSON both ways, plain words when it fails."""
+"""HTTP to the server: one kept connection for each thread, JSON both ways, a sentence for each failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ServerUnreachable(Exception):
 
 
 class Refused(Exception):
-    """The server answered, and it will say the same again."""
+    """The server answered, and its answer to the same call will be the same."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -29,13 +29,13 @@ class Refused(Exception):
 
 
 class InsecureServer(Exception):
-    """The key would travel over a network in the clear."""
+    """The node's key would be sent over a network without encryption."""
 
 
 class ServerClient:
     """One connection to the server; use one in each thread.
 
-    With `find`, each new connection asks it where the server is now; it may raise ServerUnreachable.
+    With `find`, each new connection asks this function for the address; it may raise ServerUnreachable.
     """
 
     def __init__(

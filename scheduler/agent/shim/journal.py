@@ -14,18 +14,18 @@ COMPACT_BYTES: Final = 1024 * 1024
 
 
 class Journal:
-    """Written before and after each step; a machine that loses power has lost its processes as well."""
+    """Not synced to the disk: a machine that loses power has lost the processes it tells of as well."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")  # ends the line that a kill has torn
+            os.write(self._fd, b"\n")  # ends a line that a kill has torn
         self._grown = size
 
     def append(self, *records: dict[str, Any]) -> None:
-        """Raises OSError where it cannot be written whole: then nothing of it is."""
+        """Write these records; raises OSError where they cannot be written whole, and then writes none of them."""
         if not records:
             return
         data = _lines(records)
@@ -36,7 +36,7 @@ class Journal:
         self._grown += written
 
     def replay(self) -> Iterator[dict[str, Any]]:
-        """Every whole record in order; a torn one says nothing."""
+        """Every whole record, in order; torn lines are skipped."""
         with self.path.open("rb") as lines:
             for line in lines:
                 try:
@@ -47,7 +47,7 @@ class Journal:
                     yield record
 
     def compact(self, live: Callable[[], Iterable[dict[str, Any]]], *, now: bool = False) -> None:
-        """Keep only these records, when the file has grown enough to be worth it; later where the disk is full."""
+        """Rewrite the file with the `live` records only, when it has grown enough or `now`; on a full disk, later."""
         if self._grown < COMPACT_BYTES and not now:
             return
         fresh = self.path.with_suffix(".new")

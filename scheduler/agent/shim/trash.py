@@ -1,10 +1,10 @@
-"""Removes what jobs leave behind: whatever it is, within its folder and never outside.
+"""Removes the folders that jobs leave behind, whatever they hold, and nothing outside of them.
 
-A folder of a task that is over is moved into the trash of the state folder, which costs nothing however much is in
-it, and a process beside the keeper takes it apart. Every name is looked up in a folder that is open, no link is ever
-followed, and only folders are made accessible: a file may be a hard link to one elsewhere. A folder with something in
-it is moved up into the trash itself first, so depth costs neither memory nor open files, and whoever is killed in
-between leaves only what the next one finds there.
+The folder of an ended task is moved into the trash of the state folder, which costs the same however much the folder
+holds, and a process beside the shim removes its contents. Every name is looked up in an open folder, no link is ever
+followed, and only folders are made accessible: a file may be a hard link to one elsewhere. A folder that is not empty
+is moved to the top of the trash first, so depth costs neither memory nor open files. A process that is killed in
+between leaves everything in the trash, where the next one finds it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from scheduler.agent.guard import leave_the_keeper
+from scheduler.agent.shim.guard import detach_from_shim
 
-#: When what could not be removed is tried again.
-AGAIN_SECONDS: Final = 600.0
+#: From one attempt to the next, where something could not be removed.
+RETRY_SECONDS: Final = 600.0
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
@@ -41,16 +41,16 @@ class Trash:
     def __init__(self, state: Path) -> None:
         self.tasks, self.path = state / "tasks", state / "trash"
         self.path.mkdir(mode=0o700, exist_ok=True)
-        #: The pid of the process that empties it; 0 when none does.
+        #: The pid of the process that empties the trash; 0 without one.
         self.emptier = 0
         self._due_at = 0.0
-        self._full = True  # a keeper before us may have left something
+        self._full = True  # a shim before this one may have left something
         self._number = 0
 
     def take(self, folder: str) -> None:
-        """Remove a task's folder: at once where the job left nothing of its own, as most do."""
+        """Remove a task's folder: at once where the job left no files, as most jobs do, else by way of the trash."""
         try:
-            _remove_what_we_made(folder)
+            _remove_own_files(folder)
             return
         except OSError:
             if not os.path.lexists(folder):
@@ -64,7 +64,7 @@ class Trash:
                 if not _is_folder(within, name):
                     os.unlink(name, dir_fd=within)
                     return
-                _make_ours(within, name)
+                _make_accessible(within, name)
                 os.rename(name, into, src_dir_fd=within)
             finally:
                 os.close(within)
@@ -74,25 +74,25 @@ class Trash:
         self._full, self._due_at = True, 0.0
 
     def take_unknown(self, known: set[str]) -> None:
-        """Remove all folders of tasks but these: somebody was killed after they were forgotten."""
+        """Remove the folders of all tasks but these: a shim was killed between forgetting a task and this."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.tasks):
                 if name not in known:
                     self.take(f"{self.tasks}/{name}")
 
     def empty_beside(self) -> None:
-        """Start the process that empties it, when there is something and none does."""
+        """Start the process that empties the trash, when there is something in it and no such process."""
         if self.emptier or not self._full or time.monotonic() < self._due_at:
             return
         with contextlib.suppress(OSError):
             if not next(os.scandir(self.path), None):
                 self._full = False
                 return
-            self._full, self._due_at = True, time.monotonic() + AGAIN_SECONDS
+            self._full, self._due_at = True, time.monotonic() + RETRY_SECONDS
             self.emptier = os.fork()
             if self.emptier == 0:
                 try:
-                    leave_the_keeper()
+                    detach_from_shim()
                     os.nice(10)
                     for left in empty(str(self.path)):
                         print(f"left in the trash: {left}", file=sys.stderr, flush=True)
@@ -100,7 +100,7 @@ class Trash:
                     os._exit(0)
 
     def is_emptied_by(self, pid: int) -> bool:
-        """Whether this child, which has ended, was the one that empties it."""
+        """Whether this ended child was the process that empties the trash."""
         if pid != self.emptier:
             return False
         self.emptier = 0
@@ -108,7 +108,10 @@ class Trash:
 
 
 def empty(trash: str) -> list[str]:
-    """Remove everything in it; answers what cannot be removed, and why. One at a time: others answer at once."""
+    """Remove everything in the trash; returns what cannot be removed, and why.
+
+    One process at a time does this; in a second one the function returns at once.
+    """
     try:
         within = os.open(trash, _FOLDER)
     except OSError:
@@ -123,6 +126,8 @@ def empty(trash: str) -> list[str]:
 
 
 class _Emptier:
+    """One round after another over an open trash folder, until a round removes nothing."""
+
     def __init__(self, trash: int) -> None:
         self.trash = trash
         self.mount = _mount_of(trash)
@@ -132,15 +137,15 @@ class _Emptier:
     def run(self) -> list[str]:
         while True:
             self.left.clear()
-            gone = sum(self._take_apart(name) for name in _names(self.trash))
+            gone = sum(self._remove_entry(name) for name in _names(self.trash))
             if not gone:
                 return [f"{name!r}: {why}" for name, why in self.left.items()]
 
-    def _take_apart(self, name: str) -> bool:
+    def _remove_entry(self, name: str) -> bool:
         """Remove one entry of the trash; False when it, or something in it, stays."""
         moved = self.moved
         try:
-            if self._removed(self.trash, name):
+            if self._try_remove(self.trash, name):
                 return True
             folder = os.open(name, _FOLDER, dir_fd=self.trash)
         except FileNotFoundError:
@@ -161,7 +166,7 @@ class _Emptier:
     def _move_up(self, name: str, folder: int, inner: str) -> None:
         """Remove one entry of a folder in the trash, or make it one of the trash."""
         try:
-            if not self._removed(folder, inner):
+            if not self._try_remove(folder, inner):
                 self.moved += 1
                 os.rename(inner, f"{time.time_ns():x}.{self.moved}", src_dir_fd=folder, dst_dir_fd=self.trash)
         except FileNotFoundError:
@@ -169,8 +174,8 @@ class _Emptier:
         except OSError as error:
             self.left[name] = f"{inner!r}: {error}"
 
-    def _removed(self, within: int, name: str) -> bool:
-        """Whether it could be removed; False for a folder that is not empty, which is ours to open then."""
+    def _try_remove(self, within: int, name: str) -> bool:
+        """Whether the entry is removed now; False for a folder that is not empty, which we may open then."""
         for attempt in range(3):
             try:
                 os.unlink(name, dir_fd=within)
@@ -178,7 +183,7 @@ class _Emptier:
             except OSError as error:
                 if error.errno in (errno.EISDIR, errno.EPERM) and _is_folder(within, name):
                     break
-                if attempt == 2 or not self._mend(within, name, error):
+                if attempt == 2 or not self._remove_obstacle(within, name, error):
                     raise
         for attempt in range(3):
             try:
@@ -189,14 +194,14 @@ class _Emptier:
                     if self._is_mount(within, name):
                         self._unmount(within, name)
                         continue
-                    _make_ours(within, name)
+                    _make_accessible(within, name)
                     return False
-                if attempt == 2 or not self._mend(within, name, error):
+                if attempt == 2 or not self._remove_obstacle(within, name, error):
                     raise
         return False
 
-    def _mend(self, within: int, name: str, error: OSError) -> bool:
-        """Take away what keeps it from being removed; False when we cannot."""
+    def _remove_obstacle(self, within: int, name: str, error: OSError) -> bool:
+        """Take away a mount, a mode or an attribute that prevents removal; False when there is nothing to take away."""
         if error.errno == errno.EBUSY:
             return self._unmount(within, name)
         if error.errno in (errno.EPERM, errno.EACCES):
@@ -216,7 +221,7 @@ class _Emptier:
             os.close(entry)
 
     def _unmount(self, within: int, name: str) -> bool:
-        """Something is mounted on it: what that holds is not ours to remove."""
+        """Unmount what is mounted on the entry, without removing what is in it; raises OSError when we may not."""
         entry = os.open(name, _O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
         try:
             if _mount_of(entry) == self.mount:
@@ -231,7 +236,7 @@ class _Emptier:
 
 
 def _names(folder: int) -> Iterator[str]:
-    """The names in an open folder as they are read: a million need no more memory than ten."""
+    """The names in an open folder, read one by one: a million need no more memory than ten."""
     with os.scandir(folder) as entries:
         for entry in entries:
             yield entry.name
@@ -244,13 +249,13 @@ def _is_folder(within: int, name: str) -> bool:
         return False
 
 
-def _make_ours(within: int, name: str) -> None:
-    """Let us read, write and search this folder, if it is one."""
+def _make_accessible(within: int, name: str) -> None:
+    """Set our rights to read, write and search this folder; raises OSError where it is no folder."""
     entry = os.open(name, _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
     try:
         mode = stat.S_IMODE(os.fstat(entry).st_mode)
         if mode & 0o700 != 0o700:
-            # By the descriptor: a name could have become another's meanwhile.
+            # By the descriptor: the name could mean another entry by now.
             os.chmod(f"/proc/self/fd/{entry}" if sys.platform == "linux" else name, 0o700)
     except PermissionError:
         _make_mutable(within, name)
@@ -261,7 +266,7 @@ def _make_ours(within: int, name: str) -> None:
 
 
 def _make_mutable(within: int, name: str) -> None:
-    """Clear the attributes that keep it (`chattr +i`, `+a`); of a file only where it has no other name elsewhere."""
+    """Clear the attributes that prevent removal (`chattr +i`, `+a`); of a file only without other hard links."""
     try:
         entry = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=within)
     except OSError:
@@ -285,7 +290,7 @@ def _make_mutable_fd(entry: int) -> None:
 
 
 def _mount_of(entry: int) -> str:
-    """Names the mount that an open file is on, bind mounts included; empty where the system does not say."""
+    """The id of the mount that an open file is on, bind mounts included; empty where the system does not say."""
     try:
         with open(f"/proc/self/fdinfo/{entry}") as file:
             return next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
@@ -293,8 +298,8 @@ def _mount_of(entry: int) -> str:
         return ""
 
 
-def _remove_what_we_made(folder: str) -> None:
-    """Remove a folder in which a job left nothing of its own; raises OSError when it did."""
+def _remove_own_files(folder: str) -> None:
+    """Remove a task's folder that holds only files which we made; raises OSError where the job left others."""
     opened = os.open(folder, _FOLDER)
     try:
         for name in ("stdout", "stderr", "script"):

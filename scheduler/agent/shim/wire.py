@@ -1,4 +1,4 @@
-"""JSON lines over a socket that never makes its owner wait."""
+"""JSON lines over a socket that never blocks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import socket
 from typing import Any, Final
 
-#: A reader that is this far behind is not reading.
+#: The other side counts as gone when this much is unread.
 MAX_BACKLOG_BYTES: Final = 32 * 1024 * 1024
 
 
 class Wire:
-    """One connection; what cannot be sent at once is kept and sent with the next message."""
+    """One connection; bytes that cannot be sent at once are kept, and sent with the next message."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -30,7 +30,7 @@ class Wire:
         return len(self._out)
 
     def send(self, *messages: dict[str, Any]) -> bool:
-        """Send these and what is left from before; False when the other side is gone or hopelessly behind."""
+        """Send the backlog and these messages; False when the other side is gone or too far behind."""
         for message in messages:
             self._out += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
@@ -44,7 +44,7 @@ class Wire:
         return True
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Every whole message that has arrived; None when the other side has gone."""
+        """Every whole message that has arrived; None when the other side is gone."""
         try:
             data = self.connection.recv(1024 * 1024)
         except BlockingIOError:

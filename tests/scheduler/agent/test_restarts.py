@@ -19,8 +19,8 @@ from scheduler.services.execution import reconcile
 from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, Server, World, wait_for
-from tests.support.keepers import kill_guards
 from tests.support.patience import patience
+from tests.support.shims import kill_guards
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -92,7 +92,7 @@ def test_t04_a_server_that_was_away_is_told_everything(
 
 
 @pytest.mark.parametrize("agent_killed", [False, True])
-def test_a_killed_keeper_costs_nothing(
+def test_a_killed_shim_costs_nothing(
     world: World, start_agent: StartAgent, tmp_path: Path, agent_killed: bool
 ) -> None:
     agent = start_agent()
@@ -101,7 +101,7 @@ def test_a_killed_keeper_costs_nothing(
     world.run_until(good, "running")
     world.run_until(bad, "running")
 
-    agent.kill_keeper()
+    agent.kill_shim()
     if agent_killed:
         agent.kill()
         agent.start()
@@ -282,12 +282,12 @@ def test_one_that_must_not_outlive_its_parent_takes_its_jobs_along(
     agent = start_agent("n1", "--die-with-parent")
     job = world.submit("sleep 60")
     world.run_until(job, "running")
-    pid, keeper = world.task(job).pid, agent.keeper_pid
+    pid, shim = world.task(job).pid, agent.shim_pid
 
     agent.kill(signal.SIGTERM)
 
     assert not processes.start_ticks(pid)
-    wait_for(lambda: not processes.start_ticks(keeper), seconds=5)
+    wait_for(lambda: not processes.start_ticks(shim), seconds=5)
     world.run_until(job, "queued")
     assert job.attempts.get().end_text == "Muster was stopped on this node."
 

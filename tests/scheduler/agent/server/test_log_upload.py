@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from scheduler.agent.logs import LogUploader
 from scheduler.agent.protocol import CHUNK_BYTES, LOG_BATCH_BYTES
-from scheduler.agent.table import STREAMS, TaskTable, stored_bytes
-from tests.scheduler.agent.test_parts import a_record
+from scheduler.agent.server.log_upload import LogUploader
+from scheduler.agent.tasks.local_task import STREAMS, stored_bytes
+from scheduler.agent.tasks.task_table import TaskTable
+from tests.support.agent_messages import a_record
 
 
 class Server:
@@ -55,12 +56,12 @@ def test_one_tasks_output_fills_the_messages_it_needs(tmp_path: Path) -> None:
     batches = 3
     table, server = a_table(tmp_path, batches * LOG_BATCH_BYTES), Server()
     uploader = LogUploader(table, server)  # type: ignore[arg-type]
-    uploader.pump()  # asks where to go on
+    uploader.upload_batch()  # asks where to go on
 
     rounds = 0
     while True:
         rounds += 1
-        if not uploader.pump().more:
+        if not uploader.upload_batch().more:
             break
 
     assert rounds == batches
@@ -70,19 +71,19 @@ def test_one_tasks_output_fills_the_messages_it_needs(tmp_path: Path) -> None:
 def test_more_is_said_while_anything_waits(tmp_path: Path) -> None:
     table, server = a_table(tmp_path, LOG_BATCH_BYTES + 1), Server()
     uploader = LogUploader(table, server)  # type: ignore[arg-type]
-    uploader.pump()
+    uploader.upload_batch()
 
-    assert [uploader.pump().more, uploader.pump().more] == [True, False]
+    assert [uploader.upload_batch().more, uploader.upload_batch().more] == [True, False]
 
 
 def test_a_short_line_waits_for_no_long_print(tmp_path: Path) -> None:
     large = 40 * CHUNK_BYTES
     table, server = a_table(tmp_path, *[large] * 12, 5), Server()
     uploader = LogUploader(table, server)  # type: ignore[arg-type]
-    uploader.pump()
+    uploader.upload_batch()
 
-    uploader.pump()
-    uploader.pump()
+    uploader.upload_batch()
+    uploader.upload_batch()
 
     assert server.kept[13, "stdout"] == b"MMMMM"
 
@@ -91,8 +92,8 @@ def test_the_cap_is_kept_and_said(tmp_path: Path) -> None:
     table, server = a_table(tmp_path, 10 * CHUNK_BYTES), Server()
     table.cap_bytes = 3 * CHUNK_BYTES + 7
     uploader = LogUploader(table, server)  # type: ignore[arg-type]
-    uploader.pump()
-    while uploader.pump().more:
+    uploader.upload_batch()
+    while uploader.upload_batch().more:
         pass
 
     kept = server.kept[1, "stdout"]
@@ -109,8 +110,8 @@ def test_a_link_or_pipe_in_the_place_of_an_output_is_not_followed(tmp_path: Path
     (tmp_path / "1-1" / "stdout").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "2-1" / "stdout")
     uploader = LogUploader(table, server)  # type: ignore[arg-type]
-    uploader.pump()
-    uploader.pump()
+    uploader.upload_batch()
+    uploader.upload_batch()
 
     assert server.kept[1, "stdout"] == b""
     assert server.kept[3, "stdout"] == b"CCC"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.agent import leftovers
+from scheduler.agent.shim.trash import Trash, empty
 from tests.support.agents import ROOT, wait_for
-from tests.support.keepers import Kept
+from tests.support.shims import LoneShim
 
 pytestmark = pytest.mark.either
 
@@ -116,8 +116,8 @@ def a_task(state: Path, name: str = "1-1") -> Path:
     return task
 
 
-def emptied(trash: leftovers.Trash) -> None:
-    assert leftovers.empty(str(trash.path)) == []
+def emptied(trash: Trash) -> None:
+    assert empty(str(trash.path)) == []
     assert list(trash.path.iterdir()) == []
 
 
@@ -125,7 +125,7 @@ def emptied(trash: leftovers.Trash) -> None:
 def test_whatever_a_job_left_goes_and_nothing_else(
     tmp_path: Path, outside: Path, leave: Callable[[Path, Path], None]
 ) -> None:
-    trash = leftovers.Trash(tmp_path)
+    trash = Trash(tmp_path)
     task = a_task(tmp_path)
     leave(task / "work", outside)
 
@@ -138,14 +138,14 @@ def test_whatever_a_job_left_goes_and_nothing_else(
 
 
 def test_many_files_go_with_little_memory_and_after_an_interruption(tmp_path: Path) -> None:
-    trash = leftovers.Trash(tmp_path)
+    trash = Trash(tmp_path)
     work = a_task(tmp_path) / "work"
     for folder in range(10):
         (work / str(folder)).mkdir()
         for number in range(2000):
             os.close(os.open(work / str(folder) / f"{number:0100}", os.O_CREAT | os.O_WRONLY))
     trash.take(str(work.parent))
-    code = f"from scheduler.agent import leftovers; leftovers.empty({str(trash.path)!r})"
+    code = f"from scheduler.agent.shim.trash import Trash, empty; empty({str(trash.path)!r})"
     first = next(trash.path.iterdir())
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as other:
         wait_for(lambda: len(list(trash.path.iterdir())) > 1 or not first.exists(), every=0.001)
@@ -159,21 +159,21 @@ def test_many_files_go_with_little_memory_and_after_an_interruption(tmp_path: Pa
     assert peak < 1_000_000
 
 
-def test_the_keeper_empties_its_trash_beside_its_work_also_after_it_was_killed(kept: Kept) -> None:
-    kept.start("1-1", "mkdir -m 0 a; touch ../more; mkdir b; touch b/c; chmod 0 b")
-    kept.wait("1-1")
-    left = kept.state / "trash" / "of an older keeper"
+def test_the_shim_empties_its_trash_beside_its_work_also_after_it_was_killed(shim: LoneShim) -> None:
+    shim.start("1-1", "mkdir -m 0 a; touch ../more; mkdir b; touch b/c; chmod 0 b")
+    shim.wait("1-1")
+    left = shim.state / "trash" / "of an earlier shim"
     (left / "x").mkdir(parents=True)
     (left / "x/y").touch()
-    (kept.state / "tasks" / "9-9" / "work").mkdir(parents=True)  # forgotten, and not removed yet
-    (kept.state / "tasks" / "9-9" / "work" / "z").touch()
+    (shim.state / "tasks" / "9-9" / "work").mkdir(parents=True)  # forgotten, and not removed yet
+    (shim.state / "tasks" / "9-9" / "work" / "z").touch()
 
-    kept.link.forget(["1-1"])
-    wait_for(lambda: not (kept.state / "tasks/1-1").exists())
-    os.kill(kept.link.keeper_pid, signal.SIGKILL)
+    shim.link.forget(["1-1"])
+    wait_for(lambda: not (shim.state / "tasks/1-1").exists())
+    os.kill(shim.pid, signal.SIGKILL)
 
     wait_for(
-        lambda: not list((kept.state / "trash").iterdir()) and not list((kept.state / "tasks").iterdir())
+        lambda: not list((shim.state / "trash").iterdir()) and not list((shim.state / "tasks").iterdir())
     )
 
 
@@ -182,7 +182,7 @@ def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path, outs
     (outside / "keep").mkdir()
     for number in range(200):
         (outside / "keep" / str(number)).touch()
-    trash = leftovers.Trash(tmp_path)
+    trash = Trash(tmp_path)
     task = a_task(tmp_path)
     for number in range(300):
         (task / "work" / f"d{number}" / "e").mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path, outs
     )  # fmt: skip
     try:
         for _ in range(5):
-            leftovers.empty(str(trash.path))
+            empty(str(trash.path))
     finally:
         swapper.kill()
         swapper.wait()
@@ -205,7 +205,7 @@ def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path, outs
 
 @pytest.mark.root
 def test_immutable_names_go_and_mounts_are_only_taken_off(tmp_path: Path, outside: Path) -> None:
-    trash = leftovers.Trash(tmp_path)
+    trash = Trash(tmp_path)
     work = a_task(tmp_path) / "work"
     (work / "a").mkdir()
     (work / "a/file").touch()

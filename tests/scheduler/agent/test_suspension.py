@@ -13,7 +13,7 @@ from quotas.models import Quota
 from quotas.services.lines import Subject, set_line
 from scheduler.models import Attempt, Job, JobEvent, SchedulerProfile
 from tests.scheduler.agent.conftest import StartAgent
-from tests.support.agents import World, stands_still, wait_for
+from tests.support.agents import World, is_stopped, wait_for
 from tests.support.factories import MembershipFactory, OperatorFactory, OrganizationFactory, ProjectFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,14 +49,14 @@ def test_a_counter_stands_still_for_another_and_goes_on(
     urgent = world.submit(WAITS.format(tmp_path / "done"), priority=90, cpu_cores=8)
     world.plan()
     world.run_until(victim, "suspended")
-    wait_for(lambda: stands_still(pid))
+    wait_for(lambda: is_stopped(pid))
     reached = counter.read_text()
     world.run_until(urgent, "running")
 
     agent.kill()  # with -9
     agent.start()
     wait_for(lambda: "adopted" in agent.log())
-    assert stands_still(pid)
+    assert is_stopped(pid)
     assert counter.read_text() == reached
 
     (tmp_path / "done").touch()

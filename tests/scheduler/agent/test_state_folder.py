@@ -13,9 +13,9 @@ import pytest
 
 from config.up.state import StateFolder
 from scheduler.agent import processes
-from scheduler.agent.address import AddressFile
-from scheduler.agent.client import ServerUnreachable
-from scheduler.agent.folder import FolderInUse, claim
+from scheduler.agent.server.address import AddressFile
+from scheduler.agent.server.client import ServerUnreachable
+from scheduler.agent.state_folder import FolderInUse, claim
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, Server, World, wait_for
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from scheduler.agent import gpu_use, nvml, processes
-from scheduler.agent.gpu_use import Holder, Use
-from scheduler.agent.gpus import LOOK_SECONDS, RETRY_SECONDS, SILENT_SECONDS, Gpus
-from scheduler.agent.inventory import Overrides, take_inventory, without_samples
-from scheduler.agent.table import TaskTable
+from scheduler.agent import processes
+from scheduler.agent.gpu import nvml, usage
+from scheduler.agent.gpu.gpus import HUNG_SECONDS, POLL_SECONDS, Gpus
+from scheduler.agent.gpu.reader import RETRY_SECONDS
+from scheduler.agent.gpu.usage import Holder, Use
+from scheduler.agent.node.inventory import Overrides, take_inventory, without_samples
+from scheduler.agent.tasks.task_table import TaskTable
 from tests.support.nvml import LOST, RESET_REQUIRED, FakeGpu, FakeNvml, NVMLError, some_gpus, xid
 
 Install = Callable[..., FakeNvml]
@@ -37,13 +39,13 @@ def whose(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     sessions: dict[int, int] = {}
     monkeypatch.setattr(processes, "session_of", lambda pid: sessions.get(pid, 0))
     monkeypatch.setattr(processes, "environment_value", lambda pid, name: "")
-    monkeypatch.setattr(gpu_use, "sees_all_processes", lambda: True)
+    monkeypatch.setattr(usage, "sees_all_processes", lambda: True)
     return sessions
 
 
-def looked(state: Path | None = None, **words: Any) -> Gpus:
+def polled(state: Path | None = None, **words: Any) -> Gpus:
     gpus = Gpus(state, **words)
-    gpus.look(now=1000.0)
+    gpus.poll(now=1000.0)
     return gpus
 
 
@@ -64,7 +66,7 @@ def test_a_gpu_is_described_as_nvidia_smi_does(install: Install, tmp_path: Path)
     gpu = FakeGpu("GPU-a", used=3 * 2**30, utilisation=97, temperature=61, power_mw=312_600)
     install(gpu)
 
-    [device] = take_inventory(Overrides(), tmp_path, looked())["devices"]
+    [device] = take_inventory(Overrides(), tmp_path, polled())["devices"]
 
     assert device == {
         "index": 0, "uuid": "GPU-a", "model": "H200", "memory_mib": 143771, "numa_domain": 0, "healthy": True,
@@ -76,7 +78,7 @@ def test_a_gpu_is_described_as_nvidia_smi_does(install: Install, tmp_path: Path)
 def test_what_a_gpu_does_not_tell_is_left_out(install: Install) -> None:
     install(FakeGpu("GPU-a", utilisation=None, temperature=None, power_mw=None, mig=None))
 
-    [device] = looked().devices()
+    [device] = polled().devices()
 
     assert device.keys() & {"utilisation_percent", "temperature_c", "power_watts"} == set()
     assert device["healthy"]
@@ -85,11 +87,11 @@ def test_what_a_gpu_does_not_tell_is_left_out(install: Install) -> None:
 def test_utilisation_is_the_mean_since_the_look_before(install: Install) -> None:
     gpu = FakeGpu("GPU-a", utilisation=0, samples=[(1_000, 100)])
     install(gpu)
-    gpus = looked()
+    gpus = polled()
     assert gpus.devices()[0]["utilisation_percent"] == 0
 
     gpu.samples += [(2_000, 100), (3_000, 50), (4_000, 0)]
-    gpus.look()
+    gpus.poll()
 
     assert gpus.devices()[0]["utilisation_percent"] == 50
 
@@ -100,7 +102,7 @@ def test_a_machine_without_a_driver_has_no_gpus_and_no_trouble(
     monkeypatch.setattr(nvml, "driver_is_there", lambda: False)
     install().refuses = 12
 
-    machine = take_inventory(Overrides(), tmp_path, looked())
+    machine = take_inventory(Overrides(), tmp_path, polled())
 
     assert (machine["devices"], machine["gpu_trouble"]) == ([], "")
 
@@ -120,16 +122,16 @@ def test_a_driver_that_cannot_be_asked_is_told(
     monkeypatch.setattr(nvml, "hardware_is_there", lambda: True)
     install().refuses = error
 
-    assert looked().trouble() == words
+    assert polled().trouble() == words
 
 
 def test_a_missing_library_is_told_where_there_is_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(nvml, "driver_is_there", lambda: True)
-    assert looked().trouble() == "nvidia-ml-py is not installed, so its GPUs cannot be read"
+    assert polled().trouble() == "nvidia-ml-py is not installed, so its GPUs cannot be read"
 
     monkeypatch.setattr(nvml, "driver_is_there", lambda: False)
-    assert looked().trouble() == ""
+    assert polled().trouble() == ""
 
 
 def test_a_gpu_that_is_handed_to_a_virtual_machine_is_not_missed(tmp_path: Path) -> None:
@@ -165,12 +167,12 @@ def test_a_gpu_that_is_handed_to_a_virtual_machine_is_not_missed(tmp_path: Path)
 def test_a_broken_gpu_is_taken_out_and_says_why(install: Install, fields: dict[str, Any], words: str) -> None:
     first, second = some_gpus(2)
     install(first, second)
-    gpus = looked()
+    gpus = polled()
     version = gpus.version
     for name, value in fields.items():
         setattr(second, name, value)
 
-    gpus.look(now=1005.0)
+    gpus.poll(now=1005.0)
 
     good, bad = gpus.devices()
     assert (good["healthy"], good["trouble"]) == (True, "")
@@ -182,7 +184,7 @@ def test_a_broken_gpu_is_taken_out_and_says_why(install: Install, fields: dict[s
 def test_what_was_dealt_with_leaves_a_gpu_sound(install: Install, fields: dict[str, Any]) -> None:
     install(FakeGpu("GPU-a", **fields))
 
-    [device] = looked().devices()
+    [device] = polled().devices()
 
     assert (device["healthy"], device["trouble"]) == (True, "")
 
@@ -201,7 +203,7 @@ def test_what_a_gpu_can_work_with_is_told_and_takes_nothing_out(
 ) -> None:
     install(FakeGpu("GPU-a", **fields))
 
-    [device] = looked().devices()
+    [device] = polled().devices()
 
     assert (device["healthy"], device["trouble"]) == (True, words)
 
@@ -219,11 +221,11 @@ def test_errors_that_the_driver_reports_are_remembered(
 ) -> None:
     first, second = some_gpus(2)
     fake = install(first, second)
-    gpus = looked()
+    gpus = polled()
     fake.events = [xid(second, number), xid(second, number)]
 
     for now in (1005.0, 1010.0):
-        gpus.look(now=now)
+        gpus.poll(now=now)
 
     good, told = gpus.devices()
     assert (good["healthy"], good["trouble"]) == (True, "")
@@ -232,13 +234,13 @@ def test_errors_that_the_driver_reports_are_remembered(
 
 def test_a_gpu_that_is_lost_in_the_middle_of_a_look_is_lost(install: Install) -> None:
     fake = install(FakeGpu("GPU-a"))
-    gpus = looked()
+    gpus = polled()
 
     def lost(gpu: FakeGpu) -> int:
         raise NVMLError(LOST)
 
     fake.nvmlDeviceGetPowerUsage = lost  # type: ignore[method-assign]
-    gpus.look(now=1005.0)
+    gpus.poll(now=1005.0)
 
     [device] = gpus.devices()
     assert (device["healthy"], device["trouble"]) == (False, "it has fallen off the bus")
@@ -246,26 +248,26 @@ def test_a_gpu_that_is_lost_in_the_middle_of_a_look_is_lost(install: Install) ->
 
 def test_gpus_are_not_forgotten_when_the_driver_fails(install: Install) -> None:
     fake = install(*some_gpus(2))
-    gpus = looked()
+    gpus = polled()
     fake.refuses = 18
 
-    gpus.look(now=1005.0)
+    gpus.poll(now=1005.0)
 
     why = "the NVIDIA driver and its library are of two versions: restart the machine"
     assert [(d["healthy"], d["trouble"]) for d in gpus.devices()] == [(False, why)] * 2
     assert "utilisation_percent" not in gpus.devices()[0]
 
     fake.refuses = 0
-    gpus.look(now=1010.0)  # not asked again so soon
+    gpus.poll(now=1010.0)  # not asked again so soon
     assert not gpus.devices()[0]["healthy"]
-    gpus.look(now=1006.0 + RETRY_SECONDS)
+    gpus.poll(now=1006.0 + RETRY_SECONDS)
     assert [(d["healthy"], d["trouble"]) for d in gpus.devices()] == [(True, "")] * 2
     assert fake.sessions == 1
 
 
 def test_a_driver_that_hangs_takes_its_gpus_out_and_nothing_else(install: Install) -> None:
     fake = install(*some_gpus(1))
-    gpus = looked()
+    gpus = polled()
     hung, go_on = threading.Event(), threading.Event()
 
     def wait_for_ever(gpu: FakeGpu, *_: Any) -> int:
@@ -274,14 +276,14 @@ def test_a_driver_that_hangs_takes_its_gpus_out_and_nothing_else(install: Instal
         return 0
 
     fake.nvmlDeviceGetComputeMode = wait_for_ever  # type: ignore[method-assign]
-    thread = threading.Thread(target=lambda: gpus.look(now=1005.0), daemon=True)
+    thread = threading.Thread(target=lambda: gpus.poll(now=1005.0), daemon=True)
     thread.start()
     assert hung.wait(30)
 
     assert gpus.devices(now=1010.0)[0]["healthy"]
-    [device] = gpus.devices(now=1006.0 + SILENT_SECONDS)
+    [device] = gpus.devices(now=1006.0 + HUNG_SECONDS)
     assert (device["healthy"], device["trouble"]) == (False, "the driver does not answer")
-    assert gpus.trouble(now=1006.0 + SILENT_SECONDS) == "the NVIDIA driver does not answer"
+    assert gpus.trouble(now=1006.0 + HUNG_SECONDS) == "the NVIDIA driver does not answer"
     go_on.set()
     thread.join(30)
     assert gpus.devices(now=1012.0)[0]["healthy"]
@@ -310,10 +312,10 @@ def test_looking_and_reporting_do_not_wait_for_each_other(install: Install) -> N
 def test_a_number_never_comes_to_mean_another_gpu(install: Install, tmp_path: Path) -> None:
     first, lost, third = some_gpus(3)
     install(first, lost, third)
-    looked(tmp_path).close()
+    polled(tmp_path).close()
 
     install(first, third)  # NVML counts anew
-    gpus = looked(tmp_path)
+    gpus = polled(tmp_path)
 
     assert [(d["index"], d["uuid"]) for d in gpus.devices()] == [(0, "GPU-0"), (2, "GPU-2")]
     assert gpus.names([2]) == (["GPU-2"], ["GPU-2"])  # CUDA would call it 1
@@ -321,7 +323,7 @@ def test_a_number_never_comes_to_mean_another_gpu(install: Install, tmp_path: Pa
 
     late = FakeGpu("GPU-late", bus="00000000:06:00.0")
     install(first, late, third)
-    assert [(d["index"], d["uuid"]) for d in looked(tmp_path).devices()] == [
+    assert [(d["index"], d["uuid"]) for d in polled(tmp_path).devices()] == [
         (0, "GPU-0"), (2, "GPU-2"), (3, "GPU-late"),
     ]  # fmt: skip
 
@@ -331,29 +333,29 @@ def test_after_a_restart_of_the_machine_they_are_numbered_afresh(
 ) -> None:
     first, second = some_gpus(2)
     install(first, second)
-    looked(tmp_path).close()
+    polled(tmp_path).close()
 
     install(second)
     monkeypatch.setattr(processes, "boot_id", lambda: "the next one")
 
-    assert [(d["index"], d["uuid"]) for d in looked(tmp_path).devices()] == [(0, "GPU-1")]
+    assert [(d["index"], d["uuid"]) for d in polled(tmp_path).devices()] == [(0, "GPU-1")]
 
 
 def test_a_file_that_cannot_be_read_is_as_none(install: Install, tmp_path: Path) -> None:
     install(*some_gpus(1))
     for text in ("", "[]", '{"boot_id": 1}', "\0"):
         (tmp_path / "gpus.json").write_text(text)
-        assert len(looked(tmp_path).devices()) == 1
+        assert len(polled(tmp_path).devices()) == 1
 
 
 def test_beside_a_lost_gpu_jobs_are_given_uuids(install: Install) -> None:
     first, second = some_gpus(2)
     install(first, second)
-    gpus = looked()
+    gpus = polled()
     assert gpus.names([0, 1]) == (["0", "1"], ["GPU-0", "GPU-1"])
 
     first.lost = LOST
-    gpus.look(now=1005.0)
+    gpus.poll(now=1005.0)
 
     assert gpus.names([1]) == (["GPU-1"], ["GPU-1"])
     assert gpus.names([9]) == (["9"], [])
@@ -362,11 +364,11 @@ def test_beside_a_lost_gpu_jobs_are_given_uuids(install: Install) -> None:
 def test_a_task_that_failed_is_told_of_its_broken_gpu(install: Install) -> None:
     first, second = some_gpus(2)
     install(first, second)
-    gpus = looked()
+    gpus = polled()
     assert gpus.faults_of([0, 1]) == ""
 
     second.lost = LOST
-    gpus.look(now=1005.0)
+    gpus.poll(now=1005.0)
 
     assert gpus.faults_of([0]) == ""
     assert gpus.faults_of([0, 1]) == "GPU 1, which it held, is not healthy: it has fallen off the bus."
@@ -379,7 +381,7 @@ def test_slices_come_and_go_with_their_names(install: Install, tmp_path: Path) -
         2: FakeGpu("MIG-y", name="NVIDIA H200 MIG 2g.35gb", total=32 * 2**30),
     }  # fmt: skip
     install(whole, cut)
-    gpus = looked(tmp_path)
+    gpus = polled(tmp_path)
 
     assert [(d["index"], d["uuid"], d["model"], d["memory_mib"], d["healthy"]) for d in gpus.devices()] == [
         (0, "GPU-0", "H200", 143771, True),
@@ -389,11 +391,11 @@ def test_slices_come_and_go_with_their_names(install: Install, tmp_path: Path) -
     assert gpus.names([0]) == (["GPU-0"], ["GPU-0"])  # numbers count otherwise where one is cut
 
     del cut.slices[0]
-    gpus.look(now=1005.0)
+    gpus.poll(now=1005.0)
     assert [d["index"] for d in gpus.devices()] == [0, 118]
 
     cut.lost = LOST
-    gpus.look(now=1010.0)
+    gpus.poll(now=1010.0)
     [_, one] = gpus.devices()
     assert (one["uuid"], one["healthy"], one["trouble"]) == ("MIG-y", False, "it has fallen off the bus")
 
@@ -404,12 +406,12 @@ def test_slices_come_and_go_with_their_names(install: Install, tmp_path: Path) -
 def test_a_task_is_charged_what_its_gpus_worked(install: Install, whose: dict[int, int]) -> None:
     first, second = some_gpus(2)
     install(first, second)
-    gpus = looked()
+    gpus = polled()
     holder = a_holder("5-1", 0, 1, leader=50)
     whose[51] = 50
     first.processes, first.utilisation = {51: 4 * 2**30}, 80
 
-    gpus.look([holder], now=1000.0 + LOOK_SECONDS)
+    gpus.poll([holder], now=1000.0 + POLL_SECONDS)
 
     use = use_of(gpus, "5-1")
     # Two GPUs for five seconds, one of which worked four.
@@ -420,12 +422,12 @@ def test_a_task_is_charged_what_its_gpus_worked(install: Install, whose: dict[in
 def test_tasks_on_one_gpu_are_charged_by_their_work(install: Install, whose: dict[int, int]) -> None:
     gpu = FakeGpu("GPU-a")
     install(gpu)
-    gpus = looked()
+    gpus = polled()
     whose |= {51: 50, 61: 60}
     gpu.processes, gpu.utilisation = {51: 2**30, 61: 2**30}, 100
     gpu.work = [(51, 1_000, 60), (61, 1_000, 20)]
 
-    gpus.look([a_holder("5-1", 0, leader=50), a_holder("6-1", 0, leader=60)], now=1004.0)
+    gpus.poll([a_holder("5-1", 0, leader=50), a_holder("6-1", 0, leader=60)], now=1004.0)
 
     busy = [use_of(gpus, key).busy_ms for key in ("5-1", "6-1")]
     assert [round(ms) for ms in busy] == [3000, 1000]
@@ -436,10 +438,10 @@ def test_a_task_that_only_holds_is_not_charged_with_another_ones_work(
 ) -> None:
     gpu = FakeGpu("GPU-a")
     install(gpu)
-    gpus = looked()
+    gpus = polled()
     gpu.processes, gpu.utilisation = {99: 2**30}, 100  # nobody's
 
-    gpus.look([a_holder("5-1", 0)], now=1004.0)
+    gpus.poll([a_holder("5-1", 0)], now=1004.0)
 
     use = use_of(gpus, "5-1")
     assert (round(use.watched_ms), use.busy_ms) == (4000, 0)
@@ -448,28 +450,28 @@ def test_a_task_that_only_holds_is_not_charged_with_another_ones_work(
 def test_no_more_is_watched_than_it_ran(install: Install, whose: dict[int, int]) -> None:
     gpu = FakeGpu("GPU-a")
     install(gpu)
-    gpus = looked()
+    gpus = polled()
     whose[51] = 50
     gpu.processes, gpu.utilisation = {51: 0}, 100
 
-    gpus.look([a_holder("5-1", 0, ran_ms=500)], now=1005.0)
+    gpus.poll([a_holder("5-1", 0, ran_ms=500)], now=1005.0)
     use = use_of(gpus, "5-1")
     assert (use.watched_ms, use.busy_ms) == (500, 500)
 
-    gpus.look([a_holder("5-1", 0)], now=9005.0)  # the machine slept, or the driver hung
-    assert use.watched_ms == 500 + 4000 * LOOK_SECONDS
+    gpus.poll([a_holder("5-1", 0)], now=9005.0)  # the machine slept, or the driver hung
+    assert use.watched_ms == 500 + 4000 * POLL_SECONDS
 
 
 def test_use_outlives_the_agent_until_its_task_is_forgotten(
     install: Install, whose: dict[int, int], tmp_path: Path
 ) -> None:
     install(FakeGpu("GPU-a"))
-    gpus = looked(tmp_path)
-    gpus.look([a_holder("5-1", 0)], now=1005.0)
+    gpus = polled(tmp_path)
+    gpus.poll([a_holder("5-1", 0)], now=1005.0)
     gpus.close()
 
-    later = looked(tmp_path)
-    later.look([a_holder("5-1", 0)], now=1005.0)
+    later = polled(tmp_path)
+    later.poll([a_holder("5-1", 0)], now=1005.0)
 
     use = use_of(later, "5-1")
     assert use.watched_ms == 10_000
@@ -479,21 +481,21 @@ def test_use_outlives_the_agent_until_its_task_is_forgotten(
 def test_a_stranger_on_a_gpu_is_told_when_it_stays(install: Install, whose: dict[int, int]) -> None:
     gpu = FakeGpu("GPU-a")
     install(gpu)
-    gpus = looked()
+    gpus = polled()
     whose[51] = 50
     gpu.processes = {51: 2**30, os.getpid(): 2**30}
     name = Path("/proc/self/comm").read_text().strip()
 
-    gpus.look([a_holder("5-1", 0)], now=1005.0)
+    gpus.poll([a_holder("5-1", 0)], now=1005.0)
     assert gpus.devices()[0]["trouble"] == ""  # it may be gone in a moment
-    gpus.look([a_holder("5-1", 0)], now=1010.0)
+    gpus.poll([a_holder("5-1", 0)], now=1010.0)
 
     [device] = gpus.devices()
     words = f"used by {name} (process {os.getpid()}), which Muster did not start"
     assert (device["healthy"], device["trouble"]) == (True, words)
 
     del gpu.processes[os.getpid()]
-    gpus.look([a_holder("5-1", 0)], now=1015.0)
+    gpus.poll([a_holder("5-1", 0)], now=1015.0)
     assert gpus.devices()[0]["trouble"] == ""
 
 
@@ -502,10 +504,10 @@ def test_a_task_that_takes_what_it_was_not_given_is_told(install: Install, whose
     install(gpu)
     whose[51] = 50
     gpu.processes = {51: 2**30}
-    gpus = looked()
+    gpus = polled()
 
     for now in (1005.0, 1010.0):
-        gpus.look([a_holder("5-1", leader=50)], now=now)
+        gpus.poll([a_holder("5-1", leader=50)], now=now)
 
     assert gpus.devices()[0]["trouble"] == "used by a job that was not given it (process 51)"
 
@@ -516,10 +518,10 @@ def test_a_gpu_that_a_stranger_uses_can_be_kept_from_jobs(
 ) -> None:
     """Not while a job has it: what it holds stays its own."""
     install(FakeGpu("GPU-a", processes={os.getpid(): 2**30}))
-    gpus = looked(avoid_used=True)
+    gpus = polled(avoid_used=True)
 
     for now in (1005.0, 1010.0):
-        gpus.look(holders, now=now)
+        gpus.poll(holders, now=now)
 
     assert gpus.devices()[0]["healthy"] is healthy
 
@@ -528,20 +530,20 @@ def test_in_a_container_the_holder_is_charged_and_nobody_accused(
     monkeypatch: pytest.MonkeyPatch, install: Install, whose: dict[int, int]
 ) -> None:
     """NVML speaks of process numbers that mean something else there."""
-    monkeypatch.setattr(gpu_use, "sees_all_processes", lambda: False)
+    monkeypatch.setattr(usage, "sees_all_processes", lambda: False)
     gpu = FakeGpu("GPU-a", processes={os.getpid(): 2**30}, utilisation=50)
     install(gpu)
-    gpus = looked()
+    gpus = polled()
 
     for now in (1004.0, 1008.0):
-        gpus.look([a_holder("5-1", 0)], now=now)
+        gpus.poll([a_holder("5-1", 0)], now=now)
 
     use = use_of(gpus, "5-1")
     assert (use.watched_ms, use.busy_ms) == (8000, 4000)
     assert gpus.devices()[0]["trouble"] == ""
 
     for now in (1012.0, 1016.0):
-        gpus.look(now=now)
+        gpus.poll(now=now)
     words = f"used by a program (process {os.getpid()}), which Muster did not start"
     assert gpus.devices()[0]["trouble"] == words
 
@@ -549,11 +551,11 @@ def test_in_a_container_the_holder_is_charged_and_nobody_accused(
 def test_samples_alone_are_no_news(install: Install, tmp_path: Path) -> None:
     gpu = FakeGpu("GPU-a")
     install(gpu)
-    gpus = looked()
+    gpus = polled()
     before, version = take_inventory(Overrides(), tmp_path, gpus), gpus.version
 
     gpu.utilisation, gpu.temperature, gpu.power_mw, gpu.used = 99, 70, 500_000, 2**33
-    gpus.look(now=1005.0)
+    gpus.poll(now=1005.0)
 
     after = take_inventory(Overrides(), tmp_path, gpus)
     assert gpus.version == version
