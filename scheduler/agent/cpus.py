@@ -20,10 +20,10 @@ def choose_cpus(
     *,
     usable: Iterable[int] | None = None,
 ) -> tuple[int, ...]:
-    """Choose as many whole CPUs as the limit needs, those with the fewest bound tasks first; () = all CPUs.
+    """Choose as many whole CPUs as the limit needs, the CPUs with the fewest bound tasks first; () = all CPUs.
 
     `among` are the CPUs that the task may have, `bound` the CPUs of every task that is bound already;
-    `usable` are all there are (default: those of this process).
+    `usable` are all there are (default: the CPUs of this process).
     """
     there = set(usable_cpus() if usable is None else usable)
     allowed = sorted(there & set(among)) or sorted(there)

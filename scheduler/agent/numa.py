@@ -37,7 +37,7 @@ def domains(
 ) -> list[Domain]:
     """The domains of the machine, or `laid_out` even parts of its CPUs and memory where that number differs.
 
-    `usable` are the CPUs to divide (default: those that this process may use).
+    `usable` are the CPUs to divide (default: the CPUs that this process may use).
     """
     cpus = usable_cpus() if usable is None else sorted(usable)
     real = _real(root, cpus)

@@ -1,4 +1,4 @@
-"""One state folder, one agent: the lock that says so, and how the next agent takes the folder over."""
+"""The lock that gives a state folder to one agent, and how the next agent takes the folder over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from scheduler.agent import processes
 
-#: For an agent that was killed to be gone, and for one that just starts to write its name.
+#: For a killed agent to end, and for an agent that has just started to write its pid.
 TAKE_OVER_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.02
 

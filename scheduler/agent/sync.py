@@ -22,7 +22,7 @@ PATH: Final = "/api/v1/agent/sync"
 _ANSWER_SECONDS: Final = 20.0
 #: Leases that end this near to each other are the same one.
 _SAME_LEASE_SECONDS: Final = 0.5
-#: The least that is left of a lease that the shim is told of: 0 would mean no fence.
+#: The shortest lease that the shim gets: 0 would mean no fence.
 _LEAST_FENCE_SECONDS: Final = 0.1
 
 

@@ -115,7 +115,7 @@ class UsageMeter:
     def _shares(
         self, reading: Reading, holding: Sequence[Holder], owners: Mapping[int, str]
     ) -> dict[str, float]:
-        """The part of the GPU's work that each task did, by key; equal parts where processes cannot be told apart."""
+        """The part of the GPU's work that each task did, by key; equal parts where their processes are not visible."""
         if not self._sees_all:
             return {holder.key: 1 / len(holding) for holder in holding} if reading.processes else {}
         weights = {pid: reading.work.get(pid, 0) for pid in reading.processes}

@@ -10,7 +10,7 @@ from scheduler.agent import processes
 from scheduler.agent.shim.task import ShimTask
 from scheduler.agent.shim.task_store import TaskStore
 
-#: After a fence or a stop of everything: nobody waits for checkpoints then.
+#: After a fence or a stop of everything: too short for a checkpoint.
 SHORT_GRACE_SECONDS: Final = 5
 
 

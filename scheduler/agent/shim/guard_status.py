@@ -1,8 +1,8 @@
 """A guard's status file: where the guard of a task writes down what it started and how the task ended.
 
 The file holds a few lines of JSON. Its space is reserved before the task starts, so that a full disk loses no exit
-code. The guard holds the file's lock for as long as it lives: nobody has to trust a process number, and a file that
-is unlocked and empty is of a task that was never started.
+code. The guard holds the file's lock for as long as it lives: a process number, which another process may have by now,
+need not be trusted, and a file that is unlocked and empty is of a task that was never started.
 """
 
 from __future__ import annotations

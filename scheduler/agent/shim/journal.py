@@ -14,7 +14,7 @@ COMPACT_BYTES: Final = 1024 * 1024
 
 
 class Journal:
-    """Not synced to the disk: a machine that loses power has lost the processes it tells of as well."""
+    """Not synced to the disk: a machine that loses power has lost the processes of its records as well."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -30,7 +30,7 @@ class ShimTask:
         self.guard_pid = 0
         #: The CPUs that the task is bound to; () = to none.
         self.cpus: tuple[int, ...] = ()
-        #: When its processes get SIGKILL, on the monotonic clock; None while nobody stops it.
+        #: When its processes get SIGKILL, on the monotonic clock; None while it is not being stopped.
         self.kill_at: float | None = None
         #: The guard was forked by a shim before this one, so it is not our child.
         self.adopted = False

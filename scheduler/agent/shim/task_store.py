@@ -13,7 +13,7 @@ from scheduler.agent.shim.task import ShimTask
 
 
 class TaskStore:
-    """All tasks that the agent has not had forgotten."""
+    """All tasks that the agent has not yet asked to forget."""
 
     def __init__(self, state: Path) -> None:
         self.boot_id = processes.boot_id()
@@ -66,7 +66,7 @@ class TaskStore:
         return [task.record for task in changed]
 
     def forget(self, keys: Iterable[str]) -> list[ShimTask]:
-        """Drop those of these tasks that have ended, and return them."""
+        """Drop the tasks with these keys that have ended, and return them."""
         known = (self.tasks.get(key) for key in dict.fromkeys(keys))
         ended = [task for task in known if task is not None and not task.live]
         try:

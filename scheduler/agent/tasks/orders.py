@@ -24,7 +24,10 @@ def task_order(
     numa_domains: int | None = None,
     process_limit: int = PROCESS_LIMIT,
 ) -> TaskOrder:
-    """`numa_domains` is how many the command line lays out; None = those of the machine."""
+    """What the shim is to start for this assignment.
+
+    `numa_domains` is how many domains the command line lays out; None = the machine's own.
+    """
     key = task_key(assignment["task"], assignment["epoch"])
     folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
     argv, script = _program(assignment["command"], assignment["script"], folder)
