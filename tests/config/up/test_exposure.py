@@ -72,9 +72,9 @@ def test_up_itself_ends_with_the_refusal_before_anything_starts(tmp_path: Path, 
     stack = Stack(tmp_path)
     arguments = ["--host", "0.0.0.0", "--port", str(free_port()), *(["--nodes", "0"] if leftover else [])]
     (tmp_path / "agents" / "node-1").mkdir(parents=True)
-    with (tmp_path / "agents" / "node-1" / "keeper.lock").open("w") as keeper:
+    with (tmp_path / "agents" / "node-1" / "keeper.lock").open("w") as shim:
         if leftover:
-            fcntl.flock(keeper, fcntl.LOCK_EX)
+            fcntl.flock(shim, fcntl.LOCK_EX)
 
         done = subprocess.run(
             [sys.executable, "manage.py", "up", *arguments],

@@ -58,7 +58,7 @@ def ancestors(process: psutil.Process) -> list[int]:
         return []
 
 
-def keeper_of(stack: Stack) -> int:
+def shim_of(stack: Stack) -> int:
     return int((stack.state / "agents/node-1/keeper.lock").read_text())
 
 
@@ -275,14 +275,14 @@ def test_ctrl_c_stops_everything_in_order_and_the_next_start_is_quick(stack: Sta
 @pytest.mark.parametrize("agent_too", [False, True], ids=["supervisor", "supervisor_and_agent"])
 def test_what_runs_goes_on_without_the_supervisor_and_ends_once(stack: Stack, agent_too: bool) -> None:
     token, job, go = a_job_that_waits(stack)
-    ours, agent, keeper = stack.descendants(), stack.pid("node-1"), keeper_of(stack)
-    jobs = psutil.Process(keeper).children(recursive=True)[:1]
+    ours, agent, shim = stack.descendants(), stack.pid("node-1"), shim_of(stack)
+    jobs = psutil.Process(shim).children(recursive=True)[:1]
 
     stack.kill_9_the_supervisor()
     if agent_too:
         os.kill(agent, signal.SIGKILL)
 
-    others = [p for p in ours if p.pid not in (agent, keeper) and keeper not in ancestors(p)]
+    others = [p for p in ours if p.pid not in (agent, shim) and shim not in ancestors(p)]
     # Nothing keeps a port, and no second postmaster meets the first.
     wait_until(lambda: not any(map(is_alive, others)))
     assert jobs
@@ -314,7 +314,7 @@ def test_jobs_of_a_node_that_is_not_asked_for_again_go_on_too(stack: Stack) -> N
 
 def test_ctrl_c_ends_jobs_whose_agent_is_gone_as_well(stack: Stack) -> None:
     a_job_that_waits(stack)
-    jobs = psutil.Process(keeper_of(stack)).children(recursive=True)
+    jobs = psutil.Process(shim_of(stack)).children(recursive=True)
     stack.kill_9_the_supervisor()
     stack.spawn()
     wait_until(lambda: any("state in" in line for line in stack.output[-5:]), seconds=60)
