@@ -10,6 +10,8 @@ from typing import Any, Final, NotRequired, TypedDict
 #: The most output in one chunk, and in all chunks of a log message.
 CHUNK_BYTES: Final = 256 * 1024
 LOG_BATCH_BYTES: Final = 2 * 1024 * 1024
+#: Names the task in the environment of its processes, unless they clear it.
+KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
 #: The end of a task whose agent was asked to stop: not the job's fault, however often it happens.
 SHUT_DOWN: Final = "Muster was stopped on this node."
 #: The end of a task that, as the node knows for certain, was never started.

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.nvml import Reading
-from scheduler.agent.shim.guard import KEY_VARIABLE
+from scheduler.agent.protocol import KEY_VARIABLE
 
 #: The inode of the machine's own PID namespace; in a container NVML reports process numbers that mean others here.
 _FIRST_NAMESPACE: Final = 4026531836

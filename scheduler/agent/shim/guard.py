@@ -16,12 +16,10 @@ import time
 from typing import Any, Final, NoReturn
 
 from scheduler.agent import cpus, numa, processes
-from scheduler.agent.protocol import TaskOrder
+from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
 from scheduler.agent.shim.guard_status import StatusWriter, create_status_file
 
-#: Names the task in the environment of its processes, unless they clear it.
-KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
-#: Names the task's status file there. Keys are unique in one portal; a machine may have agents of several.
+#: Names the task's status file there too. Keys are unique in one portal; a machine may have agents of several portals.
 STATUS_FILE_VARIABLE: Final = "MUSTER_TASK_SLIP"
 #: Says what of a task could be bound to its NUMA domain: "cpus,memory", "cpus" or nothing.
 NUMA_VARIABLE: Final = "MUSTER_NUMA_BOUND"
