@@ -173,7 +173,7 @@ class AgentProcess:
             pid = self.shim_pid
             with (self.state / "keeper.lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # It has ended, and its number may be somebody else's by now.
+            # It has ended, and its number may mean another process by now.
         except BlockingIOError:
             os.kill(pid, signal.SIGKILL)
         except (OSError, ValueError):

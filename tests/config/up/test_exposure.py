@@ -1,4 +1,4 @@
-"""Other machines are let in only when nothing runs here, or when somebody says that they know what a job can read."""
+"""Other machines are let in only when no job runs here, or with --i-know about what a job can read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_names_for_a_proxy_let_others_in_as_well(monkeypatch) -> None:
     assert refusal("--nodes", "0") == ""
 
 
-def test_where_nothing_runs_or_somebody_knows_it_starts() -> None:
+def test_it_starts_where_no_job_runs_or_with_i_know() -> None:
     assert refusal("--host", "0.0.0.0", "--nodes", "0") == ""
     assert refusal("--host", "0.0.0.0", "--i-know") == ""
     assert "of node-2, from before this start" in refusal(

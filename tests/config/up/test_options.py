@@ -1,4 +1,4 @@
-"""What `manage.py up` can be told, and what its processes are told in turn."""
+"""The command line of `manage.py up`, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_this_machine_is_promised_once(count: int) -> None:
     assert not any(node.fake_gpus for node in parts)
 
 
-def test_an_agent_is_told_no_secret(tmp_path: Path, monkeypatch) -> None:
+def test_an_agent_gets_no_secret(tmp_path: Path, monkeypatch) -> None:
     for name in ("DATABASE_URL", "REDIS_URL", "MUSTER_SECRET_KEY", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "a-password")
     env = an_environment(tmp_path, monkeypatch)
@@ -78,7 +78,7 @@ def test_an_agent_is_told_no_secret(tmp_path: Path, monkeypatch) -> None:
     assert not any("a-password" in text for text in [*process.env.values(), *process.argv])
 
 
-def test_a_service_is_told_where_the_servers_are(tmp_path: Path, monkeypatch) -> None:
+def test_a_service_gets_to_know_where_the_servers_are(tmp_path: Path, monkeypatch) -> None:
     env = an_environment(tmp_path, monkeypatch, "--no-demo")
 
     process = webs(env, 3, lambda: True)[0]

@@ -165,7 +165,7 @@ def test_every_answer_names_its_request_and_sets_a_policy_without_outside_hosts(
     assert "frame-ancestors 'none'" in policy
 
 
-def test_a_second_one_in_the_same_folder_is_told_where_the_first_is(stack: Stack) -> None:
+def test_a_second_one_in_the_same_folder_says_where_the_first_is(stack: Stack) -> None:
     second = Stack(stack.state, ["--nodes", "0"])
     second.spawn()
 

@@ -86,7 +86,7 @@ def test_no_process_is_killed_but_the_one_that_wrote_the_lock(tmp_path: Path, wo
         assert processes.is_running(bystander, ticks)
 
 
-def test_a_lock_that_nobody_holds_names_nobody_to_kill(tmp_path: Path) -> None:
+def test_the_process_of_a_free_lock_is_not_killed(tmp_path: Path) -> None:
     with a_process(*SLEEP) as bystander:
         ticks = processes.start_ticks(bystander)
         (tmp_path / "agent.lock").write_text(f"{bystander} {ticks} {processes.boot_id()}\n")

@@ -115,7 +115,7 @@ def test_a_machine_without_a_driver_has_no_gpus_and_no_trouble(
         (18, "the NVIDIA driver and its library are of two versions: restart the machine"),
     ],
 )
-def test_a_driver_that_cannot_be_asked_is_told(
+def test_a_driver_that_cannot_be_asked_is_reported(
     monkeypatch: pytest.MonkeyPatch, install: Install, error: int, words: str
 ) -> None:
     monkeypatch.setattr(nvml, "driver_is_there", lambda: True)
@@ -125,7 +125,7 @@ def test_a_driver_that_cannot_be_asked_is_told(
     assert polled().trouble() == words
 
 
-def test_a_missing_library_is_told_where_there_is_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_where_there_is_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(nvml, "driver_is_there", lambda: True)
     assert polled().trouble() == "nvidia-ml-py is not installed, so its GPUs cannot be read"
@@ -198,7 +198,7 @@ def test_what_was_dealt_with_leaves_a_gpu_sound(install: Install, fields: dict[s
         ({"mig": (0, 1)}, "cutting it is to be turned on by its next reset"),
     ],
 )
-def test_what_a_gpu_can_work_with_is_told_and_takes_nothing_out(
+def test_what_a_gpu_can_work_with_is_reported_and_takes_nothing_out(
     install: Install, fields: dict[str, Any], words: str
 ) -> None:
     install(FakeGpu("GPU-a", **fields))
@@ -227,9 +227,9 @@ def test_errors_that_the_driver_reports_are_remembered(
     for now in (1005.0, 1010.0):
         gpus.poll(now=now)
 
-    good, told = gpus.devices()
+    good, noted = gpus.devices()
     assert (good["healthy"], good["trouble"]) == (True, "")
-    assert (told["healthy"], told["trouble"]) == (healthy, trouble)
+    assert (noted["healthy"], noted["trouble"]) == (healthy, trouble)
 
 
 def test_a_gpu_that_is_lost_in_the_middle_of_a_look_is_lost(install: Install) -> None:
@@ -361,7 +361,7 @@ def test_beside_a_lost_gpu_jobs_are_given_uuids(install: Install) -> None:
     assert gpus.names([9]) == (["9"], [])
 
 
-def test_a_task_that_failed_is_told_of_its_broken_gpu(install: Install) -> None:
+def test_a_failed_task_is_reported_with_its_broken_gpu(install: Install) -> None:
     first, second = some_gpus(2)
     install(first, second)
     gpus = polled()
@@ -439,7 +439,7 @@ def test_a_task_that_only_holds_is_not_charged_with_another_ones_work(
     gpu = FakeGpu("GPU-a")
     install(gpu)
     gpus = polled()
-    gpu.processes, gpu.utilisation = {99: 2**30}, 100  # nobody's
+    gpu.processes, gpu.utilisation = {99: 2**30}, 100  # no task's
 
     gpus.poll([a_holder("5-1", 0)], now=1004.0)
 
@@ -478,7 +478,9 @@ def test_use_outlives_the_agent_until_its_task_is_forgotten(
     assert (tmp_path / "gpus.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_stranger_on_a_gpu_is_told_when_it_stays(install: Install, whose: dict[int, int]) -> None:
+def test_a_foreign_process_on_a_gpu_is_reported_when_it_stays(
+    install: Install, whose: dict[int, int]
+) -> None:
     gpu = FakeGpu("GPU-a")
     install(gpu)
     gpus = polled()
@@ -499,7 +501,7 @@ def test_a_stranger_on_a_gpu_is_told_when_it_stays(install: Install, whose: dict
     assert gpus.devices()[0]["trouble"] == ""
 
 
-def test_a_task_that_takes_what_it_was_not_given_is_told(install: Install, whose: dict[int, int]) -> None:
+def test_a_task_that_uses_a_gpu_it_was_not_given_is_reported(install: Install, whose: dict[int, int]) -> None:
     gpu = FakeGpu("GPU-a")
     install(gpu)
     whose[51] = 50
@@ -526,7 +528,7 @@ def test_a_gpu_that_a_stranger_uses_can_be_kept_from_jobs(
     assert gpus.devices()[0]["healthy"] is healthy
 
 
-def test_in_a_container_the_holder_is_charged_and_nobody_accused(
+def test_in_a_container_the_holder_is_charged_and_no_process_is_foreign(
     monkeypatch: pytest.MonkeyPatch, install: Install, whose: dict[int, int]
 ) -> None:
     """NVML speaks of process numbers that mean something else there."""

@@ -1,4 +1,4 @@
-"""What tasks print arrives as fast as it can be sent, and nobody's output waits behind another's."""
+"""Output arrives as fast as it can be sent, and no task's output waits for all of another's."""
 
 from __future__ import annotations
 

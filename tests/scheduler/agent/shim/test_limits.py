@@ -18,7 +18,7 @@ from tests.support.shims import ESCAPE, LoneShim
 pytestmark = pytest.mark.either
 
 
-def test_a_task_that_holds_more_memory_than_its_limit_is_ended_and_told_why(shim: LoneShim) -> None:
+def test_a_task_that_holds_more_memory_than_its_limit_is_ended_with_a_reason(shim: LoneShim) -> None:
     hog = f"{sys.executable} -c 'import time; held = bytes([1]) * 90_000_000; time.sleep(60)'"
     shim.start("1-1", f"({hog}) & wait", memory_limit_mib=64)
     shim.start("2-1", "sleep 2.5", memory_limit_mib=64)
@@ -42,7 +42,7 @@ def test_a_task_runs_on_no_more_cpus_than_its_limit(shim: LoneShim) -> None:
 
 
 def test_a_task_is_bound_to_its_numa_domain_as_far_as_the_kernel_allows(shim: LoneShim) -> None:
-    """`numa_maps` says what the kernel does; where it refuses, the task is told so."""
+    """`numa_maps` says what the kernel does; where it refuses, MUSTER_NUMA_BOUND says so."""
     cpu = cpus.usable_cpus()[-1]
     show = "echo $MUSTER_NUMA_BOUND; head -1 /proc/self/numa_maps; grep Cpus_allowed_list /proc/self/status"
     shim.start("1-1", show, cpus=[cpu], memory_domain=0, memory_mib=1)
@@ -86,7 +86,7 @@ def test_a_task_stays_suspended_under_the_next_shim_and_its_limit_waits(shim: Lo
     assert shim.records["1-1"]["suspended_ms"] > 0
 
 
-def test_a_task_with_more_processes_than_it_may_have_is_ended_and_told_why(shim: LoneShim) -> None:
+def test_a_task_with_more_processes_than_it_may_have_is_ended_with_a_reason(shim: LoneShim) -> None:
     shim.start("1-1", "for i in $(seq 60); do sleep 60 & done; wait", process_limit=50)
     shim.start("2-1", "for i in $(seq 30); do sleep 3 & done; wait", process_limit=50)
 

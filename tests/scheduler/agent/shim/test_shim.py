@@ -127,7 +127,7 @@ def test_a_killed_guard_takes_its_task_along_and_no_other(
     shim.start("1-1", "sleep 60")
     escaped = (
         "" if shim_killed else ESCAPE.format(file=tmp_path / "pid")
-    )  # an orphan of nobody without a shim
+    )  # without a shim it would have no subreaper
     shim.start("2-1", escaped + "setsid sleep 1000 & echo $! > inner; touch ../here; wait")
     shim.wait("1-1", "running")
     pid = shim.wait("2-1", "running")["pid"]

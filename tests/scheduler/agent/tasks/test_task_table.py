@@ -49,7 +49,7 @@ def test_ends_have_names(fields: dict[str, Any], state: str) -> None:
     assert table.pending_reports(10)[0][0]["state"] == state
 
 
-def test_a_task_the_table_does_not_know_is_lost_by_its_own_word() -> None:
+def test_a_task_the_table_does_not_know_is_reported_lost() -> None:
     table = TaskTable()
     table.update([a_record()], complete=True)
 
@@ -101,11 +101,11 @@ def test_a_task_is_reported_with_the_use_of_its_gpus() -> None:
     assert table.gpu_holders() == []
 
 
-def test_the_use_of_gpus_is_told_again_and_again_while_a_task_runs() -> None:
+def test_the_use_of_gpus_is_reported_at_growing_intervals_while_a_task_runs() -> None:
     table = TaskTable()
     table.gpu_use_of = {"5-2": Use(watched_ms=1, busy_ms=1), "6-1": Use(watched_ms=1)}.get
 
-    def told(minutes: float) -> list[int]:
+    def reported(minutes: float) -> list[int]:
         began = processes.boot_ms() - int(minutes * 60_000)
         for key, devices in (("5-2", [3]), ("6-1", [])):
             meta = {"task": int(key[0]), "epoch": int(key[2]), "job": 41, "devices": devices}
@@ -115,7 +115,7 @@ def test_the_use_of_gpus_is_told_again_and_again_while_a_task_runs() -> None:
         table.acknowledge(versions)
         return [report["task"] for report in reports]
 
-    assert told(0.5) == [5, 6]  # that they run
-    assert [told(minutes) for minutes in (0.9, 1.1, 1.9, 2.3, 4.5, 4.7, 9.1, 9.5, 14.6)] == [
+    assert reported(0.5) == [5, 6]  # that they run
+    assert [reported(minutes) for minutes in (0.9, 1.1, 1.9, 2.3, 4.5, 4.7, 9.1, 9.5, 14.6)] == [
         [], [5], [], [5], [], [5], [], [5], [5],
     ]  # fmt: skip
