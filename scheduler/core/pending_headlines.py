@@ -59,8 +59,8 @@ def explain_rows(
     # Only a strict order and backfill leave a job waiting that would fit, or a plugin filter that answers
     # differently now.
     clear = rows[decisions.is_clear[rows]]
-    for queue_row in np.unique(cluster.pending_queue[clear]).tolist():
-        here = clear[cluster.pending_queue[clear] == queue_row]
+    for queue_row in np.unique(cluster.pending.queue[clear]).tolist():
+        here = clear[cluster.pending.queue[clear] == queue_row]
         queue = cluster.snapshot.queues.name[queue_row]
         if strict[queue_row]:
             decisions.add(here, decide(ReasonCode.PRIORITY, queue=queue))

@@ -56,7 +56,7 @@ class BackfillPass:
     def __init__(self, context: CycleContext, policy: Policy) -> None:
         self._context, self._policy = context, policy
         cluster, snapshot = context.cluster, context.cluster.snapshot
-        bounds = snapshot.queues.max_wall_seconds[cluster.pending_queue]
+        bounds = snapshot.queues.max_wall_seconds[cluster.pending.queue]
         lengths = lengths_ms(snapshot.pending.time_limit_seconds, bounds)
         self._ends_ms = np.where(lengths == FOREVER_MS, FOREVER_MS, snapshot.now_ms + lengths)
         self._may_pass = may_pass(cluster, policy)
@@ -146,7 +146,7 @@ def may_pass(cluster: ClusterIndex, policy: Policy) -> Bools:
     """The pending jobs that backfill may start ahead of others, by the policy of their queue."""
     own = [policy.of_queue(queue_id) for queue_id in cluster.snapshot.queues.id.tolist()]
     most = np.array([-1 if one.strict_order else one.backfill_max_priority for one in own], dtype=np.int64)
-    may: Bools = cluster.snapshot.pending.priority <= most[cluster.pending_queue]
+    may: Bools = cluster.snapshot.pending.priority <= most[cluster.pending.queue]
     return may
 
 
@@ -174,7 +174,7 @@ def start_in_order(
             if settled[number]:
                 continue
             bound = array_bound.item(row)
-            if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+            if bound and workspace.limits.array_is_full(pending.array_id.item(row), bound):
                 continue  # others of its class may be in no array, or in one with room
             if workspace.budgets.refuse and workspace.budgets.short(row):
                 continue  # others of its class may ask for less time
@@ -202,12 +202,10 @@ def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | N
     workspace, pending = context.workspace, context.cluster.snapshot.pending
     request, shape, queue_row = job_class.query.request, job_class.shape, job_class.queue_row
     tasks = shape.tasks
-    charges = workspace.charges(job_class.payer, job_class.class_index, tasks)
-    if workspace.queue_is_full(queue_row) or workspace.limits.short(charges):
+    charges = context.charges(job_class)
+    if not workspace.limits.admits(queue_row, charges, request, tasks):
         return None
     if workspace.budgets.refuse and workspace.budgets.short(row):
-        return None
-    if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return None
     candidates = context.candidates(job_class)
     if shape.most > tasks:
@@ -218,10 +216,10 @@ def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | N
         return None
     parts = candidates.parts(chosen[0][0])
     placements, _ = bind_tasks(candidates, chosen)
-    if workspace.has_model_lines or len(placements) != tasks:
+    if context.cluster.charges.has_model_lines or len(placements) != tasks:
         tasks = len(placements)
         charges = context.charges_placed(job_class, placements)
-    workspace.take_limits(
+    workspace.limits.take(
         queue_row=queue_row,
         array_id=pending.array_id.item(row),
         charges=charges,

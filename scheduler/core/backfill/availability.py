@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.backfill.backfill import FOREVER_MS
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.cluster.workspace import Workspace
+from scheduler.core.cluster.workspace import NodeAmounts, Workspace
 from scheduler.core.columns import Bools, Ints, stable_order
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.placement.equivalence import JobClass
@@ -90,12 +89,12 @@ class Availability:
     def __init__(self, cluster: ClusterIndex, workspace: Workspace) -> None:
         self._cluster = cluster
         self._workspace = workspace
-        ends = cluster.allocation_end_ms
+        ends = cluster.allocations.end_ms
         known = np.where(ends > 0, np.maximum(ends, cluster.snapshot.now_ms + 1), FOREVER_MS)
         order = stable_order(known)
         allocations = cluster.snapshot.allocations
         self._ends: Ints = known[order]
-        self._node = cluster.allocation_node[order]
+        self._node = cluster.allocations.node[order]
         self._cpu, self._memory = allocations.cpu_millis[order], allocations.memory_mib[order]
         held = allocations.storage_mib
         self._storage: Ints | None = held[order] if held.any() else None  # None = nobody holds any
@@ -103,7 +102,7 @@ class Availability:
         self._domain: Ints | None = None
         if cluster.asks_one_domain:
             self._domain = np.array(cluster.numa.of_allocations(), dtype=np.int64)[order]
-        allocation, device = cluster.allocated_devices
+        allocation, device = cluster.allocations.devices
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         device_order = stable_order(place[allocation])
@@ -131,8 +130,8 @@ class Availability:
             workspace.free_cpu_millis,
             workspace.free_memory_mib,
             workspace.free_storage_mib,
-            workspace.device_used,
-            np.array(workspace.domain_free, dtype=np.int64),
+            workspace.devices.used,
+            np.array(workspace.numa.free if workspace.numa is not None else [], dtype=np.int64),
         )
 
     def free_at(self, at_ms: int) -> Free:
@@ -174,7 +173,7 @@ class Availability:
             return column + freed.astype(np.int64)
 
         freed = np.bincount(
-            self._device[devices], weights=self._device_millis[devices], minlength=len(cluster.device_id)
+            self._device[devices], weights=self._device_millis[devices], minlength=len(cluster.devices.id)
         )
         free = Free(
             grown(before.cpu_millis, self._cpu),
@@ -250,7 +249,7 @@ class Availability:
             open_ = allowed
             for start, until, reservation in barring:
                 if start <= at_ms < until:
-                    open_ = open_ & ~cluster.reserved((reservation,))
+                    open_ = open_ & ~cluster.nodes.reserved((reservation,))
             slots = slots_in(job_class.query, context, free, open_)
             return fit_on(slots, job_class.shape, cluster)
 
@@ -274,16 +273,16 @@ class Availability:
         wanted = request.per_task.gpus
         if not wanted or request.shares_gpu or self._started:
             return 0
-        used, count = self._workspace.device_used, len(cluster.device_id)
+        used, count = self._workspace.devices.used, len(cluster.devices.id)
         held = np.bincount(self._device, weights=self._device_millis, minlength=count)
         idle_ms = np.where(used == 0, 0, FOREVER_MS)
         idle_ms[self._device] = self._device_ends  # in order: the last to end decides
         idle_ms[(held > 0) & (held != used)] = 0  # who holds it is not known
-        usable = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib) & cluster.device_healthy
-        rows = np.flatnonzero(usable & allowed[cluster.device_node])
+        usable = cluster.devices.matching(request.gpu_model, request.gpu_memory_mib) & cluster.devices.healthy
+        rows = np.flatnonzero(usable & allowed[cluster.devices.node])
         rows = rows[stable_order(idle_ms[rows])]
-        rows = rows[stable_order(cluster.device_node[rows])]
-        counts = np.bincount(cluster.device_node[rows], minlength=cluster.node_count)
+        rows = rows[stable_order(cluster.devices.node[rows])]
+        counts = np.bincount(cluster.devices.node[rows], minlength=cluster.node_count)
         last = (np.cumsum(counts) - counts + wanted - 1)[counts >= wanted]
         return int(idle_ms[rows[last]].min(initial=FOREVER_MS))
 
@@ -296,30 +295,20 @@ class SpareWorkspace(Workspace):
     """Scratch capacity of another moment than now."""
 
     def __init__(self, cluster: ClusterIndex, free: Free) -> None:
-        nodes = cluster.snapshot.nodes
-        then = copy.copy(cluster)  # facts and what is cached of them stay; amounts differ
-        then.snapshot = replace(
-            cluster.snapshot,
-            nodes=replace(
-                nodes,
-                used_cpu_millis=nodes.cpu_millis - free.cpu_millis,
-                used_memory_mib=nodes.memory_mib - free.memory_mib,
-                used_storage_mib=nodes.storage_mib - free.storage_mib,
-            ),
+        super().__init__(
+            cluster, NodeAmounts(free.cpu_millis, free.memory_mib, free.storage_mib, free.gpu_used)
         )
-        then.device_used = free.gpu_used
-        super().__init__(then)
         if self.numa is not None:
             self.numa.become(free.domains)
 
     def match(self, row: int, now: Workspace, later: Free) -> None:
         """Let a node have free what it has both now and later."""
         cpu_millis, memory_mib, storage_mib, used = now.free_on(row)
-        first, last = self.cluster.device_first[row], self.cluster.device_first[row + 1]
+        first, last = self.cluster.devices.first[row], self.cluster.devices.first[row + 1]
         if used:
             used = list(map(max, used, later.gpu_used[first:last].tolist()))
-        if self.numa is not None:
-            self.numa.match(row, now.domain_free, later.domains)
+        if self.numa is not None and now.numa is not None:
+            self.numa.match(row, now.numa.free, later.domains)
         self.set_free(
             row,
             min(cpu_millis, later.cpu_millis.item(row)),
@@ -342,14 +331,14 @@ def slots_in(query: FilterQuery, context: CycleContext, free: Free, allowed: Boo
         if need and name in gates:
             np.minimum(slots, column // need, out=slots)
     if per_task.gpus and "gpus" in gates:
-        usable = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib) & cluster.device_healthy
+        usable = cluster.devices.matching(request.gpu_model, request.gpu_memory_mib) & cluster.devices.healthy
         if request.shares_gpu:
             shares = np.where(usable, (GPU_MILLIS - free.gpu_used) // per_task.gpu_millis, 0)
-            count = np.bincount(cluster.device_node, weights=shares, minlength=cluster.node_count).astype(
+            count = np.bincount(cluster.devices.node, weights=shares, minlength=cluster.node_count).astype(
                 np.int64
             )
         else:
-            count = cluster.per_node(usable & (free.gpu_used == 0)) // per_task.gpus
+            count = cluster.devices.per_node(usable & (free.gpu_used == 0)) // per_task.gpus
         np.minimum(slots, count, out=slots)
     if request.one_domain and "numa" in gates:
         np.minimum(slots, cluster.numa.slots(request, free.domains, free.gpu_used), out=slots)

@@ -52,12 +52,9 @@ class ClusterBackfill:
         self._spare: dict[int, tuple[SpareWorkspace, dict[int, Candidates]]] = {}
         self._synced: dict[int, int] = {}
         self._later_limits = context.workspace.limits
-        self._later_queue: list[int] = []
         self._first = -1  # the row of the first promise
         self._short: set[int] = set()  # rows that a limit keeps now, and that were promised a start before
         self._jobs: RunningJobs | None = None
-        self._later_pool: list[int] = []
-        self._pool_row = {name: row for row, name in enumerate(context.cluster.snapshot.pools.name)}
         job_classes = len(context.job_classes)
         self._fails_from = np.full(job_classes, _NONE, dtype=np.int16)
         self._barred = np.zeros(job_classes, dtype=np.bool_)
@@ -80,7 +77,7 @@ class ClusterBackfill:
         if level >= self._fails_from.item(number) or (self._promises and not self._may_pass.item(row)):
             return StartResult.NO_ROOM
         bound = pending.array_max_running.item(row)
-        if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+        if bound and workspace.limits.array_running.get(pending.array_id.item(row), 0) >= bound:
             # Others of its class may be in no array, or in one with room.
             return StartResult.NO_ROOM if self._was_promised(row) else StartResult.BARRED
         if workspace.budgets.refuse and workspace.budgets.short(row):
@@ -88,7 +85,7 @@ class ClusterBackfill:
         if self._promises and workspace.budgets.refuse and workspace.budgets.short(row, beside=self._first):
             return StartResult.BARRED  # what is spent is not freed when it ends
         job_class = context.job_classes[number]
-        charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
+        charges = self._context.charges(job_class)
         if not self._within_limits(job_class, charges):
             if self._was_promised(row):
                 return StartResult.NO_ROOM
@@ -197,10 +194,8 @@ class ClusterBackfill:
     # Parts of those.
 
     def _within_limits(self, job_class: JobClass, charges: tuple[tuple[int, int], ...]) -> bool:
-        workspace, request, tasks = self._context.workspace, job_class.query.request, job_class.shape.tasks
-        if workspace.queue_is_full(job_class.queue_row) or workspace.short_quota(charges) is not None:
-            return False
-        return not request.per_task.extras or workspace.short_pool(request, tasks) is None
+        limits, request = self._context.workspace.limits, job_class.query.request
+        return limits.admits(job_class.queue_row, charges, request, job_class.shape.tasks)
 
     def _was_promised(self, row: int) -> bool:
         """Whether a job that a limit keeps now was promised a start before, and may be again.
@@ -221,17 +216,18 @@ class ClusterBackfill:
         ends = running.expected_end_ms
         with workspace.trial():
             for ended in np.flatnonzero((ends > 0) & (ends <= at_ms)).tolist():
-                workspace.give_back_limits(
+                workspace.limits.take(
                     queue_row=self._jobs.queue_row.item(ended),
                     array_id=running.array_id.item(ended),
                     charges=self._jobs.charges(ended),
                     request=context.cluster.snapshot.classes[running.class_index.item(ended)],
                     tasks=self._jobs.tasks.item(ended),
+                    sign=-1,
                 )
             bound, array = pending.array_max_running.item(row), pending.array_id.item(row)
-            charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
+            charges = self._context.charges(job_class)
             return self._within_limits(job_class, charges) and not (
-                bound and workspace.array_running.get(array, 0) >= bound
+                bound and workspace.limits.array_running.get(array, 0) >= bound
             )
 
     def _keep_limits(self, row: int, job_class: JobClass) -> None:
@@ -239,27 +235,26 @@ class ClusterBackfill:
         workspace, tasks = self._context.workspace, job_class.shape.tasks
         self._first = row
         self._later_limits = workspace.limits.copy()
-        self._later_queue = list(workspace.queue_running)
-        self._later_pool = list(workspace.pool_used)
-        self._count_later(job_class, workspace.charges(job_class.payer, job_class.class_index, tasks), tasks)
+        self._count_later(job_class, self._context.charges(job_class, tasks), tasks)
 
     def _count_later(self, job_class: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
-        self._later_limits.take(charges)
-        self._later_queue[job_class.queue_row] += 1
-        for name, amount in job_class.query.request.per_task.extras:
-            self._later_pool[self._pool_row[name]] += amount * tasks
+        self._later_limits.take(
+            queue_row=job_class.queue_row,
+            array_id=0,
+            charges=charges,
+            request=job_class.query.request,
+            tasks=tasks,
+        )
 
     def _most_allowed(self, job_class: JobClass, level: int) -> int:
         """How many tasks the limits allow a job that is enough with fewer, beside the promises."""
-        most, workspace = self._context.most_within_limits(job_class), self._context.workspace
+        most = self._context.most_within_limits(job_class)
         if not level:
             return most
         return largest(
             job_class.shape.tasks,
             most,
-            lambda tasks: self._leaves_limits(
-                job_class, workspace.charges(job_class.payer, job_class.class_index, tasks), tasks
-            ),
+            lambda tasks: self._leaves_limits(job_class, self._context.charges(job_class, tasks), tasks),
         )
 
     def _leaves_array(self, row: int, bound: int) -> bool:
@@ -267,19 +262,10 @@ class ClusterBackfill:
         arrays = self._context.cluster.snapshot.pending.array_id
         array = arrays.item(row)
         same = bool(array) and array == arrays.item(self._first)
-        return not same or self._context.workspace.array_running.get(array, 0) + 1 < bound
+        return not same or self._context.workspace.limits.array_running.get(array, 0) + 1 < bound
 
     def _leaves_limits(self, job_class: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
-        workspace = self._context.workspace
-        if self._later_limits.short(charges) is not None:
-            return False
-        if 0 < workspace.queue_bound[job_class.queue_row] <= self._later_queue[job_class.queue_row]:
-            return False
-        for name, amount in job_class.query.request.per_task.extras:
-            row = self._pool_row[name]
-            if self._later_pool[row] + amount * tasks > workspace.pool_capacity[row]:
-                return False
-        return True
+        return self._later_limits.admits(job_class.queue_row, charges, job_class.query.request, tasks)
 
     def _take(
         self,
@@ -309,7 +295,7 @@ class ClusterBackfill:
             if known:  # the workspace of this level has them already
                 self._synced[level] = workspace.log_length
             self._count_later(job_class, charges, len(seats))
-        workspace.take_limits(
+        workspace.limits.take(
             queue_row=job_class.queue_row,
             array_id=cluster.snapshot.pending.array_id.item(row),
             charges=charges,

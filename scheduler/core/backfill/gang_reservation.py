@@ -206,18 +206,18 @@ def close_nodes(context: CycleContext, nodes: Sequence[int]) -> None:
     """Let nobody else have what is free on nodes that are gathered from this cycle on."""
     cluster, workspace = context.cluster, context.workspace
     for node_row in _rows(cluster, nodes):
-        devices = cluster.device_first[node_row + 1] - cluster.device_first[node_row]
+        devices = cluster.devices.first[node_row + 1] - cluster.devices.first[node_row]
         workspace.set_free(node_row, 0, 0, 0, [GPU_MILLIS] * devices)
 
 
 def _rows(cluster: ClusterIndex, nodes: Sequence[int]) -> list[int]:
-    return [cluster.node_row[node] for node in nodes if node in cluster.node_row]
+    return [cluster.nodes.row[node] for node in nodes if node in cluster.nodes.row]
 
 
 def _length_ms(cluster: ClusterIndex, row: int) -> int:
     """How long a pending job may run at most."""
     snapshot = cluster.snapshot
-    bound = snapshot.queues.max_wall_seconds.item(cluster.pending_queue.item(row))
+    bound = snapshot.queues.max_wall_seconds.item(cluster.pending.queue.item(row))
     limit = snapshot.pending.time_limit_seconds.item(row) or bound
     return limit * 1000 if limit else FOREVER_MS
 
@@ -235,8 +235,8 @@ def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[F
         until_ms = after_ms(now_ms, _length_ms(cluster, row_of[start.job_id]))
         request = cluster.snapshot.classes[cluster.snapshot.pending.class_index.item(row_of[start.job_id])]
         for placement in start.placements:
-            devices = [cluster.device_row[device] for device in placement.device_ids]
-            row = cluster.node_row[placement.node_id]
+            devices = [cluster.devices.row[device] for device in placement.device_ids]
+            row = cluster.nodes.row[placement.node_id]
             domain = cluster.numa.of(request, row, placement.numa) if request.one_domain else -1
             horizon.started(
                 FutureUse(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis, domain)
@@ -257,7 +257,7 @@ def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) ->
         return False
     workspace, pending = context.workspace, context.cluster.snapshot.pending
     bound = pending.array_max_running.item(row)
-    if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+    if bound and workspace.limits.array_running.get(pending.array_id.item(row), 0) >= bound:
         return False
     if workspace.budgets.refuse and workspace.budgets.short(row):
         return False
@@ -267,7 +267,7 @@ def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) ->
 def _gathers(context: CycleContext, row: int, nodes: Sequence[int], until_ms: int) -> Decision:
     """The decision for a gang that gathers: for how many tasks there is room, on how many nodes, and until when."""
     cluster, job_class = context.cluster, context.job_classes.of(row)
-    rows = [cluster.node_row[node] for node in nodes if node in cluster.node_row]
+    rows = [cluster.nodes.row[node] for node in nodes if node in cluster.nodes.row]
     slots = np.minimum(context.candidates(job_class).slots()[rows], job_class.shape.tasks)
     return decide(
         ReasonCode.WAITING_FOR_RESOURCES,

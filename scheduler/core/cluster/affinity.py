@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from scheduler.core.cluster.allocation_index import AllocationIndex
+from scheduler.core.cluster.node_index import NodeIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.snapshot.request_classes import OWN_ARRAY, JobsLike
-
-if TYPE_CHECKING:
-    from scheduler.core.cluster.index import ClusterIndex
-    from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
+from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
 
 Floats = npt.NDArray[np.float64]
 
@@ -132,21 +131,20 @@ class AffinityState:
     The columns it gives are live: they are the same arrays, changed in place; `count` answers on which nodes.
     """
 
-    def __init__(self, cluster: ClusterIndex) -> None:
-        self.affinity = cluster.affinity
-        self._cluster = cluster
-        nodes = cluster.node_count
-        self._there: list[Ints] = [np.zeros(nodes, dtype=np.int64) for _ in self.affinity.likes]
+    def __init__(
+        self, affinity: AffinityIndex, nodes: NodeIndex, snapshot: Snapshot, allocations: AllocationIndex
+    ) -> None:
+        self.affinity = affinity
+        self._nodes = nodes
+        self._there: list[Ints] = [np.zeros(nodes.count, dtype=np.int64) for _ in affinity.likes]
         self._kept: dict[tuple[int, str], Ints] = {
-            one: np.zeros(nodes, dtype=np.int64) for one in self.affinity.kept
+            one: np.zeros(nodes.count, dtype=np.int64) for one in affinity.kept
         }
         self._open: dict[int, Ints] = {}
         self._met: dict[int, Floats] = {}
         self._points: list[tuple[int, int, int, Floats, Floats]] = []
-        jobs = np.searchsorted(cluster.snapshot.running.id, cluster.snapshot.allocations.job_id)
-        for row, who in zip(
-            cluster.allocation_node.tolist(), self.affinity.running[jobs].tolist(), strict=True
-        ):
+        jobs = np.searchsorted(snapshot.running.id, snapshot.allocations.job_id)
+        for row, who in zip(allocations.node.tolist(), affinity.running[jobs].tolist(), strict=True):
             if who:
                 self._add(row, who, 1)
 
@@ -186,7 +184,7 @@ class AffinityState:
             elif self._there[term.like].any() or term.like not in profile.is_like:
                 yield "near", term.like, term.topology, here
             else:
-                yield "near", term.like, term.topology, self._cluster.domains(term.topology) >= 0
+                yield "near", term.like, term.topology, self._nodes.domains(term.topology) >= 0
         for (like, topology), held in self._kept.items():
             if like in profile.is_like:
                 yield "kept_away", like, topology, ~self._here(held, topology)
@@ -220,7 +218,7 @@ class AffinityState:
         return turned
 
     def _renew(self) -> list[int]:
-        changed = np.zeros(self._cluster.node_count, dtype=np.bool_)
+        changed = np.zeros(self._nodes.count, dtype=np.bool_)
         for who, column in self._open.items():
             now = self._may_go(who).astype(np.int64)
             changed |= column != now
@@ -235,13 +233,13 @@ class AffinityState:
         return rows
 
     def _may_go(self, who: int) -> Bools:
-        may = np.ones(self._cluster.node_count, dtype=np.bool_)
+        may = np.ones(self._nodes.count, dtype=np.bool_)
         for _, _, _, met in self.refusals(who):
             may &= met
         return may
 
     def _wishes(self, who: int) -> Floats:
-        points = np.zeros(self._cluster.node_count)
+        points = np.zeros(self._nodes.count)
         for term in self.affinity.profiles[who].terms:
             if term.weight:
                 here = self._here(self._there[term.like], term.topology)
@@ -250,7 +248,7 @@ class AffinityState:
 
     def _here(self, counts: Ints, topology: str) -> Bools:
         """Nodes in a domain where there is some; a node of no known domain is in none."""
-        domains = self._cluster.domains(topology)
+        domains = self._nodes.domains(topology)
         known = domains >= 0
         some = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.bool_)
         some[domains[known & (counts > 0)]] = True

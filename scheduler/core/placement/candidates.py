@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler.core.cluster.devices import GUARDS, PackedFree
+from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.numa import DomainCapacity
-from scheduler.core.cluster.workspace import Floats, Workspace
+from scheduler.core.cluster.packed_free import GUARDS, PackedFree
+from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.placement.filters import (
     AffinityFilter,
@@ -83,7 +84,7 @@ class Candidates:
             else:
                 self._outside_gates.append(gate)
         #: Nodes that facts leave open, and those that they close; None = they close none.
-        self._open, self._closed = cluster.where(tuple(self.facts.values()))
+        self._open, self._closed = cluster.answers.where(tuple(self.facts.values()))
         self._pack_rooms()
         self._parts: list[tuple[str, Part, int]] = []
         self._weights = 0
@@ -93,7 +94,9 @@ class Candidates:
                 self._parts.append((scorer.name, part, weight))
                 self._weights += weight
         self._plain = not self._outside_gates and not rules.asked
-        self._features = workspace.gpu_features(query.request) if query.request.per_task.gpus else None
+        self._features = (
+            workspace.columns.gpu_features(query.request) if query.request.per_task.gpus else None
+        )
         #: What one task holds of each of its devices; 0 without any.
         self.millis = query.request.device_millis
         self._suitable: Bools | None = None
@@ -106,7 +109,7 @@ class Candidates:
 
     def _pack_rooms(self) -> None:
         """Ask about CPU, memory and devices, and the masks that stay, in one comparison where that is exact."""
-        rooms, room = self.rooms, self.workspace.room(self.query.request)
+        rooms, room = self.rooms, self.workspace.columns.packed(self.query.request)
         self._room = None if room is None else room.column
         self._rooms = [rooms[name] for name in rooms if room is None or name not in _PACKED]
         self._rooms += [self._jobs] if self._jobs is not None else []
@@ -167,7 +170,7 @@ class Candidates:
         if self.rules.in_order and self._jobs is None:
             yield from facts.items()
             for name, (column, need) in rooms.items():
-                yield name, workspace.reaches(column, need)
+                yield name, workspace.answers.reaches(column, need)
             return
         others = self._outside_gates if self._jobs is None else self.rules.others
         for gate in self.rules.gates:
@@ -175,7 +178,7 @@ class Candidates:
             if name in facts:
                 yield name, facts[name]
             elif name in rooms:
-                yield name, workspace.reaches(*rooms[name])
+                yield name, workspace.answers.reaches(*rooms[name])
             elif gate in others:
                 yield name, gate.filter(self.query, NodeView(workspace))
 

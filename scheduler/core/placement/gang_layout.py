@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.cluster.workspace import Floats
 from scheduler.core.columns import Ints
 from scheduler.core.placement.shape import Shape
 from scheduler.core.placement.topology_spread import Spread
@@ -34,7 +34,7 @@ def near_tasks(
     for level in (shape.pack,) if shape.must else _PACKINGS[wish]:
         if level == "node":
             continue
-        domains = cluster.domains(level)
+        domains = cluster.nodes.domains(level)
         room = domain_room(slots, shape, domains)
         for number in np.argsort(room, kind="stable").tolist():
             if room[number] >= shape.tasks:

@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.core.cluster.workspace import Floats
+from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.columns import Bools
 from scheduler.core.placement import filters as feasibility
 from scheduler.core.placement import scoring

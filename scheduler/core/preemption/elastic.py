@@ -202,16 +202,16 @@ def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapsh
         name: getattr(nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib", "storage_mib")
     }
     for name, column in used.items():
-        np.subtract.at(column, cluster.allocation_node[mine], getattr(held, name)[mine])
+        np.subtract.at(column, cluster.allocations.node[mine], getattr(held, name)[mine])
     device_used = devices.used_millis.copy()
     for allocation in np.flatnonzero(mine).tolist():
         for device in held.device_ids[allocation]:
-            if device in cluster.device_row:
-                device_used[cluster.device_row[device]] -= held.gpu_millis[allocation]
+            if device in cluster.devices.row:
+                device_used[cluster.devices.row[device]] -= held.gpu_millis[allocation]
     bound = bound_in(nodes)
     for allocation in np.flatnonzero(mine & (held.numa >= 0)).tolist():
         bind(
-            bound, cluster.allocation_node.item(allocation), held.numa.item(allocation),
+            bound, cluster.allocations.node.item(allocation), held.numa.item(allocation),
             -held.cpu_millis.item(allocation), -held.memory_mib.item(allocation),
         )  # fmt: skip
     quota_used, pool_used = snapshot.quotas.used.copy(), snapshot.pools.used.copy()

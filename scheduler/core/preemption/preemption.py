@@ -283,7 +283,7 @@ class _Selection:
 
 def _in_turn(context: CycleContext, waiting: Ints, strict: Bools) -> Ints:
     """Without those of strict queues that wait behind another for their turn."""
-    queues = context.cluster.pending_queue[waiting]
+    queues = context.cluster.pending.queue[waiting]
     may = np.ones(len(waiting), dtype=np.bool_)
     held_up: set[int] = set()
     for place in np.flatnonzero(strict[queues]).tolist():

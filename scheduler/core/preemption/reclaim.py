@@ -33,18 +33,18 @@ class Lenders:
 
     def __init__(self, context: CycleContext) -> None:
         self._context = context
-        self._limits = context.workspace.limits
-        self._lines = context.workspace.payer_lines
+        self._limits = context.workspace.limits.tree
+        self._lines = context.cluster.paths.lines
 
     def claims(self, job_class: JobClass) -> list[Claim]:
         """The claims of the jobs of a class to what keeps them waiting."""
         workspace, limits = self._context.workspace, self._limits
         charges = [
-            *workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks),
+            *self._context.charges(job_class),
             *((one.line, one.amount)
-              for one in workspace.open_lines(job_class.payer, job_class.class_index, job_class.shape.tasks)),
+              for one in self._context.open_lines(job_class)),
         ]  # fmt: skip
-        short = workspace.short_quota(tuple(charges))
+        short = workspace.limits.short_quota(tuple(charges))
         wanted = self._scarce(job_class) if short is None else {self._resource(short[0])}
         found = []
         for line, need in charges:
@@ -89,7 +89,7 @@ class Lenders:
 
 def lines_to_converge(context: CycleContext) -> list[int]:
     """Lines that were cut below what is in use, and whose time to be kept again has come."""
-    quotas, limits = context.cluster.snapshot.quotas, context.workspace.limits
+    quotas, limits = context.cluster.snapshot.quotas, context.workspace.limits.tree
     if not quotas.converge_ms.any():
         return []
     due = np.flatnonzero((quotas.converge_ms > 0) & (quotas.converge_ms <= context.cluster.snapshot.now_ms))
@@ -182,7 +182,7 @@ def to_converge(
                 jobs.release(victim)
         else:
             trial.keep()
-        limits = context.workspace.limits
+        limits = context.workspace.limits.tree
         chosen: list[int] = []
         for line in due:
             for victim in latest_first(context, running.preemptible & ~going).tolist():

@@ -24,10 +24,10 @@ def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
             yield np.flatnonzero(pending.gate == gate), decide(reason)
     for row in np.flatnonzero(queues.paused).tolist():
         why = decide(ReasonCode.QUEUE_STOPPED, queue=queues.name[row], text=queues.paused_text[row])
-        yield np.flatnonzero(cluster.pending_queue == row), why
+        yield np.flatnonzero(cluster.pending.queue == row), why
     shares = snapshot.shares
     if (shares.over == HARD).any():
-        share_row = cluster.pending_share
+        share_row = cluster.pending.share
         over = np.flatnonzero((share_row >= 0) & (shares.over[share_row] == HARD))
         for rows, values in rows_by_value(over, share_row[over]):
             share = values[0]
@@ -44,7 +44,7 @@ def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
     for row, text in enumerate(away) if any(away) else ():
         if text:
             yield (
-                np.flatnonzero(cluster.pending_project == row),
+                np.flatnonzero(cluster.pending.project == row),
                 decide(ReasonCode.QUOTA_PROVIDER_AWAY, text=text),
             )
     early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
@@ -52,10 +52,10 @@ def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
         reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME
         yield rows, decide(reason, begin_ms=values[0])
     if len(pending):
-        bound = queues.max_wall_seconds[cluster.pending_queue]
+        bound = queues.max_wall_seconds[cluster.pending.queue]
         long = np.flatnonzero((bound > 0) & (pending.time_limit_seconds > bound))
         for rows, values in rows_by_value(
-            long, pending.time_limit_seconds[long], cluster.pending_queue[long]
+            long, pending.time_limit_seconds[long], cluster.pending.queue[long]
         ):
             yield (
                 rows,
@@ -73,7 +73,7 @@ def array_reasons(cluster: ClusterIndex, workspace: Workspace) -> Iterator[tuple
     pending = cluster.snapshot.pending
     bound = np.flatnonzero((pending.array_id > 0) & (pending.array_max_running > 0))
     for rows, values in rows_by_value(bound, pending.array_id[bound], pending.array_max_running[bound]):
-        running = workspace.array_running.get(values[0], 0)
+        running = workspace.limits.array_running.get(values[0], 0)
         if running >= values[1]:
             yield (
                 rows,

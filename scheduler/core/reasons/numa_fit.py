@@ -86,7 +86,7 @@ def _domains_of(candidates: Candidates, node: int) -> int:
 def _devices(candidates: Candidates, request: RequestClass) -> Ints:
     """How many devices of the request's kind each domain has."""
     cluster = candidates.workspace.cluster
-    usable = cluster.usable_bits(request.gpu_model, request.gpu_memory_mib)
+    usable = cluster.devices.usable_bits(request.gpu_model, request.gpu_memory_mib)
     return np.array(
         [
             (bits & usable[node]).bit_count()

@@ -38,7 +38,7 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
             nodes=shape.nodes,
             tasks_per_node=shape.tasks_per_node,
         )
-    short = workspace.short_pool(query.request, shape.tasks)
+    short = workspace.limits.short_pool(query.request, shape.tasks)
     if short is not None and short[1] > short[3]:
         return decide(
             ReasonCode.INVALID_SPEC, kind="total", resource=short[0], needs=short[1], total=short[3]
@@ -96,7 +96,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
 
     if "reserved" in candidates.facts:
         slots = task_slots(query, workspace, candidates.passing(without="reserved"), rules.gates)
-        held = cluster.reserved(query.reservation_rows) & (slots > 0)
+        held = cluster.nodes.reserved(query.reservation_rows) & (slots > 0)
         if held.any() and fit_on(slots, shape, cluster):
             facts = _reservation_facts(query, cluster, held)
             return _with_gates(ReasonCode.RESERVATION, facts, cluster, counts)
@@ -105,7 +105,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     if affinity is not None:
         return _with_gates(ReasonCode.JOB_AFFINITY, affinity, cluster, counts)
 
-    if not (candidates.is_possible if cluster.all_up else (suitable & cluster.is_up).any()):
+    if not (candidates.is_possible if cluster.nodes.all_up else (suitable & cluster.nodes.is_up).any()):
         silent = int(suitable.sum())
         return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, cluster, counts)
 
@@ -114,7 +114,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, crosses, cluster, counts)
 
     for name, column, need in _frees(candidates):
-        free = workspace.sum_over(column, opened)
+        free = workspace.answers.sum_over(column, opened)
         if need * shape.tasks > free:
             facts = _resource_facts(
                 candidates, name, needs=need * shape.tasks, free=free, opened=opened, suitable=suitable
@@ -157,7 +157,7 @@ def _nearest(slots: Ints, shape: Shape, cluster: ClusterIndex) -> Facts:
     if shape.pack == "node":
         most = int(taken.max(initial=0))
     else:
-        room = domain_room(slots, shape, cluster.domains(shape.pack))
+        room = domain_room(slots, shape, cluster.nodes.domains(shape.pack))
         most = max(int(room.max(initial=0)), int(taken.max(initial=0)))
     return {"needs": shape.tasks, "largest": min(most, shape.tasks), "free": int(taken.sum())}
 
@@ -231,7 +231,7 @@ def _reservation_facts(query: FilterQuery, cluster: ClusterIndex, held: Bools) -
     Named only where it has no owner, as maintenance: a reader of this job may not know of the owner's reservation.
     """
     reservations = cluster.snapshot.reservations
-    there = [row for row in query.reservation_rows if (cluster.reserved((row,)) & held).any()]
+    there = [row for row in query.reservation_rows if (cluster.nodes.reserved((row,)) & held).any()]
     row = max(there, key=lambda row: (int(reservations.ends_ms[row]), -row))
     owned = reservations.project_ids[row] or reservations.user_ids[row] or reservations.job_ids[row]
     return {
@@ -251,17 +251,17 @@ def _resource_facts(
     if name in {"gpus", "gpu_millis"} and query.request.gpu_model:
         facts["gpu_model"] = query.request.gpu_model
     total, amounts = cluster.amounts(name, query.request.gpu_model, query.request.gpu_memory_mib)
-    facts["total"] = cluster.sum_over(total, suitable)
-    every = len(cluster.ending[0])
+    facts["total"] = cluster.answers.sum_over(total, suitable)
+    every = len(cluster.allocations.ending[0])
     for count in (_FIRST_ENDS, every):  # the first ends are mostly enough
-        rows, running = cluster.freed(opened, amounts, count)
+        rows, running = cluster.allocations.released(opened, amounts, count)
         last = int(running.searchsorted(needs - free))
         if last < len(rows) or count >= every:
             break
     if len(rows) and running[-1]:
         last = min(last, int(running.searchsorted(running[-1])))  # all that ends is not enough
         facts["ending"] = int(running[last])
-        facts["ending_by_ms"] = max(int(cluster.allocation_end_ms[rows[last]]), cluster.snapshot.now_ms)
+        facts["ending_by_ms"] = max(int(cluster.allocations.end_ms[rows[last]]), cluster.snapshot.now_ms)
     return facts
 
 

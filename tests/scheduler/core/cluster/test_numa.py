@@ -398,11 +398,11 @@ def test_cpus_of_a_bound_victim_come_back_in_its_domain_and_everything_is_as_bef
     assert [(start.job_id, start.placements[0].numa) for start in plan.starts] == [(world.job("thin"), 0)]
     core = ClusterIndex(world.snapshot)
     workspace = CycleContext(core, resolve(Policy())).workspace
-    before = list(workspace.domain_free)
+    before = list(workspace.numa.free)
     with workspace.trial():
         workspace.take(0, world.snapshot.job_class(world.job("wide")).per_task, [], 0, domain=0)
-        assert workspace.domain_free != before
-    assert workspace.domain_free == before
+        assert workspace.numa.free != before
+    assert workspace.numa.free == before
 
 
 def test_a_domain_that_somebody_took_meanwhile_is_a_conflict() -> None:
@@ -467,7 +467,7 @@ def _the_first_domain_whatever_it_has(patch: pytest.MonkeyPatch) -> None:
 
 
 def _live_columns_stay_as_they_were(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(numa.DomainCapacity, "touch", lambda self, row, idle: None)
+    patch.setattr(numa.DomainCapacity, "update", lambda self, row: None)
 
 
 def _promises_hold_nothing_of_domains(patch: pytest.MonkeyPatch) -> None:
@@ -475,7 +475,8 @@ def _promises_hold_nothing_of_domains(patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_ends_stays_bound(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(numa.Domains, "of_allocations", lambda self: [-1] * len(self.cluster.allocation_node))
+    real = numa.Domains.of_allocations
+    patch.setattr(numa.Domains, "of_allocations", lambda self: [-1] * len(real(self)))
 
 
 @pytest.mark.parametrize(
