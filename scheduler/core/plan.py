@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -236,6 +236,3 @@ class Plan:
         bounds = np.searchsorted(self.waiting.decision[order], np.arange(len(self.decisions) + 1))
         for number, decision in enumerate(self.decisions):
             yield decision, self.waiting.job_id[order[bounds[number] : bounds[number + 1]]]
-
-
-EMPTY_PLAN: Final = Plan()

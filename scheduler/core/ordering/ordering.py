@@ -15,7 +15,6 @@ from scheduler.core.columns import Bools, Ints, rows_of, stable_order
 from scheduler.core.placement.plugins import Orders, Rules
 from scheduler.core.policy import Policy
 from scheduler.core.reasons.job_reasons import job_reasons
-from scheduler.core.snapshot.snapshot import Snapshot
 
 #: Keys of an order, most important first; all ascending. The job id comes after them all.
 Order = Callable[[ClusterIndex, Policy], tuple[Ints, ...]]
@@ -58,20 +57,6 @@ def job_order(cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...]
     keys.extend(ORDERS[policy.name](cluster, policy))
     keys.extend(_tie_breaker(cluster, name) for name in policy.tie_breakers)
     return _sorted_rows(keys, len(cluster.snapshot.pending))
-
-
-def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | None:
-    """The job of a queue whose turn is next: the first in order that nothing of its own holds back.
-
-    The thin form of `job_order`; a cycle asks the same for all queues at once. None when nobody waits there.
-    """
-    cluster = ClusterIndex(snapshot)
-    held = np.zeros(len(snapshot.pending), dtype=np.bool_)
-    for rows, _ in job_reasons(cluster):
-        held[rows] = True
-    order = job_order(cluster, policy.of_queue(queue_id))
-    rows = order[(snapshot.pending.queue_id[order] == queue_id) & ~held[order]]
-    return int(snapshot.pending.id[rows[0]]) if len(rows) else None
 
 
 def _fifo(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
