@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from scheduler.core.backfill.availability import FutureUse
 from scheduler.core.backfill.backfill import FOREVER_MS, ReservedStart, limits_of, run_backfill
 from scheduler.core.backfill.cluster_backfill import ClusterBackfill, lengths_ms
+from scheduler.core.backfill.future_use import FutureUse
 from scheduler.core.backfill.gang_reservation import GangReservations
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints, rows_of
@@ -72,7 +72,7 @@ class BackfillPass:
     @property
     def reserved(self) -> Mapping[int, Sequence[FutureUse]]:
         """By row, the capacity that is kept for each job with an expected start."""
-        return self._capacity.promised
+        return self._capacity.reserved
 
     def run(self, rows: Ints, *, gangs: GangReservations | None = None) -> Ints:
         """Start what fits beside all expected starts; answers all rows: none has to be tried again."""
@@ -92,7 +92,7 @@ class BackfillPass:
     def occupy(self, uses: Sequence[FutureUse]) -> None:
         """Count what resumed jobs use from now on."""
         for use in uses:
-            self._capacity.runs_on(use)
+            self._capacity.occupy(use)
 
     @property
     def expected(self) -> tuple[ExpectedStart, ...]:
@@ -103,7 +103,7 @@ class BackfillPass:
             ExpectedStart(
                 pending.id.item(one.row),
                 min(one.at_ms, (pending.promised_ms.item(one.row) if slips else 0) or one.at_ms),
-                self._capacity.promised_nodes[one.row],
+                self._capacity.reserved_nodes[one.row],
             )
             for one in self._reserved
             if one.at_ms != FOREVER_MS

@@ -68,7 +68,7 @@ class CapacityModel(Protocol):
         """When a job fits for its whole length, beside all promises; None when that is never."""
         ...
 
-    def promise(self, row: int, at_ms: int, place: int) -> None:
+    def reserve(self, row: int, at_ms: int, place: int) -> None:
         """Keep room for a job from then on; it is the promise of this place, of those that come due first."""
         ...
 
@@ -129,7 +129,7 @@ def run_backfill(
                 row, at_ms, turns, 0 if promised_ms is None else int(promised_ms[position + place])
             )
             insort(due, promise.until_ms)
-            room.promise(row, at_ms, due.index(promise.until_ms))
+            room.reserve(row, at_ms, due.index(promise.until_ms))
             promises.append(promise)
             following, chunk = position + place + 1, _FEW
             if len(promises) == turns.promises:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
-from scheduler.core.backfill.availability import Availability, FutureUse, after_ms, barring_of, open_now
+from scheduler.core.backfill.availability import Availability
 from scheduler.core.backfill.backfill import FOREVER_MS
+from scheduler.core.backfill.earliest_start import EarliestStart, candidates_at, open_now
+from scheduler.core.backfill.future_use import FutureUse, after_ms
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.pending_reasons import PendingReasons
-from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.gang_layout import near_tasks
 from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start, decide
 from scheduler.core.reason_codes import ReasonCode
@@ -170,7 +170,8 @@ class GangReservations:
             _horizon(context, starts, self.resumed),
             open_now(context, context.job_classes.of(row)),
         )
-        return horizon.earliest_ms(context, job_class, row, _length_ms(context.cluster, row), among=among)
+        length = _length_ms(context.cluster, row)
+        return EarliestStart(context, horizon, job_class, row, length, among=among).find()
 
     def _where(
         self, row: int, starts: Sequence[Start], *, but: Bools | None = None
@@ -183,16 +184,11 @@ class GangReservations:
             closed = closed | but
         for other, holds in self.promised.items():
             for hold in holds if other != row else ():
-                horizon.promised(hold)
-        at_ms = horizon.earliest_ms(context, job_class, row, length, among=~closed)
+                horizon.reserved.append(hold)
+        at_ms = EarliestStart(context, horizon, job_class, row, length, among=~closed).find()
         if at_ms is None:
             return None
-        barring = tuple(
-            number for begin, until, number in barring_of(cluster, row, length) if begin <= at_ms < until
-        )
-        query = replace(job_class.query, reservation_rows=barring)
-        space = horizon.space(horizon.free_through(at_ms, after_ms(at_ms, length)))
-        candidates = Candidates(query, space, context.rules_of(query))
+        candidates = candidates_at(context, horizon, job_class, row, at_ms, length)
         slots = np.where(closed, 0, candidates.slots())
         wish = job_class.shape.pack or candidates.rules.packing
         chosen = near_tasks(slots, candidates.scores, job_class.shape, cluster, wish)
@@ -227,7 +223,7 @@ def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[F
     cluster = context.cluster
     horizon, now_ms = Availability(cluster, context.workspace), cluster.snapshot.now_ms
     for hold in resumed:
-        horizon.started(hold)
+        horizon.started.append(hold)
     row_of = (
         {number: row for row, number in enumerate(cluster.snapshot.pending.id.tolist())} if starts else {}
     )
@@ -238,7 +234,7 @@ def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[F
             devices = [cluster.devices.row[device] for device in placement.device_ids]
             row = cluster.nodes.row[placement.node_id]
             domain = cluster.numa.of(request, row, placement.numa) if request.one_domain else -1
-            horizon.started(
+            horizon.started.append(
                 FutureUse(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis, domain)
             )
     return horizon

@@ -97,7 +97,7 @@ class Pool:
             return None
         return self._steps().earliest_ms(need, self._lengths[row])
 
-    def promise(self, row: int, at_ms: int, place: int) -> None:
+    def reserve(self, row: int, at_ms: int, place: int) -> None:
         need, until = self._needs[row], min(at_ms + self._lengths[row], FOREVER_MS)
         # What is left beside all promises at the start of each.
         if self._promised:

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from quotas.core.resources import Resources
-from scheduler.core.backfill.availability import FutureUse
 from scheduler.core.backfill.backfill import FOREVER_MS
+from scheduler.core.backfill.future_use import FutureUse
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs

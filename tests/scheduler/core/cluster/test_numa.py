@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.core.backfill import availability as horizon
+from scheduler.core.backfill import future_use
 from scheduler.core.cluster import numa
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.context.cycle_context import CycleContext
@@ -471,7 +471,7 @@ def _live_columns_stay_as_they_were(patch: pytest.MonkeyPatch) -> None:
 
 
 def _promises_hold_nothing_of_domains(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(horizon.FutureUse, "bound", lambda self, places: ())
+    patch.setattr(future_use.FutureUse, "bound", lambda self, places: ())
 
 
 def _what_ends_stays_bound(patch: pytest.MonkeyPatch) -> None:
