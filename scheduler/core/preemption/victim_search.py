@@ -177,7 +177,7 @@ class VictimSearch:
                 others = self._ranked(np.flatnonzero(allowed & ~same))
                 yield (self._ranked(np.flatnonzero(same)) + others)[:_LONGEST_TRIAL], False
             return
-        opened = candidates.passing()
+        opened = candidates.filters.passing()
         held = np.flatnonzero(allowed[jobs.of_allocation] & opened[context.cluster.allocations.node])
         if not len(held):
             return

@@ -22,10 +22,10 @@ def spans_domains_now(candidates: Candidates, shape: Shape) -> dict[str, int | s
         return None
     query, workspace, cluster = candidates.query, candidates.workspace, candidates.workspace.cluster
     others = tuple(gate for gate in candidates.rules.gates if gate.name != GATE)
-    slots = task_slots(query, workspace, candidates.passing(), others)
-    if candidates.asks_outside:
-        for name, keep in candidates.gates_now():
-            if name not in candidates.facts and name not in candidates.rooms:
+    slots = task_slots(query, workspace, candidates.filters.passing(), others)
+    if candidates.filters.asks_outside:
+        for name, keep in candidates.filters.each_now():
+            if name not in candidates.filters.facts and name not in candidates.filters.rooms:
                 slots = np.where(keep, slots, 0)
     if not fit_on(slots, shape, cluster):
         return None

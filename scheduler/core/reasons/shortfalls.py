@@ -90,12 +90,12 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
     counts = filter_counts(candidates)
     suitable = candidates.suitable
     opened = candidates.opened
-    for name, keep in candidates.gates_now() if candidates.asks_outside else ():
-        if name not in candidates.facts and name not in candidates.rooms:
+    for name, keep in candidates.filters.each_now() if candidates.filters.asks_outside else ():
+        if name not in candidates.filters.facts and name not in candidates.filters.rooms:
             opened = opened & keep  # an outside gate
 
-    if "reserved" in candidates.facts:
-        slots = task_slots(query, workspace, candidates.passing(without="reserved"), rules.gates)
+    if "reserved" in candidates.filters.facts:
+        slots = task_slots(query, workspace, candidates.filters.passing(without="reserved"), rules.gates)
         held = cluster.nodes.reserved(query.reservation_rows) & (slots > 0)
         if held.any() and fit_on(slots, shape, cluster):
             facts = _reservation_facts(query, cluster, held)
@@ -175,7 +175,7 @@ def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts 
     bound = affinity_state is not None and affinity_state.affinity.is_bound(query.who)
     if not bound and spread is None:
         return None
-    slots = np.minimum(task_slots(query, workspace, candidates.passing(), rules.gates), shape.tasks)
+    slots = np.minimum(task_slots(query, workspace, candidates.filters.passing(), rules.gates), shape.tasks)
     if not fit_on(slots, replace(shape, spread=None), workspace.cluster):
         return None
     if spread is not None and not spread.term.soft and spread.shares(slots, shape.tasks) is None:
@@ -198,7 +198,7 @@ def filter_counts(candidates: Candidates) -> tuple[FilterCount, ...]:
     left: Bools | None = None
     reached = nodes
     counts: list[FilterCount] = []
-    for name, keep in candidates.gates_now():
+    for name, keep in candidates.filters.each_now():
         alone = nodes - int(np.count_nonzero(keep))
         if alone:
             left = keep if left is None else left & keep
@@ -268,7 +268,7 @@ def _resource_facts(
 def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:
     """Every measured resource: what each node has free, and what a task needs."""
     request, workspace = candidates.query.request, candidates.workspace
-    for name, (column, need) in candidates.rooms.items():
+    for name, (column, need) in candidates.filters.rooms.items():
         if name == NUMA_GATE:
             continue  # no amount of its own
         if name == "gpus" and request.shares_gpu:
