@@ -6,11 +6,10 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest
 
-from accounts import proxies
 from accounts.models import User
+from infra import client_address
 
 
 class PasswordBackend(ModelBackend):
@@ -22,9 +21,9 @@ class PasswordBackend(ModelBackend):
         username: str | None = None,
         password: str | None = None,
         **kwargs: Any,
-    ) -> AbstractBaseUser | None:
+    ) -> User | None:
         person = super().authenticate(request, username=username, password=password, **kwargs)
-        if isinstance(person, User) and person.is_demo and not demo_logins_allowed(request):
+        if person is not None and person.is_demo and not demo_logins_allowed(request):
             if request is not None:
                 request.demo_account_refused = True  # type: ignore[attr-defined]
             return None
@@ -35,4 +34,4 @@ def demo_logins_allowed(request: HttpRequest | None) -> bool:
     """From a loopback address, not through a proxy, and never where the settings say no."""
     if not settings.DEMO_LOGINS_ALLOWED or request is None:
         return False
-    return proxies.of_request(request).is_this_machine
+    return client_address.of_request(request).is_this_machine

@@ -18,7 +18,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 
-from accounts.disk import shortages
+from infra.disk_space import shortages
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def may_look_inside(request: HttpRequest) -> bool:
     if kind.lower() == "bearer" and expected and hmac.compare_digest(token.encode(), expected.encode()):
         return True
     try:
-        return bool(request.user.is_staff)  # type: ignore[union-attr]
+        return bool(request.user.is_staff)
     except (AttributeError, DatabaseError):
         return False
 

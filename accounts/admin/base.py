@@ -16,10 +16,10 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import permissions
-from accounts.bounds import at_most, check_rows
-from accounts.errors import MusterError
-from accounts.names import one_line
 from accounts.services import audit
+from infra.errors import MusterError
+from infra.plain_text import one_line
+from infra.request_cost import check_rows, count_up_to
 
 
 class Rights:
@@ -59,7 +59,7 @@ class RefusedInForm:
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
-            return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc,no-any-return]
+            return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc]
         except MusterError as error:  # raised in the admin's transaction, which is rolled back by now
             if request.method != "POST":
                 raise
@@ -70,7 +70,7 @@ class RefusedInForm:
     ) -> HttpResponse:
         audit.record_refusal(error, by=request.user)
         request.muster_refused = error  # type: ignore[attr-defined]
-        return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc,no-any-return]
+        return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc]
 
     def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, **kwargs)  # type: ignore[misc]
@@ -109,9 +109,9 @@ class OneLineFields:
     def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
         """An action on more rows than one request may change is refused before its first."""
         if request.POST.get("select_across") == "1":
-            check_rows(at_most(queryset, settings.MUSTER_MAX_ROWS), what="changes or more", field="rows",
+            check_rows(count_up_to(queryset, settings.MUSTER_MAX_ROWS), what="changes or more", field="rows",
                        way_out="Choose fewer rows, with a filter.")  # fmt: skip
-        return super().response_action(request, queryset)  # type: ignore[misc,no-any-return]
+        return super().response_action(request, queryset)  # type: ignore[misc]
 
 
 class ServiceAdmin(OneLineFields, RefusedInForm, Rights, ModelAdmin):

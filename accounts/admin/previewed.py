@@ -14,9 +14,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 
 from accounts.admin.base import ReasonedForm, ServiceAdmin
-from accounts.errors import Conflict, MusterError
 from accounts.models import AuditEvent, AuditOutcome
 from accounts.services import audit
+from infra.errors import Conflict, MusterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,10 @@ class PreviewedForm(ReasonedForm):
 
     def _say(self, **values: Any) -> None:
         """What the hidden fields of the page that comes back carry."""
-        self.data = self.data.copy()
+        data: Any = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
         for name, value in values.items():
-            self.data[self.add_prefix(name)] = str(value)
+            data[self.add_prefix(name)] = str(value)
+        self.data = data
 
 
 class PreviewedAdmin(ServiceAdmin):

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from accounts.disk import Shortage, shortages
+from infra.disk_space import Shortage, shortages
 
 register = template.Library()
 
@@ -87,7 +87,8 @@ def duration(value: float | int | timedelta | None) -> str:
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if seconds < 0:
         return "0s"
-    left, parts = int(seconds), []
+    left = int(seconds)
+    parts: list[str] = []
     for size, unit in _STEPS:
         amount, left = divmod(left, size)
         if amount or (parts and len(parts) < 2):

@@ -17,17 +17,19 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.once import KEY, once
+from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref, visible_users
-from config.rest import NewestFirst, check_query
+from infra.api.rest import NewestFirst, check_query
+from infra.errors import FieldProblem, InvalidInput
+from infra.exports import EXPORTS
+from quotas.api.exports import ledger_file
 from quotas.core.budgets import COUNTED
 from quotas.core.ledger import Kind
 from quotas.core.resources import MAX_AMOUNT
-from quotas.exports import EXPORTS, streamed
 from quotas.models import LedgerEntry
+from quotas.selectors.usage import GROUPS, MOST_DAYS, usage, visible_entries, within
 from quotas.services.budgets import adjust
-from quotas.usage import GROUPS, MOST_DAYS, usage, visible_entries, within
 
 
 class EntrySerializer(serializers.Serializer[LedgerEntry]):
@@ -102,7 +104,7 @@ FILTERS: Final = [
 def entries_of(request: Request) -> QuerySet[LedgerEntry]:
     """The lines that the person may see and the query asks for."""
     check_query(request)
-    asked, user = request.query_params, request.user
+    asked, user = request.query_params, person(request)
     problems = [
         FieldProblem(name, "There is no such filter.", "unknown")
         for name in asked
@@ -171,7 +173,7 @@ class LedgerView(APIView):
         entries = entries_of(request)
         export = request.query_params.get("export", "")
         if export in EXPORTS:
-            return streamed(entries.order_by("id"), export)
+            return ledger_file(entries.order_by("id"), export)
         if export:
             message = "Exports are csv or json."
             raise InvalidInput(message, status=400, problems=[FieldProblem("export", message)])
@@ -190,13 +192,13 @@ class LedgerView(APIView):
         serializer = AdjustSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         data = dict(serializer.validated_data)
-        project = project_by_ref(request.user, data.pop("project"))
+        project = project_by_ref(person(request), data.pop("project"))
         name = data.pop("user", "")
-        person = visible_users(request.user).filter(username=name).first() if name else None
-        if name and person is None:
+        owner = visible_users(person(request)).filter(username=name).first() if name else None
+        if name and owner is None:
             message = f"There is nobody called {name[:80]!r}."
             raise InvalidInput(message, problems=[FieldProblem("user", message, "unknown")])
-        entry = adjust(project=project, by=request.user, user=person, **data)
+        entry = adjust(project=project, by=person(request), user=owner, **data)
         return Response(EntrySerializer(entry).data, status=201)
 
 

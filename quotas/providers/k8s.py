@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import urllib3
 from django.conf import settings
 
-from quotas.core import k8s_units
-from quotas.core.outside import Bound, Mapped
+from quotas.core.external_limits import Bound, Mapped
+from quotas.core.units import k8s
 from quotas.models import Provider
 from quotas.providers.external import (
     ExternalQuotaProvider,
@@ -52,7 +52,7 @@ class K8sQuotaProvider(ExternalQuotaProvider):
         return "K8S_CREATE_RESOURCE_QUOTAS is not set, so nothing is written to Kubernetes; Muster enforces alone."
 
     def values(self, bounds: Sequence[Bound], scope: Scope) -> Mapped:
-        return k8s_units.values_of(bounds)
+        return k8s.values_of(bounds)
 
     def read(self, scope: Scope) -> Found:
         quota = self._get(scope)
@@ -60,8 +60,8 @@ class K8sQuotaProvider(ExternalQuotaProvider):
             return Found()
         hard, used = (quota.spec.hard if quota.spec else None), (quota.status.used if quota.status else None)
         try:
-            return Found(k8s_units.parse_all(hard or {}), k8s_units.parse_all(used or {}), {}, quota)
-        except k8s_units.BadQuantity as bad:
+            return Found(k8s.parse_all(hard or {}), k8s.parse_all(used or {}), {}, quota)
+        except k8s.BadQuantity as bad:
             raise Refused(f"ResourceQuota {quota.metadata.name} cannot be read: {bad}.") from bad
 
     def write(self, scope: Scope, found: Found, changes: Mapping[str, int | None]) -> None:
@@ -75,19 +75,15 @@ class K8sQuotaProvider(ExternalQuotaProvider):
             else:
                 changed = _changed(quota, changes)
                 name = quota.metadata.name
-                made = self._ask(
-                    scope,
-                    lambda api, name=name, changed=changed: api.replace_namespaced_resource_quota(
-                        name, namespace, changed
-                    ),
-                )
+                replace = _replacement(name, namespace, changed)
+                made = self._ask(scope, replace)
             if made is not None:
                 return
             quota = self._get(scope)
         raise Unreachable(f"ResourceQuota {quota_name(scope)} keeps being changed by somebody else.")
 
     def show(self, key: str, value: int | None) -> str:
-        return k8s_units.show(key, value)
+        return k8s.show(key, value)
 
     def _get(self, scope: Scope) -> Any:
         name, namespace = quota_name(scope), namespace_of(scope)
@@ -105,7 +101,8 @@ class K8sQuotaProvider(ExternalQuotaProvider):
                 f"Muster does not know where Kubernetes is: {str(error)[:160]}; set K8S_API_URL or KUBECONFIG."
             ) from error
         except ApiException as error:
-            return _judge(error, namespace_of(scope))
+            _judge(error, namespace_of(scope))
+            return None
         except urllib3.exceptions.TimeoutError as error:
             raise Unreachable(f"Kubernetes did not answer within {timeout_seconds():g} s.") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -115,7 +112,13 @@ class K8sQuotaProvider(ExternalQuotaProvider):
     def _client(self) -> CoreV1Api:
         if self._api is None:
             self._api = _api_from_settings()
-        return _with_timeouts(self._api)
+        client: CoreV1Api = _with_timeouts(self._api)
+        return client
+
+
+def _replacement(name: str, namespace: str, changed: Any) -> Callable[[CoreV1Api], Any]:
+    """The call that replaces the object as it was read."""
+    return lambda api: api.replace_namespaced_resource_quota(name, namespace, changed)
 
 
 def quota_name(scope: Scope) -> str:
@@ -160,7 +163,7 @@ def _merged(hard: Mapping[str, str], changes: Mapping[str, int | None]) -> dict[
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = k8s_units.show(key, value)
+            merged[key] = k8s.show(key, value)
     return merged
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from smtplib import SMTPRecipientsRefused
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from django.conf import settings
@@ -15,15 +15,15 @@ from django.core.mail import send_mail
 from django.db import connection, transaction
 from django.utils import timezone
 
-from accounts.errors import NotFound
 from accounts.models import ProjectRole, User
 from accounts.permissions import current_memberships
+from infra.errors import NotFound
 from quotas.core.limits import UNBOUNDED
 from quotas.core.resources import show_cpus, show_mib
 from quotas.models import Alert, AlertKind, BudgetResource, Notice, Quota
-from quotas.rows import projects_of
-from quotas.services.lines import bound_of_line
-from quotas.usage import BudgetState, budget_states
+from quotas.selectors.budgets import projects_of
+from quotas.selectors.usage import BudgetState, budget_states
+from quotas.services.quota_lines import bound_of_line
 
 log = structlog.get_logger(__name__)
 
@@ -59,11 +59,13 @@ def look_for_alerts(*, now: datetime | None = None) -> list[Alert]:
     3. New rows go into the notice of each person they concern.
     """
     now = now or timezone.now()
-    found = {(one.kind, one.subject): one for one in (*_quota_alerts(now), *_budget_alerts(now))}
+    found: dict[tuple[str, str], Found] = {
+        (one.kind, one.subject): one for one in (*_quota_alerts(now), *_budget_alerts(now))
+    }
     with transaction.atomic():
         with connection.cursor() as cursor:  # one looks at a time; a second would tell the same again
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext('quotas.alerts'))")
-        known = {
+        known: dict[tuple[str, str], Alert] = {
             (alert.kind, alert.subject): alert
             for alert in Alert.objects.filter(subject__in={subject for _, subject in found})
         }
@@ -94,7 +96,7 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
         if line.project and line.user:
             whose = f"{line.user} in {line.project}"
         what = " ".join(part for part in (line.gpu_model, WORDS[line.resource]) if part)
-        concerns = {
+        concerns: dict[str, Any] = {
             "project_id": line.project_id,
             "organization_id": line.organization_id,
             "user_ids": (line.user_id,) if line.user_id else (),
@@ -136,7 +138,7 @@ def _budget_alerts(now: datetime) -> Iterator[Found]:
         budget, period = state.budget, state.period
         subject = f"budget {budget.pk} {period.starts_at:%Y-%m-%d}"
         whose = f"The budget {budget.name} of {state.owner}"
-        concerns = {
+        concerns: dict[str, Any] = {
             "project_id": budget.project_id,
             "organization_id": budget.organization_id,
             "project_ids": tuple(projects_of(budget)) if budget.organization_id else (),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection, transaction
 from django.utils import timezone
 
-from accounts.retention import Rule
 from accounts.services import audit
+from infra.retention import Rule
 from quotas.models import LedgerRollUp
 from quotas.models.ledger import DIGEST, SUMS
 
@@ -57,7 +57,7 @@ def roll_up(entry_ids: Sequence[int]) -> int:
     """
     if not entry_ids:
         return 0
-    words = {"ids": list(entry_ids), "at": timezone.now()}
+    words: dict[str, Any] = {"ids": list(entry_ids), "at": timezone.now()}
     with transaction.atomic(), connection.cursor() as cursor:
         # The application's role may not lock these lines, for it may not change them.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('quotas.ledger_roll_up'))")

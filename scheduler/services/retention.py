@@ -15,12 +15,12 @@ import structlog
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-import accounts.retention
+import infra.retention
 import quotas.services.retention
-from accounts.alone import alone
-from accounts.retention import Rule, delete_from
 from accounts.services import audit_prune
-from quotas.sharing import share_rules
+from infra.db.advisory_lock import try_lock
+from infra.retention import Rule, delete_from
+from quotas.selectors.fair_share_source import share_rules
 from scheduler.core.lifecycle import LIVE_ATTEMPT, TERMINAL
 from scheduler.models import Job, JobDependency, RetentionRun
 
@@ -34,7 +34,7 @@ KEEP_RECORDINGS_BYTES: Final = 512 * 1024 * 1024
 #: Jobs of one transaction: hundreds of rows may hang on each.
 JOBS_AT_ONCE: Final = 200
 #: One run at a time, of all processes.
-_RUN_LOCK: Final = 0x72657465
+RUN_LOCK: Final = 0x72657465
 
 _LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
 _RUNNING_ATTEMPTS: Final = (
@@ -168,7 +168,7 @@ def rules() -> Iterator[Rule]:
     yield from quotas.services.retention.rules(
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
     )
-    yield from accounts.retention.RULES
+    yield from infra.retention.RULES
     yield audit_prune.rule()
     yield RUNS
 
@@ -185,11 +185,11 @@ def prune_all() -> dict[str, int]:
     Nothing while another run is under way. A rule that fails stops the run, and the run says so; what went
     before stays gone, for every batch is a transaction of its own.
     """
-    with alone(_RUN_LOCK) as ours:
-        return _run() if ours else {}
+    with try_lock(RUN_LOCK) as ours:
+        return run_rules() if ours else {}
 
 
-def _run() -> dict[str, int]:
+def run_rules() -> dict[str, int]:
     run = RetentionRun.objects.create(started_at=timezone.now())
     removed: dict[str, int] = {}
     facts = []

@@ -13,10 +13,10 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from accounts.errors import MusterError
 from accounts.models import Project, User
 from accounts.services import audit
 from accounts.web.pages import back, page, reader
+from infra.errors import MusterError
 from scheduler.core.lifecycle import PublicState
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.models import Queue
@@ -45,7 +45,7 @@ class Filters:
 
     @classmethod
     def of(cls, request: HttpRequest, user: User) -> Filters:
-        given = {name: value.replace("\x00", "").strip() for name, value in request.GET.items()}
+        given = {name: str(value).replace("\x00", "").strip() for name, value in request.GET.items()}
         scope = given.get("scope", "mine")
         state, category = given.get("state", ""), given.get("category", "")
         allowed = SCOPES if user.is_operator or user.is_auditor else ("mine", "project")

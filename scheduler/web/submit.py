@@ -14,18 +14,19 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from accounts.errors import Conflict, MusterError
 from accounts.models import User
 from accounts.selectors import default_project, submit_projects
 from accounts.services import audit
 from accounts.web.pages import page, reader
+from infra.errors import Conflict, MusterError
 from scheduler.models import Device, Job, PriorityClass
 from scheduler.selectors import job_by_ref, visible_queues
 from scheduler.services.jobs.verbs import submit_job
 from scheduler.services.planning.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, Gate, preview_job
 from scheduler.services.submission.fields import BadValue, read_seconds
 from scheduler.services.submission.idempotency import Answer, do_once, request_hash
-from scheduler.services.submission.sbatch import Unhonoured, parse_sbatch
+from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch_options import Unhonoured
 from scheduler.web import forms
 
 MOST_SHOWN_IGNORED: Final = 20

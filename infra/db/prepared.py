@@ -1,0 +1,70 @@
+"""Statements whose text never changes: the server reads and plans them once for each connection.
+
+Django puts the values into the text, so that the server sees a new statement every time; for those that run
+with every request it spends more on planning them than on running them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import connection
+from psycopg import Connection, Cursor
+
+Rows = list[tuple[Any, ...]]
+Statement = tuple[str, Sequence[Any]]
+
+#: Nothing is prepared because it came often, only what is asked for here.
+_NEVER_BY_ITSELF: Final = 2**31
+#: So many on one connection; the driver would forget the oldest of a hundred.
+_KEPT: Final = 1000
+
+
+def ask(sql: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Run one statement; its rows, if it gives any.
+
+    What listens to Django's cursors does not see it: tables whose history is tracked are not written here.
+    """
+    return ask_together((sql, parameters))[0]
+
+
+def ask_together(*statements: Statement) -> list[Rows]:
+    """Run statements in their order and in one round trip, the beginning of a transaction included.
+
+    None may depend on values that another gives. Outside a transaction they stand or fall together.
+    """
+    with connection.wrap_database_errors:
+        connection.ensure_connection()
+        connection.validate_no_broken_transaction()
+        inner: Connection[Any] = connection.connection
+        prepare = settings.MUSTER_DB_PREPARED
+        if prepare and inner.prepare_threshold is None:
+            inner.prepare_threshold = _NEVER_BY_ITSELF
+            inner.prepared_max = _KEPT
+        began = time.monotonic()
+        if len(statements) == 1 and (not connection.in_atomic_block or inner.info.transaction_status):
+            cursors = [_run(inner, statements[0], prepare)]
+        else:
+            with inner.pipeline():
+                cursors = [_run(inner, statement, prepare) for statement in statements]
+        found = [cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
+    if connection.queries_logged:
+        spent = time.monotonic() - began
+        connection.queries_log.append(
+            {"sql": ";\n".join(sql.strip() for sql, _ in statements), "time": f"{spent:.3f}"}
+        )
+    return found
+
+
+def _gives_rows(cursor: Cursor[Any]) -> bool:
+    """What `cursor.description` says too, after it has made an object for each column."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
+
+
+def _run(inner: Connection[Any], statement: Statement, prepare: bool) -> Cursor[Any]:
+    cursor = Cursor(inner)
+    cursor.execute(statement[0], statement[1] or None, prepare=prepare)
+    return cursor
