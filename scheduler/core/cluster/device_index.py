@@ -36,6 +36,7 @@ class DeviceIndex:
         self.numa: Ints = devices.numa[order]
         self.memory_mib: Ints = devices.memory_mib[order]
         self.healthy: Bools = devices.healthy[order]
+        self.all_healthy = bool(self.healthy.all())
         self.used: Ints = devices.used_millis[order]
         self.first: list[int] = np.searchsorted(self.node, np.arange(self.node_count + 1)).tolist()
         self.numa_count = int(self.numa.max(initial=0)) + 1
@@ -72,10 +73,6 @@ class DeviceIndex:
     def healthy_list(self) -> list[bool]:
         healthy: list[bool] = self.healthy.tolist()
         return healthy
-
-    @cached_property
-    def all_healthy(self) -> bool:
-        return bool(self.healthy.all())
 
     @cached_property
     def domain(self) -> Ints:

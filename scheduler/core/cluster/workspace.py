@@ -55,7 +55,8 @@ class Trial:
 class Workspace:
     """What is still free while a cycle hands out capacity.
 
-    `take` and `give_back` change nodes and devices, `limits.take` and `budgets.take` the limits.
+    `take` and `give_back` change nodes and devices, `limits.take` and `budgets.take` the limits. More than 20
+    attributes, for the innermost loops read them: the columns of nodes, the same columns as cells, and the parts.
     `log` holds the row of every node touched, in order: code that caches something per node keeps a
     cursor into it and looks again only at the rows after the cursor. Single numbers of a column are read and
     written through `cells`, which share its memory.
