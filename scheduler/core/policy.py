@@ -125,6 +125,24 @@ class Policy:
     def __post_init__(self) -> None:
         if any(own.queues for _, own in self.queues):
             raise ValueError("a queue's own policy is about that queue alone")
+        self._check_names()
+        if any(weight <= 0 for _, weight in self.weights):
+            raise ValueError("a score weight must be above 0")
+        if self.age_cap_seconds < 1:
+            raise ValueError("age must be capped at 1 second or more")
+        if self.backfill != "none" and self.strict_order:
+            raise ValueError("a strict order lets nobody pass: it has no backfill")
+        if self.resize_seconds < 0:
+            raise ValueError(
+                "elastic jobs change their size no sooner than 0 or more seconds after the last time"
+            )
+        if self.assemblies < 0:
+            raise ValueError("0 or more gangs gather nodes at once")
+        if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
+            raise ValueError("backfill promises a start to 1 job or more; its delay and scan are 0 or more")
+
+    def _check_names(self) -> None:
+        """Raise ValueError for a name that no rule has."""
         for what, given, known in (
             ("policy", (self.name,), POLICIES),
             ("placement", (self.placement,), PLACEMENTS),
@@ -140,20 +158,6 @@ class Policy:
             for name in given:
                 if name not in known:
                     raise ValueError(f"{name!r} is not a {what}; there are {', '.join(known)}")
-        if any(weight <= 0 for _, weight in self.weights):
-            raise ValueError("a score weight must be above 0")
-        if self.age_cap_seconds < 1:
-            raise ValueError("age must be capped at 1 second or more")
-        if self.backfill != "none" and self.strict_order:
-            raise ValueError("a strict order lets nobody pass: it has no backfill")
-        if self.resize_seconds < 0:
-            raise ValueError(
-                "elastic jobs change their size no sooner than 0 or more seconds after the last time"
-            )
-        if self.assemblies < 0:
-            raise ValueError("0 or more gangs gather nodes at once")
-        if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
-            raise ValueError("backfill promises a start to 1 job or more; its delay and scan are 0 or more")
 
 
 #: Knobs that a profile keeps by name among its options.

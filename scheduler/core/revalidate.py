@@ -271,18 +271,12 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
     row = cluster.nodes.row.get(placement.node_id)
     if row is None:
         return _Closed((("gate", "gone"), ("node_id", placement.node_id)))
-    gates = facts.gates(candidates)
     name = cluster.snapshot.nodes.name[row]
-    if gates.closed[row]:
-        return _Closed((("gate", gates.closed[row]), ("node", name)))
-    for gate, column, need in gates.room:
-        if column.item(row) < need:
-            return _Closed((("gate", gate), ("node", name)))
-    for other in gates.others:
-        if not other.filter(candidates.query, NodeView(workspace, np.array([row], dtype=np.int64)))[0]:
-            return _Closed((("gate", other.name), ("node", name)))
+    gates = facts.gates(candidates)
+    if (closed_by := _closing_filter(gates, candidates, row)) is not None:
+        return _Closed((("gate", closed_by), ("node", name)))
     wanted = request.device_millis
-    room = wanted if request.shares_gpu else GPU_MILLIS  # whole devices and slices are nobody else's
+    room = wanted if request.shares_gpu else GPU_MILLIS  # whole devices and slices are not shared
     devices: list[int] = []
     for device_id in placement.device_ids:
         device = cluster.devices.row.get(device_id)
@@ -303,6 +297,20 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
         if not numa.fits(request, row, domain, devices):
             return _Closed((("gate", "numa"), ("node", name), ("numa", placement.numa)))
     return _Place(row, devices, wanted, domain)
+
+
+def _closing_filter(gates: _Gates, candidates: Candidates, row: int) -> str | None:
+    """The name of the first filter that closes a node to the query now; None when all let it through."""
+    if gates.closed[row]:
+        return gates.closed[row]
+    for name, column, need in gates.room:
+        if column.item(row) < need:
+            return name
+    only = NodeView(candidates.workspace, np.array([row], dtype=np.int64))
+    for other in gates.others:
+        if not other.filter(candidates.query, only)[0]:
+            return other.name
+    return None
 
 
 def _hold(place: _Place, candidates: Candidates) -> None:

@@ -161,9 +161,7 @@ def start_in_order(
 
     A gang that waits may begin to gather nodes before jobs behind it get these.
     """
-    job_classes, workspace = context.job_classes, context.workspace
-    pending = context.cluster.snapshot.pending
-    array_bound = pending.array_max_running
+    job_classes = context.job_classes
     settled = bytearray(len(job_classes))
     is_settled = np.frombuffer(settled, dtype=np.uint8)  # the same bytes, for many classes at once
     starts: list[Start] = []
@@ -173,11 +171,8 @@ def start_in_order(
         for row, number in zip(rows.tolist(), job_classes.of_row[rows].tolist(), strict=True):
             if settled[number]:
                 continue
-            bound = array_bound.item(row)
-            if bound and workspace.limits.array_is_full(pending.array_id.item(row), bound):
-                continue  # others of its class may be in no array, or in one with room
-            if workspace.budgets.refuse and workspace.budgets.short(row):
-                continue  # others of its class may ask for less time
+            if _is_limited_itself(context, row):
+                continue  # others of its class may not be
             job_class = job_classes[number]
             start = try_start(context, row, job_class)
             if start is not None:
@@ -195,6 +190,15 @@ def start_in_order(
             if in_line and context.never(job_class) is None and not context.never_by_quota(job_class):
                 is_settled[job_classes.queue_row == job_class.queue_row] = 1
     return starts
+
+
+def _is_limited_itself(context: CycleContext, row: int) -> bool:
+    """Whether the array of a job runs as many jobs as it may, or too little is left of a budget for its time limit."""
+    pending, workspace = context.cluster.snapshot.pending, context.workspace
+    bound = pending.array_max_running.item(row)
+    if bound and workspace.limits.array_is_full(pending.array_id.item(row), bound):
+        return True
+    return workspace.budgets.refuse and workspace.budgets.short(row)
 
 
 def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | None:

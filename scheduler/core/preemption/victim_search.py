@@ -189,13 +189,7 @@ class VictimSearch:
         held, node, victim = held[order], node[order], victim[order]
         first = np.flatnonzero(np.concatenate([[True], node[1:] != node[:-1]]))
         count = np.diff(np.append(first, len(node)))
-        enough, alone = np.ones(len(node), np.bool_), np.ones(len(node), np.bool_)
-        for free, need, amounts in needs:
-            own = amounts[order]
-            total = np.cumsum(own)
-            before = np.repeat(total[first] - own[first], count)
-            enough &= free[node] + total - before >= need
-            alone &= free[node] + own >= need
+        enough, alone = _enough(node, first, count, [(free, need, own[order]) for free, need, own in needs])
         if shape.tasks == 1 and alone.any():
             yield [int(victim[alone][self.rank[victim[alone]].argmin()])], False
         # Each node's price: its victims up to the first with which a task fits.
@@ -275,6 +269,20 @@ def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[N
         devices = cluster.allocations.gpus_held(request.gpu_model, request.gpu_memory_mib)[held]
         need = request.per_task.gpu_millis if request.shares_gpu else request.per_task.gpus * GPU_MILLIS
         yield free, need, nothing if only_cpus else devices * each
+
+
+def _enough(node: Ints, first: Ints, count: Ints, needs: list[tuple[Ints, int, Ints]]) -> tuple[Bools, Bools]:
+    """Of allocations in the order of their nodes: whether a task fits once those up to it are removed, or it alone.
+
+    `first` and `count` are the slice of each node; `needs` are free, need and what each allocation holds.
+    """
+    enough, alone = np.ones(len(node), np.bool_), np.ones(len(node), np.bool_)
+    for free, need, own in needs:
+        total = np.cumsum(own)
+        before = np.repeat(total[first] - own[first], count)
+        enough &= free[node] + total - before >= need
+        alone &= free[node] + own >= need
+    return enough, alone
 
 
 def _most_slots(opened: Bools, node: Ints, needs: Sequence[Need]) -> Ints:
