@@ -105,7 +105,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """A gang that gathers nodes: nobody else gets these until its time is up, unless gone before they are needed."""
+    """A gang that gathers nodes: no other job gets these until its time is up, unless gone before they are needed."""
 
     job_id: int
     generation: int  # of the job when it was seen
@@ -161,7 +161,7 @@ def sorted_facts(facts: Facts) -> tuple[Fact, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedStart:
-    """When a waiting job starts at the latest, if nobody ahead of it comes and everything ends in time.
+    """When a waiting job starts at the latest, if no job ahead of it comes and everything ends in time.
 
     Backfill keeps its place: no job that would still be running then is started in its way.
     """

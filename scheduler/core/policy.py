@@ -81,13 +81,13 @@ class Policy:
     `shares` "auto": fair share follows the tree of organizations, projects and people where there is one, and the
     projects alone where all of them stand side by side with members of equal weight. "flat", "tree": always so.
 
-    `assemblies`: so many gangs at most gather nodes at once, of those that want to; 0 = none.
+    `assemblies`: the most gangs that gather nodes at once, of those that ask for it; 0 = none.
 
     `resize_seconds`: elastic jobs give up tasks instead of being stopped whole, and start again from their
     checkpoint with more when room is idle, each no sooner than so long after its last change; 0 = never.
 
     `packing` "rack": a job over several nodes goes into one rack if one holds it, else into one zone, else
-    anywhere; "zone" begins with the zone. It keeps nobody waiting.
+    anywhere; "zone" begins with the zone. It keeps no job waiting.
 
     `weights` are (scorer, weight) pairs that replace those of the placement; empty takes the placement's own.
     `plugins` names outside plugins, in order; the caller of `plan_cycle` hands over the objects.

@@ -13,7 +13,7 @@ import numpy as np
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.policy import Policy
 
-#: An end nobody knows: later than every moment that can be named.
+#: An unknown end: later than every moment that can be named.
 FOREVER_MS: Final = int(np.iinfo(np.int64).max)
 
 #: Jobs that cannot fit are dropped from the order a number at a time: few at first and after each promise,
@@ -23,11 +23,11 @@ _MANY: Final = 4096
 
 
 class StartResult(IntEnum):
-    """What became of one job's turn."""
+    """The result of trying to start one job."""
 
     STARTED = 0
-    NO_ROOM = 1  # nothing but room is missing: it may be given an expected start
-    BARRED = 2  # a limit or its own request keeps it: an expected start would promise too much
+    NO_ROOM = 1  # only capacity is missing: a start may be reserved
+    BARRED = 2  # a limit or its own request keeps it: no start may be reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class ReservedStart:
 class CapacityModel(Protocol):
     """Something that jobs fit into: a pool of processors, or nodes with their devices.
 
-    A *level* is how many of the promises, those that come due first, a job would still be running at: a
-    job of level 0 needs room now only, one of level 2 must leave the first two what they were promised.
+    A *level* is how many of the reserved starts, in the order of their time, a job would still be running at: a
+    job of level 0 needs capacity now only, one of level 2 must leave the first two what is reserved for these.
     """
 
     def closed(self, rows: Ints, levels: Ints, *, asking: bool) -> Bools:
-        """Jobs known to get nothing; while `asking`, only those that could not be promised anything."""
+        """Jobs known to get nothing; while `asking`, only those for which no start could be reserved."""
         ...
 
     def start(self, row: int, level: int) -> StartResult:
@@ -65,11 +65,11 @@ class CapacityModel(Protocol):
         ...
 
     def earliest_ms(self, row: int) -> int | None:
-        """When a job fits for its whole length, beside all promises; None when that is never."""
+        """When a job fits for its whole length, beside all reserved starts; None when that is never."""
         ...
 
     def reserve(self, row: int, at_ms: int, place: int) -> None:
-        """Keep room for a job from then on; it is the promise of this place, of those that come due first."""
+        """Reserve a start for a job; `place` is its place among the reserved starts, the first due first."""
         ...
 
 

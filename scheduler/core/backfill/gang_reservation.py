@@ -40,7 +40,7 @@ class GangReservations:
         self.reserves: list[Reserve] = []
         self.given_back: list[GiveBack] = []
         self.expected: list[ExpectedStart] = []
-        #: Why those that wait do: (pending row, decision).
+        #: (pending row, decision) of each gang that waits.
         self.decisions: list[tuple[int, Decision]] = []
         #: What jobs hold that was suspended, and go on from this cycle.
         self.resumed: list[FutureUse] = []
@@ -93,7 +93,7 @@ class GangReservations:
                 unsuited.append((row, nodes))
             else:
                 self._keep(row, nodes, at_ms, until_ms)
-        # Some nodes of these no longer suit: others, that nobody keeps, for the time that is left.
+        # Some nodes no longer suit: take others that no gang keeps, for the time that is left.
         for _, nodes in unsuited:
             self._busy[_rows(cluster, nodes)] = True
         for row, nodes in unsuited:
@@ -108,7 +108,7 @@ class GangReservations:
             close_nodes(self._context, found[0])
 
     def offer(self, row: int, starts: Sequence[Start]) -> None:
-        """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes.
+        """Let the next in line begin to gather, if it wants to and may; from then on no other job gets its nodes.
 
         To be asked about all that wait, in line: none gathers what was promised to one before it where it would fit
         before that has had it, for it would start as soon as it fits.
@@ -166,12 +166,12 @@ class GangReservations:
         context = self._context
         among = np.zeros(context.cluster.node_count, dtype=np.bool_)
         among[_rows(context.cluster, nodes)] = True
-        horizon, job_class = (
-            _horizon(context, starts, self.resumed),
+        availability, job_class = (
+            _availability(context, starts, self.resumed),
             open_now(context, context.job_classes.of(row)),
         )
         length = _length_ms(context.cluster, row)
-        return EarliestStart(context, horizon, job_class, row, length, among=among).find()
+        return EarliestStart(context, availability, job_class, row, length, among=among).find()
 
     def _where(
         self, row: int, starts: Sequence[Start], *, but: Bools | None = None
@@ -179,16 +179,16 @@ class GangReservations:
         """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
         context, cluster = self._context, self._context.cluster
         job_class, length = open_now(context, context.job_classes.of(row)), _length_ms(context.cluster, row)
-        horizon, closed = _horizon(context, starts, self.resumed), self._busy
+        availability, closed = _availability(context, starts, self.resumed), self._busy
         if but is not None:
             closed = closed | but
         for other, holds in self.promised.items():
             for hold in holds if other != row else ():
-                horizon.reserved.append(hold)
-        at_ms = EarliestStart(context, horizon, job_class, row, length, among=~closed).find()
+                availability.reserved.append(hold)
+        at_ms = EarliestStart(context, availability, job_class, row, length, among=~closed).find()
         if at_ms is None:
             return None
-        candidates = candidates_at(context, horizon, job_class, row, at_ms, length)
+        candidates = candidates_at(context, availability, job_class, row, at_ms, length)
         slots = np.where(closed, 0, candidates.slots())
         wish = job_class.shape.pack or candidates.rules.packing
         chosen = near_tasks(slots, candidates.scores, job_class.shape, cluster, wish)
@@ -199,7 +199,7 @@ class GangReservations:
 
 
 def close_nodes(context: CycleContext, nodes: Sequence[int]) -> None:
-    """Let nobody else have what is free on nodes that are gathered from this cycle on."""
+    """Take what is free on nodes that are gathered from this cycle on out of the workspace."""
     cluster, workspace = context.cluster, context.workspace
     for node_row in _rows(cluster, nodes):
         devices = cluster.devices.first[node_row + 1] - cluster.devices.first[node_row]
@@ -218,12 +218,14 @@ def _length_ms(cluster: ClusterIndex, row: int) -> int:
     return limit * 1000 if limit else FOREVER_MS
 
 
-def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[FutureUse]) -> Availability:
+def _availability(
+    context: CycleContext, starts: Sequence[Start], resumed: Sequence[FutureUse]
+) -> Availability:
     """Free capacity over time after these starts."""
     cluster = context.cluster
-    horizon, now_ms = Availability(cluster, context.workspace), cluster.snapshot.now_ms
+    availability, now_ms = Availability(cluster, context.workspace), cluster.snapshot.now_ms
     for hold in resumed:
-        horizon.started.append(hold)
+        availability.started.append(hold)
     row_of = (
         {number: row for row, number in enumerate(cluster.snapshot.pending.id.tolist())} if starts else {}
     )
@@ -234,10 +236,10 @@ def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[F
             devices = [cluster.devices.row[device] for device in placement.device_ids]
             row = cluster.nodes.row[placement.node_id]
             domain = cluster.numa.of(request, row, placement.numa) if request.one_domain else -1
-            horizon.started.append(
+            availability.started.append(
                 FutureUse(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis, domain)
             )
-    return horizon
+    return availability
 
 
 def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) -> bool:

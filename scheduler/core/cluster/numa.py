@@ -22,7 +22,7 @@ from scheduler.core.snapshot.snapshot import NodeColumns, Snapshot
 #: (number, CPU, memory) of each domain of a node, as far as it says: what is there, or what is bound.
 Amounts = tuple[tuple[int, int, int], ...]
 
-#: The number of a domain that nobody knows anything of: nothing is in it.
+#: The number of a domain of which nothing is known: no amount is in it.
 UNKNOWN: Final = -1
 
 #: More tasks than any node takes, and few enough to be added up.
@@ -32,7 +32,7 @@ _ANY_NUMBER: Final = 1 << 40
 class Domains:
     """The domains of all nodes as rows, ordered by node row and number: those of a node are one slice.
 
-    A node that says nothing of its domains is one. If its devices are in several all the same, nobody knows how
+    A node that says nothing of its domains is one. If its devices are in several all the same, it is unknown how
     its CPUs and memory are divided, and it has a single `UNKNOWN` one.
     """
 
@@ -323,14 +323,14 @@ def bound_in(nodes: NodeColumns) -> Bound:
 
 
 def bind(bound: Bound, row: int, number: int, cpu_millis: int, memory_mib: int) -> None:
-    """Add so much to what is bound in a domain, below 0 to take it off; a number below 0 is none."""
+    """Add amounts to what is bound in a domain, negative ones to take off; a number below 0 is no domain."""
     if number >= 0:
         cpu, memory = bound.get((row, number), (0, 0))
         bound[row, number] = (cpu + cpu_millis, memory + memory_mib)
 
 
 def bound_column(bound: Mapping[tuple[int, int], tuple[int, int]], nodes: int) -> tuple[Amounts, ...]:
-    """The same as the column of so many nodes."""
+    """The same as a column of this many nodes."""
     column: list[list[tuple[int, int, int]]] = [[] for _ in range(nodes)]
     for (row, number), (cpu_millis, memory_mib) in sorted(bound.items()):
         if cpu_millis or memory_mib:

@@ -60,7 +60,7 @@ class PendingReasons:
         )
 
     def quota_line(self, line: int, need: int, payer: int = -1) -> Decision | None:
-        """Whether a quota line has no room for so much, with its place in the tree as the payer sees it."""
+        """Whether a quota line has no room for an amount, with its place in the tree as the payer sees it."""
         quotas, limits = self._cluster.snapshot.quotas, self._workspace.limits.tree
         bound, used, kept = limits.bound[line], limits.used[line], limits.kept[line]
         if limits.short(((line, need),)) is None:

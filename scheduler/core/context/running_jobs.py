@@ -76,7 +76,7 @@ class RunningJobs:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Whatever is removed in simulation inside is there again afterwards."""
+        """What is removed in simulation inside runs again afterwards."""
         before = dict(self._given)
         with self._context.workspace.trial():
             yield
@@ -110,7 +110,7 @@ class RunningJobs:
         return known
 
     def seats(self, victim: int, *, leaving: bool = False) -> list[TaskAllocation]:
-        """What its tasks that stay, or those that leave, hold where; found once, as many trials simulate it removed."""
+        """What its tasks that stay hold, or with `leaving` those asked to end; found once."""
         known = self._known_seats.get((victim, leaving))
         if known is None:
             cluster = self._context.cluster
@@ -134,7 +134,7 @@ class RunningJobs:
         return known
 
     def _left(self, victim: int) -> list[TaskAllocation]:
-        """Its seats without those that are removed in simulation."""
+        """What its tasks hold, without the tasks that are removed in simulation."""
         seats = self.seats(victim)
         return seats[: len(seats) - self._given.get(victim, 0)]
 
@@ -143,15 +143,15 @@ class RunningJobs:
         return [seat.rank for seat in self.seats(victim)]
 
     def give_up(self, victim: int, number: int, *, back: bool = False) -> None:
-        """Give back what one of its tasks holds, the so-manieth from the end; `back` takes it again.
+        """Give back what one of its tasks holds, the last one but `number` - 1; `back` takes it again.
 
-        From the last on, and back in the other order.
+        Tasks are given up from the last one on, and taken back in the reverse order.
         """
         self._given[victim] = number - back
         self._move_some(victim, self.seats(victim)[-number : len(self.seats(victim)) - number + 1], back=back)
 
     def release_leaving(self, victim: int) -> None:
-        """Give back what its tasks hold that were asked to end by themselves."""
+        """Give back what those of its tasks hold that were asked to end while the job goes on."""
         self._move_some(victim, self.seats(victim, leaving=True))
 
     def _move_some(self, victim: int, seats: Sequence[TaskAllocation], *, back: bool = False) -> None:
@@ -176,8 +176,8 @@ class RunningJobs:
     def release(self, victim: int, *, back: bool = False, only_cpus: bool = False) -> None:
         """Give back all that a running job holds, on every node and of every limit; `back` takes it again.
 
-        Without what tasks held that it gave up before.
-        One that is asked to suspend gives back its CPUs only, as does any with `only_cpus`.
+        Tasks that it gave up before hold nothing. A job that is asked to suspend gives back its CPUs only, as does
+        any job with `only_cpus`.
         """
         if only_cpus or self.pause.item(victim) == Pause.ASKED:
             self._release_cpus(victim, back=back)
@@ -256,7 +256,7 @@ def place_preemptor(context: CycleContext, wanted: Preemptor) -> ChosenNodes | N
 
 
 def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes) -> list[TaskPlacement]:
-    """Hand the place out in the workspace; answers that of each task."""
+    """Take the place from the workspace; what each task got."""
     cluster, request = context.cluster, wanted.job_class.query.request
     return [
         (

@@ -117,7 +117,7 @@ def _tree_factor(cluster: ClusterIndex) -> Ints | None:
 def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
     """Who used least for their share first: the person in the tree, or the project where shares are flat.
 
-    Whoever has passed a soft limit goes after all others; within one standing, as they came in.
+    A project over a soft limit goes after all others; within one standing, as they came in.
     """
     shares, row = cluster.snapshot.shares, cluster.pending.share
     submitted = cluster.snapshot.pending.submitted_ms
@@ -151,7 +151,7 @@ def _fair_queue(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
     """Tenants take turns by weight: the one whose running and waiting work so far costs least for its weight.
 
     Each job carries what its tenant would hold once it had started, divided by the tenant's weight. Jobs that
-    their own rows or queues stop do not count: they take nobody's turn, least of all that of their tenant.
+    their own rows or queues stop do not count: they take no turn, least of all one of their tenant.
     """
     snapshot = cluster.snapshot
     pending, running = snapshot.pending, snapshot.running

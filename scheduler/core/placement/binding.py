@@ -42,7 +42,7 @@ def _packed(candidates: Candidates, slots: Ints, shape: Shape) -> list[tuple[int
 
 
 def choose_largest(candidates: Candidates, shape: Shape, most: int) -> list[tuple[int, int]] | None:
-    """`choose_nodes` for as many tasks as fit, at most so many; None when too few do."""
+    """`choose_nodes` for as many tasks as fit, at most `most`; None when too few do."""
     least = choose_nodes(candidates, shape)
     if least is None or most <= shape.tasks:
         return least

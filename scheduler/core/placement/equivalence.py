@@ -151,7 +151,7 @@ def wall_of(cluster: ClusterIndex, limit_seconds: Ints) -> Ints:
 
 
 def spread_of(cluster: ClusterIndex, request: RequestClass, tasks: int) -> Spread | None:
-    """The rule of spread of a request, where it says anything about so many tasks."""
+    """The rule of spread of a request, where it applies to this many tasks."""
     term = request.task_term
     return None if term is None or tasks == 1 else Spread(term, cluster.nodes.domains(term.topology))
 

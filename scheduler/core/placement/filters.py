@@ -88,14 +88,14 @@ class ResourceFilter:
 
 @dataclass(frozen=True, slots=True)
 class AffinityFilter:
-    """A gate on where other jobs are: it moves as jobs start, on nodes that nobody touched too."""
+    """A filter on where other jobs are: it moves as jobs start, also on nodes that no task was put on."""
 
     name: str = "jobs"
     permanent: bool = False
     dynamic: bool = True
 
     def open(self, request: FilterQuery, workspace: Workspace) -> Headroom | None:
-        """A live column that is 1 where the job may go; None when it has to do with nobody."""
+        """A live column that is 1 where the job may go; None when no term of any job concerns it."""
         affinity_state = workspace.affinity_state
         if affinity_state is None or not affinity_state.affinity.is_bound(request.who):
             return None

@@ -19,7 +19,7 @@ from scheduler.core.snapshot.request_classes import RequestClass
 #: Requests that count as usual: the most frequent ones, whatever else is asked for.
 _USUAL: Final = 96
 
-#: Losing so many thousandths of a GPU more than the task takes scores 0, gaining as many 100.
+#: Losing this many thousandths of a GPU more than the task takes scores 0, gaining as many scores 100.
 _SCALE: Final = 16 * GPU_MILLIS
 
 
@@ -144,7 +144,7 @@ class Prospects:
         return np.stack([(idle & (which == kind)).sum(axis=1) for kind in range(kinds)], axis=1)
 
     def _room(self, rows: Ints, cpu_millis: int, memory_mib: int) -> Ints:
-        """How many tasks of each usual request CPU and memory allow once so much is gone."""
+        """How many tasks of each usual request CPU and memory allow once these amounts are gone."""
         workspace, usual = self.workspace, self.usual
         cpu = np.maximum(workspace.free_cpu_millis[rows] - cpu_millis, 0)
         memory = np.maximum(workspace.free_memory_mib[rows] - memory_mib, 0)

@@ -160,7 +160,7 @@ class Shrinking:
 def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Policy], Plan]) -> list[Resize]:
     """The one elastic job that stops and starts again with more tasks; [] where none would get more.
 
-    To be asked when nobody waits for room. Nothing can be added to processes that run, so a job has to have saved
+    To be asked when no job waits for capacity. Nothing can be added to processes that run, so a job has to have saved
     its work, and lately: it loses `resize_seconds` of work at most. What it would get is what the planner gives it
     in the world in which it waits. One at a time: what the first takes is known only once it has it.
     """

@@ -28,7 +28,7 @@ class Lenders:
 
     A job has a claim on each line of its path whose nominal covers it together with what is in use there.
     Borrowers are jobs of others below the same line above, where every line of theirs on the way that says a
-    nominal is above it: so nobody loses what is its own, and nothing is taken from within one's own lines.
+    nominal is above it: so no payer loses what is its own, and nothing is taken from lines that the claimant shares.
     """
 
     def __init__(self, context: CycleContext) -> None:

@@ -57,7 +57,7 @@ def why_requeued(rules: PreemptionPolicy, jobs: RunningJobs, victim: int) -> str
 
 
 def suspended_rows(context: CycleContext) -> Ints:
-    """Running rows that be suspended, highest priority first, then those that began first."""
+    """Rows of suspended jobs, highest priority first, then those that began first."""
     running = context.cluster.snapshot.running
     rows = np.flatnonzero(running.pause == Pause.SUSPENDED)
     return rows[np.lexsort((running.id[rows], running.started_ms[rows], -running.priority[rows]))]
@@ -68,7 +68,7 @@ def before_them(
 ) -> Ints:
     """Pending rows that go first: they could have one of these be suspended again at once.
 
-    They pass nobody who has to start before them: none that is ahead of them in a `strict` queue (of each queue,
+    They pass no job that has to start before them: none that is ahead of them in a `strict` queue (of each queue,
     whether it is); with None, none at all.
     """
     pending, running = context.cluster.snapshot.pending, context.cluster.snapshot.running

@@ -19,7 +19,7 @@ from scheduler.core.placement.gang_layout import fit_on
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.qos import Qos
 
-#: Among jobs of one priority a GPU counts as so many cores, to say whose work is worth more.
+#: Cores that a GPU counts as, to compare the work of jobs of one priority.
 CORES_OF_A_GPU: Final = 16
 #: Nodes that are each looked at as the one that is cleared, the most promising first.
 _NODES_TRIED: Final = 6
@@ -108,7 +108,7 @@ class VictimSearch:
                 self._budget[int(self.jobs.project_row[victim])] -= int(self.loss[victim])
 
     def victims_of(self, wanted: Preemptor, priority: int, most: int) -> list[int]:
-        """The cheapest set of victims found that lets this job start, at most so many; [] when there is none."""
+        """The cheapest set of victims found that lets this job start, within the limit; [] when there is none."""
         allowed = self.allowed(wanted, priority)
         if not allowed.any():
             return []

@@ -69,7 +69,7 @@ def never_fits_one_domain(candidates: Candidates, shape: Shape) -> dict[str, int
 
 
 def lacks_in_domains(candidates: Candidates, node: int) -> tuple[int, int, int, int] | None:
-    """(domains, most CPU, most memory, most devices in one) free on a node; None where nobody knows its domains."""
+    """(domains, most CPU, most memory, most devices in one) free on a node; None where its domains are unknown."""
     numa = candidates.numa
     if numa is None or not _domains_of(candidates, node):
         return None
@@ -77,7 +77,7 @@ def lacks_in_domains(candidates: Candidates, node: int) -> tuple[int, int, int, 
 
 
 def _domains_of(candidates: Candidates, node: int) -> int:
-    """How many domains a node has; 0 where nobody knows."""
+    """How many domains a node has; 0 where that is unknown."""
     domains = candidates.workspace.cluster.numa
     numbers = domains.number[domains.first[node] : domains.first[node + 1]]
     return 0 if numbers == [UNKNOWN] else len(numbers)

@@ -249,7 +249,7 @@ def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts 
     rules_of = list(affinity_state.refusals(query.who))
     kind, like, topology, met = min(rules_of, key=lambda one: int((one[3] & room).sum()))
     left = room & (affinity_state.open(query.who) > 0)
-    return {"kind": kind, "jobs": affinity_state.affinity.likes[like].words, "topology": topology,
+    return {"kind": kind, "jobs": affinity_state.affinity.selectors[like].words, "topology": topology,
             "tasks": affinity_state.tasks_of(like), "open": int((met & room).sum()), "room": int(room.sum()),
             "left": int(left.sum())}  # fmt: skip
 

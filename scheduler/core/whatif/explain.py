@@ -306,7 +306,7 @@ def _company_words(candidates: Candidates, node: int) -> str:
     affinity_state, who = candidates.workspace.affinity_state, candidates.query.who
     for kind, like, topology, met in affinity_state.refusals(who) if affinity_state is not None else ():
         if not met[node]:
-            jobs = affinity_state.affinity.likes[like].words if affinity_state is not None else ""
+            jobs = affinity_state.affinity.selectors[like].words if affinity_state is not None else ""
             where = "it" if topology == "node" else f"its {topology}"
             if kind == "near":
                 return f"{where} has no job {jobs}"
