@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,15 @@ from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import NodeColumns
 
 Floats = npt.NDArray[np.float64]
+
+#: Score parts, 0 to 100: 100 minus the mean of what is free, as parts of the most that any node has. Of each part the
+#: weight of GPUs, that of CPU and of memory, and the sum of all three. What depends on the request is the same for
+#: every node and left out.
+_PARTS: Final[dict[str, tuple[int, int, int]]] = {
+    "tight_with_gpu": (2, 1, 4),
+    "tight_without_gpu": (0, 1, 2),
+    "gpus_taken": (1, 0, 1),
+}
 
 _POINTS: Final = 100_000  # parts of a score are whole thousandths of a point before they become floats
 
@@ -84,7 +92,7 @@ class FreeColumns:
         self._packed: dict[tuple[str, int, bool] | None, PackedFree] = {}
         self._plain: Cells | None = None  # the packed column of requests without devices
         self._points: dict[tuple[str, bool, int], Floats] = {}
-        self._scored: dict[str, list[tuple[bool, int, FloatCells]]] = {}
+        self._scored: dict[tuple[int, int, int], list[tuple[bool, int, FloatCells]]] = {}
         self._views: dict[int, tuple[_DeviceView, ...]] = {}  # by kind of node
 
     def gpu_features(self, request: RequestClass) -> GpuFeatures:
@@ -118,9 +126,13 @@ class FreeColumns:
         """A column of the score part `name` (see `_PARTS`) times its weight; flipped, of 100 minus the part."""
         if (known := self._points.get((name, flipped, weight))) is not None:
             return known
-        part = _PARTS[name](*self._in_points(self._cpu_column, self._memory_column, self._gpu_column))
+        most_cpu, most_memory, most_gpu = self._largest
+        gpu, cpu = self._gpu_column * _POINTS // most_gpu, self._cpu_column * _POINTS // most_cpu
+        memory = self._memory_column * _POINTS // most_memory
+        of_gpu, of_others, whole = _PARTS[name]
+        part = (_POINTS - (of_gpu * gpu + of_others * (cpu + memory)) // whole) / 1000
         points: Floats = (100.0 - part if flipped else part) * weight
-        self._scored.setdefault(name, []).append((flipped, weight, float_cells(points)))
+        self._scored.setdefault(_PARTS[name], []).append((flipped, weight, float_cells(points)))
         self._points[name, flipped, weight] = points
         return points
 
@@ -134,16 +146,13 @@ class FreeColumns:
         for view in self._views_of(row) if views is None else views:
             view.update(row, packed, devices)
         if self._scored:
-            amounts = self._in_points(cpu, memory, self._gpu[row])
-            for name, columns in self._scored.items():
-                part = _PARTS[name](*amounts)
+            most_cpu, most_memory, most_gpu = self._largest
+            gpu = self._gpu[row] * _POINTS // most_gpu
+            others = cpu * _POINTS // most_cpu + memory * _POINTS // most_memory
+            for (of_gpu, of_others, whole), columns in self._scored.items():
+                part = (_POINTS - (of_gpu * gpu + of_others * others) // whole) / 1000
                 for flipped, weight, points in columns:
                     points[row] = (100.0 - part if flipped else part) * weight
-
-    def _in_points(self, cpu: Any, memory: Any, gpu: Any) -> tuple[Any, Any, Any]:
-        """Amounts, of one node or columns of all, as parts of the most that any node has."""
-        most_cpu, most_memory, most_gpu = self._largest
-        return cpu * _POINTS // most_cpu, memory * _POINTS // most_memory, gpu * _POINTS // most_gpu
 
     def _views_of(self, row: int) -> tuple[_DeviceView, ...]:
         """The views of the devices of nodes like this one; none for requests that no such node meets."""
@@ -197,29 +206,3 @@ class _DeviceView:
             column[row] = packed | whole << DEVICE_BIT
         for column in self._sharing:
             column[row] = packed | room << DEVICE_BIT
-
-
-# Score parts, 0 to 100, from amounts in points: of one node, or columns of all nodes. What depends on the request is
-# the same for every node and left out.
-
-
-def _tight_with_gpu(cpu: Any, memory: Any, gpu: Any) -> Any:
-    """Higher where less is left over; GPUs count as much as CPU and memory together."""
-    return (_POINTS - (2 * gpu + cpu + memory) // 4) / 1000
-
-
-def _tight_without_gpu(cpu: Any, memory: Any, _: Any) -> Any:
-    """Higher where less CPU and memory is left over."""
-    return (_POINTS - (cpu + memory) // 2) / 1000
-
-
-def _gpus_taken(_: Any, __: Any, gpu: Any) -> Any:
-    """Higher where fewer GPUs are idle."""
-    return (_POINTS - gpu) / 1000
-
-
-_PARTS: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
-    "tight_with_gpu": _tight_with_gpu,
-    "tight_without_gpu": _tight_without_gpu,
-    "gpus_taken": _gpus_taken,
-}

@@ -94,7 +94,8 @@ class LimitsLedger:
         self.queue_running[queue_row] += sign
         if array_id:
             self.array_running[array_id] = self.array_running.get(array_id, 0) + sign
-        self.take_extras(request, tasks, sign=sign)
+        if request.per_task.extras:
+            self.take_extras(request, tasks, sign=sign)
 
     def take_extras(self, request: RequestClass, tasks: int, *, sign: int = 1) -> None:
         """Count some tasks on the pools only."""

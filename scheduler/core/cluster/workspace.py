@@ -13,7 +13,7 @@ from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.cluster.affinity import AffinityState
 from scheduler.core.cluster.budgets import Budgets
 from scheduler.core.cluster.column_answers import ColumnAnswers
-from scheduler.core.cluster.free_columns import FreeColumns, GpuFeatures
+from scheduler.core.cluster.free_columns import FreeColumns
 from scheduler.core.cluster.free_devices import FreeDevices
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.limits_ledger import LimitsLedger
@@ -31,15 +31,8 @@ class NodeAmounts(NamedTuple):
     device_used: Ints
 
 
-class _Before(NamedTuple):
-    """A node before a trial."""
-
-    cpu_millis: int
-    memory_mib: int
-    storage_mib: int
-    device_used: list[int]
-    gpu_millis: int
-    tasks: int
+#: A node before a trial: the arguments of `Workspace._set`. A plain tuple, for every placement makes one.
+_Before = tuple[int, int, int, list[int], int, int]
 
 
 @dataclass(slots=True)
@@ -129,18 +122,11 @@ class Workspace:
 
         return self.answers.find("shares_left", (used,), (model, memory_mib), work_out)
 
-    def pick_devices(
-        self, row: int, request: RequestClass, features: GpuFeatures | None = None, within: int = -1
-    ) -> list[int]:
-        """Device rows for one task on a node that all filters have passed, as `FreeDevices.pick` chooses.
-
-        `features` are those of the request, for callers that have these at hand; `within` is a mask of the
-        devices to choose from.
-        """
+    def pick_devices(self, row: int, request: RequestClass) -> list[int]:
+        """Device rows for one task on a node that all filters have passed, as `FreeDevices.pick` chooses."""
         if not request.per_task.gpus:
             return []
-        usable = (features or self.columns.gpu_features(request)).bits[row]
-        return self.devices.pick(row, request, usable & within)
+        return self.devices.pick(row, request, self.columns.gpu_features(request).bits[row])
 
     def free_on(self, row: int) -> tuple[int, int, int, list[int]]:
         """CPU, memory and storage that a node has free, and what is held of its devices."""
@@ -207,9 +193,7 @@ class Workspace:
         for device, millis in enumerate(device_used, index.first[row]):
             if index.healthy_list[device]:
                 gpu_millis += max(index.share.item(device) - millis, 0)
-        self._set(
-            row, _Before(cpu_millis, memory_mib, storage_mib, device_used, gpu_millis, self._tasks[row])
-        )
+        self._set(row, cpu_millis, memory_mib, storage_mib, device_used, gpu_millis, self._tasks[row])
 
     def follow(self, other: Workspace) -> None:
         """Let the same jobs run where they run in another workspace of this cluster, for affinity terms."""
@@ -238,7 +222,7 @@ class Workspace:
                 if self.affinity_state is not None and affinity is not None:
                     self._touch_all(self.affinity_state.become(affinity))
                 for row, was in before.items():
-                    self._set(row, was)  # what was cached during the trial is stale again
+                    self._set(row, *was)  # what was cached during the trial is stale again
             elif self._trials:
                 for row, was in before.items():
                     self._trials[-1].setdefault(row, was)
@@ -246,13 +230,22 @@ class Workspace:
     def _remember(self, row: int) -> None:
         before = self._trials[-1]
         if row not in before:
-            before[row] = _Before(*self.free_on(row), self._gpu[row], self._tasks[row])
+            before[row] = (*self.free_on(row), self._gpu[row], self._tasks[row])
 
-    def _set(self, row: int, to: _Before) -> None:
-        self._cpu[row], self._memory[row] = to.cpu_millis, to.memory_mib
-        self.free_storage_mib[row] = to.storage_mib
-        self.devices.hold_just(row, to.device_used)
-        self._gpu[row], self._tasks[row] = to.gpu_millis, to.tasks
+    def _set(
+        self,
+        row: int,
+        cpu_millis: int,
+        memory_mib: int,
+        storage_mib: int,
+        device_used: list[int],
+        gpu_millis: int,
+        tasks: int,
+    ) -> None:
+        self._cpu[row], self._memory[row] = cpu_millis, memory_mib
+        self.free_storage_mib[row] = storage_mib
+        self.devices.hold_just(row, device_used)
+        self._gpu[row], self._tasks[row] = gpu_millis, tasks
         self._touch(row)
 
     def _touch_all(self, rows: list[int]) -> None:

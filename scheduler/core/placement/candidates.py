@@ -124,19 +124,22 @@ class Candidates:
         return self._query_scores.parts(row, self._scores.item(row))
 
     def pick_devices(self, row: int, domain: int = -1) -> list[int]:
-        """Device rows for one task on this node: as a scorer wishes, else as `Workspace.pick_devices`.
+        """Device rows for one task on this node: as a scorer wishes, else as `FreeDevices.pick`.
 
         `domain` is the NUMA domain that the task is bound to; -1 = to none.
         """
+        if self._features is None:
+            return []
+        devices, usable = self.workspace.devices, self._features.bits[row]
         if domain < 0 and not self.rules.pickers:
-            return self.workspace.pick_devices(row, self.query.request, self._features)
+            return devices.pick(row, self.query.request, usable)
         numa = self.workspace.numa if domain >= 0 else None
         for picker in self.rules.pickers:
             device = picker.pick_device(self.query.request, self.workspace, row)
             if device is not None and (numa is None or numa.domains.of_device[device] == domain):
                 return [device]
         within = -1 if numa is None else numa.within(domain)
-        return self.workspace.pick_devices(row, self.query.request, self._features, within)
+        return devices.pick(row, self.query.request, usable & within)
 
     @cached_property
     def numa(self) -> DomainCapacity | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from quotas.core import limits
 from scheduler.core import cycle
 from scheduler.core.cluster import affinity as company
-from scheduler.core.cluster import limits_ledger, workspace
+from scheduler.core.cluster import free_devices, limits_ledger
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement import candidates as placement
 from scheduler.core.placement import equivalence as groups
@@ -201,10 +201,10 @@ def _break_gang(patch: pytest.MonkeyPatch) -> None:
 
 def _break_device_choice(patch: pytest.MonkeyPatch) -> None:
     def first_ones(self: Any, row: int, request: Any, *_: Any) -> list[int]:
-        begin = self.cluster.devices.first[row]
+        begin = self.index.first[row]
         return list(range(begin, begin + request.per_task.gpus))
 
-    patch.setattr(workspace.Workspace, "pick_devices", first_ones)
+    patch.setattr(free_devices.FreeDevices, "pick", first_ones)
 
 
 def _break_array_bound(patch: pytest.MonkeyPatch) -> None:
