@@ -148,7 +148,7 @@ class Candidates:
 
     # Ever.
 
-    @cached_property
+    @property
     def may_open(self) -> bool:
         """Whether another job's start may open a node to it: then what failed may yet succeed."""
         return self.workspace.cluster.affinity.may_open(self.query.who)

@@ -159,5 +159,9 @@ class QueryFilters:
 
 
 def _facts(query: FilterQuery, workspace: Workspace, rules: Rules) -> dict[str, Bools]:
-    masks = ((fact.name, fact.keep(query, workspace.cluster)) for fact in rules.facts)
-    return {name: mask for name, mask in masks if mask is not None}
+    facts: dict[str, Bools] = {}
+    for fact in rules.facts:
+        mask = fact.keep(query, workspace.cluster)
+        if mask is not None:
+            facts[fact.name] = mask
+    return facts
