@@ -99,7 +99,7 @@ class RunningJobs:
         key = victim, self._given.get(victim, 0)
         known = self._charges.get(key)
         if known is None:
-            cluster, seats = self._context.cluster, self._left(victim)
+            cluster, seats = self._context.cluster, self.remaining_tasks(victim)
             known = self._charges[key] = cluster.charges.placed(
                 cluster.paths.running.item(victim),
                 cluster.snapshot.running.class_index.item(victim),
@@ -133,7 +133,7 @@ class RunningJobs:
             ]
         return known
 
-    def _left(self, victim: int) -> list[TaskAllocation]:
+    def remaining_tasks(self, victim: int) -> list[TaskAllocation]:
         """What its tasks hold, without the tasks that are removed in simulation."""
         seats = self.seats(victim)
         return seats[: len(seats) - self._given.get(victim, 0)]
@@ -185,7 +185,7 @@ class RunningJobs:
         cluster, workspace = self._context.cluster, self._context.workspace
         running = cluster.snapshot.running
         move = workspace.take if back else workspace.give_back
-        who, seats = int(cluster.affinity.running[victim]), self._left(victim)
+        who, seats = int(cluster.affinity.running[victim]), self.remaining_tasks(victim)
         for seat in seats:
             move(seat.row, seat.held, seat.devices, seat.gpu_millis, who, seat.domain)
         class_index = int(running.class_index[victim])
@@ -201,7 +201,7 @@ class RunningJobs:
     def _release_cpus(self, victim: int, *, back: bool) -> None:
         workspace = self._context.workspace
         move = workspace.take if back else workspace.give_back
-        for seat in self._left(victim):
+        for seat in self.remaining_tasks(victim):
             move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0, domain=seat.domain)
         workspace.limits.tree.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
 

@@ -33,7 +33,7 @@ _MOST_SEATS: Final = 512
 _TRIED: Final = 8
 
 
-def _settled(cluster: ClusterIndex, jobs: RunningJobs, seconds: int) -> Bools:
+def settled_for(cluster: ClusterIndex, jobs: RunningJobs, seconds: int) -> Bools:
     """Running jobs whose size may change now: elastic, left alone for long enough, and nothing under way."""
     running = cluster.snapshot.running
     since = np.maximum(running.started_ms, running.resized_ms)
@@ -57,7 +57,7 @@ class Shrinking:
     def __init__(self, context: CycleContext, jobs: RunningJobs, seconds: int) -> None:
         self._context, self._jobs = context, jobs
         least = context.cluster.snapshot.running.least_tasks
-        self._open: Bools = _settled(context.cluster, jobs, seconds) & (jobs.tasks > least)
+        self._open: Bools = settled_for(context.cluster, jobs, seconds) & (jobs.tasks > least)
 
     def alone(self, wanted: Preemptor, by: VictimSearch, priority: int, most: int) -> dict[int, int]:
         """How many tasks each running row gives up so that the job can start: few, of the cheapest; {} = none suffice.
@@ -67,7 +67,7 @@ class Shrinking:
         with self._jobs.trial():
             given = self._thought_away(wanted, by, priority, until_it_fits=True)
             fits = bool(given) and place_preemptor(self._context, wanted) is not None
-            given = self._spared(wanted, by, given) if fits else {}
+            given = self.without_needless(wanted, by, given) if fits else {}
         return given if len(given) <= most else {}
 
     def beside(
@@ -87,7 +87,7 @@ class Shrinking:
             for victim in victims:
                 by.release(victim)
                 given.pop(victim, None)
-            given = self._spared(wanted, by, given) if victims else {}
+            given = self.without_needless(wanted, by, given) if victims else {}
         return (given, victims) if len(given) + len(victims) <= most else ({}, [])
 
     def orders(
@@ -125,7 +125,7 @@ class Shrinking:
                     return given
         return given
 
-    def _spared(self, wanted: Preemptor, by: VictimSearch, given: dict[int, int]) -> dict[int, int]:
+    def without_needless(self, wanted: Preemptor, by: VictimSearch, given: dict[int, int]) -> dict[int, int]:
         """Without those that were not needed; of each job the first ranks stay, so the lowest is tried first."""
         for victim in sorted(given, key=lambda one: -int(by.rank[one])):  # the dearest first
             while given[victim]:
@@ -175,13 +175,13 @@ def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Pol
     saved = (running.saved_ms > 0) & (running.saved_ms >= running.started_ms)
     fresh = snapshot.now_ms - running.saved_ms <= policy.resize_seconds * 1000
     rows = np.flatnonzero(
-        _settled(cluster, jobs, policy.resize_seconds) & saved & fresh & (running.most_tasks > jobs.tasks)
+        settled_for(cluster, jobs, policy.resize_seconds) & saved & fresh & (running.most_tasks > jobs.tasks)
     )
     rows = rows[np.lexsort((running.id[rows], running.started_ms[rows], -running.priority[rows]))]
     plain = replace(policy, resize_seconds=0, backfill="none", assemblies=0, preemption=PreemptionPolicy())
     for row in rows[:_TRIED].tolist():
         number = int(running.id[row])
-        start = plan_of(_waiting_again(context, jobs, row), plain).start_of(number)
+        start = plan_of(as_pending_again(context, jobs, row), plain).start_of(number)
         if start is not None and len(start.placements) > jobs.tasks[row]:
             return [
                 Resize(
@@ -197,7 +197,7 @@ def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Pol
     return []
 
 
-def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapshot:
+def as_pending_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapshot:
     """The snapshot in which this running job holds nothing, and is the only one that waits."""
     snapshot = context.cluster.snapshot
     running, held = snapshot.running, snapshot.allocations

@@ -118,7 +118,7 @@ class VictimSearch:
             if not sequence or tuple(sequence) in tried or (is_last_resort and best is not None):
                 continue
             tried.add(tuple(sequence))
-            found = self._fewest(wanted, sequence)
+            found = self.fewest(wanted, sequence)
             if found and len(found) <= most:
                 worth = self.worth(found)
                 if best is None or worth < best[0]:
@@ -136,7 +136,7 @@ class VictimSearch:
             *sorted((-running.id[victims]).tolist()),
         )
 
-    def _fewest(self, wanted: Preemptor, sequence: Sequence[int]) -> list[int]:
+    def fewest(self, wanted: Preemptor, sequence: Sequence[int]) -> list[int]:
         """Of a sequence as few as let the job start: from its front until it fits, then each spared that can be."""
         stopped: list[int] = []
         with self.context.workspace.trial():

@@ -41,7 +41,7 @@ def spans_domains_now(candidates: Candidates, shape: Shape) -> dict[str, int | s
         "free": int(np.minimum(whole, shape.tasks).sum()),
         "nodes": len(across),
         "node": cluster.snapshot.nodes.name[node],
-        "domains": _domains_of(candidates, node),
+        "domains": domains_of(candidates, node),
     }
 
 
@@ -71,12 +71,12 @@ def never_fits_one_domain(candidates: Candidates, shape: Shape) -> dict[str, int
 def lacks_in_domains(candidates: Candidates, node: int) -> tuple[int, int, int, int] | None:
     """(domains, most CPU, most memory, most devices in one) free on a node; None where its domains are unknown."""
     numa = candidates.numa
-    if numa is None or not _domains_of(candidates, node):
+    if numa is None or not domains_of(candidates, node):
         return None
-    return _domains_of(candidates, node), *numa.roomiest(candidates.query.request, node)
+    return domains_of(candidates, node), *numa.roomiest(candidates.query.request, node)
 
 
-def _domains_of(candidates: Candidates, node: int) -> int:
+def domains_of(candidates: Candidates, node: int) -> int:
     """How many domains a node has; 0 where that is unknown."""
     domains = candidates.workspace.cluster.numa
     numbers = domains.number[domains.first[node] : domains.first[node + 1]]

@@ -508,7 +508,7 @@ def test_a_check_before_writing_that_forgets_domains_is_noticed(monkeypatch: pyt
 
 
 def test_a_sentence_that_forgets_domains_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossing, "_domains_of", lambda candidates, node: 7)
+    monkeypatch.setattr(crossing, "domains_of", lambda candidates, node: 7)
 
     with pytest.raises(AssertionError):
         test_devices_that_are_free_in_two_domains_are_not_enough()

@@ -597,12 +597,12 @@ def _no_gap(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_sparing(patch: pytest.MonkeyPatch) -> None:
-    real = victims.VictimSearch._fewest
+    real = victims.VictimSearch.fewest
 
     def all_of_them(self: Any, wanted: Any, sequence: Any) -> Any:
         return list(sequence) if real(self, wanted, sequence) else []
 
-    patch.setattr(victims.VictimSearch, "_fewest", all_of_them)
+    patch.setattr(victims.VictimSearch, "fewest", all_of_them)
 
 
 def _no_respect(patch: pytest.MonkeyPatch) -> None:
