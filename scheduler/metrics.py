@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from scheduler.core.lifecycle import ACTIVE, LIVE_ATTEMPT, PENDING, PUBLIC, TERMINAL, JobState
-from scheduler.state.apply.plans import REFUSED_BY_CONSTRAINT
+from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from scheduler.services.planning import cycles, forecasts
 
 @shared_task
 def plan_cluster(cluster_id: int, trigger: str) -> None:
-    cycles.rest(cluster_id)
+    cycles.throttle(cluster_id)
     cycles.run_cycle(cluster_id=cluster_id, trigger=trigger)
 
 

@@ -380,8 +380,8 @@ def reconcile_all() -> Reconciled:
     )
     if stopped:
         dispatch.end_unstarted([row[0] for row in stopped])
-    suspension.suspend_attempts(suspension.waiting_suspensions())
-    suspension.stop_instead(slack_seconds=LIMIT_SLACK_SECONDS)
+    suspension.suspend_attempts(suspension.attempts_to_suspend())
+    suspension.stop_unsuspended(slack_seconds=LIMIT_SLACK_SECONDS)
     settled = settle_many(waiting_attempts())
     release_members(shrunk_attempts())
     overdue = _stop_overdue()

@@ -32,7 +32,7 @@ from scheduler.services.submission.dependencies import (
 from scheduler.services.submission.job_spec import JobSpec, parse_job
 from scheduler.services.submission.request_size import check_sizes
 from scheduler.services.submission.submitter import Catalogue
-from scheduler.state.apply.suspension import stop_instead
+from scheduler.state.apply.suspension import stop_unsuspended
 from scheduler.state.lifecycle.dependencies import (
     conditions_of,
     not_evaluated,
@@ -423,7 +423,7 @@ def _requeue(job: Job, by: User, reason: str) -> None:
 
 def _end_instead_of_standing_still(job: Job, because: str) -> int:
     told = job.attempts.live().filter(suspend_asked_at__isnull=False).values_list("pk", flat=True)
-    return stop_instead(told, because=because) if told else 0
+    return stop_unsuspended(told, because=because) if told else 0
 
 
 # ---------------------------------------------------------------- shared

@@ -23,7 +23,7 @@ from scheduler.models import Attempt, Cycle, Job, Lease, Node
 from scheduler.services import retention
 from scheduler.services.planning import cycles
 from scheduler.services.planning.cycles import plan_all_clusters, run_cycle
-from scheduler.state.apply import apply_sql, plans
+from scheduler.state.apply import apply_plan, apply_starts, pending_reasons
 from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder
 from scheduler.state.records import recordings
@@ -262,15 +262,16 @@ def test_under_a_storm_of_changes_planning_rests_as_long_as_it_worked(
         return plan_cycle(*args, **kwargs)
 
     monkeypatch.setattr(cycles, "plan_cycle", slow_plan)
-    cycles.rest(world.cluster.pk)  # nothing was planned yet: nobody waits
+    cycles.throttle(world.cluster.pk)  # nothing was planned yet: nobody waits
     world.plan()
     monkeypatch.setattr(time, "sleep", slept.append)
 
-    cycles.rest(world.cluster.pk)
-    monkeypatch.setattr(cycles, "_rested_at", {world.cluster.pk: time.monotonic() - 1})
-    cycles.rest(world.cluster.pk)
+    cycles.throttle(world.cluster.pk)
+    later = time.monotonic() + 2 * cycles.MAX_PAUSE_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    cycles.throttle(world.cluster.pk)
 
-    assert 0.1 < slept[0] <= cycles.LONGEST_REST_SECONDS
+    assert 0.1 < slept[0] <= cycles.MAX_PAUSE_SECONDS
     assert slept[1] == 0
 
 
@@ -283,11 +284,11 @@ class Killed(BaseException):
 
 STEPS: dict[str, tuple[object, str]] = {
     "after the snapshot": (cycles, "plan_cycle"),
-    "between plan and apply": (plans, "apply_starts"),
-    "after the locks": (apply_sql, "schedule_jobs"),
-    "after the jobs and attempts": (plans, "ask_together"),
+    "between plan and apply": (apply_plan, "apply_plan"),
+    "after the locks": (apply_starts, "schedule_jobs"),
+    "after the jobs and attempts": (apply_starts, "ask_together"),
     "before the recording": (recordings, "record"),
-    "after the starts": (plans, "tell_waiting"),
+    "after the starts": (pending_reasons, "write_pending_reasons"),
 }
 
 

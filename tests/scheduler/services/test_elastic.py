@@ -8,11 +8,14 @@ import pytest
 from django.utils import timezone
 
 from quotas.models import Quota
+from scheduler.core.plan import Plan
 from scheduler.models import Attempt, Cycle, Job, JobEvent, Node, SchedulerProfile, Task
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.planning.replay import replay
-from scheduler.state.apply import plans
+from scheduler.state.apply import apply_plan
+from scheduler.state.apply.apply_context import ApplyContext
+from scheduler.state.apply.apply_plan import Applied
 from tests.scheduler.services.test_members import a_running_gang, fresh, nothing_contradicts_itself, say
 from tests.scheduler.services.test_members import world as _world
 from tests.support.agents import World
@@ -50,7 +53,7 @@ def test_the_last_tasks_end_for_a_higher_job_and_the_others_go_on(world: World) 
     ]  # fmt: skip
     receipt = JobEvent.objects.get(job=sweep, kind="job.smaller")
     assert receipt.because == (
-        f"gives up 2 of its 4 tasks and goes on with 2, for job {urgent.number} of project {world.project.slug}: "
+        f"gives up 2 of its 4 tasks and continues with 2, for job {urgent.number} of project {world.project.slug}: "
         "its priority is 90, this job's 10"
     )
     assert receipt.details["ranks"] == [2, 3]
@@ -112,7 +115,7 @@ def test_room_that_nobody_wants_is_used_once_its_work_is_saved(world: World) -> 
     assert fresh(sweep).state == "preempting"
     assert replay(cycle_id=Cycle.objects.latest("id").pk).identical
     said = JobEvent.objects.filter(job=sweep, kind="job.preempting").latest("id")
-    assert said.because.startswith("stopped to start again with 4 tasks instead of 2: room is idle")
+    assert said.because.startswith("stopped to start again with 4 tasks instead of 2: resources are idle")
     for task in tasks:
         say(task.node, task, state="stopped", exit_signal=15)
     late = world.submit(gpu_count=1, priority=10)
@@ -126,13 +129,13 @@ def test_room_that_nobody_wants_is_used_once_its_work_is_saved(world: World) -> 
 def test_what_has_changed_meanwhile_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep, tasks = an_old_sweep(world)
     urgent = world.submit(gpu_count=2, priority=90)
-    real = plans.apply_starts
+    real = apply_plan.apply_plan
 
-    def one_has_ended(plan: object, **words: object) -> object:
+    def one_has_ended(plan: Plan, context: ApplyContext) -> Applied:
         Task.objects.filter(pk=tasks[0].pk).update(state="succeeded")
-        return real(plan, **words)  # type: ignore[arg-type]
+        return real(plan, context)
 
-    monkeypatch.setattr(plans, "apply_starts", one_has_ended)
+    monkeypatch.setattr(apply_plan, "apply_plan", one_has_ended)
     world.plan()
 
     assert fresh(urgent).state == "queued"
@@ -186,13 +189,13 @@ def test_where_one_cannot_do_its_part_any_more_the_other_is_left_alone(
 ) -> None:
     sweep, rigid, urgent = a_sweep_and_a_rigid_job(world)
     gone = {"sweep": sweep, "rigid": rigid}[whose]
-    real = plans.apply_starts
+    real = apply_plan.apply_plan
 
-    def one_has_changed(plan: object, **words: object) -> object:
+    def one_has_changed(plan: Plan, context: ApplyContext) -> Applied:
         Job.objects.filter(pk=gone.pk).update(state="stopping")
-        return real(plan, **words)  # type: ignore[arg-type]
+        return real(plan, context)
 
-    monkeypatch.setattr(plans, "apply_starts", one_has_changed)
+    monkeypatch.setattr(apply_plan, "apply_plan", one_has_changed)
     world.plan()
 
     assert {fresh(job).state for job in (sweep, rigid) if job != gone} == {"running"}

@@ -11,12 +11,15 @@ from django.utils import timezone
 from accounts.models import User
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
+from scheduler.core.plan import Plan
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
 from scheduler.selectors import preemption_counts
 from scheduler.services.cluster.settings import save_settings
 from scheduler.services.planning import preview
 from scheduler.services.planning.preview import explain_job, preview_job
-from scheduler.state.apply import plans
+from scheduler.state.apply import apply_plan
+from scheduler.state.apply.apply_context import ApplyContext
+from scheduler.state.apply.apply_plan import Applied
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
 from tests.support.factories import MembershipFactory, OperatorFactory, ProjectFactory, UserFactory
@@ -141,15 +144,15 @@ def test_nobody_is_stopped_for_a_job_that_has_changed_meanwhile(
     for _ in world.cluster.nodes.all():
         a_running(bench, **everything(bench))
     urgent = world.submit(priority=90, **everything(bench))
-    real = plans.apply_starts
+    real = apply_plan.apply_plan
 
-    def cancelled_first(plan: object, **words: object) -> object:
+    def cancelled_first(plan: Plan, context: ApplyContext) -> Applied:
         Job.objects.filter(pk=urgent.pk).update(
             state="cancelled", completed_at=timezone.now(), generation=urgent.generation + 1
         )
-        return real(plan, **words)  # type: ignore[arg-type]
+        return real(plan, context)
 
-    monkeypatch.setattr(plans, "apply_starts", cancelled_first)
+    monkeypatch.setattr(apply_plan, "apply_plan", cancelled_first)
     world.plan()
 
     assert not Job.objects.filter(state=JobState.PREEMPTING).exists()
@@ -220,13 +223,13 @@ def test_a_taint_that_is_gone_again_sends_nobody_away(
     job = bench.settle(bench.start(), "running")
     node = job.attempts.get().tasks.get().node
     tainted(node, operator)
-    real = plans.apply_starts
+    real = apply_plan.apply_plan
 
-    def after_it_was_taken_away(*args: object, **words: object) -> object:
+    def after_it_was_taken_away(plan: Plan, context: ApplyContext) -> Applied:
         Node.objects.filter(pk=node.pk).update(taints=[])
-        return real(*args, **words)  # type: ignore[arg-type]
+        return real(plan, context)
 
-    monkeypatch.setattr(plans, "apply_starts", after_it_was_taken_away)
+    monkeypatch.setattr(apply_plan, "apply_plan", after_it_was_taken_away)
     bench.world.plan()
 
     job.refresh_from_db()

@@ -16,7 +16,7 @@ from scheduler.models import Allocation, Attempt, Job, JobEvent, Node, Scheduler
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.verbs import cancel_job, requeue_job
 from scheduler.services.planning.preview import explain_job
-from scheduler.state.apply import suspension
+from scheduler.state.apply import apply_suspension, suspension
 from scheduler.state.lease import leases
 from scheduler.state.load.share_usage import HeldShares
 from tests.backends.conftest import FakeBench
@@ -84,7 +84,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     told = JobEvent.objects.get(job=victim, kind="job.preempting").because
     assert told == (
         f"suspended for job {urgent.number} of project vision: its priority is 90, this job's 10; "
-        "it stands still, and goes on where it is once its CPUs are free again"
+        "it resumes where it is once its CPUs are free again"
     )
     world.plan()  # nobody more is told while this one is at it
     assert Suspension.objects.count() == 1
@@ -120,9 +120,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     assert 1_800_000 <= attempt.suspended_ms < 1_860_000
     line.refresh_from_db()
     assert line.used == victim.cpu_millis
-    assert (
-        JobEvent.objects.filter(job=victim).latest("id").because == "goes on, after it stood still for 30 min"
-    )
+    assert JobEvent.objects.filter(job=victim).latest("id").because == "resumed after 30 min"
     bench.step()
     bench.step()
     assert not any(task.suspended for task in bench.backend.tasks.values() if task.state == "running")
@@ -211,7 +209,7 @@ def test_a_backend_that_cannot_says_so_and_requeues(
 
     assert victim.attempts.get().stop_reason == "preempted"
     told = JobEvent.objects.get(job=victim, kind="job.preempting")
-    assert told.because.endswith("(not suspended: the backend fake cannot let a job stand still)")
+    assert told.because.endswith("(not suspended: the backend fake cannot suspend jobs)")
 
 
 def test_fair_share_does_not_count_cpus_that_were_given_back(bench: FakeBench) -> None:
@@ -264,9 +262,9 @@ def test_none_goes_on_past_what_a_pool_has_left_when_another_cluster_was_faster(
     lease = leases.acquire(leases.cluster_scope(world.cluster.pk), holder="us", seconds=60)
     assert lease is not None
 
-    assert suspension.apply_resumes(resumes, lease=lease, at=timezone.now()) == 0
+    assert apply_suspension.apply_resumes(resumes, lease=lease, at=timezone.now()) == 0
     Quota.objects.exclude(pk=pool.pk).delete()
     Quota.objects.filter(pk=pool.pk).update(used=1000)
-    assert suspension.apply_resumes(resumes, lease=lease, at=timezone.now()) == 1
+    assert apply_suspension.apply_resumes(resumes, lease=lease, at=timezone.now()) == 1
     pool.refresh_from_db()
     assert pool.used == pool.nominal

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from quotas.services.shares import recount_shares
 from scheduler.core.lifecycle import JobState
-from scheduler.state.apply.apply_sql import expect_starts
+from scheduler.state.apply.expected_starts import expect_starts
 from scheduler.state.load.snapshots import load_snapshot
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import AllocationFactory, AttemptFactory, SchedulerProfileFactory

@@ -22,8 +22,11 @@ from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskStat
 from scheduler.core.plan import Plan, Start
 from scheduler.models import Allocation, Attempt, Device, Job, JobEvent, Lease, Node, Task
 from scheduler.services.cluster.settings import save_settings
-from scheduler.state.apply import plans
-from scheduler.state.apply.plans import Applied
+from scheduler.state.apply import apply_starts, pending_reasons
+from scheduler.state.apply.apply_context import ApplyContext
+from scheduler.state.apply.apply_plan import Applied, apply_plan
+from scheduler.state.apply.pending_reasons import write_pending_reasons
+from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 from scheduler.state.lease import leases
 from scheduler.state.lease.leases import HeldLease, LeaseLost
 from scheduler.state.load import snapshots
@@ -61,10 +64,14 @@ def a_lease(world: SmallWorld, holder: str = "us") -> HeldLease:
 
 def applied(world: SmallWorld, loaded: Loaded, plan: Plan, lease: HeldLease) -> Applied:
     with transaction.atomic():
-        return plans.apply_starts(
-            plan, cluster_id=world.cluster.pk, backend=loaded.backend, policy=loaded.policy, lease=lease,
-            cycle_id=None, at=datetime.now(UTC),
-        )  # fmt: skip
+        return apply_plan(plan, a_context(world, loaded, lease))
+
+
+def a_context(world: SmallWorld, loaded: Loaded, lease: HeldLease) -> ApplyContext:
+    return ApplyContext(
+        cluster_id=world.cluster.pk, backend=loaded.backend, snapshot=loaded.snapshot, policy=loaded.policy,
+        lease=lease, at=datetime.now(UTC),
+    )  # fmt: skip
 
 
 def refused(outcome: Applied) -> dict[int, str]:
@@ -347,12 +354,12 @@ def test_what_every_check_missed_a_constraint_refuses_and_the_rest_is_written(
         for job, start in zip(jobs[2:], (taken, taken, free, free), strict=True)
     ]
     plan = Plan(starts=(*plan.starts, *stolen))
-    monkeypatch.setattr(plans, "find_conflicts", lambda *_: ())
+    monkeypatch.setattr(apply_starts, "find_conflicts", lambda *_: ())
 
     outcome = applied(world, loaded, plan, a_lease(world))
 
     assert [start.job_id for start in outcome.started] == [job.number for job in jobs[:2]]
-    assert refused(outcome) == {job.number: plans.REFUSED_BY_CONSTRAINT for job in jobs[2:]}
+    assert refused(outcome) == {job.number: REFUSED_BY_CONSTRAINT for job in jobs[2:]}
     assert "overcommitted" in outcome.refused[0].message
 
 
@@ -367,12 +374,12 @@ def test_a_quota_is_not_passed_even_when_the_checks_are_switched_off(
     loaded, plan = seen_and_planned(world)
     assert len(plan.starts) == 3
     Quota.objects.update(enforce=True)
-    monkeypatch.setattr(plans, "find_conflicts", lambda *_: ())
+    monkeypatch.setattr(apply_starts, "find_conflicts", lambda *_: ())
 
     outcome = applied(world, loaded, plan, a_lease(world))
 
     assert len(outcome.started) == 2
-    assert list(refused(outcome).values()) == [plans.REFUSED_BY_CONSTRAINT]
+    assert list(refused(outcome).values()) == [REFUSED_BY_CONSTRAINT]
     line.refresh_from_db()
     assert line.used == 2
 
@@ -472,7 +479,9 @@ def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds
     applied(world, loaded, plan, lease)
 
     at = datetime.now(UTC)
-    assert plans.tell_waiting(plan, snapshot=loaded.snapshot, told=loaded.told, lease=lease, at=at) == 4
+    assert (
+        write_pending_reasons(plan, snapshot=loaded.snapshot, reported=loaded.told, lease=lease, at=at) == 4
+    )
 
     for job in waits:
         job.refresh_from_db()
@@ -484,7 +493,7 @@ def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds
     too_large.refresh_from_db()
     assert too_large.reason_category == "fix"
     again, plan = seen_and_planned(world)
-    assert plans.tell_waiting(plan, snapshot=again.snapshot, told=again.told, lease=lease, at=at) == 0
+    assert write_pending_reasons(plan, snapshot=again.snapshot, reported=again.told, lease=lease, at=at) == 0
 
 
 def test_a_reason_that_no_longer_holds_is_replaced_and_cleared_at_the_start(world: SmallWorld) -> None:
@@ -527,14 +536,14 @@ def test_a_job_that_somebody_is_changing_is_told_in_the_next_cycle(world: SmallW
     thread.start()
     held.wait(10)
     try:
-        told = plans.tell_waiting(
-            plan, snapshot=loaded.snapshot, told=loaded.told, lease=lease, at=datetime.now(UTC)
+        written = write_pending_reasons(
+            plan, snapshot=loaded.snapshot, reported=loaded.told, lease=lease, at=datetime.now(UTC)
         )
     finally:
         done.set()
         thread.join()
 
-    assert told == 1
+    assert written == 1
     free.refresh_from_db()
     assert free.reason_code
     busy.refresh_from_db()
@@ -542,8 +551,8 @@ def test_a_job_that_somebody_is_changing_is_told_in_the_next_cycle(world: SmallW
 
 
 def test_reworded_reasons_are_written_in_turns(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "REWORDED_JOBS", 10)
-    monkeypatch.setattr(plans, "FIRST_IN_LINE", 5)
+    monkeypatch.setattr(pending_reasons, "MAX_REWORDED", 10)
+    monkeypatch.setattr(pending_reasons, "FIRST_JOBS", 5)
     world.node("n1", cordoned=True)
     jobs = [
         world.job(reason_code="WaitingForResources", reason_category="wait", reason_text="something older")
@@ -555,15 +564,19 @@ def test_reworded_reasons_are_written_in_turns(world: SmallWorld, monkeypatch: p
     rounds = 0
     while Job.objects.filter(reason_text="something older").exists():
         loaded, plan = seen_and_planned(world)
-        changed = plans.tell_waiting(
-            plan, snapshot=moved(loaded, rounds).snapshot, told=loaded.told, lease=lease, at=datetime.now(UTC)
+        changed = write_pending_reasons(
+            plan,
+            snapshot=moved(loaded, rounds).snapshot,
+            reported=loaded.told,
+            lease=lease,
+            at=datetime.now(UTC),
         )
         assert changed < 20
         rounds += 1
         if rounds == 1:
             new.refresh_from_db()
             assert new.reason_code == "WaitingForResources"
-    assert 3 < rounds <= plans.REWORDED_TURNS
+    assert 3 < rounds <= pending_reasons.REWORDING_TURNS
     assert len(jobs) == 64
 
 
