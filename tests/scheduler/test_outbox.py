@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from accounts import hints
+from infra import notifications
 from scheduler import outbox
 
 
@@ -19,7 +19,7 @@ class Row(NamedTuple):
 @pytest.fixture
 def announced(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     sent: list[list[str]] = []
-    monkeypatch.setattr(hints, "publish", sent.append)
+    monkeypatch.setattr(notifications, "publish", sent.append)
     return sent
 
 

@@ -13,7 +13,7 @@ import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from accounts.prepared import ask, ask_together
+from infra.db.prepared import ask, ask_together
 from scheduler import outbox
 from scheduler.core.lifecycle import AttemptState, JobState, TaskState
 from scheduler.core.plan import Plan, Start
