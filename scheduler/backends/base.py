@@ -13,7 +13,7 @@ from scheduler.agent.protocol import Assignment, Report, Stop
 class Capabilities:
     """What a backend can do; what it cannot is said, not pretended."""
 
-    #: We ask it and tell it (`reconcile.drive_backend`); otherwise it asks us, as agents do.
+    #: We ask it and tell it (`services.execution.backend_driver`); otherwise it asks us, as agents do.
     is_driven: bool
     runs_processes: bool = True
     reports_usage: bool = False

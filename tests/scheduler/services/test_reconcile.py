@@ -15,7 +15,8 @@ from scheduler.models import Attempt, Job, Lease, Node, Task
 from scheduler.services.cluster import nodes
 from scheduler.services.execution import reconcile
 from scheduler.services.execution.dispatch import orders_for
-from scheduler.services.execution.reconcile import apply_reports, reconcile_all
+from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.execution.reports import apply_reports
 from scheduler.services.jobs.verbs import cancel_job
 from tests.support.agents import World
 from tests.support.factories import NodeFactory
