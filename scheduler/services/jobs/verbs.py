@@ -58,14 +58,6 @@ def submit_job(*, payload: Mapping[str, Any], by: User, via: str = "api") -> Job
     return submit_specs(specs=[spec], by=by, via=via)[0]
 
 
-def submit_many(*, payloads: Sequence[Any], by: User, via: str = "api") -> list[Job]:
-    """Take all requests or none; problems say which request they are in, as in `jobs/3/gpu_count`."""
-    specs, errors = parse_many(payloads=payloads, by=by)
-    if errors:
-        raise refused_whole(errors)
-    return submit_specs(specs=[spec for spec in specs if spec is not None], by=by, via=via)
-
-
 def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | None], dict[int, MusterError]]:
     """Read each request on its own; the refused ones have None for a spec and their error by position.
 
@@ -115,17 +107,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
     _refuse_full_queues(specs)
     _refuse_full_lines(specs)
     others = look_at_others(specs)
-    rows: list[dict[str, Any]] = []
-    owners: list[JobSpec] = []
-    for spec in until_caller_gone(specs, every=1):
-        beginning = _beginning(spec, others, by=by, at=now)
-        common = spec.columns() | _UNSTARTED | beginning | {
-            "user_id": by.pk, "submitted_via": via, "created_at": now,
-            "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
-        }  # fmt: skip
-        for index in spec.array or (None,):
-            rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
-            owners.append(spec)
+    rows, owners = _rows_of(specs, others, by=by, via=via, at=now)
     stop_if_caller_gone()
     # The head of the audit chain comes last. Without others to wait for, nothing comes between.
     head_too = () if any(spec.depends_on for spec in specs) else (audit.head_statement(by),)
@@ -149,6 +131,24 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
             outbox.wake_planner(cluster_id, trigger="submit")
     _audit_submission(jobs, by, head=next((audit.Head(*row) for rows in heads for row in rows), None))
     return jobs
+
+
+def _rows_of(
+    specs: Sequence[JobSpec], others: Others, *, by: User, via: str, at: datetime
+) -> tuple[list[dict[str, Any]], list[JobSpec]]:
+    """The columns of every job, one for each index of an array, and the request of each."""
+    rows: list[dict[str, Any]] = []
+    owners: list[JobSpec] = []
+    for spec in until_caller_gone(specs, every=1):
+        beginning = _beginning(spec, others, by=by, at=at)
+        common = spec.columns() | _UNSTARTED | beginning | {
+            "user_id": by.pk, "submitted_via": via, "created_at": at,
+            "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
+        }  # fmt: skip
+        for index in spec.array or (None,):
+            rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
+            owners.append(spec)
+    return rows, owners
 
 
 #: What a job row begins with besides what its request says.

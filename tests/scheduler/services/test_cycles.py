@@ -20,7 +20,6 @@ from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import codec
 from scheduler.models import Attempt, Cycle, Job, Lease, Node
-from scheduler.services import retention
 from scheduler.services.planning import cycles
 from scheduler.services.planning.cycles import plan_all_clusters, run_cycle
 from scheduler.state.apply import apply_plan, apply_starts, pending_reasons
@@ -28,7 +27,6 @@ from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder
 from scheduler.state.records import recordings
 from tests.scheduler.state.small import SmallWorld, broken_invariants
-from tests.support.factories import AttemptFactory, CycleFactory, IdempotencyKeyFactory, LogChunkFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -398,61 +396,3 @@ def test_cycles_that_decide_nothing_new_are_not_recorded(world: SmallWorld) -> N
     assert recorded[0] is not None
     assert recorded[2:] == [None, None]
     assert Cycle.objects.count() == len([cycle for cycle in recorded if cycle])
-
-
-# ------------------------------------------------------------------ retention
-
-
-def test_old_cycles_go_and_their_attempts_stay(world: SmallWorld) -> None:
-    old = CycleFactory(cluster=world.cluster, started_at=timezone.now() - timedelta(days=3))
-    new = CycleFactory(cluster=world.cluster)
-    attempt = AttemptFactory(cycle=old, state="succeeded", job__state=JobState.COMPLETED,
-                             job__completed_at=timezone.now())  # fmt: skip
-
-    assert retention.prune_cycles(days=2) == 1
-
-    assert list(Cycle.objects.all()) == [new]
-    attempt.refresh_from_db()
-    assert attempt.cycle is None
-
-
-def test_recordings_are_stripped_by_number_and_by_size(world: SmallWorld) -> None:
-    cycles_ = [
-        CycleFactory(cluster=world.cluster, snapshot=b"s" * 1000, policy=b"p", plan=b"l" * 1000)
-        for _ in range(5)
-    ]
-
-    assert retention.strip_recordings(keep=4, keep_bytes=10**9) == 1
-    assert retention.strip_recordings(keep=100, keep_bytes=4000) == 2
-    kept = Cycle.objects.filter(snapshot__isnull=False).values_list("id", flat=True)
-    assert sorted(kept) == [cycles_[3].pk, cycles_[4].pk]
-
-
-def test_the_newest_recording_is_kept_however_large(world: SmallWorld) -> None:
-    CycleFactory(cluster=world.cluster, snapshot=b"s" * 1000, policy=b"p", plan=b"l")
-
-    assert retention.strip_recordings(keep=1, keep_bytes=10) == 0
-
-
-def test_idempotency_keys_go_after_a_day(world: SmallWorld) -> None:
-    old, new = IdempotencyKeyFactory(), IdempotencyKeyFactory()
-    type(old).objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(hours=25))
-
-    assert retention.prune_idempotency_keys() == 1
-
-    assert list(type(new).objects.all()) == [new]
-
-
-def test_logs_of_attempts_that_ended_long_ago_go_and_those_of_live_ones_stay(world: SmallWorld) -> None:
-    long_ago = timezone.now() - timedelta(days=40)
-    ended = AttemptFactory(state="succeeded", ended_at=long_ago, job__state=JobState.COMPLETED,
-                           job__completed_at=long_ago)  # fmt: skip
-    LogChunkFactory(task__attempt=ended, received_at=long_ago)
-    live = LogChunkFactory(task__attempt__state="succeeded", task__attempt__job__state=JobState.FAILED,
-                           task__attempt__job__completed_at=timezone.now(), received_at=long_ago,
-                           task__attempt__ended_at=timezone.now())  # fmt: skip
-
-    assert retention.prune_logs(days=0) == 0
-    assert retention.prune_logs(days=30) == 1
-
-    assert list(type(live).objects.all()) == [live]

@@ -24,11 +24,10 @@ from scheduler.services.jobs.verbs import (
     release_job,
     requeue_job,
     submit_job,
-    submit_many,
 )
 from scheduler.state.lifecycle.dependencies import resolve_dependants
 from scheduler.state.lifecycle.transitions import move_job
-from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.portal import Portal, a_portal, submit_many
 from tests.support.factories import AllocationFactory, AttemptFactory
 
 pytestmark = pytest.mark.django_db

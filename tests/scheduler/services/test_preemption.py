@@ -207,7 +207,7 @@ def test_a_no_execute_taint_sends_a_job_away_and_says_who_put_it_and_why(
     assert leaves.attempts.live().get().tasks.get().node != node
     assert stays.attempts.get().stop_reason == ""
     assert preemption_counts([leaves.queue_id]) == {leaves.queue_id: 1}
-    counted = metrics._preemptions().samples[-1]
+    (counted, *_) = [one for one in metrics.read_metrics() if one.name == "muster_preemptions"]
     assert (counted.labels, counted.value) == ({"reason": "taint"}, 1)
     # A later change of other taints keeps who put this one, and when.
     node.refresh_from_db()

@@ -17,6 +17,7 @@ from scheduler.models import job as job_model
 from scheduler.services.jobs import verbs
 from scheduler.state.apply import apply_starts
 from scheduler.state.settle import settle
+from tests.scheduler.portal import submit_many
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 
 pytestmark = pytest.mark.django_db
@@ -107,7 +108,7 @@ def accepted_and_counted() -> tuple[int, int]:
     world = SmallWorld()
     world.node("n1", cpu_millis=2000)
     payload = {"command": "true", "project": world.project.slug, "queue": world.queue.slug, "cpu_cores": 1}
-    accepted = len(verbs.submit_many(payloads=[payload] * 3, by=world.person))
+    accepted = len(submit_many(payloads=[payload] * 3, by=world.person))
     assert world.plan().started == 2
     return accepted, sum(Job.objects.in_public_states([state]).count() for state in PublicState)
 
