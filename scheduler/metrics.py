@@ -302,7 +302,8 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
 def _rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, list(parameters) or None)
-        return cursor.fetchall()
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
 
 
 #: One reading serves all scrapes of this process.

@@ -22,13 +22,8 @@ from scheduler.state.apply import suspension
 from scheduler.state.db.sql import run
 from scheduler.state.lifecycle import dependencies
 from scheduler.state.settle import partial_failure
-from scheduler.state.settle.settle import (
-    Settled,
-    release_members,
-    settle_many,
-    shrunk_attempts,
-    waiting_attempts,
-)
+from scheduler.state.settle.release import attempts_with_ended_tasks, release_ended_tasks
+from scheduler.state.settle.settle import Settled, attempts_to_settle, settle_many
 
 log = structlog.get_logger(__name__)
 
@@ -57,8 +52,8 @@ def reconcile_all() -> Reconciled:
     _end_unstarted()
     suspension.suspend_attempts(suspension.attempts_to_suspend())
     suspension.stop_unsuspended(slack_seconds=LIMIT_SLACK_SECONDS)
-    settled = settle_many(waiting_attempts())
-    release_members(shrunk_attempts())
+    settled = settle_many(attempts_to_settle())
+    release_ended_tasks(attempts_with_ended_tasks())
     overdue = _stop_overdue()
     waits = _end_waits()
     for cluster in Cluster.objects.order_by("id"):
@@ -95,7 +90,7 @@ def _age_nodes() -> tuple[int, int]:
 def _lose_attempts_of_down_nodes() -> list[Settled]:
     """End attempts of which a task ran on a node that is down, where their jobs cannot continue without it."""
     left = partial_failure.lose_with_down_nodes(at=timezone.now())
-    release_members(left)
+    release_ended_tasks(left)
     rows = run(
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"

@@ -21,7 +21,9 @@ from scheduler.services.jobs.datasets import save_checkpoint
 from scheduler.state.apply import suspension
 from scheduler.state.db.sql import Statement, int_array, run
 from scheduler.state.settle import partial_failure
-from scheduler.state.settle.settle import release_members, settle_many, write_events
+from scheduler.state.settle.events import Event, write_events
+from scheduler.state.settle.release import release_ended_tasks
+from scheduler.state.settle.settle import settle_many
 
 log = structlog.get_logger(__name__)
 
@@ -138,7 +140,7 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
     if suspended:
         suspension.suspend_attempts(suspended)
     if shrunk:
-        release_members(shrunk)
+        release_ended_tasks(shrunk)
     ended = changes.ended
     for first in range(0, len(ended), BATCH):
         settle_many(ended[first : first + BATCH])
@@ -349,15 +351,21 @@ def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:
     )
     ended = {c.row.attempt: c for c in changes if c.ended_at and c.state != TaskState.SUCCEEDED}
     write_events(
-        [(job, epoch, "attempt.stopping", "one task has failed, so the others are stopped", "{}")
-         for _, job, epoch in rows]
-        + [(job, epoch, "attempt.smaller", f"task {ended[attempt].row.rank} has {ended[attempt].state}; "
-            "the others are enough and go on", json.dumps({"rank": ended[attempt].row.rank}))
-           for attempt, job, epoch in going_on],
+        [
+            Event(job, epoch, "attempt.stopping", "one task has failed, so the others are stopped")
+            for _, job, epoch in rows
+        ]
+        + [_continues(job, epoch, ended[attempt]) for attempt, job, epoch in going_on],
         at=timezone.now(),
-    )  # fmt: skip
+    )
     announce_nodes_of([row[0] for row in rows])
     return sorted(without)
+
+
+def _continues(job: int, epoch: int, change: _Change) -> Event:
+    """One task has ended and the others are enough."""
+    because = f"task {change.row.rank} has {change.state}; the others are enough and continue"
+    return Event(job, epoch, "attempt.smaller", because, json.dumps({"rank": change.row.rank}))
 
 
 def announce_nodes_of(attempt_ids: Sequence[int]) -> None:

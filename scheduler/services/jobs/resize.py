@@ -14,7 +14,7 @@ from scheduler.core.lifecycle import LIVE_TASK, JobState, TaskState
 from scheduler.models import Attempt, Job, Task
 from scheduler.services.jobs.verbs import requeue_job
 from scheduler.state.lifecycle.transitions import record_event
-from scheduler.state.settle.settle import release_members
+from scheduler.state.settle.release import release_ended_tasks
 
 
 def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
@@ -51,7 +51,7 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
         _grow(row, attempt, by=by, reason=reason or f"to have {tasks} tasks instead of {len(live)}")
     elif any(task.state == TaskState.ASSIGNED for task in live[tasks:]):
         # Never while the job is locked: whoever settles takes nodes first. Killed before, the timer does it.
-        transaction.on_commit(lambda: release_members([attempt.pk]))
+        transaction.on_commit(lambda: release_ended_tasks([attempt.pk]))
     job.refresh_from_db()
     return job
 

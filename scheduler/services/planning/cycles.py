@@ -158,7 +158,7 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     applied, result = _apply(plan, context, recording, trigger, times)
     _notify_plugins(policy, applied)
     pending_reasons.write_pending_reasons(
-        plan, snapshot=snapshot, reported=loaded.told, lease=lease, at=context.at
+        plan, snapshot=snapshot, reported=loaded.reported_reasons, lease=lease, at=context.at
     )
     expected_starts.write_expected_starts(plan, snapshot=snapshot, lease=lease)
     log.debug("cycle", trigger=trigger, **result.as_dict())

@@ -54,7 +54,7 @@ from scheduler.services.planning.suspension_reason import why_it_stands_still
 from scheduler.services.submission.dependencies import waits_now
 from scheduler.services.submission.job_spec import JobSpec, parse_job
 from scheduler.services.submission.request_size import check_sizes
-from scheduler.state.load.job_rows import class_of_request
+from scheduler.state.load.request_rows import class_of_request
 from scheduler.state.load.snapshots import Loaded, load_snapshot
 
 STARTS_NOW: Final = "starts_now"

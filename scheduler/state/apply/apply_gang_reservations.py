@@ -44,10 +44,11 @@ def write(plan: Plan, context: ApplyContext) -> list[Refusal]:
     )
     outbox.announce_jobs([*reserved, *released], outbox.CLUSTER_TOPIC)
     written = {row.number for row in (*reserved, *released)}
+    planned = [one.job_id for one in plan.reserves] + [one.job_id for one in plan.given_back]
     return [
-        Refusal(one.job_id, JOB_CHANGED, f"Gang {one.job_id} has changed or is being changed.")
-        for one in (*plan.reserves, *plan.given_back)
-        if one.job_id not in written
+        Refusal(number, JOB_CHANGED, f"Gang {number} has changed or is being changed.")
+        for number in planned
+        if number not in written
     ]
 
 
@@ -92,7 +93,7 @@ def _release(releases: Sequence[GiveBack]) -> list[GangRow]:
             int_array(sorted(g.job_id for g in releases)), JobState.RESERVED.value,
         ],
     )  # fmt: skip
-    return [GangRow(*row, JobState.RESERVED.value) for row in rows]
+    return [GangRow(number, user, project, JobState.RESERVED) for number, user, project in rows]
 
 
 # ------------------------------------------------------------------ events

@@ -10,7 +10,7 @@ from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.refusals import Refusal
 from scheduler.state.db.sql import Rows
 from scheduler.state.lease import leases
-from scheduler.state.load import snapshots
+from scheduler.state.load import locked_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +58,5 @@ def _fence(plan: Plan, context: ApplyContext) -> Rows:
     if not plan.starts:
         leases.fence(context.lease)
         return []
-    (cluster_row,) = leases.fence_and_read(context.lease, snapshots.applied_to(context.cluster_id))
+    (cluster_row,) = leases.fence_and_read(context.lease, locked_snapshot.applied_to(context.cluster_id))
     return cluster_row

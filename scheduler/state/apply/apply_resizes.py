@@ -15,7 +15,7 @@ from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_sql import JobRow, lock_jobs_and_attempts, move_jobs, nodes_of_attempts
 from scheduler.state.apply.refusals import VICTIM_CHANGED, Refusal
 from scheduler.state.db.sql import Statement, int_array, run, run_together
-from scheduler.state.settle.settle import release_members
+from scheduler.state.settle.release import release_ended_tasks
 
 _NOT_STOPPING: Final = sorted(s.value for s in LIVE_TASK - {TaskState.STOPPING})
 
@@ -118,10 +118,10 @@ def write(checked: CheckedResizes, context: ApplyContext) -> None:
 def release_unfetched_tasks(done: Sequence[Resize], *, at: datetime) -> None:
     """Release what tasks held that no agent had fetched, after the plan's transaction.
 
-    That transaction holds jobs and must not wait for nodes. After a crash in between, `settle.shrunk_attempts`
+    That transaction holds jobs and must not wait for nodes. After a crash in between, `release.attempts_with_ended_tasks`
     finds these attempts.
     """
-    release_members([one.attempt_id for one in done if one.ranks], at=at)
+    release_ended_tasks([one.attempt_id for one in done if one.ranks], at=at)
 
 
 def _mark_attempts(resizes: Sequence[Resize], rows: Mapping[int, JobRow], at: datetime) -> Statement:

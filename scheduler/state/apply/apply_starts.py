@@ -26,9 +26,9 @@ from scheduler.state.apply.refusals import JOB_CHANGED, REFUSED_BY_CONSTRAINT, R
 from scheduler.state.db.sql import Rows, Statement, int_array
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Books
-from scheduler.state.load import snapshots
+from scheduler.state.load import locked_snapshot
+from scheduler.state.load.locked_snapshot import Locked
 from scheduler.state.load.quota_rows import Lines, charges_of, held_by_model
-from scheduler.state.load.snapshots import Locked
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class CheckedStarts:
 def check(plan: Plan, context: ApplyContext, cluster_row: Rows) -> CheckedStarts:
     """Lock what the starts touch, in the order of this package, and decide each again on it.
 
-    `cluster_row` is the answer to `snapshots.applied_to`, read as the lease was fenced.
+    `cluster_row` is the answer to `locked_snapshot.applied_to`, read as the lease was fenced.
     """
     if not plan.starts:
         return CheckedStarts()
@@ -93,7 +93,7 @@ def check(plan: Plan, context: ApplyContext, cluster_row: Rows) -> CheckedStarts
 
 def _lock(plan: Plan, cluster_id: int, cluster_row: Rows) -> Locked:
     placements = [placement for start in plan.starts for placement in start.placements]
-    return snapshots.load_for_apply(
+    return locked_snapshot.load_for_apply(
         cluster_id=cluster_id,
         applied_to=cluster_row,
         queue_ids=sorted({start.queue_id for start in plan.starts}),

@@ -27,12 +27,12 @@ from scheduler.state.apply.suspension import (
     count_cpus,
     read_attempts,
 )
-from scheduler.state.db.sql import int_array, run, run_together, select_together
+from scheduler.state.db.sql import int_array, run, run_together
 from scheduler.state.lease import leases
 from scheduler.state.lease.leases import HeldLease
-from scheduler.state.load import load_sql
 from scheduler.state.load.quota_rows import Lines
-from scheduler.state.settle.settle import lock_rows, write_events
+from scheduler.state.settle.events import Event, write_events
+from scheduler.state.settle.locked_attempts import lock_rows
 
 log = structlog.get_logger(__name__)
 
@@ -151,9 +151,7 @@ class _FreeCpus:
         }
         # Plans of other clusters count on the same lines, so what was free when this was planned need not be.
         self._limits: LimitTree
-        self._limits, self._row_of_line = lines.with_others(
-            *select_together((load_sql.KEEPERS, []), (load_sql.KEEPERS_ORGANIZATIONS, []))
-        ).tree()
+        self._limits, self._row_of_line = lines.with_lenders().tree()
 
     def take(self, attempt: SuspendedAttempt, needed: Counter[int]) -> str:
         """Take all that the attempt needs, or nothing; answers why not."""
@@ -202,7 +200,7 @@ def write_resumes(checked: CheckedResumes, *, at: datetime) -> None:
     )
     write_events(
         [
-            (one.number, one.epoch, "job.running", f"resumed after {_duration(one.since, at)}", "{}")
+            Event(one.number, one.epoch, "job.running", f"resumed after {_duration(one.since, at)}")
             for one in attempts
         ],
         at=at,

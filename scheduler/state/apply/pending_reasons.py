@@ -20,7 +20,7 @@ from scheduler.state.apply.apply_sql import PLANNED_STATES
 from scheduler.state.db.sql import int_array, run
 from scheduler.state.lease import leases
 from scheduler.state.lease.leases import HeldLease
-from scheduler.state.load import snapshots
+from scheduler.state.load import reason_marks
 
 #: Reasons written in one cycle at most: pending jobs must not delay the next starts.
 MAX_REASONS: Final = 10_000
@@ -57,7 +57,7 @@ def write_pending_reasons(
     """Write the reason of every pending job that reports another one; answers how many changed.
 
     `reported` has a mark of the reason that each pending job shows, in the snapshot's order
-    (`snapshots.reason_marks`). Apart from the starts and after them: a reason informs and decides nothing, so
+    (`reason_marks`). Apart from the starts and after them: a reason informs and decides nothing, so
     starts do not wait for it.
     """
     reasons = [_reason_of(decision) for decision in plan.decisions]
@@ -82,13 +82,13 @@ def reasons_to_write(
     and the others in turns: with 100,000 jobs that wait for the same GPUs, each start changes the numbers of all.
     """
     waiting = plan.waiting
-    marks = snapshots.reason_marks([(reason.code, reason.text) for reason in reasons])[waiting.decision]
+    marks = reason_marks.reason_marks([(reason.code, reason.text) for reason in reasons])[waiting.decision]
     shown = reported[np.searchsorted(snapshot.pending.id, waiting.job_id)]
     rows = np.flatnonzero(shown != marks)
     if len(rows) > MAX_REWORDED:
         turn = (snapshot.now_ms // 1000) % REWORDING_TURNS
         now = (
-            ~snapshots.same_kind(shown[rows], marks[rows])
+            ~reason_marks.same_kind(shown[rows], marks[rows])
             | (waiting.ahead_jobs[rows] < FIRST_JOBS)
             | (waiting.job_id[rows] % REWORDING_TURNS == turn)
         )

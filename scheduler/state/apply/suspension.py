@@ -17,8 +17,9 @@ from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, JobState, StopReas
 from scheduler.state.apply.apply_sql import move_jobs, nodes_of_attempts
 from scheduler.state.db.sql import Rows, int_array, run, run_together
 from scheduler.state.load.quota_rows import Lines
+from scheduler.state.settle.events import Event, write_events
+from scheduler.state.settle.locked_attempts import lock_rows
 from scheduler.state.settle.release_capacity import giving_back
-from scheduler.state.settle.settle import lock_rows, write_events
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
@@ -121,9 +122,9 @@ def _suspend(attempts: Sequence[SuspendedAttempt], lines: Lines, at: datetime) -
         outbox.wake_planner(cluster_id, trigger="ended")
 
 
-def _suspended_event(one: SuspendedAttempt, cpu_millis: int) -> tuple[int, int, str, str, str]:
+def _suspended_event(one: SuspendedAttempt, cpu_millis: int) -> Event:
     because = f"suspended; it keeps its memory and released {show_cpus(cpu_millis)} CPUs"
-    return one.number, one.epoch, "job.suspended", because, json.dumps({"cpu_millis": cpu_millis})
+    return Event(one.number, one.epoch, "job.suspended", because, json.dumps({"cpu_millis": cpu_millis}))
 
 
 # ------------------------------------------------------------------ they have not
@@ -160,7 +161,7 @@ def stop_unsuspended(
         [StopReason.PREEMPTED.value, now, int_array(ids)],
     )
     text = because or "was not suspended in time, so it ends and is requeued"
-    write_events([(number, epoch, "job.preempting", text, "{}") for _, number, epoch in rows], at=now)
+    write_events([Event(number, epoch, "job.preempting", text) for _, number, epoch in rows], at=now)
     outbox.announce_many(
         [outbox.node_topic(node) for node in nodes_of_attempts(ids)]
         + [outbox.job_topic(number) for _, number, _ in rows]

@@ -83,7 +83,17 @@ class ClusterNow:
 def clusters_now() -> list[ClusterNow]:
     """Every cluster; one query."""
     token = Lease.objects.filter(scope=Concat(Value("cluster:"), Cast(OuterRef("pk"), TextField())))
-    rows = Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values_list(
-        "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token"
-    )
-    return [ClusterNow(*row, since=term_since(row[0], token)) for *row, token in rows]
+    return [
+        ClusterNow(
+            pk=cluster.pk,
+            name=cluster.name,
+            paused=cluster.paused,
+            paused_reason=cluster.paused_reason,
+            paused_by=cluster.paused_by,
+            paused_at=cluster.paused_at,
+            since=term_since(cluster.pk, cluster.token),
+        )
+        for cluster in Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values_list(
+            "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token", named=True
+        )
+    ]

@@ -1,8 +1,9 @@
-"""Use and shares for a cycle: nothing is read where the order does not depend on it and no share has a limit."""
+"""Usage and shares for a cycle: not read where neither the order nor a limit of a share depends on them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,29 @@ from quotas.selectors.fair_share_source import share_rules, share_source, shares
 from scheduler.core.ordering.share_columns import share_columns
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import PendingColumns, ProjectColumns, ShareColumns
+from scheduler.state.db.query import RowQuery
+
+
+class ShareShape(NamedTuple):
+    """What the tree of shares looks like."""
+
+    flat: bool  # all open projects are side by side, their members with equal weight
+    limited: bool  # some share has a limit
+
+
+SHARE_SHAPE: Final = RowQuery(
+    ShareShape,
+    {
+        "flat": """(SELECT min(organization_id) FROM accounts_project WHERE active)
+            IS NOT DISTINCT FROM (SELECT max(organization_id) FROM accounts_project WHERE active)
+        AND NOT EXISTS (SELECT FROM accounts_membership WHERE share_weight <> 1)""",
+        "limited": """EXISTS (SELECT FROM accounts_project
+            WHERE share_soft_percent IS NOT NULL OR share_hard_percent IS NOT NULL)
+        OR EXISTS (SELECT FROM accounts_organization
+            WHERE share_soft_percent IS NOT NULL OR share_hard_percent IS NOT NULL)""",
+    },
+    "SELECT {columns}",
+)
 
 
 def with_shares(
@@ -19,25 +43,24 @@ def with_shares(
     policy: Policy,
     *,
     at_ms: int,
-    flat: bool,
-    limited: bool,
+    shape: ShareShape,
 ) -> tuple[ProjectColumns, ShareColumns]:
-    """What each project has used, and how its people stand in the tree of shares.
+    """What each project has used, and the place of its people in the tree of shares.
 
-    `flat` says what the tree looks like; a policy may insist on either.
+    The tree counts as flat or not by its shape, unless the policy says which.
     """
     ordered = any(
         one.name == "fairshare" or any(name == "fairshare" for name, _ in one.factors)
         for one in (policy, *(own for _, own in policy.queues))
     )
-    if not ordered and not limited:
+    if not ordered and not shape.limited:
         return projects, ShareColumns()
-    flat = policy.shares == "flat" or (policy.shares == "auto" and flat)
+    flat = policy.shares == "flat" or (policy.shares == "auto" and shape.flat)
     decay, metering = share_rules()
     at, numbers = at_ms / 1000, projects.id.tolist()
-    used = use_at(at, decay=decay, project_ids=numbers if flat and not limited else None)
+    used = use_at(at, decay=decay, project_ids=numbers if flat and not shape.limited else None)
     shares = ShareColumns()
-    if not flat or limited:
+    if not flat or shape.limited:
         pairs = {*zip(pending.project_id.tolist(), pending.user_id.tolist(), strict=True)}
         tree = shares_at(at, decay=decay, metering=metering, pairs=pairs, used=used)
         shares = share_columns(tree, numbers, flat=flat or not ordered)

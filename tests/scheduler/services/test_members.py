@@ -22,7 +22,8 @@ from scheduler.services.execution.reports import apply_reports
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.jobs.resize import resize_job
 from scheduler.state.lifecycle.verdicts import JobFacts, TaskEnd, judge
-from scheduler.state.settle.settle import release_members, settle_many, shrunk_attempts
+from scheduler.state.settle.release import attempts_with_ended_tasks, release_ended_tasks
+from scheduler.state.settle.settle import settle_many
 from tests.scheduler.state.small import broken_invariants
 from tests.support.agents import World
 from tests.support.factories import NodeFactory, QuotaFactory
@@ -158,19 +159,19 @@ def test_what_a_crash_left_with_an_ended_task_is_given_back_once(world: World) -
     job, tasks = a_running_gang(world, "continue", min_tasks=2)
     Task.objects.filter(pk=tasks[3].pk).update(state=TaskState.FAILED)  # and then the process was killed
     attempt = Attempt.objects.get(job=job)
-    assert shrunk_attempts() == [attempt.pk]
+    assert attempts_with_ended_tasks() == [attempt.pk]
 
     reconcile_all()
 
-    assert shrunk_attempts() == []
-    assert release_members([attempt.pk]) == 0
+    assert attempts_with_ended_tasks() == []
+    assert release_ended_tasks([attempt.pk]) == 0
 
 
 def test_a_gang_pays_for_what_each_task_held(world: World) -> None:
     job, tasks = a_running_gang(world, "continue", min_tasks=2)
     attempt, begun = Attempt.objects.get(job=job), timezone.now()
     Task.objects.filter(pk=tasks[3].pk).update(state=TaskState.FAILED)
-    release_members([attempt.pk], at=begun + timedelta(minutes=30))
+    release_ended_tasks([attempt.pk], at=begun + timedelta(minutes=30))
 
     Task.objects.filter(pk__in=[t.pk for t in tasks[:3]]).update(state=TaskState.SUCCEEDED)
     settle_many([attempt.pk], at=begun + timedelta(hours=1))

@@ -11,7 +11,7 @@ from django.utils import timezone
 from quotas.models import QuotaResource
 from scheduler.core.lifecycle import AttemptState, JobState, StopReason, TaskState
 from scheduler.models import Attempt, Job, Node, Task
-from scheduler.state.settle.settle import end_attempt, settle_many, waiting_attempts
+from scheduler.state.settle.settle import attempts_to_settle, end_attempt, settle_many
 from tests.support.agents import World
 from tests.support.factories import NodeFactory, QuotaFactory
 
@@ -45,14 +45,14 @@ def test_an_attempt_is_settled_when_all_its_tasks_have_ended(world: World) -> No
     Task.objects.filter(attempt=attempt, rank=0).update(state=TaskState.SUCCEEDED)
     assert settle_many([attempt.pk]) == []
     end_tasks(attempt)
-    assert waiting_attempts() == [attempt.pk]
+    assert attempts_to_settle() == [attempt.pk]
     settled = settle_many([attempt.pk])
 
     assert [(s.attempt_id, s.verdict.job) for s in settled] == [(attempt.pk, JobState.COMPLETED)]
     job.refresh_from_db()
     assert (job.state, job.exit_code) == ("completed", 0)
     world.assert_nothing_is_held()
-    assert waiting_attempts() == []
+    assert attempts_to_settle() == []
 
 
 def test_settling_again_changes_nothing(world: World) -> None:

@@ -480,7 +480,10 @@ def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds
 
     at = datetime.now(UTC)
     assert (
-        write_pending_reasons(plan, snapshot=loaded.snapshot, reported=loaded.told, lease=lease, at=at) == 4
+        write_pending_reasons(
+            plan, snapshot=loaded.snapshot, reported=loaded.reported_reasons, lease=lease, at=at
+        )
+        == 4
     )
 
     for job in waits:
@@ -493,7 +496,12 @@ def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds
     too_large.refresh_from_db()
     assert too_large.reason_category == "fix"
     again, plan = seen_and_planned(world)
-    assert write_pending_reasons(plan, snapshot=again.snapshot, reported=again.told, lease=lease, at=at) == 0
+    assert (
+        write_pending_reasons(
+            plan, snapshot=again.snapshot, reported=again.reported_reasons, lease=lease, at=at
+        )
+        == 0
+    )
 
 
 def test_a_reason_that_no_longer_holds_is_replaced_and_cleared_at_the_start(world: SmallWorld) -> None:
@@ -537,7 +545,11 @@ def test_a_job_that_somebody_is_changing_is_told_in_the_next_cycle(world: SmallW
     held.wait(10)
     try:
         written = write_pending_reasons(
-            plan, snapshot=loaded.snapshot, reported=loaded.told, lease=lease, at=datetime.now(UTC)
+            plan,
+            snapshot=loaded.snapshot,
+            reported=loaded.reported_reasons,
+            lease=lease,
+            at=datetime.now(UTC),
         )
     finally:
         done.set()
@@ -567,7 +579,7 @@ def test_reworded_reasons_are_written_in_turns(world: SmallWorld, monkeypatch: p
         changed = write_pending_reasons(
             plan,
             snapshot=moved(loaded, rounds).snapshot,
-            reported=loaded.told,
+            reported=loaded.reported_reasons,
             lease=lease,
             at=datetime.now(UTC),
         )

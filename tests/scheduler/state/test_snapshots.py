@@ -29,8 +29,9 @@ from scheduler.core.snapshot.request_classes import (
 from scheduler.core.snapshot.snapshot import JobGate
 from scheduler.models import Cluster, Partition, PriorityClass, SchedulerProfile
 from scheduler.state.db.sql import run, select_together
-from scheduler.state.load import load_sql
-from scheduler.state.load.snapshots import load_snapshot, reason_marks
+from scheduler.state.load.job_rows import RUNNING
+from scheduler.state.load.reason_marks import reason_marks
+from scheduler.state.load.snapshots import load_snapshot
 from tests.scheduler.state.small import SmallWorld, a_queue
 from tests.support.factories import (
     AllocationFactory,
@@ -334,7 +335,7 @@ def test_a_job_shows_the_mark_of_its_reason() -> None:
     world.job(reason_code="WaitingForResources", reason_text="Needs 4 GPUs.")
     world.job()
 
-    told = load_snapshot(cluster_id=world.cluster.pk).told
+    told = load_snapshot(cluster_id=world.cluster.pk).reported_reasons
 
     assert told.tolist() == reason_marks([("WaitingForResources", "Needs 4 GPUs."), ("", "")]).tolist()
 
@@ -426,7 +427,7 @@ def test_jobs_that_run_are_looked_up_and_the_others_are_not_read() -> None:
     with connection.cursor() as cursor:
         for name in switches:  # so that even three rows are read as a million would be
             cursor.execute(f"SET LOCAL {name} = off")
-        cursor.execute("EXPLAIN " + load_sql.RUNNING, [world.cluster.pk])
+        cursor.execute("EXPLAIN " + RUNNING.sql(), [world.cluster.pk])
         plan = "\n".join(row[0] for row in cursor.fetchall())
         for name in switches:
             cursor.execute(f"SET LOCAL {name} = on")
