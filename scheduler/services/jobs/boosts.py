@@ -39,7 +39,10 @@ def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DA
                 message=f"Job {job.number} has {row.state} and waits for nothing.",
                 way_out="Boost a job that waits or runs.",
             )
-        before = {"boost": row.boost_now, "until": row.boost_until_at.isoformat() if row.boost_now else None}
+        before = {
+            "boost": row.boost_now,
+            "until": row.boost_until_at.isoformat() if row.boost_now and row.boost_until_at else None,
+        }
         row.boost, row.boost_until_at = points, until
         row.save(update_fields=["boost", "boost_until_at"])
         text = (

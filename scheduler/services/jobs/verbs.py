@@ -195,8 +195,10 @@ def _beginning(spec: JobSpec, others: Others, *, by: User, at: datetime) -> dict
 
 def _refuse_full_queues(specs: Sequence[JobSpec]) -> None:
     """A queue takes at most `max_pending_jobs`; submissions to such a queue count one after the other."""
-    bounded = {spec.queue.pk: spec.queue for spec in specs if spec.queue.max_pending_jobs is not None}
+    bounded = {spec.queue.pk: spec.queue for spec in specs}
     for queue_id, queue in sorted(bounded.items()):
+        if queue.max_pending_jobs is None:
+            continue
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_QUEUE_LOCK, queue_id])
         coming = sum(spec.size for spec in specs if spec.queue.pk == queue_id)

@@ -118,8 +118,8 @@ def write(checked: CheckedResizes, context: ApplyContext) -> None:
 def release_unfetched_tasks(done: Sequence[Resize], *, at: datetime) -> None:
     """Release what tasks held that no agent had fetched, after the plan's transaction.
 
-    That transaction holds jobs and must not wait for nodes. After a crash in between, `release.attempts_with_ended_tasks`
-    finds these attempts.
+    That transaction holds jobs and must not wait for nodes. After a crash in between,
+    `release.attempts_with_ended_tasks` finds these attempts.
     """
     release_ended_tasks([one.attempt_id for one in done if one.ranks], at=at)
 

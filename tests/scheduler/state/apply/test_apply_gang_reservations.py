@@ -1,4 +1,4 @@
-"""Gangs on real rows: as many tasks as fit, near to each other, counted as they are (G1, G2, C11)."""
+"""Gangs on real rows: as many tasks as fit, near to each other, counted as they are."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from infra.errors import InvalidInput
 from scheduler.core.lifecycle import JobState, TaskState
+from scheduler.core.plan import Plan, Reserve
 from scheduler.core.snapshot.snapshot import MUST, PACKS
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.jobs.verbs import cancel_job, hold_job
 from scheduler.services.planning.preview import explain_job
+from scheduler.state.apply import apply_gang_reservations
+from scheduler.state.apply.refusals import JOB_CHANGED
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.state.settle.settle import settle_many
 from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.state.apply.planned import a_context, a_lease, seen_and_planned
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -235,3 +240,25 @@ def test_the_page_of_why_knows_a_gang_that_gathers(world: SmallWorld) -> None:
 
     assert found.headline.startswith("Gathers 2 nodes until ")
     assert {line.name for line in found.node_table} == {"n1", "n2"}
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_a_gang_that_has_changed_since_it_was_planned_is_left_alone(world: SmallWorld) -> None:
+    first, changed = (world.job(name, tasks=2, gpus=2) for name in ("first", "changed"))
+    until_ms = int(timezone.now().timestamp() * 1000) + 600_000
+    nodes = tuple(Node.objects.order_by("pk").values_list("pk", flat=True))
+    plan = Plan(
+        reserves=tuple(Reserve(gang.number, gang.generation, nodes, until_ms) for gang in (first, changed))
+    )
+    loaded, _ = seen_and_planned(world)
+    Job.objects.filter(pk=changed.pk).update(generation=changed.generation + 1)
+
+    with transaction.atomic():
+        left_alone = apply_gang_reservations.write(plan, a_context(world, loaded, a_lease(world)))
+
+    assert [(one.job, one.code) for one in left_alone] == [(changed.number, JOB_CHANGED)]
+    states = Job.objects.order_by("number").values_list("state", flat=True)
+    assert list(states) == [JobState.RESERVED, JobState.QUEUED]
+    assert list(JobEvent.objects.values_list("job", "kind")) == [(first.number, "job.reserved")]

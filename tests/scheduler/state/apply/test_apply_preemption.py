@@ -1,25 +1,30 @@
-"""Preemption in rows: a victim is told, ends, waits again where it was, and the other starts."""
+"""Preemption in rows: a victim is asked to end, ends, waits again where it was, and the other starts."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import User
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
-from scheduler.core.plan import Plan
+from scheduler.core.plan import Plan, Preempt
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
 from scheduler.selectors import preemption_counts
 from scheduler.services.cluster.settings import save_settings
 from scheduler.services.planning import preview
 from scheduler.services.planning.preview import explain_job, preview_job
-from scheduler.state.apply import apply_plan
+from scheduler.state.apply import apply_plan, apply_preemption
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_plan import Applied
+from scheduler.state.apply.apply_preemption import CheckedPreemption
+from scheduler.state.apply.refusals import VICTIM_CHANGED
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
 from tests.support.factories import MembershipFactory, OperatorFactory, ProjectFactory, UserFactory
@@ -234,3 +239,75 @@ def test_a_taint_that_is_gone_again_sends_nobody_away(
 
     job.refresh_from_db()
     assert (job.state, job.attempts.get().stop_reason) == (JobState.RUNNING, "")
+
+
+# ------------------------------------------------------------------ check
+
+
+def a_preempt(victim: Job, preemptor: Job | None = None, **words: Any) -> Preempt:
+    return Preempt(
+        job_id=victim.number, attempt_id=victim.attempts.get().pk,
+        for_job_id=preemptor.number if preemptor else 0,
+        for_generation=preemptor.generation if preemptor else 0, priority=10, for_priority=90, lost_seconds=0,
+        grace_seconds=7, **words,
+    )  # fmt: skip
+
+
+def checked(*preempts: Preempt, except_for: Collection[int] = ()) -> CheckedPreemption:
+    with transaction.atomic():
+        return apply_preemption.check(preempts, except_for=except_for)
+
+
+def test_where_one_victim_has_ended_none_is_stopped_for_the_same_job(bench: FakeBench) -> None:
+    first, ended, other = a_running(bench), a_running(bench), a_running(bench)
+    urgent, second = bench.world.submit(priority=90), bench.world.submit(priority=90)
+    bench.finish(ended)
+    bench.settle(ended, "completed")
+    alone = a_preempt(other, second)
+
+    found = checked(a_preempt(first, urgent), a_preempt(ended, urgent), alone)
+
+    assert found.accepted == (alone,)
+    (refusal,) = found.refused.values()
+    assert (refusal.job, refusal.code) == (urgent.number, VICTIM_CHANGED)
+    assert (
+        refusal.message == f"Job {ended.number} was to be stopped for it and has changed: no job is stopped."
+    )
+
+
+def test_a_preemptor_that_has_changed_or_was_refused_elsewhere_stops_nobody(bench: FakeBench) -> None:
+    victim, urgent = a_running(bench), bench.world.submit(priority=90)
+    planned = a_preempt(victim, urgent)
+
+    assert checked(planned).accepted == (planned,)
+    assert checked(planned, except_for=[0, urgent.number]).accepted == ()
+    Job.objects.filter(pk=urgent.pk).update(generation=urgent.generation + 1)
+    found = checked(planned)
+
+    assert found.accepted == ()
+    assert found.refused[urgent.number].message == (
+        f"Job {urgent.number} has changed: no job is stopped for it."
+    )
+
+
+def test_what_stops_for_a_limit_or_a_taint_is_checked_alone_and_refuses_nothing(bench: FakeBench) -> None:
+    victim, ended = a_running(bench), a_running(bench)
+    gone = a_preempt(ended, kind="converge", line="vision")
+    bench.finish(ended)
+    bench.settle(ended, "completed")
+    cut = a_preempt(victim, kind="converge", line="vision")
+    untainted = a_preempt(victim, node_id=Node.objects.first().pk, taint=("broken", ""))
+
+    found = checked(cut, gone, untainted, except_for=[0])
+
+    assert (found.accepted, found.refused) == ((cut,), {})
+
+
+def test_only_a_job_whose_processes_run_can_be_suspended(bench: FakeBench) -> None:
+    starting, urgent = bench.start(priority=10), bench.world.submit(priority=90)
+    bench.world.plan()
+    planned = a_preempt(starting, urgent, mode="suspend")
+    Job.objects.filter(pk=starting.pk).update(state=JobState.STARTING)
+
+    assert checked(planned).accepted == ()
+    assert checked(replace(planned, mode="requeue")).accepted == (replace(planned, mode="requeue"),)

@@ -1,4 +1,4 @@
-"""The planner changes sizes in rows: tasks are told to end for others, and a job starts again larger (G4)."""
+"""Changes of size in rows: tasks are asked to end for others, and a job starts again larger."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ import pytest
 from django.utils import timezone
 
 from quotas.models import Quota
-from scheduler.core.plan import Plan
+from scheduler.core.plan import Plan, Resize
 from scheduler.models import Attempt, Cycle, Job, JobEvent, Node, SchedulerProfile, Task
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.planning.replay import replay
-from scheduler.state.apply import apply_plan
+from scheduler.state.apply import apply_plan, apply_resizes
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_plan import Applied
-from tests.scheduler.services.test_members import a_running_gang, fresh, nothing_contradicts_itself, say
-from tests.scheduler.services.test_members import world as _world
+from scheduler.state.apply.refusals import VICTIM_CHANGED
+from tests.scheduler.services.execution.test_partial_failure import (
+    a_running_gang,
+    fresh,
+    nothing_contradicts_itself,
+    say,
+)
+from tests.scheduler.services.execution.test_partial_failure import world as _world
 from tests.support.agents import World
 
 pytestmark = pytest.mark.django_db
@@ -202,3 +208,39 @@ def test_where_one_cannot_do_its_part_any_more_the_other_is_left_alone(
     assert not Task.objects.filter(state="stopping").exists()
     assert fresh(urgent).state == "queued"
     Job.objects.filter(pk=gone.pk).update(state="running")
+
+
+# ------------------------------------------------------------------ check
+
+
+def a_resize(sweep: Job, urgent: Job, ranks: tuple[int, ...]) -> Resize:
+    return Resize(
+        job_id=sweep.number, attempt_id=Attempt.objects.get(job=sweep).pk, before=4, tasks=4 - len(ranks),
+        ranks=ranks, for_job_id=urgent.number, for_generation=urgent.generation,
+    )  # fmt: skip
+
+
+def test_a_job_is_not_made_smaller_than_its_minimum(world: World) -> None:
+    (sweep, _), urgent = an_old_sweep(world), fresh(world.submit(gpu_count=2, priority=90))
+    fits, too_many = a_resize(sweep, urgent, (2, 3)), a_resize(sweep, urgent, (1, 2, 3))
+
+    assert apply_resizes.check([fits]).accepted == (fits,)
+    found = apply_resizes.check([fits, too_many])
+
+    assert found.accepted == ()
+    (refusal,) = found.refused.values()
+    assert (refusal.job, refusal.code) == (urgent.number, VICTIM_CHANGED)
+    assert refusal.message == f"Job {sweep.number} was to have 1 tasks and has changed."
+
+
+def test_no_job_gives_up_tasks_for_one_that_has_changed_or_was_refused_elsewhere(world: World) -> None:
+    (sweep, _), urgent = an_old_sweep(world), fresh(world.submit(gpu_count=2, priority=90))
+    planned = a_resize(sweep, urgent, (2, 3))
+
+    assert apply_resizes.check([planned]).without({urgent.number}).accepted == ()
+    Job.objects.filter(pk=urgent.pk).update(generation=urgent.generation + 1)
+    found = apply_resizes.check([planned])
+
+    assert found.refused[urgent.number].message == (
+        f"Job {urgent.number} has changed: no job gives up tasks for it."
+    )

@@ -6,11 +6,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import numpy as np
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -22,17 +22,15 @@ from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskStat
 from scheduler.core.plan import Plan, Start
 from scheduler.models import Allocation, Attempt, Device, Job, JobEvent, Lease, Node, Task
 from scheduler.services.cluster.settings import save_settings
-from scheduler.state.apply import apply_starts, pending_reasons
-from scheduler.state.apply.apply_context import ApplyContext
-from scheduler.state.apply.apply_plan import Applied, apply_plan
-from scheduler.state.apply.pending_reasons import write_pending_reasons
+from scheduler.state.apply import apply_starts
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 from scheduler.state.lease import leases
-from scheduler.state.lease.leases import HeldLease, LeaseLost
+from scheduler.state.lease.leases import LeaseLost
 from scheduler.state.load import snapshots
 from scheduler.state.load.snapshots import Loaded
 from scheduler.state.settle import settle
 from scheduler.state.settle.settle import end_attempt
+from tests.scheduler.state.apply.planned import a_lease, applied, refused, seen_and_planned
 from tests.scheduler.state.small import SmallWorld, a_queue, broken_invariants
 from tests.support.factories import OperatorFactory
 
@@ -49,33 +47,6 @@ def nothing_contradicts_itself() -> Iterator[None]:
     """Whatever a test does, these must hold after it."""
     yield
     assert broken_invariants() == []
-
-
-def seen_and_planned(world: SmallWorld) -> tuple[Loaded, Plan]:
-    loaded = snapshots.load_snapshot(cluster_id=world.cluster.pk)
-    return loaded, plan_cycle(loaded.snapshot, loaded.policy)
-
-
-def a_lease(world: SmallWorld, holder: str = "us") -> HeldLease:
-    lease = leases.acquire(leases.cluster_scope(world.cluster.pk), holder=holder, seconds=60)
-    assert lease is not None
-    return lease
-
-
-def applied(world: SmallWorld, loaded: Loaded, plan: Plan, lease: HeldLease) -> Applied:
-    with transaction.atomic():
-        return apply_plan(plan, a_context(world, loaded, lease))
-
-
-def a_context(world: SmallWorld, loaded: Loaded, lease: HeldLease) -> ApplyContext:
-    return ApplyContext(
-        cluster_id=world.cluster.pk, backend=loaded.backend, snapshot=loaded.snapshot, policy=loaded.policy,
-        lease=lease, at=datetime.now(UTC),
-    )  # fmt: skip
-
-
-def refused(outcome: Applied) -> dict[int, str]:
-    return {refusal.job: refusal.code for refusal in outcome.refused}
 
 
 # ------------------------------------------------------------------ whole
@@ -462,141 +433,6 @@ def test_t22_at_the_edge_of_a_quota_exactly_the_limit_is_admitted(
 def only(loaded: Loaded, mask: list[bool]) -> Loaded:
     snapshot = loaded.snapshot
     return replace(loaded, snapshot=replace(snapshot, pending=snapshot.pending.take(np.array(mask))))
-
-
-# ------------------------------------------------------------------ reasons
-
-
-def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds(
-    world: SmallWorld,
-) -> None:
-    world.node("n1", gpus=2)
-    world.job(gpus=2)
-    waits = [world.job(gpus=2) for _ in range(3)]
-    too_large = world.job(cpu_millis=1_000_000)
-    loaded, plan = seen_and_planned(world)
-    lease = a_lease(world)
-    applied(world, loaded, plan, lease)
-
-    at = datetime.now(UTC)
-    assert (
-        write_pending_reasons(
-            plan, snapshot=loaded.snapshot, reported=loaded.reported_reasons, lease=lease, at=at
-        )
-        == 4
-    )
-
-    for job in waits:
-        job.refresh_from_db()
-        assert (job.reason_code, job.reason_category) == ("WaitingForResources", "wait")
-        assert job.reason_text == "Needs 2 GPUs; 0 of 2 free."
-        assert job.reason_details["needs"] == 2
-        assert job.generation == 1
-        assert job.reason_at == at
-    too_large.refresh_from_db()
-    assert too_large.reason_category == "fix"
-    again, plan = seen_and_planned(world)
-    assert (
-        write_pending_reasons(
-            plan, snapshot=again.snapshot, reported=again.reported_reasons, lease=lease, at=at
-        )
-        == 0
-    )
-
-
-def test_a_reason_that_no_longer_holds_is_replaced_and_cleared_at_the_start(world: SmallWorld) -> None:
-    world.job()
-    world.plan()
-    job = Job.objects.get()
-    assert job.reason_text == "There is no node yet."
-
-    node = world.node("n1", cordoned=True)
-    world.plan()
-    job.refresh_from_db()
-    assert job.reason_text == "Needs 1 CPU; 0 of 16 free."
-
-    Node.objects.filter(pk=node.pk).update(cordoned=False)
-    world.plan()
-    job.refresh_from_db()
-    assert job.state == JobState.SCHEDULED
-    assert (job.reason_code, job.reason_category, job.reason_text, job.reason_details, job.reason_at) == (
-        "", "", "", {}, None,
-    )  # fmt: skip
-
-
-def test_a_job_that_somebody_is_changing_is_told_in_the_next_cycle(world: SmallWorld) -> None:
-    """A reason is never worth waiting for: the row is skipped, and nobody is blocked."""
-    busy, free = world.job(), world.job()
-    loaded, plan = seen_and_planned(world)
-    lease = a_lease(world)
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        try:
-            with transaction.atomic():
-                Job.objects.select_for_update().get(pk=busy.pk)
-                held.set()
-                done.wait(10)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(10)
-    try:
-        written = write_pending_reasons(
-            plan,
-            snapshot=loaded.snapshot,
-            reported=loaded.reported_reasons,
-            lease=lease,
-            at=datetime.now(UTC),
-        )
-    finally:
-        done.set()
-        thread.join()
-
-    assert written == 1
-    free.refresh_from_db()
-    assert free.reason_code
-    busy.refresh_from_db()
-    assert not busy.reason_code
-
-
-def test_reworded_reasons_are_written_in_turns(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_reasons, "MAX_REWORDED", 10)
-    monkeypatch.setattr(pending_reasons, "FIRST_JOBS", 5)
-    world.node("n1", cordoned=True)
-    jobs = [
-        world.job(reason_code="WaitingForResources", reason_category="wait", reason_text="something older")
-        for _ in range(64)
-    ]
-    new = world.job()
-    lease = a_lease(world)
-
-    rounds = 0
-    while Job.objects.filter(reason_text="something older").exists():
-        loaded, plan = seen_and_planned(world)
-        changed = write_pending_reasons(
-            plan,
-            snapshot=moved(loaded, rounds).snapshot,
-            reported=loaded.reported_reasons,
-            lease=lease,
-            at=datetime.now(UTC),
-        )
-        assert changed < 20
-        rounds += 1
-        if rounds == 1:
-            new.refresh_from_db()
-            assert new.reason_code == "WaitingForResources"
-    assert 3 < rounds <= pending_reasons.REWORDING_TURNS
-    assert len(jobs) == 64
-
-
-def moved(loaded: Loaded, seconds: int) -> Loaded:
-    """The same picture, so many seconds into the turns."""
-    snapshot = loaded.snapshot
-    now_ms = snapshot.now_ms // 16_000 * 16_000 + seconds * 1000
-    return replace(loaded, snapshot=replace(snapshot, now_ms=now_ms))
 
 
 # ------------------------------------------------------------------ jobs near to others

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import AuditEvent
@@ -17,6 +18,7 @@ from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.verbs import cancel_job, requeue_job
 from scheduler.services.planning.preview import explain_job
 from scheduler.state.apply import apply_suspension, suspension
+from scheduler.state.apply.refusals import CANNOT_RESUME
 from scheduler.state.lease import leases
 from scheduler.state.load.share_usage import HeldShares
 from tests.backends.conftest import FakeBench
@@ -268,3 +270,21 @@ def test_none_goes_on_past_what_a_pool_has_left_when_another_cluster_was_faster(
     assert apply_suspension.apply_resumes(resumes, lease=lease, at=timezone.now()) == 1
     pool.refresh_from_db()
     assert pool.used == pool.nominal
+
+
+def test_a_job_resumes_only_where_its_cpus_are_free_and_while_it_is_suspended(bench: FakeBench) -> None:
+    victim, urgent = suspended(bench)
+    resumes = [Resume(victim.number, victim.attempts.get().pk)]
+
+    def refusals() -> list[tuple[int, str, str]]:
+        with transaction.atomic():
+            found = apply_suspension.check_resumes(resumes)
+        return [(one.job, one.code, one.message) for one in found.refused]
+
+    why = f"Job {victim.number} cannot resume: "
+    assert refusals() == [(victim.number, CANNOT_RESUME, why + "its CPUs are in use.")]
+    bench.finish(urgent)
+    bench.settle(urgent, "completed")
+    assert refusals() == []
+    requeue_job(job=Job.objects.get(pk=victim.pk), by=bench.world.user)
+    assert refusals() == [(victim.number, CANNOT_RESUME, why + "it is no longer suspended.")]
