@@ -42,11 +42,26 @@ RETIRED = {
     "sooner_change": "earlier_change",
     "own_blockers": "job_reasons",
     "array_blockers": "array_reasons",
+    "apply_gatherings": "apply_gang_reservations",
+    "tell_gatherings": "apply_gang_reservations",
+    "tell_waiting": "write_pending_reasons",
+    "tell_reasons": "write_pending_reasons",
+    "tell_stopped": "insert_events_of_kind",
+    "Told": "PendingReason",
+    "PreemptionRow": "JobRow",
+    "lock_for_preemption": "lock_jobs_and_attempts",
+    "Judged": "CheckedResizes",
+    "IN_LINE": "PLANNED_STATES",
+    "stop_instead": "stop_unsuspended",
+    "waiting_suspensions": "attempts_to_suspend",
+    "told_to_ask": "must_resubscribe",
+    "tell_health": "report_health",
 }
 
 
 @pytest.mark.parametrize(
-    "package", ["scheduler/core", "scheduler/simulator", "scheduler/state", "scheduler/services"]
+    "package",
+    ["scheduler/core", "scheduler/simulator", "scheduler/state", "scheduler/services", "scheduler/realtime"],
 )
 def test_no_retired_word_is_an_identifier(package: str) -> None:
     found = [
