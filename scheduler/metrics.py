@@ -302,8 +302,7 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
 def _rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, list(parameters) or None)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return rows
+        return list(cursor.fetchall())
 
 
 #: One reading serves all scrapes of this process.
