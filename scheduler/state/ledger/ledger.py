@@ -248,9 +248,11 @@ def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -
 
 
 #: Why an entry of `given_back_suspended` is there.
-GIVEN_BACK_SUSPENDED: Final = "it stood still for another job and gave its CPUs back"
+GIVEN_BACK_SUSPENDED: Final = "it was suspended for another job and released its CPUs"
+#: The same as entries said it before.
+_SUSPENDED_BEFORE: Final = "it stood still for another job and gave its CPUs back"
 #: Refunds of what was not held; every other refund of a charge forgives what was held.
-GIVEN_BACK: Final = (GIVEN_BACK_EARLY, GIVEN_BACK_SUSPENDED)
+GIVEN_BACK: Final = (GIVEN_BACK_EARLY, GIVEN_BACK_SUSPENDED, _SUSPENDED_BEFORE)
 
 
 def given_back_suspended(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
@@ -310,7 +312,7 @@ def rates_held(attempt_ids: Sequence[int]) -> dict[int, HeldRates]:
 
 @contextmanager
 def whatever_is_so() -> Iterator[None]:
-    """Write holds of what runs already even where a budget is spent: refusing would not stop it."""
+    """Write holds of running jobs even where a budget is spent: refusing would not stop them."""
     with pgtrigger.ignore("quotas.BudgetPeriod:budget_never_passed"):
         yield
 

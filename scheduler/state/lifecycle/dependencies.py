@@ -1,4 +1,4 @@
-"""Lets jobs go that waited for others, or says that they wait for nothing any more."""
+"""Dependencies of jobs: what each waits for, and queueing the job once that has happened."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Other(NamedTuple):
 class Wait:
     """One thing that a job waits for: a job, or data by name.
 
-    A job of another project has no name here: whoever sees the one that waits may not see that one.
+    A job of another project has no name here: people who see the waiting job may not see that one.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """So many of these have to hold; most often it is one of one."""
+    """`need` of these waits have to hold; most often one of one."""
 
     need: int
     waits: tuple[Wait, ...]
@@ -238,7 +238,7 @@ def expire_waits(*, at: datetime) -> tuple[set[int], int]:
             _queue(job, because=f"waited long enough and goes on without: {missing}", at=at)
             clusters.add(job.queue.cluster_id)
         else:
-            text = f"Waited until {moment_text(job.depends_until_at, at)} in vain. {missing}."
+            text = f"Waited until {moment_text(job.depends_until_at, at)} without result. {missing}."
             move_job(job, JobState.FAILED, because=text, at=at, end_text=text[:300])
             failed.append(job)
     if failed:
@@ -247,7 +247,7 @@ def expire_waits(*, at: datetime) -> tuple[set[int], int]:
 
 
 def _let_go(numbers: set[int], *, at: datetime) -> set[int]:
-    """Queue the blocked jobs of these that wait for nothing any more; tell the others where they are."""
+    """Queue the blocked jobs of these that wait for nothing any more; the others say what is still missing."""
     clusters: set[int] = set()
     waiting = Job.objects.filter(number__in=numbers, state=JobState.BLOCKED).select_related("queue")
     for job in waiting.order_by("number").select_for_update(of=("self",), no_key=True):

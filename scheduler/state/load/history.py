@@ -63,7 +63,7 @@ def load_past(*, cluster_id: int, since: datetime, until: datetime) -> Past:
         classes = ClassTable()
         pending = pending_columns(tables.jobs, classes, now_ms=begin_ms)
         pending, _ = named(pending, RunningColumns(), classes, ())
-        runs = _Runs.of(fetch(PAST_RUNS, [int_array(pending.id.tolist())]))
+        runs = runs_of(fetch(PAST_RUNS, [int_array(pending.id.tolist())]))
         projects, lines = _load_owners(pending)
     run_ms = _run_ms(pending, runs)
     ran_before = np.where(runs.started_ms >= 0, np.clip(begin_ms - runs.started_ms, 0, None), 0)
@@ -168,7 +168,7 @@ WHERE job.number = {ANY_OF} ORDER BY job.number""",
 )
 
 
-class _Runs(NamedTuple):
+class Runs(NamedTuple):
     """How each job went, in the order of the pending columns; -1 = it did not start, or has not ended."""
 
     came_ms: Ints
@@ -178,24 +178,23 @@ class _Runs(NamedTuple):
     held_ms: Ints  # of all its tasks, added up
     ended: Bools
 
-    @classmethod
-    def of(cls, runs: Table) -> _Runs:
-        came, started, ran, suspended, held = (
-            np.array(runs[name], dtype=np.int64)
-            for name in ("came_ms", "started_ms", "ran_ms", "suspended_ms", "held_ms")
-        )
-        ended = np.array(runs["ended"], dtype=np.bool_)
-        return cls(
-            came_ms=came,
-            started_ms=started,
-            ended_ms=np.where(ended & (started >= 0), started + ran, -1),
-            ran_ms=np.maximum(ran - suspended, 0),
-            held_ms=held,
-            ended=ended,
-        )
+
+def runs_of(found: Table) -> Runs:
+    """From what `PAST_RUNS` found."""
+    ended = np.array(found["ended"], dtype=np.bool_)
+    names = ("came_ms", "started_ms", "ran_ms", "suspended_ms", "held_ms")
+    of: dict[str, Ints] = {name: np.array(found[name], dtype=np.int64) for name in names}
+    return Runs(
+        came_ms=of["came_ms"],
+        started_ms=of["started_ms"],
+        ended_ms=np.where(ended & (of["started_ms"] >= 0), of["started_ms"] + of["ran_ms"], -1),
+        ran_ms=np.maximum(of["ran_ms"] - of["suspended_ms"], 0),
+        held_ms=of["held_ms"],
+        ended=ended,
+    )
 
 
-def _run_ms(pending: PendingColumns, runs: _Runs) -> Ints:
+def _run_ms(pending: PendingColumns, runs: Runs) -> Ints:
     """How long each job runs when it is played: as it did, at least as long as it has, else its limit."""
     limit_ms = pending.time_limit_seconds * 1000
     expected = np.where(limit_ms > 0, limit_ms, DEFAULT_RUN_MS)

@@ -267,7 +267,7 @@ def load_lines(
 def charges_of(
     rows: Iterable[LineRow], per_task: Resources, tasks: int, devices: Mapping[str, int]
 ) -> Iterator[tuple[int, int]]:
-    """(line id, amount) of a job with so many equal tasks, that holds these GPU thousandths by model."""
+    """(line id, amount) of a job with this many equal tasks, which holds these GPU thousandths by model."""
     for row in rows:
         amount = charge(row.resource, per_task, tasks, gpu_model=row.gpu_model, devices=devices)
         if amount:
@@ -275,7 +275,7 @@ def charges_of(
 
 
 def held_by_model(devices: Iterable[int], gpu_millis: int, models: Mapping[int, str]) -> Counter[str]:
-    """Thousandths by model name, where each device gives so many."""
+    """Thousandths by model name, where each device gives `gpu_millis`."""
     held: Counter[str] = Counter()
     for device in devices:
         held[models.get(device, "")] += gpu_millis

@@ -61,8 +61,8 @@ def load_snapshot(
 ) -> Loaded:
     """Everything that planning this cluster needs, as it was at one moment.
 
-    `project_ids` come along with their quota lines even when they have no job; `max_pending` takes only
-    so many pending jobs, the first by number. Names and labels of jobs come along where jobs have terms about
+    `project_ids` come along with their quota lines even when they have no job; of more than `max_pending`
+    pending jobs only the first by number are loaded. Names and labels of jobs come along where jobs have terms about
     them, and for `named_projects`. Raises LookupError for an unknown cluster.
     """
     with one_picture():

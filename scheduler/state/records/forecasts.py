@@ -122,5 +122,5 @@ ORDER BY attempt.id DESC LIMIT %s""",
 
 
 def ran(*, cluster_id: int, since: datetime, most: int) -> list[RanRow]:
-    """The last jobs of this cluster that ended by themselves, at most so many."""
+    """The last jobs of this cluster that ended by themselves, at most `most`."""
     return fetch(_LAST_RUNS, [cluster_id, _RAN, since, most])

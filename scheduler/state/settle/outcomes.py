@@ -15,48 +15,43 @@ from scheduler.state.settle.events import Event
 from scheduler.state.settle.locked_attempts import AttemptRow
 
 
+class Reason(NamedTuple):
+    """A pending reason, as the columns of a job have it; empty for a job that is over. `details` are JSON."""
+
+    code: str = ""
+    category: str = ""
+    text: str = ""
+    details: str = "{}"
+
+
 class Outcome(NamedTuple):
-    """An attempt, its verdict, and the moment."""
+    """An attempt with its verdict, and what follows for the columns of its job."""
 
     attempt: AttemptRow
     verdict: Verdict
     at: datetime
+    #: When the job may start again; None = it is over.
+    retry_at: datetime | None
+    reason: Reason
 
-    @property
-    def retry_at(self) -> datetime | None:
-        """When the job may start again; None = it is over."""
-        seconds = self.verdict.retry_seconds
-        return None if seconds is None else self.at + timedelta(seconds=seconds)
-
-    @property
-    def completed_at(self) -> datetime | None:
-        return self.at if self.verdict.retry_seconds is None else None
-
-    @property
-    def reason(self) -> Reason:
-        """Why the job waits again; empty once it is over."""
-        seconds = self.verdict.retry_seconds
-        if seconds is None or self.retry_at is None:
-            return Reason()
-        if seconds == 0:
-            return Reason(ReasonCode.NOT_EVALUATED_YET, "Queued again; the next planning cycle looks at it.")
-        return Reason(
-            ReasonCode.BACKOFF,
-            f"Starts again after {self.retry_at:%H:%M:%S} UTC. Last try: {self.verdict.text}",
-            json.dumps({"until": self.retry_at.isoformat(), "wait_seconds": seconds}),
-        )
+    @classmethod
+    def of(cls, attempt: AttemptRow, verdict: Verdict, at: datetime) -> Outcome:
+        if verdict.retry_seconds is None:
+            return cls(attempt, verdict, at, None, Reason())
+        retry_at = at + timedelta(seconds=verdict.retry_seconds)
+        return cls(attempt, verdict, at, retry_at, _why_it_waits(verdict, retry_at))
 
 
-class Reason(NamedTuple):
-    """A pending reason, as the columns of a job have it; `details` are JSON."""
-
-    code: ReasonCode | None = None
-    text: str = ""
-    details: str = "{}"
-
-    @property
-    def category(self) -> str:
-        return CATEGORY[self.code].value if self.code else ""
+def _why_it_waits(verdict: Verdict, retry_at: datetime) -> Reason:
+    """Why a job that is tried again does not start yet."""
+    if not verdict.retry_seconds:
+        code, details = ReasonCode.NOT_EVALUATED_YET, "{}"
+        text = "Queued again; the next planning cycle looks at it."
+    else:
+        code = ReasonCode.BACKOFF
+        text = f"Starts again after {retry_at:%H:%M:%S} UTC. Last try: {verdict.text}"
+        details = json.dumps({"until": retry_at.isoformat(), "wait_seconds": verdict.retry_seconds})
+    return Reason(code.value, CATEGORY[code].value, text, details)
 
 
 _ATTEMPTS: Final[ParameterRows[Outcome]] = ParameterRows(
@@ -84,9 +79,9 @@ _JOBS: Final[ParameterRows[Outcome]] = ParameterRows(
         "exit_code": ("int", lambda one: one.verdict.exit_code),
         "exit_signal": ("int", lambda one: one.verdict.exit_signal),
         "end_text": ("text", lambda one: one.verdict.text[:300]),
-        "completed_at": ("timestamptz", lambda one: one.completed_at),
+        "completed_at": ("timestamptz", lambda one: None if one.retry_at else one.at),
         "retry_at": ("timestamptz", lambda one: one.retry_at),
-        "reason_code": ("text", lambda one: one.reason.code.value if one.reason.code else ""),
+        "reason_code": ("text", lambda one: one.reason.code),
         "reason_category": ("text", lambda one: one.reason.category),
         "reason_text": ("text", lambda one: one.reason.text),
         "reason_details": ("text", lambda one: one.reason.details),

@@ -28,10 +28,11 @@ from scheduler.state.db.sql import run
 from scheduler.state.ledger import ledger
 from scheduler.state.lifecycle import dependencies
 from scheduler.state.lifecycle.verdicts import NEVER_GIVEN, JobFacts, Verdict, judge
+from scheduler.state.load.quota_rows import Lines
 from scheduler.state.settle import charges, release
 from scheduler.state.settle import outcomes as written
 from scheduler.state.settle.events import event_statements
-from scheduler.state.settle.locked_attempts import AttemptRow, lock_and_read, read_ends
+from scheduler.state.settle.locked_attempts import AttemptRow, LockedAttempts, lock_and_read, read_ends
 from scheduler.state.settle.outcomes import Outcome
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
@@ -73,45 +74,15 @@ def settle_many(
     4. The ledger charges what was used and refunds what was set aside and not needed.
     5. Attempt, job and event are written; dependants are queued; the planner is woken after commit.
     """
-    lost = lost or {}
     wanted = sorted(set(attempt_ids))
     if not wanted:
         return []
     locked = lock_and_read(wanted)
     at = at or timezone.now()
-    attempts = [a for a in locked.live if a.epoch == (epochs or {}).get(a.id, a.epoch)]
-    ends = locked.ends
-    if lost:
-        _lose_tasks([a.id for a in attempts if a.id in lost], lost, at)
-        ends = read_ends(wanted)
-    attempts = [
-        a for a in attempts if a.id in lost or all(task.state not in LIVE_TASK for task in ends.get(a.id, []))
-    ]
-    if not attempts:
-        return []
-    facts = _facts(attempts)
-    outcomes = [
-        Outcome(a, judge(facts[a.id], a.stop_reason, ends.get(a.id, []), lost_text=lost.get(a.id, "")), at)
-        for a in attempts
-    ]
-    release.end_suspensions([a.id for a in attempts if a.was_suspended], at)
-    endings = [charges.ending_of(outcome) for outcome in outcomes]
-    batch = Batch()
-    rows = batch.add(release.RELEASE, release.parameters(attempts, at), which="")
-    books = ledger.ask_ledger(batch, endings)
-    batch.send(ask_together)
-    released = release.released_by(attempts, rows.read())
-    entries, known = books.read()
-    ask_together(
-        *released.statements(),
-        *release.quota_statements(attempts, released.of_attempts, locked.lines),
-        *charges.charge_statements(attempts, endings, entries, known, at=at),
-        written.attempt_statement(outcomes),
-        written.job_statement(outcomes),
-        *event_statements(written.events_of(outcomes), at=at),
-        *statements_of_use(released.spans),
-    )
-    _announce(outcomes, at)
+    outcomes = _outcomes(locked, lost or {}, epochs or {}, at)
+    if outcomes:
+        _write(outcomes, locked.lines, at)
+        _announce(outcomes, at)
     return [Settled(one.attempt.id, one.attempt.number, one.verdict) for one in outcomes]
 
 
@@ -128,6 +99,25 @@ def attempts_to_settle() -> list[int]:
 
 
 # ------------------------------------------------------------------ decide
+
+
+def _outcomes(
+    locked: LockedAttempts, lost: Mapping[int, str], epochs: Mapping[int, int], at: datetime
+) -> list[Outcome]:
+    """The verdicts on those of the locked attempts that are over; the tasks of lost ones are lost with them."""
+    attempts = [a for a in locked.live if a.epoch == epochs.get(a.id, a.epoch)]
+    ends = locked.ends
+    if lost:
+        _lose_tasks([a.id for a in attempts if a.id in lost], lost, at)
+        ends = read_ends([a.id for a in attempts])
+    over = [
+        a for a in attempts if a.id in lost or all(task.state not in LIVE_TASK for task in ends.get(a.id, []))
+    ]
+    facts = _facts(over)
+    return [
+        Outcome.of(a, judge(facts[a.id], a.stop_reason, ends.get(a.id, []), lost_text=lost.get(a.id, "")), at)
+        for a in over
+    ]
 
 
 def _lose_tasks(attempt_ids: list[int], lost: Mapping[int, str], at: datetime) -> None:
@@ -175,6 +165,31 @@ def _facts(attempts: Sequence[AttemptRow]) -> dict[int, JobFacts]:
         )
         for a in attempts
     }
+
+
+# ------------------------------------------------------------------ write
+
+
+def _write(outcomes: Sequence[Outcome], lines: Lines, at: datetime) -> None:
+    """Release and charge what the attempts held, and write how they and their jobs ended."""
+    attempts = [outcome.attempt for outcome in outcomes]
+    release.end_suspensions([a.id for a in attempts if a.was_suspended], at)
+    endings = [charges.ending_of(outcome) for outcome in outcomes]
+    batch = Batch()
+    rows = batch.add(release.RELEASE, release.parameters(attempts, at), which="")
+    books = ledger.ask_ledger(batch, endings)
+    batch.send(ask_together)
+    released = release.released_by(attempts, rows.read())
+    entries, known = books.read()
+    ask_together(
+        *released.statements(),
+        *release.quota_statements(attempts, released.of_attempts, lines),
+        *charges.charge_statements(attempts, endings, entries, known, at=at),
+        written.attempt_statement(outcomes),
+        written.job_statement(outcomes),
+        *event_statements(written.events_of(outcomes), at=at),
+        *statements_of_use(released.spans),
+    )
 
 
 # ------------------------------------------------------------------ announce

@@ -17,13 +17,13 @@ from scheduler.state.apply import apply_plan, apply_resizes
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_plan import Applied
 from scheduler.state.apply.refusals import VICTIM_CHANGED
-from tests.scheduler.services.execution.test_partial_failure import (
+from tests.scheduler.state.settle.test_release import (
     a_running_gang,
     fresh,
     nothing_contradicts_itself,
     say,
 )
-from tests.scheduler.services.execution.test_partial_failure import world as _world
+from tests.scheduler.state.settle.test_release import world as _world
 from tests.support.agents import World
 
 pytestmark = pytest.mark.django_db

@@ -16,9 +16,9 @@ from tests.support.factories import JobFactory
 
 
 @pytest.fixture(autouse=True)
-def nothing_seen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_seen_yet() -> None:
     cache.clear()
-    monkeypatch.setattr(planner_liveness, "_terms", {})
+    planner_liveness.forget_terms()
 
 
 def test_a_planner_is_silent_once_its_term_has_not_changed_for_long() -> None:
@@ -34,7 +34,7 @@ def test_a_planner_is_silent_once_its_term_has_not_changed_for_long() -> None:
 
 def test_a_process_that_looks_for_the_first_time_knows_what_others_saw() -> None:
     planner_liveness.term_since(1, 7, clock=lambda: 100.0)
-    planner_liveness._terms.clear()
+    planner_liveness.forget_terms()
 
     assert (
         planner_liveness.silence(planner_liveness.term_since(1, 7, clock=lambda: 190.0), clock=lambda: 190.0)
@@ -53,7 +53,7 @@ def test_pages_and_probes_say_when_the_planner_is_silent(client: Client, minutes
         reason_code="NotEvaluatedYet", reason_text="Not looked at yet. The next cycle is seconds away."
     )
     Lease.objects.create(scope=f"cluster:{job.queue.cluster_id}", token=5)
-    planner_liveness._terms[job.queue.cluster_id] = (5, time.time() - 60 * minutes)
+    planner_liveness.term_since(job.queue.cluster_id, 5, clock=lambda: time.time() - 60 * minutes)
     client.force_login(job.user, backend="accounts.backends.PasswordBackend")
 
     page = client.get(reverse("job", args=[job.number])).content.decode()
