@@ -162,15 +162,15 @@ def read_log(
     # Counted before the bytes are read: what arrives in between must not count as read.
     awaited, lost = _missing(job, tasks, streams)
     if len(ids) == 1 and len(streams) == 1:
-        data = _read_one(ids[0], streams[0], offset, limit)
+        data = read_stream(ids[0], streams[0], offset, limit)
     else:
-        data = _read_merged(ids, streams, offset, limit)
+        data = read_merged(ids, streams, offset, limit)
     eof = awaited == 0 and len(data) < limit
     return LogSlice(stream, offset, offset + len(data), eof, data, awaited, lost)
 
 
-def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:
-    """The chunks' own offsets lead straight to the place."""
+def read_stream(task_id: int, stream: str, offset: int, limit: int) -> bytes:
+    """Bytes of one stream of one task, found by the offsets of its chunks."""
     rows = run(
         'SELECT "offset", data FROM scheduler_logchunk WHERE task_id = %s AND stream = %s'
         ' AND "offset" + length > %s AND "offset" < %s AND "offset" >= coalesce((SELECT max("offset")'
@@ -180,8 +180,8 @@ def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:
     return _cut(((at, bytes(data)) for at, data in rows), offset, limit)
 
 
-def _read_merged(task_ids: Sequence[int], streams: Sequence[str], offset: int, limit: int) -> bytes:
-    """Offsets count over all chunks in the order of their ids; only those that are read are fetched."""
+def read_merged(task_ids: Sequence[int], streams: Sequence[str], offset: int, limit: int) -> bytes:
+    """Bytes of several streams; offsets count over all chunks in the order of their ids."""
     rows = run(
         "WITH placed AS (SELECT id, length, sum(length) OVER (ORDER BY id) - length AS at"
         "  FROM scheduler_logchunk WHERE task_id = ANY(%s) AND stream = ANY(%s))"

@@ -127,14 +127,14 @@ def test_what_arrives_while_we_read_is_not_taken_for_read(monkeypatch: pytest.Mo
     Task.objects.filter(pk=task.pk).update(stdout_bytes=5)
     send(task, 0, b"hell")
     Attempt.objects.filter(pk=task.attempt_id).update(state=AttemptState.SUCCEEDED, ended_at=timezone.now())
-    read = logs._read_one
+    read = logs.read_stream
 
     def read_and_then_the_rest_comes(*where: Any) -> bytes:
         data = read(*where)
         send(task, 4, b"o")
         return data
 
-    monkeypatch.setattr(logs, "_read_one", read_and_then_the_rest_comes)
+    monkeypatch.setattr(logs, "read_stream", read_and_then_the_rest_comes)
     first = read_log(job=task.attempt.job, stream="stdout")
     monkeypatch.undo()
     second = read_log(job=task.attempt.job, stream="stdout", offset=first.next_offset)
