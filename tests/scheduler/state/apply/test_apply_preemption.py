@@ -212,7 +212,8 @@ def test_a_no_execute_taint_sends_a_job_away_and_says_who_put_it_and_why(
     assert leaves.attempts.live().get().tasks.get().node != node
     assert stays.attempts.get().stop_reason == ""
     assert preemption_counts([leaves.queue_id]) == {leaves.queue_id: 1}
-    (counted, *_) = [one for one in metrics.read_metrics() if one.name == "muster_preemptions"]
+    (family,) = [one for one in metrics.read_metrics() if one.name == "muster_preemptions"]
+    counted = family.samples[-1]
     assert (counted.labels, counted.value) == ({"reason": "taint"}, 1)
     # A later change of other taints keeps who put this one, and when.
     node.refresh_from_db()
@@ -260,9 +261,9 @@ def checked(*preempts: Preempt, except_for: Collection[int] = ()) -> CheckedPree
 
 def test_where_one_victim_has_ended_none_is_stopped_for_the_same_job(bench: FakeBench) -> None:
     first, ended, other = a_running(bench), a_running(bench), a_running(bench)
-    urgent, second = bench.world.submit(priority=90), bench.world.submit(priority=90)
     bench.finish(ended)
     bench.settle(ended, "completed")
+    urgent, second = bench.world.submit(priority=90), bench.world.submit(priority=90)
     alone = a_preempt(other, second)
 
     found = checked(a_preempt(first, urgent), a_preempt(ended, urgent), alone)
@@ -304,8 +305,9 @@ def test_what_stops_for_a_limit_or_a_taint_is_checked_alone_and_refuses_nothing(
 
 
 def test_only_a_job_whose_processes_run_can_be_suspended(bench: FakeBench) -> None:
-    starting, urgent = bench.start(priority=10), bench.world.submit(priority=90)
+    starting = bench.start(priority=10)
     bench.world.plan()
+    urgent = bench.world.submit(priority=90)
     planned = a_preempt(starting, urgent, mode="suspend")
     Job.objects.filter(pk=starting.pk).update(state=JobState.STARTING)
 
