@@ -131,7 +131,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     bench.finish(victim)
     bench.settle(victim, "completed")
     assert broken() == []
-    back = LedgerEntry.objects.get(job_number=victim.number, reason__contains="stood still")
+    back = LedgerEntry.objects.get(job_number=victim.number, reason__contains="was suspended")
     assert (back.cpu_millis, back.memory_mib) == (victim.cpu_millis, 0)
     assert -1860 < back.charged_seconds <= -1800
 
