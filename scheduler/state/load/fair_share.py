@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from quotas.core.fairshare import METERED
+from quotas.core.share_tree import Pair, Use
 from quotas.selectors.fair_share_source import share_rules, share_source, shares_at, use_at
 from scheduler.core.ordering.share_columns import share_columns
 from scheduler.core.policy import Policy
@@ -49,10 +52,7 @@ def with_shares(
 
     The tree counts as flat or not by its shape, unless the policy says which.
     """
-    ordered = any(
-        one.name == "fairshare" or any(name == "fairshare" for name, _ in one.factors)
-        for one in (policy, *(own for _, own in policy.queues))
-    )
+    ordered = any(_by_fair_share(one) for one in (policy, *(own for _, own in policy.queues)))
     if not ordered and not shape.limited:
         return projects, ShareColumns()
     flat = policy.shares == "flat" or (policy.shares == "auto" and shape.flat)
@@ -64,11 +64,21 @@ def with_shares(
         pairs = {*zip(pending.project_id.tolist(), pending.user_id.tolist(), strict=True)}
         tree = shares_at(at, decay=decay, metering=metering, pairs=pairs, used=used)
         shares = share_columns(tree, numbers, flat=flat or not ordered)
-    row = {number: place for place, number in enumerate(numbers)}
-    sums = np.zeros((len(METERED), len(numbers)))
+    capacity = share_source().capacity() if metering.dominant else {}
+    weighed = metering.usage(dict(zip(METERED, _sums(used, numbers), strict=True)), capacity)
+    return replace(projects, used_gpu_seconds=weighed.astype(np.int64)), shares
+
+
+def _by_fair_share(policy: Policy) -> bool:
+    """Whether fair share has a say in the order of this policy."""
+    return policy.name == "fairshare" or any(name == "fairshare" for name, _ in policy.factors)
+
+
+def _sums(used: Mapping[Pair, Use], project_ids: Sequence[int]) -> npt.NDArray[np.float64]:
+    """What each project used of each metered resource, all its people together."""
+    row = {number: place for place, number in enumerate(project_ids)}
+    sums = np.zeros((len(METERED), len(project_ids)))
     for (project_id, _), use in used.items():
         if project_id in row:
             sums[:, row[project_id]] += use
-    capacity = share_source().capacity() if metering.dominant else {}
-    weighed = metering.usage(dict(zip(METERED, sums, strict=True)), capacity)
-    return replace(projects, used_gpu_seconds=weighed.astype(np.int64)), shares
+    return sums

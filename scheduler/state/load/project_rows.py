@@ -135,12 +135,7 @@ _RULES: Final = {"refuse": SpentRule.REFUSE, "demote": SpentRule.DEMOTE}
 
 def budget_columns(periods: Iterable[PeriodRow], prices: Sequence[Price], *, now_ms: int) -> BudgetColumns:
     """The periods whose budgets refuse or demote; a budget that only warns is not the planner's."""
-    now_s = now_ms // 1000
-    valid = tuple(
-        (price.resource, price.gpu_model, price.micros_per_hour)
-        for price in prices
-        if price.from_s <= now_s and (price.until_s is None or now_s < price.until_s)
-    )
+    valid = _valid_prices(prices, now_ms // 1000)
     ruled = [row for row in periods if row.on_spent in _RULES]
     return BudgetColumns.from_columns(
         id=[row.id for row in ruled],
@@ -154,4 +149,13 @@ def budget_columns(periods: Iterable[PeriodRow], prices: Sequence[Price], *, now
         project_ids=[tuple(row.project_ids) for row in ruled],
         open_seconds=[settings.LEDGER_OPEN_HOLD_SECONDS] * len(ruled),
         prices=[valid if row.resource == "money_micros" else () for row in ruled],
+    )
+
+
+def _valid_prices(prices: Iterable[Price], now_s: int) -> tuple[tuple[str, str, int], ...]:
+    """(resource, GPU model, micros an hour) of the prices that are valid now."""
+    return tuple(
+        (price.resource, price.gpu_model, price.micros_per_hour)
+        for price in prices
+        if price.from_s <= now_s and (price.until_s is None or now_s < price.until_s)
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 from quotas.core.gpu_models import model_matches
 from quotas.core.limits import NONE, RUNNING_JOBS, UNBOUNDED, LimitTree, bound_of, charge
@@ -163,7 +163,7 @@ class Lines(LinePaths[LineRow]):
         )
 
     def tree(self) -> tuple[LimitTree, dict[int, int]]:
-        """What is left on those that bound, lend or borrow, and the number that each has in it."""
+        """What is left on the lines that bound, lend or borrow, and the number of each line in the tree."""
         c = self.columns()
         number = {line: place for place, line in enumerate(c.id.tolist())}
         tree = LimitTree(
@@ -175,7 +175,7 @@ class Lines(LinePaths[LineRow]):
         return tree, number
 
     def columns(self) -> QuotaColumns:
-        """Those that bound, lend or borrow, for the planner."""
+        """The lines that bound, lend or borrow, for the planner."""
         parents = self.parents()
         above = set(parents.values())
         kept = [
@@ -185,23 +185,29 @@ class Lines(LinePaths[LineRow]):
         ]
         kept.sort(key=lambda row: row.id)
         return QuotaColumns.from_columns(
-            id=[row.id for row in kept],
-            owner=[row.owner for row in kept],
-            resource=[row.resource for row in kept],
-            hard=[_or_none(row.hard) for row in kept],
-            used=[row.used for row in kept],
-            enforce=[row.enforce for row in kept],
-            generation=[row.generation for row in kept],
             parent_id=[parents[row.id] for row in kept],
-            nominal=[_or_none(row.nominal) for row in kept],
-            borrowing_limit=[_or_none(row.borrowing_limit) for row in kept],
-            lending_limit=[_or_none(row.lending_limit) for row in kept],
-            is_pool=[row.is_pool for row in kept],
-            gpu_model=[row.gpu_model for row in kept],
-            user_id=[row.user_id or 0 for row in kept],
-            job_type=[row.job_type_number for row in kept],
-            converge_ms=[row.converge_ms for row in kept],
+            **{name: [value(row) for row in kept] for name, value in _PLANNER_COLUMNS.items()},
         )
+
+
+#: Column of `QuotaColumns` -> its value of a line.
+_PLANNER_COLUMNS: Final[Mapping[str, Callable[[LineRow], Any]]] = {
+    "id": lambda row: row.id,
+    "owner": lambda row: row.owner,
+    "resource": lambda row: row.resource,
+    "hard": lambda row: _or_none(row.hard),
+    "used": lambda row: row.used,
+    "enforce": lambda row: row.enforce,
+    "generation": lambda row: row.generation,
+    "nominal": lambda row: _or_none(row.nominal),
+    "borrowing_limit": lambda row: _or_none(row.borrowing_limit),
+    "lending_limit": lambda row: _or_none(row.lending_limit),
+    "is_pool": lambda row: row.is_pool,
+    "gpu_model": lambda row: row.gpu_model,
+    "user_id": lambda row: row.user_id or 0,
+    "job_type": lambda row: row.job_type_number,
+    "converge_ms": lambda row: row.converge_ms,
+}
 
 
 class LinesAnswer:
