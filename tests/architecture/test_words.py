@@ -56,12 +56,35 @@ RETIRED = {
     "waiting_suspensions": "attempts_to_suspend",
     "told_to_ask": "must_resubscribe",
     "tell_health": "report_health",
+    "Keeper": "Shim",
+    "KeeperLink": "ShimLink",
+    "keeper": "shim",
+    "keeper_pid": "shim_pid",
+    "end_keepers": "end_shims",
+    "_obey": "handle_command",
+    "_welcome": "accept",
+    "Slip": "GuardStatus",
+    "read_slip": "read_status",
+    "be_reaper": "become_subreaper",
+    "leave_the_keeper": "detach_from_shim",
+    "pause_task": "suspend_task",
+    "pump": "upload_batch",
+    "Pumped": "Uploaded",
 }
 
 
 @pytest.mark.parametrize(
     "package",
-    ["scheduler/core", "scheduler/simulator", "scheduler/state", "scheduler/services", "scheduler/realtime"],
+    [
+        "scheduler/core",
+        "scheduler/simulator",
+        "scheduler/state",
+        "scheduler/services",
+        "scheduler/realtime",
+        "scheduler/agent",
+        "scheduler/backends",
+        "config/up",
+    ],
 )
 def test_no_retired_word_is_an_identifier(package: str) -> None:
     found = [
