@@ -1,0 +1,194 @@
+"""Idle cluster: why a cluster could never start a job, were all of it idle and open."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.cluster.workspace import Workspace
+from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.context.pending_reasons import PendingReasons
+from scheduler.core.placement.candidates import Candidates
+from scheduler.core.placement.equivalence import spread_of
+from scheduler.core.placement.filters import FilterQuery
+from scheduler.core.placement.plugins import resolve
+from scheduler.core.placement.shape import Shape
+from scheduler.core.plan import Decision
+from scheduler.core.policy import Policy
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.shortfalls import never_fits
+from scheduler.core.snapshot.request_classes import RequestClass
+from scheduler.core.snapshot.snapshot import (
+    DeviceColumns,
+    NodeColumns,
+    PendingColumns,
+    ProjectColumns,
+    QueueColumns,
+    QuotaColumns,
+    Snapshot,
+)
+
+#: Requests whose answers are kept; with more the cluster is indexed anew, so that names that people make up
+#: do not fill the memory.
+MOST_ANSWERS: Final = 4096
+
+#: The reasons that a person has to change a quota or the job for, whoever else runs.
+QUOTA_REASONS: Final = frozenset({ReasonCode.EXCEEDS_MAX_QUOTA, ReasonCode.QUOTA_ZERO})
+
+_RULES: Final = resolve(Policy())
+
+
+def idle(snapshot: Snapshot) -> Snapshot:
+    """The cluster of a snapshot with nothing running or waiting, and every node of it idle and open.
+
+    Open: up, neither cordoned nor draining, and without labels, taints, partitions, time bounds and
+    reservations. Operators change these while a job waits, so they are never the reason that a job could not
+    start for ever. What a machine has, and its rack, zone and region, stays.
+    """
+    nodes, devices, pools = snapshot.nodes, snapshot.devices, snapshot.pools
+    return Snapshot.build(
+        now_ms=snapshot.now_ms,
+        nodes=NodeColumns(
+            **{
+                name: getattr(nodes, name)
+                for name in (
+                    "id", "name", "cpu_millis", "memory_mib", "storage_mib", "rack", "zone", "region",
+                    "size_cpu_millis", "size_memory_mib", "domains",
+                )
+            }
+        ),
+        devices=replace(
+            devices,
+            healthy=np.ones(len(devices), dtype=np.bool_),
+            used_millis=np.zeros(len(devices), dtype=np.int64),
+        ),
+        pools=replace(pools, used=np.zeros(len(pools), dtype=np.int64)),
+    )  # fmt: skip
+
+
+class IdleCluster:
+    """A cluster as `idle` makes it. Answers are found by the planner's own filters, and kept."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """`snapshot` is one that `idle` made."""
+        self.snapshot = snapshot
+        self._asking = threading.Lock()
+        self._index()
+
+    @property
+    def largest_cpu_millis(self) -> int:
+        """The most CPU that any node has for one task."""
+        nodes = self.snapshot.nodes
+        cpu, size = nodes.cpu_millis, nodes.size_cpu_millis
+        return int(np.where(size > 0, np.minimum(cpu, size), cpu).max(initial=0))
+
+    def _index(self) -> None:
+        self._workspace = Workspace(ClusterIndex(self.snapshot))
+        self._answers: dict[tuple[RequestClass, Size], tuple[Decision, ...]] = {}
+
+    def never_fits(self, request: RequestClass, shape: Shape) -> tuple[Decision, ...]:
+        """Why the nodes could never hold a job of this shape; empty when they could.
+
+        Of a task that is larger than every node in several amounts, one decision for each of these. A cluster
+        without nodes refuses nothing: the first may still join. `shape` is without the spread, which the request
+        names.
+        """
+        if not self._workspace.cluster.node_count:
+            return ()
+        asked = open_request(request)
+        answer = self._answers.get((asked, shape))
+        if answer is None:
+            with self._asking:
+                if len(self._answers) >= MOST_ANSWERS:
+                    self._index()
+                answer = self._answers[asked, shape] = tuple(self._reasons(asked, shape))
+        return answer
+
+    def _reasons(self, request: RequestClass, shape: Shape) -> list[Decision]:
+        found: list[Decision] = []
+        rest: RequestClass | None = request
+        while rest is not None:
+            decision = self._first_reason(rest, shape)
+            if decision is None or (found and not _is_about_one_task(decision)):
+                break
+            found.append(decision)
+            rest = _without(rest, decision)
+        return found
+
+    def _first_reason(self, request: RequestClass, shape: Shape) -> Decision | None:
+        workspace = self._workspace
+        spread = spread_of(workspace.cluster, request, max(shape.tasks, shape.most))
+        candidates = Candidates(FilterQuery(request), workspace, _RULES)
+        return never_fits(candidates, replace(shape, spread=spread), _RULES)
+
+    def never_allowed(self, request: RequestClass, tasks: int, lines: QuotaColumns) -> tuple[Decision, ...]:
+        """Every quota line that is smaller than what such a job counts there, though nobody else runs.
+
+        `lines` are those that the job counts on, as if none was below another.
+        """
+        snapshot = Snapshot.build(
+            now_ms=0,
+            nodes=NodeColumns(id=[1], name=[""]),
+            devices=self._one_of_each_model(),
+            classes=[open_request(request)],
+            pending=PendingColumns(id=[1], class_index=[0], queue_id=[1], project_id=[1], tasks=[tasks]),
+            queues=QueueColumns(id=[1], name=[""]),
+            projects=ProjectColumns(id=[1], quota_line_ids=[tuple(lines.id.tolist())]),
+            quotas=lines,
+        )
+        context = CycleContext(ClusterIndex(snapshot), _RULES)
+        job_class = context.job_classes.of(0)
+        if not context.never_by_quota(job_class):
+            return ()
+        reasons = PendingReasons(context)
+        found = (*reasons.quota(job_class), *reasons.model_quota(job_class))
+        return tuple(decision for decision in found if decision.reason in QUOTA_REASONS)
+
+    def _one_of_each_model(self) -> DeviceColumns:
+        """What a quota line of one GPU model has to know of the cluster: which models there are."""
+        devices = self.snapshot.devices
+        kinds = sorted(set(zip(devices.model, devices.memory_mib.tolist(), strict=True)))
+        return DeviceColumns(
+            id=range(1, len(kinds) + 1),
+            node_id=[1] * len(kinds),
+            model=[model for model, _ in kinds],
+            memory_mib=[memory_mib for _, memory_mib in kinds],
+        )
+
+
+def open_request(request: RequestClass) -> RequestClass:
+    """The same request without what it says of labels, taints, partitions and other jobs."""
+    return replace(
+        request,
+        node_selector=(),
+        tolerations=(),
+        required_affinity=(),
+        partition_ids=(),
+        preferred_affinity=(),
+        job_terms=(),
+        cpu_limit_millis=0,
+        memory_limit_mib=0,
+    )
+
+
+def _is_about_one_task(decision: Decision) -> bool:
+    """Whether no node is large enough for one task, in one amount."""
+    facts = dict(decision.facts)
+    return facts.get("kind") == "node" and facts.get("resource") != "tasks"
+
+
+def _without(request: RequestClass, decision: Decision) -> RequestClass | None:
+    """The request without the amount that no node has for one task; None where that is not the reason."""
+    facts = dict(decision.facts)
+    if facts.get("gate") == "gpu_model" or (
+        _is_about_one_task(decision) and facts["resource"] in ("gpus", "gpu_millis")
+    ):
+        per_task = replace(request.per_task, gpus=0, gpu_millis=0)
+        return replace(request, per_task=per_task, gpu_model="", gpu_memory_mib=0)
+    if _is_about_one_task(decision):
+        return replace(request, per_task=replace(request.per_task, **{str(facts["resource"]): 0}))
+    return None
