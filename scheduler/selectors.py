@@ -22,8 +22,10 @@ from accounts.permissions import sees_everything
 from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
 from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
+from scheduler.core.whatif.idle_cluster import IdleCluster
 from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Partition, Queue, Reservation
 from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
+from scheduler.state.load.idle_cluster import load_idle_cluster
 
 _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
 
@@ -102,10 +104,10 @@ _names: tuple[float, list[tuple[int, str]]] = (0.0, [])
 
 
 def forget_what_was_read() -> None:
-    """Read shapes and names anew with the next request: for tests, whose rows are gone a moment later."""
+    """Read machines and names anew with the next request: for tests, whose rows are gone a moment later."""
     global _names
     _names = (0.0, [])
-    _shapes.clear()
+    _idle_clusters.clear()
     _finished_counts.clear()
 
 
@@ -297,51 +299,24 @@ def cluster_map(user: User) -> list[NodeOnMap]:
     return [NodeOnMap(node, tuple(node.devices.all()), tuple(held[node.pk])) for node in nodes]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class NodeShape:
-    """Nodes that are alike: what one can give when it is empty, and how many there are."""
-
-    cpu_millis: int
-    memory_mib: int
-    storage_mib: int
-    gpus: tuple[tuple[str, int], ...]  # model, how many
-    count: int
-    #: No single task gets more than the machine has, whatever may be given away of it in all.
-    most_cpu_millis: int
-    most_memory_mib: int
+_idle_clusters: dict[int, tuple[float, IdleCluster]] = {}
 
 
-_shapes: dict[int, tuple[float, tuple[NodeShape, ...]]] = {}
+def idle_cluster(cluster_id: int, *, fresh: bool = False) -> IdleCluster:
+    """A cluster as if nothing ran and every node was open; a few seconds old unless `fresh`.
 
-
-def cluster_shapes(cluster_id: int, *, fresh: bool = False) -> tuple[NodeShape, ...]:
-    """The kinds of node a cluster has, whatever their state; a few seconds old unless `fresh`.
-
-    Used at submission for "could this ever start?": a stale answer only lets a request through that the
-    planner then explains, for a refusal is always made on fresh figures.
+    Admission asks it whether a job could ever start: an old answer only lets a request through that the planner
+    then explains, for a refusal is always made on fresh rows. The index and its answers are kept for as long as
+    the machines stay the same.
     """
     now = time.monotonic()
-    kept = _shapes.get(cluster_id)
+    kept = _idle_clusters.get(cluster_id)
     if kept is not None and not fresh and now < kept[0]:
         return kept[1]
-    gpus: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    devices = Device.objects.filter(node__cluster_id=cluster_id, kind="gpu", gone=False)
-    for node_id, model, count in (
-        devices.values_list("node_id", "model").annotate(devices=Count("id")).order_by("node_id", "model")
-    ):
-        gpus[node_id].append((model, count))
-    nodes = Node.objects.filter(cluster_id=cluster_id).values_list(
-        "pk", "cpu_millis_capacity", "memory_mib_capacity", "storage_mib", "cpu_millis", "memory_mib"
-    )
-    counts = Counter((*amounts, tuple(gpus[pk])) for pk, *amounts in nodes)
-    shapes = tuple(
-        sorted(
-            NodeShape(cpu, memory, storage, devices, count, min(cpu, has_cpu), min(memory, has_memory))
-            for (cpu, memory, storage, has_cpu, has_memory, devices), count in counts.items()
-        )
-    )
-    _shapes[cluster_id] = (now + settings.MUSTER_SHAPES_SECONDS, shapes)
-    return shapes
+    snapshot = load_idle_cluster(cluster_id)
+    cluster = kept[1] if kept is not None and kept[1].snapshot == snapshot else IdleCluster(snapshot)
+    _idle_clusters[cluster_id] = (now + settings.MUSTER_SHAPES_SECONDS, cluster)
+    return cluster
 
 
 # ---------------------------------------------------------------- quotas, reservations

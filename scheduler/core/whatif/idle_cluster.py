@@ -13,7 +13,6 @@ from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.pending_reasons import PendingReasons
 from scheduler.core.placement.candidates import Candidates
-from scheduler.core.placement.equivalence import spread_of
 from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.plugins import resolve
 from scheduler.core.placement.shape import Shape
@@ -45,9 +44,9 @@ _RULES: Final = resolve(Policy())
 def idle(snapshot: Snapshot) -> Snapshot:
     """The cluster of a snapshot with nothing running or waiting, and every node of it idle and open.
 
-    Open: up, neither cordoned nor draining, and without labels, taints, partitions, time bounds and
-    reservations. Operators change these while a job waits, so they are never the reason that a job could not
-    start for ever. What a machine has, and its rack, zone and region, stays.
+    Open: up, neither cordoned nor draining, and without labels, taints, partitions, time bounds, racks, zones
+    and regions. Operators change these while a job waits, so a job that asks for them could start one day: it
+    waits, as in Kubernetes. What the machines have stays.
     """
     nodes, devices, pools = snapshot.nodes, snapshot.devices, snapshot.pools
     return Snapshot.build(
@@ -56,8 +55,8 @@ def idle(snapshot: Snapshot) -> Snapshot:
             **{
                 name: getattr(nodes, name)
                 for name in (
-                    "id", "name", "cpu_millis", "memory_mib", "storage_mib", "rack", "zone", "region",
-                    "size_cpu_millis", "size_memory_mib", "domains",
+                    "id", "name", "cpu_millis", "memory_mib", "storage_mib", "size_cpu_millis", "size_memory_mib",
+                    "domains",
                 )
             }
         ),
@@ -87,19 +86,20 @@ class IdleCluster:
         return int(np.where(size > 0, np.minimum(cpu, size), cpu).max(initial=0))
 
     def _index(self) -> None:
-        self._workspace = Workspace(ClusterIndex(self.snapshot))
+        cluster = ClusterIndex(self.snapshot)
+        cluster.asks_one_domain = True  # the next request may, though no job of the snapshot does
+        self._workspace = Workspace(cluster)
         self._answers: dict[tuple[RequestClass, Size], tuple[Decision, ...]] = {}
 
     def never_fits(self, request: RequestClass, shape: Shape) -> tuple[Decision, ...]:
         """Why the nodes could never hold a job of this shape; empty when they could.
 
         Of a task that is larger than every node in several amounts, one decision for each of these. A cluster
-        without nodes refuses nothing: the first may still join. `shape` is without the spread, which the request
-        names.
+        without nodes refuses nothing: the first may still join.
         """
         if not self._workspace.cluster.node_count:
             return ()
-        asked = open_request(request)
+        asked, shape = open_request(request), open_shape(shape)
         answer = self._answers.get((asked, shape))
         if answer is None:
             with self._asking:
@@ -120,10 +120,7 @@ class IdleCluster:
         return found
 
     def _first_reason(self, request: RequestClass, shape: Shape) -> Decision | None:
-        workspace = self._workspace
-        spread = spread_of(workspace.cluster, request, max(shape.tasks, shape.most))
-        candidates = Candidates(FilterQuery(request), workspace, _RULES)
-        return never_fits(candidates, replace(shape, spread=spread), _RULES)
+        return never_fits(Candidates(FilterQuery(request), self._workspace, _RULES), shape, _RULES)
 
     def never_allowed(self, request: RequestClass, tasks: int, lines: QuotaColumns) -> tuple[Decision, ...]:
         """Every quota line that is smaller than what such a job counts there, though nobody else runs.
@@ -161,7 +158,7 @@ class IdleCluster:
 
 
 def open_request(request: RequestClass) -> RequestClass:
-    """The same request without what it says of labels, taints, partitions and other jobs."""
+    """The same request without what it says of labels, taints, partitions, topology and other jobs."""
     return replace(
         request,
         node_selector=(),
@@ -170,9 +167,16 @@ def open_request(request: RequestClass) -> RequestClass:
         partition_ids=(),
         preferred_affinity=(),
         job_terms=(),
+        task_term=None,
         cpu_limit_millis=0,
         memory_limit_mib=0,
     )
+
+
+def open_shape(shape: Shape) -> Shape:
+    """The same shape without what it says of racks, zones and regions; that all tasks be on one node stays."""
+    on_one_node = shape.must and shape.pack == "node"
+    return replace(shape, pack="node" if on_one_node else "", must=on_one_node, spread=None)
 
 
 def _is_about_one_task(decision: Decision) -> bool:

@@ -14,7 +14,6 @@ from django.db.models import Q
 from accounts.errors import MusterError
 from accounts.models import User
 from accounts.permissions import require
-from quotas.core.gpu_models import sliced
 from quotas.core.resources import show_cpus
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.cycle import plan_cycle
@@ -23,10 +22,9 @@ from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.reasons.messages import GATE_WORDS, sentence
-from scheduler.core.snapshot.snapshot import MUST, PACKS, Snapshot
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import (
     Explanation,
-    Hypothetical,
     NodeVerdict,
     context_after,
     explain,
@@ -48,13 +46,13 @@ from scheduler.services.planning.forecasts import (
     range_now,
     record,
 )
+from scheduler.services.planning.hypothetical import hypothetical_of
 from scheduler.services.planning.preview_victims import Victim, would_stop
 from scheduler.services.planning.preview_victims import words_of as words_of_victims
 from scheduler.services.planning.suspension_reason import why_it_stands_still
 from scheduler.services.submission.dependencies import waits_now
 from scheduler.services.submission.job_spec import JobSpec, parse_job
 from scheduler.services.submission.request_size import check_sizes
-from scheduler.state.load.job_rows import class_of_request
 from scheduler.state.load.snapshots import Loaded, load_snapshot
 
 STARTS_NOW: Final = "starts_now"
@@ -233,8 +231,7 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
         return _refused(error)
     loaded = _picture(spec.queue.cluster_id, spec.project.pk, named=bool(spec.affinity.get("jobs")))
     policy = able(loaded.policy, loaded.backend)
-    job = _hypothetical(spec, by)
-    asked, job_id = with_job(loaded.snapshot, job)
+    asked, job_id = with_job(loaded.snapshot, hypothetical_of(spec, by))
     plugins = installed_plugins()
     plan = plan_cycle(asked, policy, plugins)
     found = explain(asked, policy, job_id, plan, plugins)
@@ -311,32 +308,6 @@ def _own_reason(spec: JobSpec) -> ReasonCode | None:
     if spec.depends_on and any(condition.missing for condition in waits_now(spec)):
         return ReasonCode.DEPENDENCY
     return None
-
-
-def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
-    return Hypothetical(
-        request=class_of_request(
-            spec.per_task,
-            gpu_model=sliced(spec.gpu_model, spec.terms.gpu_slice),
-            node_selector=spec.node_selector,
-            tolerations=spec.tolerations,
-            affinity=spec.affinity,
-            **spec.terms.of_class(),
-        ),
-        queue_id=spec.queue.pk,
-        project_id=spec.project.pk,
-        user_id=by.pk,
-        priority=spec.priority,
-        tasks=spec.least_tasks,
-        most_tasks=spec.tasks if spec.gang.min_tasks else 0,
-        pack=PACKS.index(spec.gang.pack) + MUST * spec.gang.pack_required,
-        nodes=spec.nodes or 0,
-        tasks_per_node=spec.tasks_per_node or 0,
-        time_limit_seconds=spec.time_limit_seconds or 0,
-        name=spec.name,
-        labels=tuple(sorted(spec.labels.items())),
-        eligible_ms=int(spec.begin_at.timestamp() * 1000) if spec.begin_at else 0,
-    )
 
 
 def _start_words(start: Start, snapshot: Snapshot) -> str:

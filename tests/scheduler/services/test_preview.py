@@ -92,7 +92,7 @@ def test_what_no_machine_can_hold_never_starts_and_says_the_number_that_exists(w
     found = asked(world, gpu_count=1000)
 
     assert (found.verdict, found.category) == ("never", "fix")
-    assert "1000 GPUs" in found.headline
+    assert "1,000 GPUs" in found.headline
     assert "the largest node has 4" in found.headline
     assert [problem.field for problem in found.problems] == ["gpu_count"]
 
