@@ -89,7 +89,7 @@ class IdleCluster:
         cluster = ClusterIndex(self.snapshot)
         cluster.asks_one_domain = True  # the next request may, though no job of the snapshot does
         self._workspace = Workspace(cluster)
-        self._answers: dict[tuple[RequestClass, Size], tuple[Decision, ...]] = {}
+        self._answers: dict[tuple[RequestClass, Shape], tuple[Decision, ...]] = {}
 
     def never_fits(self, request: RequestClass, shape: Shape) -> tuple[Decision, ...]:
         """Why the nodes could never hold a job of this shape; empty when they could.

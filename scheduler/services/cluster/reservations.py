@@ -11,10 +11,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, NotFound
 from accounts.models import Project, User
 from accounts.selectors import project_by_ref
 from accounts.services import audit
+from infra.errors import Conflict, NotFound
 from scheduler import outbox
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import with_job
