@@ -14,8 +14,9 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
 from scheduler.selectors import preemption_counts
 from scheduler.services.cluster.settings import save_settings
-from scheduler.services.planning import preview
-from scheduler.services.planning.preview import explain_job, preview_job
+from scheduler.services.planning.explain import explain_job
+from scheduler.services.planning.preview import preview_job
+from scheduler.services.planning.shared_snapshot import forget_snapshots
 from scheduler.state.apply import plans
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
@@ -109,9 +110,7 @@ def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: Fak
     own = preview_job(payload=payload | {"project": "vision"}, by=world.user)
     other = preview_job(payload=payload | {"project": "speech"}, by=stranger)
 
-    assert own.headline == (
-        "It would have 1 job stopped, and start once it has ended, after 7 s at the latest."
-    )
+    assert own.headline == ("It would stop 1 job, and start once it has ended, after 7 s at the latest.")
     (victim,) = own.victims
     assert (victim.number in victims, victim.project, victim.user, victim.priority) == (
         True,
@@ -127,9 +126,9 @@ def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: Fak
     told = " ".join([other.headline, *(blocker.text for blocker in other.blockers)])
     assert not any(f"Job {number}" in told for number in victims)
     SchedulerProfile.objects.update(preemption={"protected_seconds": 0, "mode": "suspend"})
-    preview._taken.clear()  # a picture that took long is shared for a while
+    forget_snapshots()
     again = preview_job(payload=payload | {"project": "vision"}, by=world.user)
-    assert again.headline == "It would have 1 job suspended, and start once it stands still."
+    assert again.headline == "It would suspend 1 job, and start once it is suspended."
     assert again.victims[0].lost_seconds == 0
     assert not Job.objects.filter(state=JobState.PREEMPTING).exists()  # nothing is written
 

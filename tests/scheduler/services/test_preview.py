@@ -15,8 +15,10 @@ from accounts.models import User
 from infra.errors import MusterError
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job
-from scheduler.services.planning import preview as preview_module
-from scheduler.services.planning.preview import Preview, PreviewNode, explain_job, preview_job
+from scheduler.services.planning import shared_snapshot
+from scheduler.services.planning.explain import explain_job
+from scheduler.services.planning.explanation_parts import PreviewNode
+from scheduler.services.planning.preview import Preview, preview_job
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import (
     MembershipFactory,
@@ -33,8 +35,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
     """No picture takes long here, however busy the machine is."""
-    monkeypatch.setattr(preview_module, "QUICK_SECONDS", 600.0)
-    monkeypatch.setattr(preview_module, "_taken", {})
+    monkeypatch.setattr(shared_snapshot, "QUICK_SECONDS", 600.0)
+    shared_snapshot.forget_snapshots()
     world = SmallWorld()
     world.node("n1", gpus=4)
     world.node("n2", cordoned=True, gpus=4)
@@ -226,12 +228,12 @@ def test_a_picture_that_took_long_is_shared_for_a_while_and_a_quick_one_is_not(
     world.cluster.nodes.update(cordoned=True)
     assert asked(world, gpu_count=4).verdict == "would_wait"
 
-    monkeypatch.setattr(preview_module, "QUICK_SECONDS", 0.0)
-    monkeypatch.setattr(preview_module, "SHARE_SECONDS", 600.0)
+    monkeypatch.setattr(shared_snapshot, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(shared_snapshot, "SHARE_SECONDS", 600.0)
     asked(world)
     world.cluster.nodes.update(cordoned=False)
     assert asked(world, gpu_count=4).verdict == "would_wait"
-    monkeypatch.setattr(preview_module, "SHARE_SECONDS", 0.0)
+    monkeypatch.setattr(shared_snapshot, "SHARE_SECONDS", 0.0)
     assert asked(world, gpu_count=4).verdict == "starts_now"
 
 

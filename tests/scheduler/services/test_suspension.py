@@ -15,7 +15,7 @@ from scheduler.core.plan import Resume
 from scheduler.models import Allocation, Attempt, Job, JobEvent, Node, SchedulerProfile, Suspension
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.verbs import cancel_job, requeue_job
-from scheduler.services.planning.preview import explain_job
+from scheduler.services.planning.explain import explain_job
 from scheduler.state.apply import suspension
 from scheduler.state.lease import leases
 from scheduler.state.load.share_usage import HeldShares
@@ -107,7 +107,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     assert victim.state == JobState.SUSPENDED  # no room yet
     said = explain_job(job=victim, by=world.user).headline
     assert said.startswith(f"Suspended for job {urgent.number} since ")
-    assert f"goes on when {node.name} has" in said
+    assert f"it resumes when {node.name} has" in said
 
     bench.finish(urgent)
     bench.settle(urgent, "completed")
