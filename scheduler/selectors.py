@@ -1,4 +1,4 @@
-"""Reads that join models or ask who may see: jobs, queues, machines."""
+"""Selectors: reads that join models or check who may see: jobs, queues, nodes, quotas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def visible_jobs(user: User) -> JobQuerySet:
 
 
 def listed_jobs(user: User) -> JobQuerySet:
-    """The same for lists: with the projects looked up first, the database knows how many jobs that will be."""
+    """The same for lists: with the projects looked up first, the database can estimate the number of jobs."""
     jobs = Job.objects.select_related("queue", "project", "user", "forecast")
     if sees_everything(user):
         return jobs
@@ -77,7 +77,7 @@ def _job_lookup(ref: str | int | uuid.UUID) -> dict[str, Any] | None:
 
 
 def with_allocations(jobs: JobQuerySet) -> JobQuerySet:
-    """Brings the allocations of each job's latest attempts along, in a fixed number of queries."""
+    """The jobs with the allocations of their latest attempts, in a fixed number of queries."""
     return jobs.prefetch_related(
         Prefetch(
             "attempts__allocations", queryset=Allocation.objects.select_related("node").order_by("rank")
@@ -87,7 +87,7 @@ def with_allocations(jobs: JobQuerySet) -> JobQuerySet:
 
 
 def priority_names() -> list[tuple[int, str]]:
-    """Priority classes, highest first; a second old at most, for they are only words beside a number."""
+    """(value, name) of the priority classes, highest first; at most a second old."""
     global _names
     now = time.monotonic()
     if now < _names[0]:
@@ -103,7 +103,7 @@ NAMES_SECONDS: Final = 1.0
 _names: tuple[float, list[tuple[int, str]]] = (0.0, [])
 
 
-def forget_what_was_read() -> None:
+def forget_cached_reads() -> None:
     """Read machines and names anew with the next request: for tests, whose rows are gone a moment later."""
     global _names
     _names = (0.0, [])
@@ -138,7 +138,7 @@ def queue_by_ref(user: User, ref: str | int) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What is in one queue now (Q26)."""
+    """The jobs of one queue, counted."""
 
     running: int = 0
     pending: int = 0
@@ -172,7 +172,7 @@ def queue_loads(queue_ids: Iterable[int]) -> dict[int, QueueLoad]:
 def _finished(of: str, keys: list[int]) -> dict[int, dict[str, int]]:
     """Jobs that are over, by queue or project and then by state, in one query at most.
 
-    Where there are many, what was counted holds for a minute: a thousandth of them is not missed then.
+    Large counts are cached for a minute: they change by a small part in that time.
     """
     now = time.monotonic()
     missing = [key for key in keys if _finished_counts.get((of, key), (0.0, {}))[0] <= now]
@@ -217,7 +217,7 @@ def queue_overview(user: User) -> list[QueueOverview]:
 
 
 def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
-    """How often jobs of each queue were told in the last day to end for others, or to leave a node."""
+    """How often jobs of each queue were preempted, evicted or drained in the last day."""
     rows = Attempt.objects.filter(
         stop_reason__in=[StopReason.PREEMPTED, StopReason.EVICTED, StopReason.DRAINED],
         stop_asked_at__gt=timezone.now() - timedelta(days=1),
@@ -227,7 +227,7 @@ def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
 
 
 def state_counts(user: User) -> dict[str, int]:
-    """Visible jobs by internal state; those that are over as they were a minute ago at most."""
+    """Visible jobs by internal state; counts of ended jobs are at most a minute old."""
     keys = list(visible_projects(user).order_by().values_list("pk", flat=True))
     jobs = Job.objects.filter(project_id__in=keys, state__in=NOT_OVER)
     counts = dict(jobs.order_by().values_list("state").annotate(jobs=Count("number")))
@@ -241,7 +241,7 @@ def state_counts(user: User) -> dict[str, int]:
 
 
 def visible_partitions(user: User) -> QuerySet[Partition]:
-    """Those that a queue of this person's feeds, and those that no queue feeds: a private queue's are private."""
+    """Partitions of queues that this person sees, and partitions without a queue: a private queue's are private."""
     if sees_everything(user):
         return Partition.objects.all()
     fed = Queue.partitions.through.objects
@@ -265,7 +265,7 @@ def nodes_with_devices(user: User) -> QuerySet[Node]:
 
 
 def node_by_ref(user: User, ref: str | int) -> Node:
-    """A node by id or name: machines are no secret of any project."""
+    """A node by id or name: everybody may see every node."""
     text = str(ref).strip()
     nodes = nodes_with_devices(user)
     found = nodes.filter(name=text).first() if "\x00" not in text else None
@@ -278,16 +278,16 @@ def node_by_ref(user: User, ref: str | int) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeOnMap:
-    """One node as the map shows it: the row, its devices, who holds what on it."""
+    """One node as the map shows it: the row, its devices and the allocations on it."""
 
     node: Node
     devices: tuple[Device, ...]
-    #: Held allocations with `attempt.job` loaded; `shown` says whether the viewer may know whose they are.
+    #: Held allocations with `attempt.job` loaded, each with whether the viewer may see whose it is.
     allocations: tuple[tuple[Allocation, bool], ...]
 
 
 def cluster_map(user: User) -> list[NodeOnMap]:
-    """Every node, its devices and what is held there; other people's jobs are there without their names."""
+    """Every node, its devices and allocations; jobs that the viewer may not see are there without names."""
     nodes = list(nodes_with_devices(user).order_by("cluster_id", "zone", "rack", "name"))
     everything = sees_everything(user)
     mine = set() if everything else set(visible_projects(user).values_list("pk", flat=True))
@@ -323,7 +323,7 @@ def idle_cluster(cluster_id: int, *, fresh: bool = False) -> IdleCluster:
 
 
 def asked_of(project_ids: Iterable[int]) -> dict[int, Counter[str]]:
-    """What the pending jobs of each project ask for, by the resource of a line; one query."""
+    """What the pending jobs of each project request, by the resource of a quota line; one query."""
     asked: dict[int, Counter[str]] = {pk: Counter() for pk in project_ids}
     rows = Job.objects.pending().filter(project__in=asked).order_by()
     for project_id, cpu, memory, storage, gpus, share, tasks, count in rows.values_list(
@@ -339,7 +339,7 @@ def asked_of(project_ids: Iterable[int]) -> dict[int, Counter[str]]:
 
 
 def visible_datasets(user: User) -> QuerySet[Dataset]:
-    """Data of the person's projects; of all projects for operators and auditors."""
+    """Datasets of the person's projects; of all projects for operators and auditors."""
     rows = Dataset.objects.select_related("project", "declared_by").order_by("-id")
     return rows if sees_everything(user) else rows.filter(project_id__in=visible_projects(user).values("pk"))
 
@@ -356,7 +356,7 @@ def visible_reservations(user: User) -> QuerySet[Reservation]:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """What ended tasks used of the CPU time, memory and GPU time that they were given, where it was measured."""
+    """What ended tasks used of their CPU time, memory and GPU time, where it was measured."""
 
     tasks: int
     cpu_percent: float | None
@@ -369,7 +369,7 @@ class MeasuredUse:
 def measured_use(
     user: User, first: date, until: date, *, project: Project | None = None, person: str = ""
 ) -> MeasuredUse:
-    """Of what ended from one day until another, in the projects that the person may see."""
+    """Measured use of attempts that ended from one day until another, in the projects that the person may see."""
     attempts = Attempt.objects.filter(ended_at__gte=_midnight(first), ended_at__lt=_midnight(until))
     if not sees_everything(user):
         mine = visible_projects(user).order_by().values_list("pk", flat=True)

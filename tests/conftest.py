@@ -81,7 +81,7 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
         from scheduler import selectors
 
         cache.clear()
-        selectors.forget_what_was_read()
+        selectors.forget_cached_reads()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""What quotas asks of the scheduler when somebody changes a limit: demand, capacity, and how it went lately."""
+"""Quota impact: demand, capacity and recent waits, shown before a limit is changed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SchedulerFacts:
 
 
 def _asks(model: str, wish: str) -> bool:
-    """Whether whoever wishes for this, one of several models or a slice, may be counted on a line for a model."""
+    """Whether a request for this model, one of several models or a slice may count on a line for a model."""
     return any(model_matches(model, one) for one in wish.split("|"))
 
 

@@ -68,7 +68,7 @@ def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     with transaction.atomic():
         nodes = _locked([node.pk for node in nodes])
         _refuse_overlap(nodes, starts_at, ends_at, by)
-        return _written(
+        return _save(
             Reservation(
                 cluster=nodes[0].cluster,
                 name=name,
@@ -84,7 +84,7 @@ def _book(payload: Mapping[str, Any], by: User) -> Reservation:
 
 
 def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
-    """Take nodes that have room for the whole job now, or refuse: half a hold helps nobody.
+    """Take nodes that have room for the whole job now, or refuse: half a hold is of no use.
 
     The room is looked for before the transaction begins: a large cluster takes time to read.
     """
@@ -112,7 +112,7 @@ def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
     with transaction.atomic():
         nodes = _locked(node_ids)
         _refuse_overlap(nodes, starts_at, ends_at, by)
-        return _written(
+        return _save(
             Reservation(
                 cluster=job.queue.cluster,
                 name=f"hold for job {job.number}",
@@ -170,14 +170,14 @@ def _locked(node_ids: Collection[int]) -> list[Node]:
 
 @transaction.atomic
 def cancel_reservation(*, reservation: Reservation, by: User, reason: str = "") -> Reservation:
-    """Give the nodes back; doing it twice changes nothing."""
+    """End a reservation; cancelling twice changes nothing."""
     permissions.require(by, "operate")
     row = Reservation.objects.select_for_update(of=("self",)).get(pk=reservation.pk)
     if row.cancelled_at is not None:
         return row
     row.cancelled_at = timezone.now()
     row.save(update_fields=["cancelled_at"])
-    _tell(row)
+    _announce(row)
     audit.record(
         by=by, action="reservation.cancel", thing=row, before={"cancelled_at": None},
         after={"cancelled_at": row.cancelled_at}, reason=reason, project=row.project,
@@ -273,10 +273,10 @@ def _refuse_overlap(nodes: list[Node], starts_at: datetime, ends_at: datetime, b
         )
 
 
-def _written(reservation: Reservation, nodes: list[Node], by: User) -> Reservation:
+def _save(reservation: Reservation, nodes: list[Node], by: User) -> Reservation:
     reservation.save(force_insert=True)
     reservation.nodes.set(nodes)
-    _tell(reservation)
+    _announce(reservation)
     audit.record(
         by=by,
         action="reservation.create",
@@ -294,6 +294,6 @@ def _written(reservation: Reservation, nodes: list[Node], by: User) -> Reservati
     return reservation
 
 
-def _tell(reservation: Reservation) -> None:
+def _announce(reservation: Reservation) -> None:
     outbox.announce(outbox.CLUSTER_TOPIC)
     outbox.wake_planner(reservation.cluster_id, trigger="reservation")

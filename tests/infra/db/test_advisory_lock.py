@@ -43,15 +43,15 @@ def test_a_run_keeps_its_right_whatever_connection_its_statements_go_over(
         again.extend([shares.recount_shares(), retention.prune_all()])
         return 7
 
-    monkeypatch.setattr(shares, "_recount", run)
-    monkeypatch.setattr(retention, "_run", lambda: (run(), {"cycles": 3})[1])
+    monkeypatch.setattr(shares, "recount_slices", run)
+    monkeypatch.setattr(retention, "carry_out_rules", lambda: (run(), {"cycles": 3})[1])
 
-    with try_lock(retention._RUN_LOCK), try_lock(shares._RECOUNT_LOCK):
+    with try_lock(retention.RUN_LOCK), try_lock(shares.RECOUNT_LOCK):
         run()
     assert again == [0, {}]
-    with try_lock(retention._RUN_LOCK):
+    with try_lock(retention.RUN_LOCK):
         assert shares.recount_shares() == 7
-    with try_lock(shares._RECOUNT_LOCK):
+    with try_lock(shares.RECOUNT_LOCK):
         assert retention.prune_all() == {"cycles": 3}
     assert again == [0, {}] * 3
 

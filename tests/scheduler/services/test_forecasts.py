@@ -28,9 +28,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _nothing_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasts, "_runs", {})
-    monkeypatch.setattr(forecasts, "_record", [])
+def _no_history() -> None:
+    forecasts.forget_history()
 
 
 @pytest.fixture
@@ -182,7 +181,7 @@ def test_where_playing_on_takes_too_long_the_kept_range_is_shown(
 ) -> None:
     job = world.job(gpus=4, time_limit_seconds=3600)
     forecast_all()
-    monkeypatch.setattr(forecasts, "_LIVE_WORK", 0)
+    monkeypatch.setattr(forecasts, "LIVE_WORK", 0)
 
     found = explain_job(job=job, by=world.person).start
 
