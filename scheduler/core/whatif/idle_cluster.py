@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -129,12 +129,14 @@ class IdleCluster:
         """
         snapshot = Snapshot.build(
             now_ms=0,
-            nodes=NodeColumns(id=[1], name=[""]),
+            nodes=NodeColumns.from_rows([(1, "")], ("id", "name")),
             devices=self._one_of_each_model(),
             classes=[open_request(request)],
-            pending=PendingColumns(id=[1], class_index=[0], queue_id=[1], project_id=[1], tasks=[tasks]),
-            queues=QueueColumns(id=[1], name=[""]),
-            projects=ProjectColumns(id=[1], quota_line_ids=[tuple(lines.id.tolist())]),
+            pending=PendingColumns.from_rows(
+                [(1, 0, 1, 1, tasks)], ("id", "class_index", "queue_id", "project_id", "tasks")
+            ),
+            queues=QueueColumns.from_rows([(1, "")], ("id", "name")),
+            projects=ProjectColumns.from_rows([(1, tuple(lines.id.tolist()))], ("id", "quota_line_ids")),
             quotas=lines,
         )
         context = CycleContext(ClusterIndex(snapshot), _RULES)
@@ -149,11 +151,9 @@ class IdleCluster:
         """What a quota line of one GPU model has to know of the cluster: which models there are."""
         devices = self.snapshot.devices
         kinds = sorted(set(zip(devices.model, devices.memory_mib.tolist(), strict=True)))
-        return DeviceColumns(
-            id=range(1, len(kinds) + 1),
-            node_id=[1] * len(kinds),
-            model=[model for model, _ in kinds],
-            memory_mib=[memory_mib for _, memory_mib in kinds],
+        return DeviceColumns.from_rows(
+            ((number, 1, *kind) for number, kind in enumerate(kinds, 1)),
+            ("id", "node_id", "model", "memory_mib"),
         )
 
 
@@ -193,6 +193,7 @@ def _without(request: RequestClass, decision: Decision) -> RequestClass | None:
     ):
         per_task = replace(request.per_task, gpus=0, gpu_millis=0)
         return replace(request, per_task=per_task, gpu_model="", gpu_memory_mib=0)
-    if _is_about_one_task(decision):
-        return replace(request, per_task=replace(request.per_task, **{str(facts["resource"]): 0}))
-    return None
+    if not _is_about_one_task(decision):
+        return None
+    left: dict[str, Any] = {str(facts["resource"]): 0}
+    return replace(request, per_task=replace(request.per_task, **left))

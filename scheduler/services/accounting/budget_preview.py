@@ -50,7 +50,12 @@ def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
         needs = entry.amount(COUNTED[budget.resource]).held
         if needs <= 0:
             continue
-        facts = {"resource": budget.resource, "needs": needs, "left": state.left, "limit": period.amount}
+        facts: dict[str, int | str] = {
+            "resource": budget.resource,
+            "needs": needs,
+            "left": state.left,
+            "limit": period.amount,
+        }
         passed = needs > state.left
         text = (
             f"Sets {budget_amount(facts, 'needs')} of the budget {budget.name} of {state.owner} aside; "

@@ -58,7 +58,10 @@ class SchedulerFacts:
             "memory_mib": "memory_mib_capacity",
             "storage_mib": "storage_mib",
         }.get(resource)
-        return None if column is None else nodes.aggregate(total=Sum(column))["total"] or 0
+        if column is None:
+            return None
+        total: int | None = nodes.aggregate(total=Sum(column))["total"]
+        return total or 0
 
     def lately(self, project_id: int) -> Mapping[str, Any]:
         since = timezone.now() - LATELY

@@ -56,17 +56,13 @@ class HeldAllocations:
             Allocation.objects.held()
             .filter(attempt__job__project__in=wanted)
             .order_by()
-            .values("attempt__job__project")
-            .annotate(
-                cpu_millis=Sum("cpu_millis"),
-                memory_mib=Sum("memory_mib"),
-                gpu_millis=Sum("gpu_millis"),
-                storage_mib=Sum("storage_mib"),
-            )
+            .values_list("attempt__job__project")
+            .annotate(Sum("cpu_millis"), Sum("memory_mib"), Sum("gpu_millis"), Sum("storage_mib"))
         )
+        names = ("cpu_millis", "memory_mib", "gpu_millis", "storage_mib")
         amounts: dict[int, dict[str, int]] = {
-            row.pop("attempt__job__project"): {name: int(amount) for name, amount in row.items()}
-            for row in held
+            project_id: {name: int(amount) for name, amount in zip(names, sums, strict=True)}
+            for project_id, *sums in held
         }
         running = (
             Attempt.objects.live()

@@ -126,7 +126,10 @@ def check_usage(*, now: datetime | None = None, back: timedelta = LOOK_BACK) -> 
 def _wrong(since: datetime, until: datetime, only: Sequence[int] | None = None) -> list[Wrong]:
     words = [list(ledger.GIVEN_BACK), _LIVE, since, until, only is None, int_array(only or ())]
     count = len(RESOURCES)
-    return [Wrong(*row[:7], tuple(row[7 : 7 + count]), tuple(row[7 + count :])) for row in run(_WRONG, words)]
+    return [
+        Wrong._make((*row[:7], tuple(row[7 : 7 + count]), tuple(row[7 + count :])))
+        for row in run(_WRONG, words)
+    ]
 
 
 def _correct(ids: Sequence[int], since: datetime, now: datetime) -> int:

@@ -10,7 +10,7 @@ from django.db import transaction
 from scheduler.models import Cluster, Partition, PriorityClass, Queue, SchedulerProfile
 
 #: Name, value, aliases, the classes it may preempt, what it is for.
-PRIORITY_CLASSES: Final = (
+PRIORITY_CLASSES: Final[tuple[tuple[str, int, list[str], list[str], str], ...]] = (
     (
         "CRITICAL",
         100,

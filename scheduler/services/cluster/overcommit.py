@@ -18,7 +18,8 @@ def ratio_of(node: Node, name: str) -> int:
     if own is not None:
         return own
     said = [getattr(partition, name) for partition in node.partitions.all()]
-    return min((ratio for ratio in said if ratio is not None), default=getattr(node.cluster, name))
+    lowest: int = min((ratio for ratio in said if ratio is not None), default=getattr(node.cluster, name))
+    return lowest
 
 
 def may_give_away(node: Node, *, cpu_millis: int, memory_mib: int) -> dict[str, int]:

@@ -79,7 +79,7 @@ def save_settings(
     else:
         row = kind._default_manager.select_for_update(of=("self",)).get(pk=thing.pk)
         before = settings_of(row)
-        if isinstance(thing, Node) and "taints" in changed_fields:
+        if isinstance(thing, Node) and isinstance(row, Node) and "taints" in changed_fields:
             thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
         own = [field.name for field in thing._meta.concrete_fields if field.name in changed_fields]
         for counter in COUNTERS:

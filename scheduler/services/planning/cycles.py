@@ -20,7 +20,8 @@ from scheduler.core.placement.plugins import Plugin, tell_scheduled
 from scheduler.core.policy import Policy
 from scheduler.models import Cluster
 from scheduler.state.apply import plans, resizes, suspension
-from scheduler.state.apply.plans import Applied, Refusal
+from scheduler.state.apply.plans import Applied
+from scheduler.state.apply.refusals import Refusal
 from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder, retire
 from scheduler.state.lease.leases import HeldLease, LeaseLost

@@ -1,4 +1,4 @@
-"""What a preview says is what happens when the same is submitted to the same world (T34)."""
+"""A preview says what happens when the same request is submitted to the same cluster."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.scheduler.state.small import SmallWorld, a_queue
 
 pytestmark = pytest.mark.django_db
 
-#: More of them with MUSTER_T34 in the environment.
-REQUESTS = int(os.environ.get("MUSTER_T34", "24"))
+#: More of them with MUSTER_PREVIEWS in the environment.
+REQUESTS = int(os.environ.get("MUSTER_PREVIEWS", "24"))
 
 
 @pytest.fixture
