@@ -123,7 +123,8 @@ def _invalid_spec(facts: Facts) -> str:
 def _too_many_tasks(facts: Facts) -> str:
     """What a number of nodes, or of tasks on each, leaves no room for is not measured in tasks alone."""
     needs, nodes, each = (_number(facts, name) for name in ("needs", "nodes_wanted", "tasks_per_node"))
-    layout = (f" on {amount('nodes', nodes)}" if nodes else "") + (f" with {each:,} on each" if each else "")
+    layout = f" on {amount('nodes', nodes)}" if nodes else ""
+    layout += f" with {each:,} on each{'' if nodes else ' node'}" if each else ""
     if _number(facts, "total") < needs:
         held = f"hold {_number_of(facts, 'total')}"
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -152,16 +151,3 @@ def test_admission_refuses_what_the_planner_could_never_start(world: World, time
 @given(worlds_of_lines(), st.sampled_from([1, 2]))
 def test_admission_refuses_what_no_limit_could_ever_hold(world: World, times: int) -> None:
     check(world, times)
-
-
-def test_answers_are_kept_for_a_bounded_number_of_requests(monkeypatch: Any) -> None:
-    from scheduler.core.whatif import idle_cluster
-    from tests.support.builders import a_job, a_node, a_world
-
-    monkeypatch.setattr(idle_cluster, "MOST_ANSWERS", 2)
-    cluster = IdleCluster(idle(a_world(nodes=[a_node("n1", gpus=2)]).snapshot))
-    wanted = [a_job("a", gpus=1, model=model).request for model in ("H100", "A100", "B200", "H100")]
-
-    refused = [bool(cluster.never_fits(request, Shape())) for request in wanted]
-
-    assert refused == [False, True, True, False]
