@@ -99,10 +99,10 @@ def recount_shares() -> int:
     """
     decay, _ = share_rules()
     with try_lock(RECOUNT_LOCK) as ours:
-        return recount_slices(decay) if ours else 0
+        return recount_rows(decay) if ours else 0
 
 
-def recount_slices(decay: Decay) -> int:
+def recount_rows(decay: Decay) -> int:
     """One recount; the caller holds RECOUNT_LOCK."""
     at = timezone.now().timestamp()
     since = Decay(window_seconds=decay.window_seconds).edge(at)

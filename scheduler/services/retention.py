@@ -186,10 +186,10 @@ def prune_all() -> dict[str, int]:
     what was deleted before stays deleted, for every batch is a transaction of its own.
     """
     with try_lock(RUN_LOCK) as ours:
-        return carry_out_rules() if ours else {}
+        return run_rules() if ours else {}
 
 
-def carry_out_rules() -> dict[str, int]:
+def run_rules() -> dict[str, int]:
     """One run of every rule, with its row; the caller holds RUN_LOCK."""
     run = RetentionRun.objects.create(started_at=timezone.now())
     removed: dict[str, int] = {}
