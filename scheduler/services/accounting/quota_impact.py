@@ -52,7 +52,7 @@ class SchedulerFacts:
         if resource == "gpu_millis":
             devices = Device.objects.filter(gone=False, node__in=nodes)
             parts = devices.order_by().values_list("model").annotate(Sum("share_millis"))
-            return sum(part for model, part in parts if not gpu_model or model_matches(gpu_model, model))
+            return sum(int(part) for model, part in parts if not gpu_model or model_matches(gpu_model, model))
         column = {
             "cpu_millis": "cpu_millis_capacity",
             "memory_mib": "memory_mib_capacity",
