@@ -65,12 +65,13 @@ def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     nodes = _nodes(inputs)
     inputs.finish("The reservation cannot be made")
     assert ends_at is not None  # otherwise there was a problem
+    cluster = nodes[0].cluster
     with transaction.atomic():
         nodes = _locked([node.pk for node in nodes])
         _refuse_overlap(nodes, starts_at, ends_at, by)
         return _save(
             Reservation(
-                cluster=nodes[0].cluster,
+                cluster=cluster,
                 name=name,
                 project=project,
                 starts_at=starts_at,

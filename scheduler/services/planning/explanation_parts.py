@@ -1,4 +1,4 @@
-"""What a preview and an explanation are made of: gates, blockers and nodes, in words for people."""
+"""Parts of previews and explanations: gates, blockers and nodes, in sentences for people."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Preview:
     blockers: tuple[Blocker, ...] = ()
     quota: tuple[QuotaUse, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()
-    #: Whom it would have stopped or suspended, the first of them, and of how many.
+    #: The jobs that it would stop or suspend: the first of them, and how many in all.
     victims: tuple[Victim, ...] = ()
     victims_count: int = 0
     ahead_jobs: int = 0
