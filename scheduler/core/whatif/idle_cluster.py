@@ -31,11 +31,11 @@ from scheduler.core.snapshot.snapshot import (
     Snapshot,
 )
 
-#: Requests whose answers are kept; with more the cluster is indexed anew, so that names that people make up
-#: do not fill the memory.
+#: Requests whose answers are cached; with more the cluster is indexed again, so that the memory is bounded whatever
+#: models and amounts people ask for.
 MOST_ANSWERS: Final = 4096
 
-#: The reasons that a person has to change a quota or the job for, whoever else runs.
+#: Reasons for which a limit or the job has to be changed, even when no other job runs.
 QUOTA_REASONS: Final = frozenset({ReasonCode.EXCEEDS_MAX_QUOTA, ReasonCode.QUOTA_ZERO})
 
 _RULES: Final = resolve(Policy())
@@ -70,7 +70,7 @@ def idle(snapshot: Snapshot) -> Snapshot:
 
 
 class IdleCluster:
-    """A cluster as `idle` makes it. Answers are found by the planner's own filters, and kept."""
+    """A cluster as `idle` makes it. Answers come from the planner's own filters, and are cached."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         """`snapshot` is one that `idle` made."""
@@ -123,7 +123,7 @@ class IdleCluster:
         return never_fits(Candidates(FilterQuery(request), self._workspace, _RULES), shape, _RULES)
 
     def never_allowed(self, request: RequestClass, tasks: int, lines: QuotaColumns) -> tuple[Decision, ...]:
-        """Every quota line that is smaller than what such a job counts there, though nobody else runs.
+        """Every quota line that is smaller than what such a job counts there, even when no other job runs.
 
         `lines` are those that the job counts on, as if none was below another.
         """

@@ -17,7 +17,7 @@ from scheduler.core.snapshot.snapshot import GROUPS, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class RoomNow:
-    """Where all tasks of a job fit now, and of how many there is room for; no nodes when not all fit."""
+    """The nodes for all tasks of a job, none when not all fit now; and how many tasks there is room for."""
 
     node_ids: tuple[int, ...]
     tasks: int
@@ -32,9 +32,9 @@ def room_now(
     node_ids: Collection[int],
     plugins: Plugins = NO_PLUGINS,
 ) -> RoomNow:
-    """Choose nodes for so many tasks of a pending job, among `node_ids`, as a cycle chooses them.
+    """Choose nodes for `tasks` tasks of a pending job, among `node_ids`, as a cycle chooses them.
 
-    What is in use and reserved counts, other jobs in line and limits do not. Raises KeyError for a job that is
+    Use and reservations count; other pending jobs and limits do not. Raises KeyError for a job that is
     not pending in the snapshot.
     """
     context = CycleContext(ClusterIndex(_only_on(snapshot, node_ids)), resolve(policy, plugins))

@@ -79,7 +79,7 @@ def check_fit(
 ) -> None:
     """Name what makes the request impossible, with the number that exists.
 
-    Only the sizes of machines and limits count, whatever the state of the machines and whoever uses them now:
+    Only the sizes of machines and limits count, not the state of the machines and not who uses them now:
     what is impossible today because of a label, a taint, a partition, a rack or a full cluster is for the
     planner to explain, for operators change these while the job waits.
     """

@@ -1,4 +1,4 @@
-"""Rows of a cluster's machines to the snapshot of an idle cluster: what they have, not what they are used for."""
+"""Rows of a cluster's machines to the snapshot of an idle cluster: what the machines have, without their use."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scheduler.state.db.sql import select_together
 from scheduler.state.load import load_sql
 from scheduler.state.load.node_rows import device_columns, node_columns, pool_columns
 
-#: A device that its agent no longer reports is none that a job could ever get.
+#: Without devices that their agent no longer reports: no job will be given one.
 _PRESENT_DEVICES: Final = f"{load_sql.DEVICES_OF_CLUSTER} AND NOT device.gone"
 
 
 def load_idle_cluster(cluster_id: int) -> Snapshot:
-    """Every machine of a cluster, whatever its state, with nothing on it and nobody in line; one round trip.
+    """Every machine of a cluster, whatever its state, without running or pending jobs; one round trip.
 
     Snapshots of machines that have not changed are equal, whatever runs on them.
     """
