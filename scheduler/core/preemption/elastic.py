@@ -19,7 +19,13 @@ from scheduler.core.policy import Policy
 from scheduler.core.preemption.reclaim import ReclaimSearch
 from scheduler.core.preemption.victim_search import VictimSearch
 from scheduler.core.preemption_policy import PreemptionPolicy
-from scheduler.core.snapshot.snapshot import PendingColumns, Snapshot
+from scheduler.core.snapshot.snapshot import (
+    DeviceColumns,
+    NodeColumns,
+    PendingColumns,
+    RunningColumns,
+    Snapshot,
+)
 
 #: Tasks that are removed in simulation for one job at most.
 _MOST_SEATS: Final = 512
@@ -154,7 +160,7 @@ class Shrinking:
 def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Policy], Plan]) -> list[Resize]:
     """The one elastic job that stops and starts again with more tasks; [] where none would get more.
 
-    To be asked when nobody waits for room. Nothing can be added to processes that run, so a job has to have saved
+    To be asked when no job waits for capacity. Nothing can be added to processes that run, so a job has to have saved
     its work, and lately: it loses `resize_seconds` of work at most. What it would get is what the planner gives it
     in the world in which it waits. One at a time: what the first takes is known only once it has it.
     """
@@ -193,27 +199,9 @@ def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Pol
 
 def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapshot:
     """The snapshot in which this running job holds nothing, and is the only one that waits."""
-    cluster = context.cluster
-    snapshot, running, held = cluster.snapshot, cluster.snapshot.running, cluster.snapshot.allocations
-    number = int(running.id[row])
-    mine = held.job_id == number
-    nodes, devices = snapshot.nodes, snapshot.devices
-    used = {
-        name: getattr(nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib", "storage_mib")
-    }
-    for name, column in used.items():
-        np.subtract.at(column, cluster.allocation_node[mine], getattr(held, name)[mine])
-    device_used = devices.used_millis.copy()
-    for allocation in np.flatnonzero(mine).tolist():
-        for device in held.device_ids[allocation]:
-            if device in cluster.device_row:
-                device_used[cluster.device_row[device]] -= held.gpu_millis[allocation]
-    bound = bound_in(nodes)
-    for allocation in np.flatnonzero(mine & (held.numa >= 0)).tolist():
-        bind(
-            bound, cluster.allocation_node.item(allocation), held.numa.item(allocation),
-            -held.cpu_millis.item(allocation), -held.memory_mib.item(allocation),
-        )  # fmt: skip
+    snapshot = context.cluster.snapshot
+    running, held = snapshot.running, snapshot.allocations
+    mine = held.job_id == running.id[row]
     quota_used, pool_used = snapshot.quotas.used.copy(), snapshot.pools.used.copy()
     for line, amount in jobs.charges(row):
         quota_used[line] -= amount
@@ -222,11 +210,56 @@ def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapsh
             pool_used[snapshot.pools.name.index(name)] -= amount * int(jobs.tasks[row])
     queue_running = snapshot.queues.running_jobs.copy()
     queue_running[jobs.queue_row[row]] -= 1
+    return _with(
+        snapshot,
+        nodes=_nodes_without(context.cluster, mine),
+        devices=_devices_without(context.cluster, mine),
+        pending=_as_pending(running, row),
+        running=running.take(running.id != running.id[row]),
+        allocations=held.take(~mine),
+        queues=replace(snapshot.queues, running_jobs=queue_running),
+        quotas=replace(snapshot.quotas, used=quota_used),
+        pools=replace(snapshot.pools, used=pool_used),
+    )
+
+
+def _nodes_without(cluster: ClusterIndex, mine: Bools) -> NodeColumns:
+    """The nodes without what these allocations hold of them and of their NUMA domains."""
+    nodes, held, node = cluster.snapshot.nodes, cluster.snapshot.allocations, cluster.allocations.node
+    used = {
+        name: getattr(nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib", "storage_mib")
+    }
+    for name, column in used.items():
+        np.subtract.at(column, node[mine], getattr(held, name)[mine])
+    bound = bound_in(nodes)
+    for row in np.flatnonzero(mine & (held.numa >= 0)).tolist():
+        cpu_millis, memory_mib = held.cpu_millis.item(row), held.memory_mib.item(row)
+        bind(bound, node.item(row), held.numa.item(row), -cpu_millis, -memory_mib)
+    return replace(
+        nodes,
+        bound=bound_column(bound, len(nodes)),
+        **{f"used_{name}": column for name, column in used.items()},
+    )
+
+
+def _devices_without(cluster: ClusterIndex, mine: Bools) -> DeviceColumns:
+    """The devices without what these allocations hold of them."""
+    devices, held = cluster.snapshot.devices, cluster.snapshot.allocations
+    used = devices.used_millis.copy()
+    for allocation in np.flatnonzero(mine).tolist():
+        for device in held.device_ids[allocation]:
+            if device in cluster.devices.row:
+                used[cluster.devices.row[device]] -= held.gpu_millis[allocation]
+    return replace(devices, used_millis=used)
+
+
+def _as_pending(running: RunningColumns, row: int) -> PendingColumns:
+    """The running job in this row as the only pending job, of any size from its least tasks to its most."""
     limit_ms = (
         int(running.expected_end_ms[row] - running.started_ms[row]) if running.expected_end_ms[row] else 0
     )
-    again: dict[str, Any] = {
-        "id": [number],
+    columns: dict[str, Any] = {
+        "id": [int(running.id[row])],
         "class_index": [int(running.class_index[row])],
         "queue_id": [int(running.queue_id[row])],
         "project_id": [int(running.project_id[row])],
@@ -241,22 +274,7 @@ def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapsh
         "name": [running.name[row]],
         "labels": [running.labels[row]],
     }
-    others = running.id != number
-    return _with(
-        snapshot,
-        nodes=replace(
-            nodes,
-            bound=bound_column(bound, len(nodes)),
-            **{f"used_{name}": column for name, column in used.items()},
-        ),
-        devices=replace(devices, used_millis=device_used),
-        pending=PendingColumns(**again),
-        running=running.take(others),
-        allocations=held.take(~mine),
-        queues=replace(snapshot.queues, running_jobs=queue_running),
-        quotas=replace(snapshot.quotas, used=quota_used),
-        pools=replace(snapshot.pools, used=pool_used),
-    )
+    return PendingColumns(**columns)
 
 
 def _with(snapshot: Snapshot, **job_classes: Any) -> Snapshot:

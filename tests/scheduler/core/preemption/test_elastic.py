@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quotas.core.limits import LimitTree
 from scheduler.core import cycle, decision_table
 from scheduler.core.context import running_jobs as seats
 from scheduler.core.cycle import plan_cycle
@@ -267,16 +268,15 @@ def _below_the_least(patch: pytest.MonkeyPatch) -> None:
 
 
 def _quota_stays(patch: pytest.MonkeyPatch) -> None:
-    real = seats.RunningJobs._move_some
+    real = seats.RunningJobs.give_up
 
     def nodes_only(self: Any, *words: Any, **more: Any) -> None:
-        limits = self._context.workspace.limits
         patched = pytest.MonkeyPatch()
-        patched.setattr(type(limits), "take", lambda self, charges, sign=1: None)
+        patched.setattr(LimitTree, "take", lambda self, charges, sign=1: None)
         real(self, *words, **more)
         patched.undo()
 
-    patch.setattr(seats.RunningJobs, "_move_some", nodes_only)
+    patch.setattr(seats.RunningJobs, "give_up", nodes_only)
 
 
 def _no_rights(patch: pytest.MonkeyPatch) -> None:
