@@ -42,7 +42,7 @@ def room_now(
     candidates, shape = context.whole_candidates(job_class), job_class.shape.sized(tasks)
     room = int(np.minimum(candidates.slots(), tasks).sum())
     chosen = choose_nodes(candidates, shape)
-    ids = [] if chosen is None else [context.cluster.node_id_list[row] for row, _ in chosen]
+    ids = [] if chosen is None else [context.cluster.nodes.ids[row] for row, _ in chosen]
     return RoomNow(tuple(sorted(ids)), min(room, tasks))
 
 
