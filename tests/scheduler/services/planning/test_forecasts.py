@@ -16,8 +16,9 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import ForecastOutcome, ForecastRun, Job, StartForecast
 from scheduler.services.jobs.verbs import cancel_job
 from scheduler.services.planning import forecasts
+from scheduler.services.planning.explain import explain_job
 from scheduler.services.planning.forecasts import forecast_all, forecast_cluster, record, run_times
-from scheduler.services.planning.preview import explain_job, preview_job
+from scheduler.services.planning.preview import preview_job
 from scheduler.state.records import forecasts as rows
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import AttemptFactory, MembershipFactory, ProjectFactory
@@ -26,9 +27,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _nothing_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasts, "_runs", {})
-    monkeypatch.setattr(forecasts, "_record", [])
+def _no_history() -> None:
+    forecasts.forget_history()
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_where_playing_on_takes_too_long_the_kept_range_is_shown(
 ) -> None:
     job = world.job(gpus=4, time_limit_seconds=3600)
     forecast_all()
-    monkeypatch.setattr(forecasts, "_LIVE_WORK", 0)
+    monkeypatch.setattr(forecasts, "LIVE_WORK", 0)
 
     found = explain_job(job=job, by=world.person).start
 

@@ -15,8 +15,10 @@ from accounts.models import User
 from infra.errors import MusterError
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job
-from scheduler.services.planning import preview as preview_module
-from scheduler.services.planning.preview import Preview, PreviewNode, explain_job, preview_job
+from scheduler.services.planning import shared_snapshot
+from scheduler.services.planning.explain import explain_job
+from scheduler.services.planning.explanation_parts import PreviewNode
+from scheduler.services.planning.preview import Preview, preview_job
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import (
     MembershipFactory,
@@ -33,8 +35,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
     """No picture takes long here, however busy the machine is."""
-    monkeypatch.setattr(preview_module, "QUICK_SECONDS", 600.0)
-    monkeypatch.setattr(preview_module, "_taken", {})
+    monkeypatch.setattr(shared_snapshot, "QUICK_SECONDS", 600.0)
+    shared_snapshot.forget_snapshots()
     world = SmallWorld()
     world.node("n1", gpus=4)
     world.node("n2", cordoned=True, gpus=4)
@@ -92,7 +94,7 @@ def test_what_no_machine_can_hold_never_starts_and_says_the_number_that_exists(w
     found = asked(world, gpu_count=1000)
 
     assert (found.verdict, found.category) == ("never", "fix")
-    assert "1000 GPUs" in found.headline
+    assert "1,000 GPUs" in found.headline
     assert "the largest node has 4" in found.headline
     assert [problem.field for problem in found.problems] == ["gpu_count"]
 
@@ -208,7 +210,7 @@ def test_a_preview_is_plain_data(world: SmallWorld) -> None:
 
 
 def test_what_the_preview_says_is_what_the_next_cycle_does(world: SmallWorld) -> None:
-    """T34: the same world, the same answer."""
+    """The same cluster and request give the same answer."""
     world.quota("running_jobs", 2)
     for gpus in (0, 2, 3):
         promised = asked(world, gpu_count=gpus)
@@ -226,12 +228,12 @@ def test_a_picture_that_took_long_is_shared_for_a_while_and_a_quick_one_is_not(
     world.cluster.nodes.update(cordoned=True)
     assert asked(world, gpu_count=4).verdict == "would_wait"
 
-    monkeypatch.setattr(preview_module, "QUICK_SECONDS", 0.0)
-    monkeypatch.setattr(preview_module, "SHARE_SECONDS", 600.0)
+    monkeypatch.setattr(shared_snapshot, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(shared_snapshot, "SHARE_SECONDS", 600.0)
     asked(world)
     world.cluster.nodes.update(cordoned=False)
     assert asked(world, gpu_count=4).verdict == "would_wait"
-    monkeypatch.setattr(preview_module, "SHARE_SECONDS", 0.0)
+    monkeypatch.setattr(shared_snapshot, "SHARE_SECONDS", 0.0)
     assert asked(world, gpu_count=4).verdict == "starts_now"
 
 

@@ -16,7 +16,7 @@ from scheduler.core.snapshot.snapshot import MUST, PACKS
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.jobs.verbs import cancel_job, hold_job
-from scheduler.services.planning.preview import explain_job
+from scheduler.services.planning.explain import explain_job
 from scheduler.state.apply import apply_gang_reservations
 from scheduler.state.apply.refusals import JOB_CHANGED
 from scheduler.state.load.snapshots import load_snapshot

@@ -16,7 +16,7 @@ from scheduler.core.plan import Resume
 from scheduler.models import Allocation, Attempt, Job, JobEvent, Node, SchedulerProfile, Suspension
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.verbs import cancel_job, requeue_job
-from scheduler.services.planning.preview import explain_job
+from scheduler.services.planning.explain import explain_job
 from scheduler.state.apply import apply_suspension, suspension
 from scheduler.state.apply.refusals import CANNOT_RESUME
 from scheduler.state.lease import leases

@@ -1,4 +1,4 @@
-"""What quotas is told of the cluster and its jobs when somebody changes a limit."""
+"""Demand, capacity and recent waits, as a change of a limit shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a preview says is what happens when the same is submitted to the same world (T34)."""
+"""A preview says what happens when the same request is submitted to the same cluster."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.models import Attempt, Job, SchedulerProfile, Task
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.jobs.verbs import submit_job
-from scheduler.services.planning import preview as preview_module
+from scheduler.services.planning import shared_snapshot
 from scheduler.services.planning.preview import preview_job
 from scheduler.state.settle.settle import settle_many
 from tests.scheduler.state.small import SmallWorld, a_queue
 
 pytestmark = pytest.mark.django_db
 
-#: More of them with MUSTER_T34 in the environment.
-REQUESTS = int(os.environ.get("MUSTER_T34", "24"))
+#: More of them with MUSTER_PREVIEWS in the environment.
+REQUESTS = int(os.environ.get("MUSTER_PREVIEWS", "24"))
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
     """Three nodes of different kinds, a quota, a queue with bounds; no picture of it is kept."""
-    monkeypatch.setattr(preview_module, "QUICK_SECONDS", 600.0)
-    monkeypatch.setattr(preview_module, "_taken", {})
+    monkeypatch.setattr(shared_snapshot, "QUICK_SECONDS", 600.0)
+    shared_snapshot.forget_snapshots()
     ensure_defaults()
     world = SmallWorld()
     for name, gpus in (("n1", 4), ("n2", 2), ("n3", 0)):

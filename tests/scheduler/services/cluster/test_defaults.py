@@ -1,4 +1,4 @@
-"""The rows that must exist: made once, and never put over what an operator decided."""
+"""Default rows: created once, and never written over what an operator decided."""
 
 from __future__ import annotations
 
