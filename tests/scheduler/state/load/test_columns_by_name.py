@@ -21,6 +21,9 @@ from scheduler.state.load.reason_marks import reported_reasons
 from tests.scheduler.state.small import SmallWorld
 
 
+SCHEDULER = Path(state.__file__).parent.parent
+
+
 def _queries() -> dict[str, Query[Any]]:
     """Every query that a module of `scheduler.state` declares, by where it is."""
     found: dict[str, Query[Any]] = {}
@@ -165,7 +168,7 @@ def test_every_field_of_a_row_is_used(name: str) -> None:
     row = ROW_QUERIES[name].row
     if name.startswith("load.running_usage"):  # given to pages as it is
         return
-    if "_asdict" in (Path("scheduler/state") / f"{name.rpartition('.')[0].replace('.', '/')}.py").read_text():
+    if "_asdict" in (SCHEDULER / "state" / f"{name.rpartition('.')[0].replace('.', '/')}.py").read_text():
         used = used | set(row._fields)
 
     assert set(row._fields) - used == set()
@@ -175,7 +178,7 @@ def test_every_field_of_a_row_is_used(name: str) -> None:
 def _attributes_used() -> frozenset[str]:
     return frozenset(
         node.attr
-        for path in Path("scheduler").rglob("*.py")
+        for path in SCHEDULER.rglob("*.py")
         if "migrations" not in path.parts
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
