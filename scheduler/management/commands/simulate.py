@@ -23,9 +23,9 @@ from scheduler.core.snapshot.codec import CodecError, decode_snapshot
 from scheduler.models import Cluster
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import policy_of_profile
-from scheduler.simulator.cluster import ClusterWorkload
-from scheduler.simulator.compare import as_html, as_it_was, as_json, as_text, open_workload, policy_of, run
-from scheduler.simulator.made import from_snapshot
+from scheduler.simulator.cluster_workload import ClusterWorkload, from_snapshot
+from scheduler.simulator.compare import as_it_was, open_workload, policy_of, run
+from scheduler.simulator.comparison_output import as_html, as_json, as_text
 from scheduler.simulator.workload import Workload, WorkloadError
 from scheduler.state.load.history import load_past
 from scheduler.state.records import recordings

@@ -9,8 +9,7 @@ import numpy as np
 
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
-from scheduler.simulator.cluster import DEFAULT_RUN_MS, ClusterWorkload
-from scheduler.simulator.made import amounts_of, capacity_of
+from scheduler.simulator.cluster_workload import DEFAULT_RUN_MS, ClusterWorkload, amounts_of, capacity_of
 from scheduler.state.db.sql import int_array, run, select_together
 from scheduler.state.load import job_rows, load_sql, snapshots
 from scheduler.state.load.node_rows import device_columns, node_columns, pool_columns

@@ -13,11 +13,12 @@ from django.core.management import CommandError, call_command
 
 from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.core.policy import Policy
-from scheduler.simulator.cluster import simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import as_cluster
 from scheduler.simulator.compare import policy_of
-from scheduler.simulator.made import as_cluster, gpu_mix, rigid_jobs
-from scheduler.simulator.pool import replay
+from scheduler.simulator.pool_replay import replay
 from scheduler.simulator.report import jain, who_lost
+from scheduler.simulator.synthetic import gpu_mix, rigid_jobs
 from scheduler.simulator.workload import Workload, WorkloadError, read_swf
 from tests.support.traces import trace
 

@@ -11,10 +11,13 @@ import pytest
 
 from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
 from scheduler.core.forecast.progress import Progress, speed_of
+from scheduler.core.forecast.virtual_allocations import VirtualAllocations
 from scheduler.core.forecast.virtual_cluster import VirtualCluster
+from scheduler.core.forecast.virtual_runs import VirtualRuns
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import JobsLike, JobTerm
-from scheduler.simulator.cluster import ClusterWorkload, Outcome, simulate
+from scheduler.simulator.cluster_replay import Outcome, simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 from scheduler.simulator.compare import PREEMPT, run
 from tests.support.builders import NOW_MS, World, a_job, a_node, a_quota, a_world, running
 
@@ -276,23 +279,21 @@ def test_the_report_counts_what_stood_still_as_waiting() -> None:
 
 
 def _works_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VirtualCluster, "_speed", lambda self, job_id: 1000)
     patch.setattr(Progress, "change", lambda self, job_id, now_ms, speed: None)
 
 
 def _keeps_its_cpus(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VirtualCluster, "_move_cpus", lambda self, job_id, each: None)
+    patch.setattr(VirtualAllocations, "set_cpus", lambda self, job_id, cpu_millis: None)
 
 
 def _gives_its_memory(patch: pytest.MonkeyPatch) -> None:
-    real = VirtualCluster._stand_still
+    real = VirtualAllocations.set_cpus
 
-    def whole(self: Any, job_id: int, now_ms: int) -> None:
-        real(self, job_id, now_ms)
-        self._hold(self._held[job_id], -1)
-        self._held[job_id] = [(*row[:4], 0, 0, 0, *row[7:]) for row in self._held[job_id]]
+    def all_of_it(self: Any, job_id: int, cpu_millis: int) -> None:
+        real(self, job_id, cpu_millis)
+        self.used["memory_mib"][:] = 0
 
-    patch.setattr(VirtualCluster, "_stand_still", whole)
+    patch.setattr(VirtualAllocations, "set_cpus", all_of_it)
 
 
 def _forgets_its_work(patch: pytest.MonkeyPatch) -> None:
@@ -301,7 +302,7 @@ def _forgets_its_work(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_saves(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VirtualCluster, "_may_save", lambda self, job_id: None)
+    patch.setattr(VirtualRuns, "save_always", lambda self, job_id: None)
 
 
 def _an_old_end_counts(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import pytest
 from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
 from scheduler.core.forecast.virtual_reservations import VirtualReservations
 from scheduler.core.policy import Policy
-from scheduler.simulator.cluster import ClusterWorkload, simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 from tests.support.builders import MINUTE_MS, NOW_MS, World, a_job, a_node, a_reservation, a_world, running
 
 
@@ -82,7 +83,9 @@ def test_nobody_runs_into_maintenance_and_everybody_starts_after_it(when) -> Non
 
 @pytest.mark.parametrize("when", [foretold, simulated])
 def test_a_future_that_forgets_what_is_kept_is_noticed(when, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(VirtualReservations, "onto", lambda self, pending, promised, now_ms: (pending, None))
+    monkeypatch.setattr(
+        VirtualReservations, "add_to", lambda self, pending, expected_starts, now_ms: (pending, None)
+    )
 
     with pytest.raises(AssertionError):
         test_what_a_gang_gathers_is_kept_for_it_in_every_future(when)
@@ -93,5 +96,5 @@ def test_a_future_in_which_nobody_gathers_is_as_it_was() -> None:
 
     future = play_forward(world.snapshot, Policy(), RunTimes(), Course.LIMITS, world.jobs.values())
 
-    assert VirtualReservations.of(world.snapshot).onto(world.snapshot.pending, {}, NOW_MS)[1] is None
+    assert VirtualReservations.of(world.snapshot).add_to(world.snapshot.pending, {}, NOW_MS)[1] is None
     assert future.started_ms[world.job("long")] == NOW_MS + 10 * MINUTE_MS

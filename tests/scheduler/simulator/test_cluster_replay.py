@@ -14,9 +14,10 @@ from django.core.management import CommandError, call_command
 
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
-from scheduler.simulator.cluster import ClusterWorkload, simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 from scheduler.simulator.compare import PREEMPT, losers, policy_of, run
-from scheduler.simulator.fragments import Fragments
+from scheduler.simulator.fragmentation import Fragmentation
 from scheduler.simulator.openb import read_openb
 from scheduler.simulator.workload import WorkloadError
 from tests.support.builders import NOW_MS, a_job, a_node, a_world, running
@@ -127,15 +128,15 @@ def test_fragments_are_idle_gpus_of_no_use_to_the_usual_requests() -> None:
         nodes=[a_node("n1", gpus=2), a_node("n2", gpus=2, cpus=1)],
         pending=[a_job("whole", gpus=1, cpus=4), a_job("half", gpus=1, share=500, cpus=1)],
     )
-    fragments = Fragments(world.snapshot)
+    fragmentation = Fragmentation(world.snapshot)
     used = {"cpu_millis": np.zeros(2, dtype=np.int64), "memory_mib": np.zeros(2, dtype=np.int64)}
 
     # Of 4 idle GPUs the whole one cannot use two, where CPUs are missing; the half can use all.
-    assert fragments.of(np.array([0, 0, 0, 0]), used) == pytest.approx(0.25)
+    assert fragmentation.fragmented(np.array([0, 0, 0, 0]), used) == pytest.approx(0.25)
     # 0.4 of a device is of no use to either; 0.6 only to the half.
-    assert fragments.of(np.array([600, 1000, 1000, 1000]), used) == pytest.approx(0.1)
-    assert fragments.of(np.array([400, 1000, 1000, 1000]), used) == pytest.approx(0.075)
-    assert fragments.idle(np.array([400, 1000, 1000, 1000])) == pytest.approx(0.15)
+    assert fragmentation.fragmented(np.array([600, 1000, 1000, 1000]), used) == pytest.approx(0.1)
+    assert fragmentation.fragmented(np.array([400, 1000, 1000, 1000]), used) == pytest.approx(0.075)
+    assert fragmentation.idle(np.array([400, 1000, 1000, 1000])) == pytest.approx(0.15)
 
 
 @pytest.mark.django_db

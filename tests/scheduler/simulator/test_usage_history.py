@@ -17,7 +17,8 @@ from scheduler.core.snapshot.snapshot import (
     QueueColumns,
     Snapshot,
 )
-from scheduler.simulator.cluster import ClusterWorkload, simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 
 GPUS = 4
 HOUR_MS = 3_600_000
