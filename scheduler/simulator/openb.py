@@ -92,35 +92,26 @@ def read_openb(pods: Path, nodes: Path | None = None, *, jobs: int | None = None
 def _workload_of(
     name: str, machines: Sequence[_Machine], pods: Sequence[_Pod], picked: Sequence[int]
 ) -> ClusterWorkload:
-    """The cluster of these machines and the picked pods, which keep the number of their line as their id."""
+    """The cluster of these machines and the picked pods, whose ids are their places in the table, from 1."""
     table = ClassTable()
     classes = [table.intern(pod.request) for pod in pods]
     users = {quality: number for number, quality in enumerate(dict.fromkeys(pod.quality for pod in pods), 1)}
-    rows = [
-        (place + 1, classes[place], 1, users[pod.quality], users[pod.quality], pod.created_seconds * 1000,
-         pod.run_ms // 1000)
-        for place in picked
-        for pod in [pods[place]]
-    ]  # fmt: skip
-    owners = [place for place, machine in enumerate(machines) for _ in range(machine.gpus)]
+    chosen = [pods[place] for place in picked]
+    user_ids = [users[pod.quality] for pod in chosen]
+    nodes, devices = _nodes_of(machines)
     snapshot = Snapshot.build(
         now_ms=0,
-        nodes=NodeColumns(
-            id=range(1, len(machines) + 1),
-            name=[machine.name for machine in machines],
-            cpu_millis=[machine.cpu_millis for machine in machines],
-            memory_mib=[machine.memory_mib for machine in machines],
-        ),
-        devices=DeviceColumns(
-            id=range(1, len(owners) + 1),
-            node_id=[place + 1 for place in owners],
-            position=[position for machine in machines for position in range(machine.gpus)],
-            model=[machines[place].model for place in owners],
-        ),
+        nodes=nodes,
+        devices=devices,
         classes=table.classes,
-        pending=PendingColumns.from_rows(
-            rows,
-            ("id", "class_index", "queue_id", "project_id", "user_id", "submitted_ms", "time_limit_seconds"),
+        pending=PendingColumns(
+            id=[place + 1 for place in picked],
+            class_index=[classes[place] for place in picked],
+            queue_id=[1] * len(chosen),
+            project_id=user_ids,
+            user_id=user_ids,
+            submitted_ms=[pod.created_seconds * 1000 for pod in chosen],
+            time_limit_seconds=[pod.run_ms // 1000 for pod in chosen],
         ),
         queues=QueueColumns(id=[1], name=["main"]),
         projects=ProjectColumns(id=list(users.values()), name=list(users)),
@@ -128,11 +119,28 @@ def _workload_of(
     return ClusterWorkload(
         name,
         snapshot,
-        np.array([pods[place].run_ms for place in picked]),
-        np.array([pods[place].request.per_task.gpu_millis_charged for place in picked]),
-        1000 * max(len(owners), 1),
+        np.array([pod.run_ms for pod in chosen]),
+        np.array([pod.request.per_task.gpu_millis_charged for pod in chosen]),
+        1000 * max(len(devices), 1),
         users={number: quality for quality, number in users.items()},
     )
+
+
+def _nodes_of(machines: Sequence[_Machine]) -> tuple[NodeColumns, DeviceColumns]:
+    owners = [place for place, machine in enumerate(machines) for _ in range(machine.gpus)]
+    nodes = NodeColumns(
+        id=range(1, len(machines) + 1),
+        name=[machine.name for machine in machines],
+        cpu_millis=[machine.cpu_millis for machine in machines],
+        memory_mib=[machine.memory_mib for machine in machines],
+    )
+    devices = DeviceColumns(
+        id=range(1, len(owners) + 1),
+        node_id=[place + 1 for place in owners],
+        position=[position for machine in machines for position in range(machine.gpus)],
+        model=[machines[place].model for place in owners],
+    )
+    return nodes, devices
 
 
 def _pod_of(name: str, line: int, row: dict[str, str]) -> _Pod:
