@@ -141,7 +141,7 @@ def a_cluster(
 def filled(snapshot: Snapshot) -> Snapshot:
     """The cluster with everything given away that its queue can use, and the same queue as before.
 
-    The state a busy cluster is in most of the time: a cycle looks at everybody and starts nobody.
+    The state a busy cluster is in most of the time: a cycle considers every job and starts none.
     """
     plan = plan_cycle(snapshot, Policy(name="priority"))
     nodes, devices = snapshot.nodes, snapshot.devices

@@ -1,4 +1,4 @@
-"""The live socket: a thousand clients of one web process, told of a change every second."""
+"""The live socket: a thousand clients of one web process, which get a change every second."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _a_cluster() -> int:
 
 
 def _change(node_id: int) -> None:
-    """The moment itself is what changes, so that whoever hears of it knows how long it took."""
+    """The change carries its own moment, so that each client can compute how long it took."""
     from django.db import connection, transaction
 
     from scheduler import outbox

@@ -40,6 +40,9 @@ RETIRED = {
     "Disturbance": "PreemptionResult",
     "Sooner": "EarlierStart",
     "sooner_change": "earlier_change",
+    "ShareMemory": "UsageHistory",
+    "Fragments": "Fragmentation",
+    "replay_kept": "replay_reserved",
     "own_blockers": "job_reasons",
     "array_blockers": "array_reasons",
 }
