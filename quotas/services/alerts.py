@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from smtplib import SMTPRecipientsRefused
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from django.conf import settings
@@ -59,11 +59,13 @@ def look_for_alerts(*, now: datetime | None = None) -> list[Alert]:
     3. New rows go into the notice of each person they concern.
     """
     now = now or timezone.now()
-    found = {(one.kind, one.subject): one for one in (*_quota_alerts(now), *_budget_alerts(now))}
+    found: dict[tuple[str, str], Found] = {
+        (one.kind, one.subject): one for one in (*_quota_alerts(now), *_budget_alerts(now))
+    }
     with transaction.atomic():
         with connection.cursor() as cursor:  # one looks at a time; a second would tell the same again
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext('quotas.alerts'))")
-        known = {
+        known: dict[tuple[str, str], Alert] = {
             (alert.kind, alert.subject): alert
             for alert in Alert.objects.filter(subject__in={subject for _, subject in found})
         }
@@ -90,17 +92,12 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
         Quota.objects.filter(used__gt=0).select_related("project", "organization", "user").order_by("id")
     ):
         subject = f"quota {line.pk} {now:%Y-%m-%d}"
-        whose = str(line.project or line.organization or line.user)
-        if line.project and line.user:
-            whose = f"{line.user} in {line.project}"
-        what = " ".join(part for part in (line.gpu_model, WORDS[line.resource]) if part)
-        concerns = {
+        whose, what = _names(line)
+        concerns: dict[str, Any] = {
             "project_id": line.project_id,
             "organization_id": line.organization_id,
             "user_ids": (line.user_id,) if line.user_id else (),
         }
-        if line.job_type:
-            what += f" of {line.job_type} jobs"
         used = _amount(line, line.used)
         # What it may borrow belongs to the limit; one that only reports still has its hard bound to tell of.
         most = bound_of_line(line)
@@ -125,6 +122,15 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
             yield Found(AlertKind.SOFT_PASSED, subject, text, **concerns)
 
 
+def _names(line: Quota) -> tuple[str, str]:
+    """Whose limit a line is, and of what."""
+    whose = str(line.project or line.organization or line.user)
+    if line.project and line.user:
+        whose = f"{line.user} in {line.project}"
+    what = " ".join(part for part in (line.gpu_model, WORDS[line.resource]) if part)
+    return whose, f"{what} of {line.job_type} jobs" if line.job_type else what
+
+
 def _amount(line: Quota, count: int) -> str:
     if line.resource.endswith("_mib"):
         return show_mib(count)
@@ -136,7 +142,7 @@ def _budget_alerts(now: datetime) -> Iterator[Found]:
         budget, period = state.budget, state.period
         subject = f"budget {budget.pk} {period.starts_at:%Y-%m-%d}"
         whose = f"The budget {budget.name} of {state.owner}"
-        concerns = {
+        concerns: dict[str, Any] = {
             "project_id": budget.project_id,
             "organization_id": budget.organization_id,
             "project_ids": tuple(projects_of(budget)) if budget.organization_id else (),
