@@ -68,7 +68,7 @@ def request_classes(count: int, seed: int = 1, *, with_gpus_only: bool = False) 
 def a_cluster(
     *, nodes: int, pending: int, classes: int, busy: float, with_gpus_only: bool = False, seed: int = 1
 ) -> Snapshot:
-    """A cluster of 8-GPU nodes with so many GPUs busy, and a queue of jobs of so many classes."""
+    """A cluster of 8-GPU nodes of which some GPUs are busy, and a queue of jobs of several classes."""
     dice = np.random.default_rng(seed)
     devices = nodes * GPUS_PER_NODE
     device_node = np.repeat(np.arange(1, nodes + 1), GPUS_PER_NODE)
