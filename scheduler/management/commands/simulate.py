@@ -40,8 +40,12 @@ class Command(BaseCommand):
             "--profile", action="append", dest="profiles", metavar="P", help="may be given again"
         )
         parser.add_argument("--jobs", type=int, help="only this many jobs, the first to arrive")
-        parser.add_argument("--nodes", type=Path, metavar="FILE", help="the table of nodes for a table of openb pods")
-        parser.add_argument("--cluster", metavar="NAME", help="the cluster of `past`; not needed where there is only one")
+        parser.add_argument(
+            "--nodes", type=Path, metavar="FILE", help="the table of nodes for a table of openb pods"
+        )
+        parser.add_argument(
+            "--cluster", metavar="NAME", help="the cluster of `past`, where there are several"
+        )
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
         parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots as well")
 
