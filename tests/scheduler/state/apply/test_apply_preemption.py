@@ -19,7 +19,8 @@ from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
 from scheduler.selectors import preemption_counts
 from scheduler.services.cluster.settings import save_settings
 from scheduler.services.planning import preview
-from scheduler.services.planning.explain import explain_job, preview_job
+from scheduler.services.planning.explain import explain_job
+from scheduler.services.planning.preview import preview_job
 from scheduler.state.apply import apply_plan, apply_preemption
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_plan import Applied

@@ -20,7 +20,6 @@ from scheduler.state.load import history, job_rows, load_sql, node_rows, queue_r
 from scheduler.state.load.reason_marks import reported_reasons
 from tests.scheduler.state.small import SmallWorld
 
-
 SCHEDULER = Path(state.__file__).parent.parent
 
 

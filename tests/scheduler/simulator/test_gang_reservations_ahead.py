@@ -1,4 +1,4 @@
-"""Under a virtual clock what is kept for somebody is kept, and what is closed is closed."""
+"""Gang reservations and maintenance under a virtual clock, in forecasts and in the simulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
 from scheduler.core.forecast.virtual_reservations import VirtualReservations
 from scheduler.core.policy import Policy
-from scheduler.simulator.cluster import ClusterWorkload, simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 from tests.support.builders import MINUTE_MS, NOW_MS, World, a_job, a_node, a_reservation, a_world, running
 
 
@@ -28,7 +29,7 @@ def a_gang_and_small_jobs(**words: object) -> World:
     )
 
 
-def foretold(world: World, policy: Policy) -> dict[str, int]:
+def forecast_starts(world: World, policy: Policy) -> dict[str, int]:
     """When each starts if everybody runs to the limit, as the forecast sees it."""
     snapshot = world.snapshot
     future = play_forward(snapshot, policy, RunTimes(), Course.LIMITS, snapshot.pending.id.tolist())
@@ -49,8 +50,8 @@ def simulated(world: World, policy: Policy) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("when", [foretold, simulated])
-def test_what_a_gang_gathers_is_kept_for_it_in_every_future(when) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("when", [forecast_starts, simulated])
+def test_nodes_that_a_gang_reserves_stay_free_for_it(when) -> None:  # type: ignore[no-untyped-def]
     world = a_gang_and_small_jobs()
 
     assert when(world, Policy()) == {"gang": 20, "short": 10, "long": 50}
@@ -58,8 +59,8 @@ def test_what_a_gang_gathers_is_kept_for_it_in_every_future(when) -> None:  # ty
     assert when(world, Policy(assemblies=0))["gang"] > 20
 
 
-@pytest.mark.parametrize("when", [foretold, simulated])
-def test_a_gang_that_gathers_in_vain_gives_all_back_and_tries_again(when) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("when", [forecast_starts, simulated])
+def test_a_gang_whose_reservation_runs_out_releases_it_and_tries_again(when) -> None:  # type: ignore[no-untyped-def]
     world = a_gang_and_small_jobs(gathers=30, gathering=("n1", "n2"), gathers_until=15)
 
     found = when(world, Policy(assemblies=0))
@@ -69,8 +70,8 @@ def test_a_gang_that_gathers_in_vain_gives_all_back_and_tries_again(when) -> Non
     assert found["gang"] > 15
 
 
-@pytest.mark.parametrize("when", [foretold, simulated])
-def test_nobody_runs_into_maintenance_and_everybody_starts_after_it(when) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("when", [forecast_starts, simulated])
+def test_no_job_runs_into_maintenance_and_all_start_after_it(when) -> None:  # type: ignore[no-untyped-def]
     world = a_world(
         nodes=[a_node("n1")],
         pending=[a_job("day", minutes=120), a_job("hour", minutes=60, submitted=0)],
@@ -80,18 +81,20 @@ def test_nobody_runs_into_maintenance_and_everybody_starts_after_it(when) -> Non
     assert when(world, Policy()) == {"hour": 0, "day": 135}
 
 
-@pytest.mark.parametrize("when", [foretold, simulated])
-def test_a_future_that_forgets_what_is_kept_is_noticed(when, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(VirtualReservations, "onto", lambda self, pending, promised, now_ms: (pending, None))
+@pytest.mark.parametrize("when", [forecast_starts, simulated])
+def test_a_future_that_forgets_reservations_is_noticed(when, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(
+        VirtualReservations, "add_to", lambda self, pending, expected_starts, now_ms: (pending, None)
+    )
 
     with pytest.raises(AssertionError):
-        test_what_a_gang_gathers_is_kept_for_it_in_every_future(when)
+        test_nodes_that_a_gang_reserves_stay_free_for_it(when)
 
 
-def test_a_future_in_which_nobody_gathers_is_as_it_was() -> None:
+def test_a_future_without_gang_reservations_keeps_the_reservations_of_the_beginning() -> None:
     world = a_gang_and_small_jobs(gathers=0)
 
     future = play_forward(world.snapshot, Policy(), RunTimes(), Course.LIMITS, world.jobs.values())
 
-    assert VirtualReservations.of(world.snapshot).onto(world.snapshot.pending, {}, NOW_MS)[1] is None
+    assert VirtualReservations.of(world.snapshot).add_to(world.snapshot.pending, {}, NOW_MS)[1] is None
     assert future.started_ms[world.job("long")] == NOW_MS + 10 * MINUTE_MS

@@ -1,4 +1,4 @@
-"""Simulated clusters: openb tables, preemption, fragments, profiles by name, losers by name."""
+"""Simulated clusters: openb tables, preemption, fragmentation, profiles and users by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from django.core.management import CommandError, call_command
 
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
-from scheduler.simulator.cluster import ClusterWorkload, simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 from scheduler.simulator.compare import PREEMPT, losers, policy_of, run
-from scheduler.simulator.fragments import Fragments
+from scheduler.simulator.fragmentation import Fragmentation
 from scheduler.simulator.openb import read_openb
 from scheduler.simulator.workload import WorkloadError
 from tests.support.builders import NOW_MS, a_job, a_node, a_world, running
@@ -56,7 +57,7 @@ def test_openb_tables_are_a_cluster_with_shares_models_and_times(pods: Path) -> 
     assert workload.head(2).snapshot.pending.id.tolist() == [1, 2]  # b comes first, a second
 
 
-def test_openb_tables_that_are_none_are_told_from_it(pods: Path, tmp_path: Path) -> None:
+def test_tables_that_are_no_openb_trace_are_refused(pods: Path, tmp_path: Path) -> None:
     broken = tmp_path / "more.csv"
     broken.write_text(PODS.replace("b,1000", "b,many"))
     with pytest.raises(WorkloadError, match=r"more.csv, line 3"):
@@ -88,7 +89,7 @@ def played(snapshot: Snapshot, minutes: list[int], policy: Policy) -> tuple[list
     return ((outcome.started_ms - NOW_MS) // MINUTE_MS).tolist(), workload
 
 
-def test_a_stopped_job_waits_again_and_what_it_had_done_is_lost() -> None:
+def test_a_preempted_job_waits_again_and_loses_its_work() -> None:
     world = a_world(
         nodes=[a_node("n1", gpus=1)],
         pending=[
@@ -109,7 +110,7 @@ def test_a_stopped_job_waits_again_and_what_it_had_done_is_lost() -> None:
     assert [(one.name, one.jobs) for one in losers(before, result)] == [("ann", 1)]
 
 
-def test_what_runs_at_the_beginning_can_be_stopped_too() -> None:
+def test_a_job_that_runs_at_the_beginning_can_be_preempted() -> None:
     world = a_world(
         nodes=[a_node("n1", gpus=1)],
         running=[running(a_job("old", gpus=1, priority=10), ("n1", [0]), ends_in=100, started=-20)],
@@ -122,20 +123,20 @@ def test_what_runs_at_the_beginning_can_be_stopped_too() -> None:
     assert simulate(workload, Policy(name="priority", preemption=PREEMPT)).preemptions == 1
 
 
-def test_fragments_are_idle_gpus_of_no_use_to_the_usual_requests() -> None:
+def test_fragmentation_is_idle_gpus_of_no_use_to_the_usual_requests() -> None:
     world = a_world(
         nodes=[a_node("n1", gpus=2), a_node("n2", gpus=2, cpus=1)],
         pending=[a_job("whole", gpus=1, cpus=4), a_job("half", gpus=1, share=500, cpus=1)],
     )
-    fragments = Fragments(world.snapshot)
+    fragmentation = Fragmentation(world.snapshot)
     used = {"cpu_millis": np.zeros(2, dtype=np.int64), "memory_mib": np.zeros(2, dtype=np.int64)}
 
     # Of 4 idle GPUs the whole one cannot use two, where CPUs are missing; the half can use all.
-    assert fragments.of(np.array([0, 0, 0, 0]), used) == pytest.approx(0.25)
+    assert fragmentation.fragmented(np.array([0, 0, 0, 0]), used) == pytest.approx(0.25)
     # 0.4 of a device is of no use to either; 0.6 only to the half.
-    assert fragments.of(np.array([600, 1000, 1000, 1000]), used) == pytest.approx(0.1)
-    assert fragments.of(np.array([400, 1000, 1000, 1000]), used) == pytest.approx(0.075)
-    assert fragments.idle(np.array([400, 1000, 1000, 1000])) == pytest.approx(0.15)
+    assert fragmentation.fragmented(np.array([600, 1000, 1000, 1000]), used) == pytest.approx(0.1)
+    assert fragmentation.fragmented(np.array([400, 1000, 1000, 1000]), used) == pytest.approx(0.075)
+    assert fragmentation.idle(np.array([400, 1000, 1000, 1000])) == pytest.approx(0.15)
 
 
 @pytest.mark.django_db

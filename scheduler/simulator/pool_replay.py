@@ -1,4 +1,4 @@
-"""The fast replay of logs that know processors only: one pool, and the passes of `core.backfill`."""
+"""The fast replay of a log through one pool of processors, with the backfill passes of the planner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.core.backfill.timeline import Pool
 from scheduler.core.columns import Ints
 from scheduler.simulator.workload import Workload
 
-#: Told how many jobs have ended, now and then.
+#: Called now and then with the number of jobs that have ended.
 Progress = Callable[[int], None]
 
 
@@ -32,7 +32,7 @@ EASY = BackfillLimits(promises=1)
 
 def replay(
     workload: Workload,
-    turns: BackfillLimits = EASY,
+    limits: BackfillLimits = EASY,
     *,
     clairvoyant: bool = False,
     every_arrival: bool | None = None,
@@ -40,20 +40,20 @@ def replay(
 ) -> Schedule:
     """Run a log through one pool of processors.
 
-    Arrivals come before ends of the same moment. An end always opens a pass, an arrival only if the newcomer
-    itself would fit now (or always, with `every_arrival`; by default where the shortest go first, since then a
-    newcomer may change who is next). `clairvoyant` plans with run times instead of what was asked for.
+    Arrivals come before ends of the same moment. A backfill pass follows each end, and each arrival of a job that
+    would fit now. With `every_arrival` a pass follows every arrival; that is the default where short jobs go first,
+    since a new job may then be the next. `clairvoyant` plans with run times instead of requested times.
     """
     jobs = workload.jobs
     lengths = jobs.run_ms if clairvoyant else jobs.limit_ms
     pool = Pool(workload.processors, jobs.processors, lengths)
-    always = turns.shortest_first if every_arrival is None else every_arrival
+    always = limits.shortest_first if every_arrival is None else every_arrival
     arrivals, runs, needs = jobs.submitted_ms.tolist(), jobs.run_ms.tolist(), jobs.processors.tolist()
     planned = lengths.tolist()
     started = np.full(len(jobs), -1, dtype=np.int64)
     waiting = np.zeros(len(jobs), dtype=np.int64)
-    count = passes = ended = arrived = turn = 0
-    ends: list[tuple[int, int, int, int]] = []  # (end, turn of its start, row, expected end) of what runs
+    count = passes = ended = arrived = begun = 0
+    ends: list[tuple[int, int, int, int]] = []  # (end, number of its start, row, planned end) of running jobs
     while arrived < len(arrivals) or ends:
         if arrived < len(arrivals) and (not ends or arrivals[arrived] <= ends[0][0]):
             now_ms = arrivals[arrived]
@@ -72,13 +72,13 @@ def replay(
                 continue
             pool.begin(now_ms)
         rows = waiting[:count]
-        run_backfill(rows, now_ms + lengths[rows], pool, turns)
+        run_backfill(rows, now_ms + lengths[rows], pool, limits)
         passes += 1
         if pool.started:
             for row in pool.started:
                 started[row] = now_ms
-                heapq.heappush(ends, (now_ms + runs[row], turn, row, now_ms + planned[row]))
-                turn += 1
+                heapq.heappush(ends, (now_ms + runs[row], begun, row, now_ms + planned[row]))
+                begun += 1
             left = rows[started[rows] < 0]
             count = len(left)
             waiting[:count] = left

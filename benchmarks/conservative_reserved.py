@@ -1,4 +1,8 @@
-"""The replay of conservative backfill that keeps its reservations: nobody starts later than first told."""
+"""Conservative backfill with reservations that jobs keep: the rules under which published figures were measured.
+
+Muster plans all jobs anew in each cycle (`docs/explanation/conservative.md` compares the two), so no policy of the
+product needs this replay.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,20 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from scheduler.simulator.pool import Progress, Schedule
+from scheduler.simulator.pool_replay import Schedule
 from scheduler.simulator.workload import Workload, WorkloadError
 
 
-def replay_kept(
-    workload: Workload, *, clairvoyant: bool = False, progress: Progress = lambda ended: None
-) -> Schedule:
-    """Run a log through one pool of processors, with a reservation for every job from the moment it arrives.
+def replay_reserved(workload: Workload, *, clairvoyant: bool = False) -> Schedule:
+    """Run a log through one pool of processors, with a reservation for every job from its arrival on.
 
-    A job that arrives gets the first time at which it fits beside all reservations. At each end the jobs that
-    wait are moved forward in the order they came: each gives its own reservation back while those of all others
-    stay, and takes the first that fits, which is never a later one. `pool.replay` with a promise to everybody
-    plans all of them from nothing instead, and so may make one later.
+    A job that arrives gets the first time at which it fits beside all reservations. At each end the waiting jobs move
+    forward in order of arrival: each releases its own reservation while those of all others stay, and takes the
+    first time that fits, which is never a later one. So no job starts later than its first reservation.
+    `clairvoyant` reserves run times instead of limits.
 
-    Arrivals come before ends of the same moment; of these the last to start ends first, and each is followed
-    by a round of moves.
+    Arrivals come before ends of the same moment; of ends of one moment the job that started last ends first, and
+    after each end the waiting jobs move forward. Raises WorkloadError for a job larger than the pool.
     """
     jobs = workload.jobs
     if len(jobs) and int(jobs.processors.max()) > workload.processors:
@@ -31,48 +33,43 @@ def replay_kept(
         )
     arrivals, runs, needs = jobs.submitted_ms.tolist(), jobs.run_ms.tolist(), jobs.processors.tolist()
     lengths = runs if clairvoyant else jobs.limit_ms.tolist()
-    steps = _Steps(workload.processors)
-    at: list[int] = [0] * len(jobs)  # of each job, when it starts or started
+    free = _FreeProcessors(workload.processors)
+    starts: list[int] = [0] * len(jobs)  # when each job starts or started
     waiting: list[int] = []
-    ends: list[tuple[int, int, int]] = []  # (end, how many started before, less than 0; row) of what runs
-    arrived = ended = turn = 0
+    ends: list[tuple[int, int, int]] = []  # (end, minus the number of its start, row) of running jobs
+    arrived = ended = begun = 0
     while arrived < len(arrivals) or ends:
         if arrived < len(arrivals) and (not ends or arrivals[arrived] <= ends[0][0]):
             now_ms = arrivals[arrived]
-            steps.begin(now_ms)
-            at[arrived] = steps.reserve(needs[arrived], lengths[arrived])
+            free.forget_before(now_ms)
+            starts[arrived] = free.reserve(needs[arrived], lengths[arrived])
             waiting.append(arrived)
             arrived += 1
         else:
             now_ms, _, row = heapq.heappop(ends)
-            steps.begin(now_ms)
-            steps.change(now_ms, at[row] + lengths[row], needs[row])
             ended += 1
-            if ended % 1000 == 0:
-                progress(ended)
+            free.forget_before(now_ms)
+            free.change(now_ms, starts[row] + lengths[row], needs[row])
             for row in waiting:
-                steps.change(at[row], at[row] + lengths[row], needs[row])
-                at[row] = steps.reserve(needs[row], lengths[row])
-        left = []
+                free.change(starts[row], starts[row] + lengths[row], needs[row])
+                starts[row] = free.reserve(needs[row], lengths[row])
         for row in waiting:
-            if at[row] > now_ms:
-                left.append(row)
-                continue
-            turn += 1
-            heapq.heappush(ends, (now_ms + runs[row], -turn, row))
-        waiting = left
-    return Schedule(np.array(at, dtype=np.int64), passes=arrived + ended)
+            if starts[row] <= now_ms:
+                begun += 1
+                heapq.heappush(ends, (now_ms + runs[row], -begun, row))
+        waiting = [row for row in waiting if starts[row] > now_ms]
+    return Schedule(np.array(starts, dtype=np.int64), passes=arrived + ended)
 
 
-class _Steps:
-    """How many processors are free from each moment on, until the next."""
+class _FreeProcessors:
+    """How many processors are free from each moment until the next."""
 
     def __init__(self, processors: int) -> None:
         self._moments = [0]
         self._free = [processors]
 
-    def begin(self, now_ms: int) -> None:
-        """Forget what is over, and the moments at which nothing changes."""
+    def forget_before(self, now_ms: int) -> None:
+        """Drop the moments before now, and those at which nothing changes."""
         place = bisect_right(self._moments, now_ms) - 1
         moments, free = [now_ms], [self._free[place]]
         for moment, count in zip(self._moments[place + 1 :], self._free[place + 1 :], strict=True):
@@ -82,13 +79,14 @@ class _Steps:
         self._moments, self._free = moments, free
 
     def change(self, from_ms: int, until_ms: int, more: int) -> None:
+        """Add `more` (or take, where it is negative) between two moments."""
         if until_ms <= from_ms:
             return
         for place in range(self._place(from_ms), self._place(until_ms)):
             self._free[place] += more
 
     def reserve(self, need: int, length_ms: int) -> int:
-        """Take the first place that is free for so long; answers when it begins."""
+        """Take `need` processors for `length_ms` as early as possible; returns the start."""
         moments, free = self._moments, self._free
         place = 0
         while True:
@@ -104,7 +102,7 @@ class _Steps:
         return at_ms
 
     def _place(self, at_ms: int) -> int:
-        """Where a moment stands; it is there from now on."""
+        """The index of a moment, which is added where it is not there."""
         place = bisect_left(self._moments, at_ms)
         if place == len(self._moments) or self._moments[place] != at_ms:
             self._moments.insert(place, at_ms)

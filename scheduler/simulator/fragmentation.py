@@ -1,8 +1,9 @@
-"""Fragments: how much of the idle GPUs is of no use to the usual requests, measured as FGD does (ATC 2023)."""
+"""Fragmentation: how much of the idle GPUs is of no use to the usual requests, measured as FGD does (ATC 2023)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -12,25 +13,24 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints
 from scheduler.core.snapshot.snapshot import Snapshot
 
-#: Requests that count as usual: the most frequent ones.
-_USUAL = 48
+#: How many of the most frequent requests count as usual.
+_USUAL: Final = 48
 
 
-class Fragments:
-    """The fragments of one cluster at any moment, for the requests of all jobs that ever ask for GPUs.
+class Fragmentation:
+    """Idle and fragmented GPUs of one cluster at any moment, for the requests of all jobs that ever ask for GPUs.
 
-    For one request on one node: all that is idle there if the node cannot take one more such task, else what is
-    idle of the devices that are too full for it. The mean over the requests, by how often each is asked for.
+    For one request on one node: all idle GPUs there if the node cannot take one more such task, else the idle part
+    of the devices that are too full for it. The mean over the requests, weighted by the number of tasks.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         cluster = ClusterIndex(snapshot)
-        self._nodes = snapshot.nodes
+        self._nodes = nodes = snapshot.nodes
         self._node = cluster.devices.node
-        self._count = len(snapshot.nodes)
-        nodes = snapshot.nodes
+        self._count = len(nodes)
         takes = cluster.nodes.is_up & ~nodes.cordoned & ~nodes.draining
-        #: Devices that work, on nodes that take new tasks: what is idle elsewhere could serve nobody.
+        #: Healthy devices of nodes that take new tasks: idle devices elsewhere could serve no job.
         self._usable = cluster.devices.healthy & takes[cluster.devices.node]
         self._share = np.array(
             [share_of(cluster.devices.model_of(row)) for row in range(len(cluster.devices.id))],
@@ -54,14 +54,15 @@ class Fragments:
         self._whole = max(int(self._share.sum()), 1)
 
     @property
-    def any(self) -> bool:
+    def is_measured(self) -> bool:
+        """Whether the cluster has GPUs and some job asks for them."""
         return bool(self._requests) and bool(len(self._node))
 
     def idle(self, device_used: Ints) -> float:
-        """The part of all GPUs that is idle and could be given to somebody."""
+        """The part of all GPUs that is idle and could be given to a job."""
         return float(((self._share - device_used) * self._usable).sum()) / self._whole
 
-    def of(self, device_used: Ints, used: Mapping[str, Ints]) -> float:
+    def fragmented(self, device_used: Ints, used: Mapping[str, Ints]) -> float:
         """The part of all GPUs that is idle and of no use to the usual requests."""
         free = np.where(self._usable, self._share - device_used, 0)
         idle = np.bincount(self._node, weights=free, minlength=self._count)

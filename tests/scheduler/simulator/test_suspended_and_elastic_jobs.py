@@ -1,4 +1,4 @@
-"""Jobs that stand still for others, and that get larger and smaller, as forecasts and the simulator play them."""
+"""Suspended and elastic jobs, as forecasts and the simulator play them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import pytest
 
 from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
 from scheduler.core.forecast.progress import Progress, speed_of
+from scheduler.core.forecast.virtual_allocations import VirtualAllocations
 from scheduler.core.forecast.virtual_cluster import VirtualCluster
+from scheduler.core.forecast.virtual_runs import VirtualRuns
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import JobsLike, JobTerm
-from scheduler.simulator.cluster import ClusterWorkload, Outcome, simulate
+from scheduler.simulator.cluster_replay import Outcome, simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 from scheduler.simulator.compare import PREEMPT, run
 from tests.support.builders import NOW_MS, World, a_job, a_node, a_quota, a_world, running
 
@@ -41,7 +44,7 @@ def simulated(
     }, outcome
 
 
-def foretold(world: World, policy: Policy) -> dict[str, int]:
+def forecast_starts(world: World, policy: Policy) -> dict[str, int]:
     """Job -> in which minute it starts, if all run to their limits."""
     ids = world.snapshot.pending.id.tolist()
     future = play_forward(world.snapshot, policy, RunTimes(), Course.LIMITS, ids)
@@ -49,7 +52,7 @@ def foretold(world: World, policy: Policy) -> dict[str, int]:
     return {names[one]: (at - NOW_MS) // MINUTE_MS for one, at in future.started_ms.items()}
 
 
-# ------------------------------------------------------------------ standing still
+# ------------------------------------------------------------------ suspended jobs
 
 
 def a_low_and_a_high_one(**low: Any) -> World:
@@ -62,7 +65,7 @@ def a_low_and_a_high_one(**low: Any) -> World:
     )
 
 
-def test_what_stands_still_goes_on_where_it_was() -> None:
+def test_a_suspended_job_resumes_where_it_was() -> None:
     still, outcome = simulated(a_low_and_a_high_one(), [60, 10], SUSPENDING)
     again, lost = simulated(a_low_and_a_high_one(), [60, 10], replace(SUSPENDING, preemption=QUICK))
 
@@ -71,7 +74,7 @@ def test_what_stands_still_goes_on_where_it_was() -> None:
     assert (lost.suspensions, lost.preemptions, lost.lost_ms // MINUTE_MS) == (0, 1, 20)
 
 
-def test_it_keeps_its_memory_and_whoever_needs_that_has_it_requeued() -> None:
+def test_a_suspended_job_keeps_its_memory_and_is_requeued_for_a_job_that_needs_that() -> None:
     world = a_world(
         nodes=[a_node("n1", cpus=4, memory_gib=8)],
         pending=[
@@ -94,7 +97,7 @@ def test_it_keeps_its_memory_and_whoever_needs_that_has_it_requeued() -> None:
     assert (ends, outcome.preemptions, outcome.suspensions) == ({"low": 90, "high": 30}, 1, 0)
 
 
-def test_a_job_with_gpus_is_requeued_ahead_of_now_too() -> None:
+def test_a_job_with_gpus_is_requeued_and_not_suspended() -> None:
     world = a_world(
         nodes=[a_node("n1", gpus=1)],
         pending=[
@@ -109,8 +112,8 @@ def test_a_job_with_gpus_is_requeued_ahead_of_now_too() -> None:
 
 
 @pytest.mark.parametrize("pause", ["", "asked", "suspended"])
-def test_a_forecast_waits_for_what_stands_still_to_go_on(pause: str) -> None:
-    """The last starts once the low one is over: its 40 minutes are left, whoever runs in between."""
+def test_a_forecast_counts_the_time_that_a_suspended_job_needs(pause: str) -> None:
+    """The last job starts when the low one ends: 40 minutes of it are left, whichever job runs in between."""
     low = running(
         a_job("low", cpus=4, priority=10), "n1", started=-20, ends_in=40, pause=pause,
         stop_by=1 if pause == "asked" else 0, stopped_for="high" if pause == "asked" else "",
@@ -125,10 +128,10 @@ def test_a_forecast_waits_for_what_stands_still_to_go_on(pause: str) -> None:
         quotas=[a_quota("cpu_millis", 4000, used=0 if pause == "suspended" else 4000)],
     )
 
-    assert foretold(world, SUSPENDING) == {"high": 0, "last": 50}
+    assert forecast_starts(world, SUSPENDING) == {"high": 0, "last": 50}
 
 
-def test_its_time_limit_does_not_run_while_it_stands_still() -> None:
+def test_a_time_limit_does_not_run_during_a_suspension() -> None:
     world = a_low_and_a_high_one()
     policy = replace(SUSPENDING, backfill="easy")
 
@@ -137,7 +140,7 @@ def test_its_time_limit_does_not_run_while_it_stands_still() -> None:
     assert ends["low"] == 70
 
 
-# ------------------------------------------------------------------ larger and smaller
+# ------------------------------------------------------------------ elastic jobs
 
 
 def an_elastic_one_and(*others: Any, gpus: int = 4, **words: Any) -> World:
@@ -145,7 +148,7 @@ def an_elastic_one_and(*others: Any, gpus: int = 4, **words: Any) -> World:
     return a_world(nodes=[a_node("n1", gpus=gpus)], pending=[a_job("sweep", **sweep), *others])
 
 
-def test_it_gets_on_as_fast_as_it_is_large() -> None:
+def test_an_elastic_job_works_as_fast_as_it_is_large() -> None:
     """80 minutes of one task are 20 of four; a high job takes three of these for ten minutes."""
     high = a_job("high", gpus=3, priority=90, minutes=10, submitted=15)
 
@@ -159,7 +162,7 @@ def test_it_gets_on_as_fast_as_it_is_large() -> None:
     assert (outcome.resizes, outcome.preemptions, outcome.lost_ms) == (2, 0, 0)
 
 
-def test_without_the_option_it_is_stopped_whole() -> None:
+def test_without_the_option_an_elastic_job_is_preempted() -> None:
     high = a_job("high", gpus=3, priority=90, minutes=10, submitted=15)
 
     ends, outcome = simulated(an_elastic_one_and(high), [80, 10], replace(ELASTIC, resize_seconds=0))
@@ -169,7 +172,7 @@ def test_without_the_option_it_is_stopped_whole() -> None:
     assert ends == {"high": 25, "sweep": 95}
 
 
-def test_it_grows_into_room_that_comes_free_and_waits_between_two_changes() -> None:
+def test_an_elastic_job_grows_into_free_capacity_and_waits_between_two_changes() -> None:
     first = a_job("first", gpus=3, priority=50, minutes=5)
     calm, hasty = (
         simulated(an_elastic_one_and(first), [80, 5], replace(ELASTIC, resize_seconds=seconds))[0]
@@ -181,14 +184,14 @@ def test_it_grows_into_room_that_comes_free_and_waits_between_two_changes() -> N
     assert hasty["sweep"] == 5 + 18
 
 
-def test_what_more_tasks_do_not_speed_up_takes_its_time() -> None:
+def test_the_serial_part_of_work_is_not_sped_up_by_more_tasks() -> None:
     half, _ = simulated(an_elastic_one_and(), [80], ELASTIC, serial_millis=np.array([500]))
 
     assert half == {"sweep": 50}  # half of it at once, half of it four times as fast
     assert [speed_of(4), speed_of(4, 500), speed_of(4, 1000), speed_of(1, 500)] == [4000, 1600, 1000, 1000]
 
 
-def test_a_forecast_lets_it_grow_while_nobody_waits_for_room() -> None:
+def test_a_forecast_lets_an_elastic_job_grow_while_no_job_waits_for_capacity() -> None:
     """The other begins in an hour. Four tasks are through by then; one would be half way."""
     world = a_world(
         nodes=[a_node("n1", gpus=4)],
@@ -198,11 +201,11 @@ def test_a_forecast_lets_it_grow_while_nobody_waits_for_room() -> None:
         pending=[a_job("later", gpus=4, begin=60, minutes=10)],
     )  # fmt: skip
 
-    assert foretold(world, Policy(name="priority", resize_seconds=600)) == {"later": 60}
-    assert foretold(world, Policy(name="priority")) == {"later": 120}
+    assert forecast_starts(world, Policy(name="priority", resize_seconds=600)) == {"later": 60}
+    assert forecast_starts(world, Policy(name="priority")) == {"later": 120}
 
 
-def test_work_that_it_never_saved_is_not_thrown_away_ahead_of_now() -> None:
+def test_a_forecast_does_not_resize_a_job_that_has_never_saved_its_work() -> None:
     world = a_world(
         nodes=[a_node("n1", gpus=4)],
         running=[
@@ -211,10 +214,10 @@ def test_work_that_it_never_saved_is_not_thrown_away_ahead_of_now() -> None:
         pending=[a_job("later", gpus=4, begin=60, minutes=10)],
     )
 
-    assert foretold(world, Policy(name="priority", resize_seconds=600)) == {"later": 120}
+    assert forecast_starts(world, Policy(name="priority", resize_seconds=600)) == {"later": 120}
 
 
-def test_tasks_that_leave_already_are_gone_in_a_moment() -> None:
+def test_tasks_that_were_asked_to_end_are_gone_at_once() -> None:
     sweep = a_job("sweep", gpus=1, tasks=1, most=2, priority=10)
     world = a_world(
         nodes=[a_node("n1", gpus=2)],
@@ -227,10 +230,10 @@ def test_tasks_that_leave_already_are_gone_in_a_moment() -> None:
         pending=[a_job("high", gpus=1, priority=90, minutes=10), a_job("other", gpus=1, minutes=5, priority=5)],
     )  # fmt: skip
 
-    assert foretold(world, ELASTIC) == {"high": 0, "other": 10}
+    assert forecast_starts(world, ELASTIC) == {"high": 0, "other": 10}
 
 
-def test_a_stopped_job_goes_on_from_its_checkpoint_and_ends_when_that_is_done() -> None:
+def test_a_preempted_job_goes_on_from_its_checkpoint_and_ends_when_that_work_is_done() -> None:
     """Ten minutes are lost of twenty: of sixty fifty are left. An end that was foreseen before means nothing."""
     world = a_world(
         nodes=[a_node("n1", gpus=1)],
@@ -241,10 +244,10 @@ def test_a_stopped_job_goes_on_from_its_checkpoint_and_ends_when_that_is_done() 
         ],
     )
 
-    assert foretold(world, Policy(name="priority", preemption=QUICK)) == {"high": 0, "last": 60}
+    assert forecast_starts(world, Policy(name="priority", preemption=QUICK)) == {"high": 0, "last": 60}
 
 
-def test_who_started_ahead_of_now_is_known_by_name_and_may_be_protected() -> None:
+def test_a_job_that_starts_in_a_forecast_keeps_its_name_and_its_protection() -> None:
     apart = JobTerm("node", JobsLike(name="web"), apart=True)
     world = a_world(
         nodes=[a_node("n1", cpus=4, gpus=1)],
@@ -255,11 +258,11 @@ def test_who_started_ahead_of_now_is_known_by_name_and_may_be_protected() -> Non
         ],
     )
 
-    assert foretold(world, SUSPENDING)["shy"] == 40
+    assert forecast_starts(world, SUSPENDING)["shy"] == 40
     assert simulated(world, [30, 10, 10], SUSPENDING)[0] == {"web": 30, "high": 40, "shy": 50}
 
 
-def test_the_report_counts_what_stood_still_as_waiting() -> None:
+def test_the_report_counts_a_suspension_as_waiting() -> None:
     world = a_low_and_a_high_one()
     workload = ClusterWorkload(
         "made", world.snapshot, np.array([60, 10]) * MINUTE_MS, np.full(2, 4000), 4000, users={}
@@ -276,23 +279,21 @@ def test_the_report_counts_what_stood_still_as_waiting() -> None:
 
 
 def _works_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VirtualCluster, "_speed", lambda self, job_id: 1000)
     patch.setattr(Progress, "change", lambda self, job_id, now_ms, speed: None)
 
 
 def _keeps_its_cpus(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VirtualCluster, "_move_cpus", lambda self, job_id, each: None)
+    patch.setattr(VirtualAllocations, "set_cpus", lambda self, job_id, cpu_millis: None)
 
 
 def _gives_its_memory(patch: pytest.MonkeyPatch) -> None:
-    real = VirtualCluster._stand_still
+    real = VirtualAllocations.set_cpus
 
-    def whole(self: Any, job_id: int, now_ms: int) -> None:
-        real(self, job_id, now_ms)
-        self._hold(self._held[job_id], -1)
-        self._held[job_id] = [(*row[:4], 0, 0, 0, *row[7:]) for row in self._held[job_id]]
+    def all_of_it(self: Any, job_id: int, cpu_millis: int) -> None:
+        real(self, job_id, cpu_millis)
+        self.used["memory_mib"][:] = 0
 
-    patch.setattr(VirtualCluster, "_stand_still", whole)
+    patch.setattr(VirtualAllocations, "set_cpus", all_of_it)
 
 
 def _forgets_its_work(patch: pytest.MonkeyPatch) -> None:
@@ -301,7 +302,7 @@ def _forgets_its_work(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_saves(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VirtualCluster, "_may_save", lambda self, job_id: None)
+    patch.setattr(VirtualRuns, "save_always", lambda self, job_id: None)
 
 
 def _an_old_end_counts(patch: pytest.MonkeyPatch) -> None:
@@ -319,11 +320,11 @@ def test_a_broken_rule_is_noticed(
     mutant(monkeypatch)
 
     def all_stories() -> None:
-        test_what_stands_still_goes_on_where_it_was()
-        test_it_keeps_its_memory_and_whoever_needs_that_has_it_requeued()
-        test_it_gets_on_as_fast_as_it_is_large()
-        test_it_grows_into_room_that_comes_free_and_waits_between_two_changes()
-        test_a_stopped_job_goes_on_from_its_checkpoint_and_ends_when_that_is_done()
+        test_a_suspended_job_resumes_where_it_was()
+        test_a_suspended_job_keeps_its_memory_and_is_requeued_for_a_job_that_needs_that()
+        test_an_elastic_job_works_as_fast_as_it_is_large()
+        test_an_elastic_job_grows_into_free_capacity_and_waits_between_two_changes()
+        test_a_preempted_job_goes_on_from_its_checkpoint_and_ends_when_that_work_is_done()
 
     with pytest.raises((AssertionError, ValueError)):
         all_stories()

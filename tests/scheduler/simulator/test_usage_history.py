@@ -1,4 +1,4 @@
-"""Fair share in the simulator: on a saturated cluster everybody converges to their share (F5, F9 to F12, F19)."""
+"""Fair share in the simulator: on a saturated cluster every project converges to its share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from scheduler.core.snapshot.snapshot import (
     QueueColumns,
     Snapshot,
 )
-from scheduler.simulator.cluster import ClusterWorkload, simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
 
 GPUS = 4
 HOUR_MS = 3_600_000
