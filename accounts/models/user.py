@@ -35,6 +35,7 @@ class User(AbstractUser):
     """
 
     site_role = models.CharField(max_length=16, choices=SiteRole, default=SiteRole.NONE)
+    default_project_id: int | None
     default_project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )

@@ -24,6 +24,7 @@ from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, boost_j
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.jobs.resize import resize_job
 from scheduler.services.submission.fields import Inputs
+from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
 
 
 class ReasonBodySerializer(serializers.Serializer):
@@ -214,7 +215,7 @@ class ResizeJob(JobView):
         """Give a running elastic job fewer tasks, or start it again from its checkpoint to have more."""
         job = self.find(request, ref)
         inputs = Inputs(body_of(request))
-        inputs.refuse_unknown(("tasks", "reason"))
+        inputs.refuse_unknown(("tasks", "reason"), called_elsewhere=CALLED_ELSEWHERE)
         tasks = inputs.integer("tasks", least=1, most=1_000_000)
         reason = inputs.text("reason", most=200)
         if tasks is None and not inputs.problems:

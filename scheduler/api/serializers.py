@@ -14,7 +14,7 @@ from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job, JobEvent, WaitEnd
-from scheduler.services.submission.fields_resources import qos_word
+from scheduler.services.submission.fields_task import qos_word
 
 
 def moment(value: datetime | None) -> str | None:

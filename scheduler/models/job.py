@@ -140,6 +140,7 @@ class Job(models.Model):
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False
     )
+    project_id: int
     project = models.ForeignKey(
         "accounts.Project", on_delete=models.PROTECT, related_name="jobs", db_index=False
     )

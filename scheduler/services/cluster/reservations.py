@@ -20,6 +20,7 @@ from scheduler.models import Cluster, Job, Node, Reservation
 from scheduler.selectors import job_by_ref, visible_reservations
 from scheduler.services.submission.admission import bound_now, tasks_that_fit_now
 from scheduler.services.submission.fields import Inputs, read_integer, read_moment, read_seconds
+from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
 
 MAX_NODES: Final = 5000
 #: A window longer than this is a change of partitions, not a booking.
@@ -42,7 +43,7 @@ def reserve(*, payload: Mapping[str, Any], by: User) -> Reservation:
 @transaction.atomic
 def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     inputs = Inputs(payload)
-    inputs.refuse_unknown(_WINDOW_FIELDS)
+    inputs.refuse_unknown(_WINDOW_FIELDS, called_elsewhere=CALLED_ELSEWHERE)
     now = timezone.now()
     starts_at: datetime = inputs.read("starts_at", read_moment, default=now)
     seconds = inputs.read("seconds", read_seconds)

@@ -14,7 +14,6 @@ from django.db.models import Q
 from accounts.errors import MusterError
 from accounts.models import User
 from accounts.permissions import require
-from quotas.core.gpu_models import sliced
 from quotas.core.resources import show_cpus
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.cycle import plan_cycle
@@ -317,19 +316,19 @@ def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
     return Hypothetical(
         request=class_of_request(
             spec.per_task,
-            gpu_model=sliced(spec.gpu_model, spec.terms.gpu_slice),
+            gpu_model=spec.gpu_models,
             node_selector=spec.node_selector,
             tolerations=spec.tolerations,
             affinity=spec.affinity,
-            **spec.terms.of_class(),
+            **spec.of_class(),
         ),
         queue_id=spec.queue.pk,
         project_id=spec.project.pk,
         user_id=by.pk,
         priority=spec.priority,
         tasks=spec.least_tasks,
-        most_tasks=spec.tasks if spec.gang.min_tasks else 0,
-        pack=PACKS.index(spec.gang.pack) + MUST * spec.gang.pack_required,
+        most_tasks=spec.tasks if spec.min_tasks else 0,
+        pack=PACKS.index(spec.pack.level) + MUST * spec.pack.required,
         nodes=spec.nodes or 0,
         tasks_per_node=spec.tasks_per_node or 0,
         time_limit_seconds=spec.time_limit_seconds or 0,
