@@ -14,9 +14,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 
 from accounts.admin.base import ReasonedForm, ServiceAdmin
-from accounts.errors import Conflict, MusterError
 from accounts.models import AuditEvent, AuditOutcome
 from accounts.services import audit
+from infra.errors import Conflict, MusterError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from accounts.disk import Shortage, shortages
+from infra.disk_space import Shortage, shortages
 
 register = template.Library()
 

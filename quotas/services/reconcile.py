@@ -16,7 +16,7 @@ from accounts.models import User
 from accounts.services import audit
 from quotas import outbox
 from quotas.models import BudgetPeriod, DriftFinding, DriftKind
-from quotas.rows import sum_of_period
+from quotas.selectors.budgets import sum_of_period
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import User
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput
 from scheduler import outbox
 from scheduler.models import Job
 from scheduler.state.lifecycle.transitions import record_event

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from accounts.names import line_trouble
+from infra.plain_text import line_problem
 from scheduler.core.lifecycle import PackLevel
 from scheduler.core.snapshot.request_classes import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
 from scheduler.services.submission.declaration import (
@@ -48,7 +48,7 @@ def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
             inputs.wrong(at, _BAD_KEY, code="bad-name")
         elif not isinstance(text, (str, int, float)):
             inputs.wrong(at, "Has to be text.", code="not-text")
-        elif trouble := text_trouble(str(text), most=MAX_VALUE) or line_trouble(str(text)):
+        elif trouble := text_trouble(str(text), most=MAX_VALUE) or line_problem(str(text)):
             inputs.wrong(at, trouble, code="bad-text")
         else:
             found[key] = str(text)
@@ -198,7 +198,7 @@ def a_requirement_names_a_label(requirement: Requirement, inputs: Inputs) -> Non
 def values_suit_the_operator(requirement: Requirement, inputs: Inputs) -> None:
     """In and NotIn need values, Exists and DoesNotExist take none, Gt and Lt take one whole number."""
     operator, values = requirement.operator, requirement.values
-    if any(text_trouble(value, most=MAX_VALUE) or line_trouble(value) for value in values):
+    if any(text_trouble(value, most=MAX_VALUE) or line_problem(value) for value in values):
         inputs.wrong("values", "Holds text that cannot be a label's value.", code="bad-text")
     elif operator in ("In", "NotIn") and not values:
         inputs.wrong("values", f"Is needed with operator {operator!r}.", code="required")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.utils import timezone
 
-from accounts.names import without_hidden
+from infra.plain_text import without_hidden
 from quotas.core.gpu_models import read_slice, slice_share
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure

@@ -13,7 +13,7 @@ import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from accounts.prepared import ask_together
+from infra.db.prepared import ask_together
 from scheduler import outbox
 from scheduler.core.columns import Ints
 from scheduler.core.lifecycle import JobState

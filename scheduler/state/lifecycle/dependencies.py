@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from django.db import connection
 
-from accounts.prepared import ask
+from infra.db.prepared import ask
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.messages import sentence

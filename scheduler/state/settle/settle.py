@@ -13,10 +13,10 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.prepared import ask, ask_together
+from infra.db.prepared import ask, ask_together
 from quotas.core.limits import RUNNING_JOBS
+from quotas.selectors.fair_share_source import Held
 from quotas.services.shares import count_use, statements_of_use
-from quotas.sharing import Held
 from scheduler import outbox
 from scheduler.core.lifecycle import (
     ENDED_ATTEMPT,
