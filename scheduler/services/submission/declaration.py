@@ -29,9 +29,13 @@ class Kind(StrEnum):
     MOMENT = "moment"
     TEXTS = "object of text"
     COUNTS = "object of whole numbers"
+    TEXT_LIST = "list of text"
     OBJECT = "object"
     OBJECTS = "list of objects"
-    MIXED = "several forms"
+    TERMS = "list of lists of objects"
+    ENTRIES = "list of numbers, text or objects"
+    CHOICE_OR_OBJECT = "one of, or object"
+    NUMBER_OR_OBJECT = "whole number, or object"
 
 
 class Widget(StrEnum):
@@ -48,14 +52,18 @@ class Widget(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Where and how the submit form shows a field.
+    """Where and how the submit form shows a field; `group` is a part of the page, "" for one beside another field.
 
-    `words` are what a select offers for each value; a select without words is filled by the page. `omits` is the
-    text that a copy of a job leaves out, beside the default.
+    Within a group fields follow each other by `place`, and then in the order of their declaration.
+
+    `words` are what a select offers for each value. `title` names the field where the label is a sentence. A copy of
+    a job fills in what is `copied`, unless it is the default or the text `omits`.
     """
 
     label: str
     group: str
+    place: int = 0
+    title: str = ""
     widget: Widget = Widget.INPUT
     placeholder: str = ""
     hint: str = ""
@@ -65,6 +73,7 @@ class Form:
     code: bool = False
     words: tuple[tuple[str, str], ...] = ()
     omits: str = ""
+    copied: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Entry:
     )
     of: list[Any] = declared(
         "of",
-        kind=Kind.MIXED,
+        kind=Kind.ENTRIES,
         read=_raw,
         default=[],
         most=MAX_DEPENDENCIES,

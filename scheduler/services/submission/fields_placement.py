@@ -178,7 +178,7 @@ class Requirement:
     key: str = text("key", most=MAX_VALUE, help="The label's key.")
     operator: str = word("operator", OPERATORS, default="In", help="Gt and Lt compare whole numbers.")
     values: list[str] = declared(
-        "values", kind=Kind.TEXTS, read=_values, help="What the operator compares with.", default=[],
+        "values", kind=Kind.TEXT_LIST, read=_values, help="What the operator compares with.", default=[],
         most=MAX_VALUES,
     )  # fmt: skip
 
@@ -412,7 +412,7 @@ class TaskTerm:
 
     topology_key: str = word("topology_key", TOPOLOGIES[:-1], default="rack", help="What a domain is.")
     domains: DomainBounds | None = declared(
-        "domains", kind=Kind.MIXED, read=_domains, schema=DOMAIN_BOUNDS,
+        "domains", kind=Kind.NUMBER_OR_OBJECT, read=_domains, schema=DOMAIN_BOUNDS,
         help="How many domains: a number, or the least and the most.", least=1, most=MAX_DOMAINS,
     )  # fmt: skip
     per_domain: int | None = integer(
@@ -475,7 +475,7 @@ class Affinity:
     """Where a job runs: by labels of nodes, by other jobs, and by its own tasks."""
 
     required: list[Any] = declared(
-        "required", kind=Kind.OBJECTS, read=_required, schema=REQUIREMENT, default=[], most=MAX_TERMS,
+        "required", kind=Kind.TERMS, read=_required, schema=REQUIREMENT, default=[], most=MAX_TERMS,
         help='Terms joined by "or", each a list of requirements joined by "and".',
     )  # fmt: skip
     preferred: list[Any] = declared(

@@ -14,7 +14,7 @@ from accounts.models import Project, User
 from quotas.core.gpu_models import sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
-from scheduler.core.lifecycle import RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
 from scheduler.services.submission.admission import check_fit
@@ -157,12 +157,12 @@ class JobSpec:
     project: Project = declared(
         "project", kind=Kind.NAME_OR_NUMBER, read=_project, always=True, help="Name, slug or id.",
         left_out="the person's default or only project", example="vision", elsewhere=("account",),
-        columns={"project_id": "project.pk"}, form=Form(label="Project", group="naming", widget=Widget.OWN),
+        columns={"project_id": "project.pk"}, form=Form(label="Project", group="naming", place=1, widget=Widget.OWN),
     )  # fmt: skip
     queue: Queue = declared(
         "queue", kind=Kind.NAME_OR_NUMBER, read=_queue, always=True, help="Name, slug or id.",
         left_out="the default queue", example="default", elsewhere=("partition",),
-        columns={"queue_id": "queue.pk"}, form=Form(label="Queue", group="naming", widget=Widget.OWN),
+        columns={"queue_id": "queue.pk"}, form=Form(label="Queue", group="naming", place=1, widget=Widget.OWN),
     )  # fmt: skip
 
     # How many tasks, and how they start and end together.
@@ -173,7 +173,7 @@ class JobSpec:
                   hint="Start together or not at all.", omits="1"),
     )  # fmt: skip
     nodes: int | None = integer(
-        "nodes", least=1, most=MAX_TASKS, help="On exactly so many nodes.", left_out="any number", example=2,
+        "nodes", least=1, most=MAX_TASKS, help="The number of nodes, exactly.", left_out="any number", example=2,
         columns={"nodes": ""}, form=Form(label="Nodes", group="tasks", placeholder="any", mode="numeric"),
     )  # fmt: skip
     tasks_per_node: int | None = integer(
@@ -182,11 +182,12 @@ class JobSpec:
         form=Form(label="Tasks per node", group="tasks", placeholder="any", mode="numeric"),
     )  # fmt: skip
     pack: Pack = declared(
-        "pack", kind=Kind.MIXED, read=read_pack, schema=PACK, default=Pack(), example="rack",
+        "pack", kind=Kind.CHOICE_OR_OBJECT, read=read_pack, schema=PACK, choices=tuple(PackLevel), default=Pack(),
+        example="rack",
         help='"rack" wishes; {"level": "rack", "required": true} must. Also node, zone.',
         left_out="as it comes", columns={"pack": "pack.level", "pack_required": "pack.required"},
         form=Form(
-            label="Near to each other", group="tasks", widget=Widget.SELECT,
+            label="Near to each other", group="tasks", place=1, widget=Widget.SELECT,
             words=(
                 ("", "as it comes"), ("node", "one node if it can be"), ("rack", "one rack if it can be"),
                 ("zone", "one zone if it can be"), ("node!", "one node, or wait"), ("rack!", "one rack, or wait"),
@@ -211,14 +212,14 @@ class JobSpec:
         "job waits to start again. continue: the others go on while there are min_tasks.",
         columns={"on_task_failure": ""},
         form=Form(
-            label="If a task fails", group="tasks", widget=Widget.SELECT,
+            label="If a task fails", group="tasks", place=2, widget=Widget.SELECT,
             words=(("", "all end"), ("requeue", "all start again"), ("continue", "the others go on")),
         ),
     )  # fmt: skip
     assembly_timeout_seconds: int | None = duration(
         "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, help="How long nodes are kept while it gathers them.",
         left_out="it does not gather nodes", example="1h", columns={"assembly_timeout_seconds": ""},
-        form=Form(label="Gathers nodes for", group="tasks", placeholder="not at all",
+        form=Form(label="Gathers nodes for", group="tasks", place=2, placeholder="not at all",
                   hint="Nodes are kept as they come free."),
     )  # fmt: skip
 
@@ -227,27 +228,28 @@ class JobSpec:
         "cpu_limit", _limit(cores_to_millis), unit="cpu_millis",
         help="CPU cores that a task may use at most, as cpu_cores; not below what is requested.",
         left_out="what is idle on its node", example=8, columns={"cpu_limit_millis": ""},
-        form=Form(label="CPU cores at most", group="tasks", placeholder="what is idle", mode="decimal"),
+        form=Form(label="CPU cores at most", group="tasks", place=5, placeholder="what is idle", mode="decimal"),
     )  # fmt: skip
     memory_limit_mib: int | None = amount(
         "memory_limit", _limit(parse_mib), unit="memory_mib",
         help="Memory that ends a task which holds more, as memory; not below what is requested.",
         left_out="what is idle on its node", example="32Gi", columns={"memory_limit_mib": ""},
-        form=Form(label="Memory at most", group="tasks", placeholder="what is idle",
+        form=Form(label="Memory at most", group="tasks", place=5, placeholder="what is idle",
                   hint="Ends the task that holds more."),
     )  # fmt: skip
     gpu_slice: str = declared(
         "gpu_slice", kind=Kind.TEXT, read=read_gpu_slice, always=True, default="", most=24,
         help="A slice of one GPU instead of a whole one; gpu_type may name it too.", example="1g.10gb",
         columns={"gpu_slice": ""},
-        form=Form(label="Slice of a GPU", group="tasks", placeholder="1g.10gb", hint="Instead of a whole one."),
+        form=Form(label="Slice of a GPU", group="tasks", place=4, placeholder="1g.10gb",
+                  hint="Instead of a whole one."),
     )  # fmt: skip
     numa: str = choice(
         "numa", NUMA_WORDS, default=NUMA_WORDS[0],
         help="one: CPUs, memory and GPUs of each task are of one NUMA domain, or it waits.", columns={"numa": ""},
         elsewhere=("mem_bind", "gpu_bind", "cpu_bind", "topology_policy", "numa_policy", "numa_node",
                    "single_numa_node"),
-        form=Form(label="NUMA domains", group="tasks", widget=Widget.SELECT,
+        form=Form(label="NUMA domains", group="tasks", place=4, widget=Widget.SELECT,
                   words=(("", "as few as can be"), ("one", "one a task, or wait"))),
     )  # fmt: skip
     cpu_millis: int = declared(
@@ -274,7 +276,7 @@ class JobSpec:
     gpu_millis: int = declared(
         "gpu_share", kind=Kind.AMOUNT, read=read_gpu_share, default=0, unit="gpu_millis",
         help='Part of one GPU: 0.25 or "25%".', example="25%", columns={"gpu_millis": ""},
-        form=Form(label="Part of one GPU", group="tasks", placeholder="0.5 or 50%"),
+        form=Form(label="Part of one GPU", group="tasks", place=3, placeholder="0.5 or 50%"),
     )  # fmt: skip
     gpu_model: str = text(
         "gpu_type", most=MAX_GPU_MODEL, help="The model of the GPUs, or the beginning of its name.",
@@ -295,7 +297,7 @@ class JobSpec:
     begin_at: datetime | None = moment(
         "begin_at", help="Not before this moment; without an offset it is UTC.", left_out="at once",
         example="2027-01-31T18:00:00Z", columns={"begin_at": ""},
-        form=Form(label="Not before", group="place", widget=Widget.MOMENT),
+        form=Form(label="Not before", group="place", place=1, widget=Widget.MOMENT, copied=False),
     )  # fmt: skip
     deadline_at: datetime | None = moment(
         "deadline", help="The job has to be over by this moment; without an offset it is UTC.",
@@ -305,7 +307,8 @@ class JobSpec:
         "array", kind=Kind.TEXT, read=_array, default=Array(), most=MAX_ARRAY_TEXT,
         help='Makes a job for each index: "0-9", "1,3,5", "0-20:5" or "0-99%10" (ten at once).', example="0-99%10",
         columns={"array_max_running": "array.max_running"},
-        form=Form(label="Array", group="tasks", placeholder="0-9%4", hint="Makes a job for each index."),
+        form=Form(label="Array", group="tasks", place=6, placeholder="0-9%4", hint="Makes a job for each index.",
+                  copied=False),
     )  # fmt: skip
     time_limit_seconds: int | None = duration(
         "time_limit", help='Seconds, "HH:MM:SS", "D-HH:MM:SS" or "1h30m".', left_out="the queue's default",
@@ -376,7 +379,7 @@ class JobSpec:
         "it was lost or made way. on_failure: also when it failed. always: also when it succeeded.",
         columns={"restart_policy": ""},
         form=Form(
-            label="Restart", group="tasks", widget=Widget.SELECT,
+            label="Restart", group="tasks", place=6, widget=Widget.SELECT,
             words=(("", "when interrupted"), ("never", "never: it runs at most once"),
                    ("on_failure", "on failure"), ("always", "always")),
             note="Never: it runs at most once. It makes way for no other job; if it is lost with its node, or an "
@@ -394,26 +397,27 @@ class JobSpec:
     held: bool = flag(
         "hold", default=False, help="Submit it held: it waits until somebody releases it.",
         means="The job begins in the state held.",
-        form=Form(label="Submit it held: it waits until I release it", group="hold", widget=Widget.CHECK),
+        form=Form(label="Submit it held: it waits until I release it", title="Hold", group="hold",
+                  widget=Widget.CHECK, copied=False),
     )  # fmt: skip
 
     # What it waits for.
     depends_on: tuple[DependsOn, ...] = declared(
-        "depends_on", kind=Kind.MIXED, schema=ENTRY, default=(), most=MAX_DEPENDENCIES,
+        "depends_on", kind=Kind.ENTRIES, schema=ENTRY, default=(), most=MAX_DEPENDENCIES,
         read=lambda inputs, name: read_dependencies(inputs, name, by=inputs.catalogue.user),
         help='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
         example=[17], elsewhere=("dependency",), means="A row of what the job waits for, for each entry.",
-        form=Form(label="Starts after jobs", group="waits", widget=Widget.OWN),
+        form=Form(label="Starts after jobs", group="waits", widget=Widget.OWN, copied=False),
     )  # fmt: skip
     depends_timeout_seconds: int | None = duration(
         "depends_timeout", help="How long it waits for them, from its submission; as time_limit.",
         left_out="for ever", example="2h", means="With the time of submission it becomes `depends_until_at`.",
-        form=Form(label="Waits at most", group="waits", widget=Widget.OWN),
+        form=Form(label="Waits at most", group="waits", widget=Widget.OWN, copied=False),
     )  # fmt: skip
     depends_on_timeout: str = choice(
         "on_depends_timeout", WaitEnd.values, default=WaitEnd.FAIL, columns={"depends_on_timeout": ""},
         help="What becomes of it then: it fails, or starts anyway.",
-        form=Form(label="And then", group="", widget=Widget.OWN),  # beside depends_timeout
+        form=Form(label="And then", group="", widget=Widget.OWN, copied=False),  # beside depends_timeout
     )  # fmt: skip
     ref: str = declared(
         "ref", kind=Kind.TEXT, read=read_ref, default="", most=MAX_NAME,

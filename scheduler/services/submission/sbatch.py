@@ -180,7 +180,7 @@ def _place(found: Directives, by: User | None) -> None:
         return
     queues = Queue.objects.filter(project__isnull=True) if by is None else visible_queues(by)
     if queues.filter(Q(slug=wanted) | Q(name=wanted)).exists():
-        found.fields["queue"] = wanted
+        found.fill("queue", wanted)
         return
     feeding = queues.filter(partitions__name=wanted).order_by(
         F("project").asc(nulls_first=True), "-is_default", "-priority", "pk"
@@ -202,7 +202,7 @@ def _place(found: Directives, by: User | None) -> None:
             )
         )
         return
-    found.fields["queue"] = queue.slug
+    found.fill("queue", queue.slug)
 
 
 def _translate(found: Directives) -> None:
@@ -217,9 +217,9 @@ def _translate(found: Directives) -> None:
     on_a_node = min(per_node or tasks, tasks)
     gpus = _gpus_per_task(found, tasks, on_a_node, nodes)
     if gpus:
-        fields["gpu_count"] = gpus
+        found.fill("gpu_count", gpus)
     cpus = found.cpus_per_task or (found.cpus_per_gpu or 0) * (gpus or 0) or 1
-    fields["cpu_cores"] = cpus
+    found.fill("cpu_cores", cpus)
     memory_mib = None
     if found.memory_per_cpu_mib is not None:
         memory_mib = found.memory_per_cpu_mib * cpus
@@ -228,7 +228,7 @@ def _translate(found: Directives) -> None:
     elif found.memory_per_node_mib is not None:
         memory_mib = -(-found.memory_per_node_mib // on_a_node)
     if memory_mib:
-        fields["memory"] = f"{memory_mib}Mi"
+        found.fill("memory", f"{memory_mib}Mi")
 
 
 def _gpus_per_task(found: Directives, tasks: int, on_a_node: int, nodes: int | None) -> int | None:
