@@ -306,7 +306,7 @@ class JobSpec:
     array: Array = declared(
         "array", kind=Kind.TEXT, read=_array, default=Array(), most=MAX_ARRAY_TEXT,
         help='Makes a job for each index: "0-9", "1,3,5", "0-20:5" or "0-99%10" (ten at once).', example="0-99%10",
-        columns={"array_max_running": "array.max_running"},
+        left_out="a single job", columns={"array_max_running": "array.max_running"},
         form=Form(label="Array", group="tasks", place=6, placeholder="0-9%4", hint="Makes a job for each index.",
                   copied=False),
     )  # fmt: skip

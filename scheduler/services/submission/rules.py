@@ -243,7 +243,7 @@ def a_name_comes_from_what_runs(spec: JobSpec, inputs: RequestInputs) -> None:
 
 @rule("restart_policy", "on_task_failure", "elastic")
 def at_most_once_is_never_again(spec: JobSpec, inputs: RequestInputs) -> None:
-    """A job with the restart policy never names nothing that would start it again."""
+    """A job whose restart policy is `never` asks for nothing that would start it again."""
     if spec.restart_policy != RestartPolicy.NEVER:
         return
     says = "A job with restart_policy never runs at most once, and this would start it again; "
