@@ -35,7 +35,6 @@ class User(AbstractUser):
     """
 
     site_role = models.CharField(max_length=16, choices=SiteRole, default=SiteRole.NONE)
-    default_project_id: int | None
     default_project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -50,7 +49,7 @@ class User(AbstractUser):
     #: The token that signed this person in, where one did: its limits go wherever the person goes.
     held_by: ApiToken | None = None
 
-    class Meta(AbstractUser.Meta):  # type: ignore[name-defined,misc]
+    class Meta(AbstractUser.Meta):
         constraints = [
             models.CheckConstraint(
                 name="user_priority_ceiling_range", condition=models.Q(priority_ceiling__lte=100)

@@ -15,7 +15,7 @@ def needed(name: str, meaning: str) -> str:
         raise ImproperlyConfigured(
             f"{name} is not set: {meaning}. Production settings have no default for it."
         )
-    return value
+    return str(value)
 
 
 SECRET_KEY = needed(

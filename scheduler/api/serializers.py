@@ -28,14 +28,14 @@ def priority_band(value: int) -> str:
     return "low" if value <= 33 else "normal" if value <= 66 else "high"
 
 
-class ReasonSerializer(serializers.Serializer):
+class ReasonSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     category = serializers.ChoiceField([c.value for c in ReasonCategory])
     text = serializers.CharField()
     details = serializers.DictField()
 
 
-class JobAllocationSerializer(serializers.Serializer):
+class JobAllocationSerializer(serializers.Serializer[Any]):
     rank = serializers.IntegerField()
     node = serializers.CharField()
     cpu_cores = serializers.FloatField()
@@ -48,22 +48,22 @@ class JobAllocationSerializer(serializers.Serializer):
     released_at = serializers.DateTimeField(allow_null=True)
 
 
-class PackSerializer(serializers.Serializer):
+class PackSerializer(serializers.Serializer[Any]):
     level = serializers.ChoiceField([level.value for level in PackLevel])
-    required = serializers.BooleanField()
+    required = serializers.BooleanField()  # type: ignore[assignment]
 
 
-class JobDependencySerializer(serializers.Serializer):
+class JobDependencySerializer(serializers.Serializer[Any]):
     job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data.")
     number = serializers.IntegerField(allow_null=True)
-    data = serializers.CharField(allow_null=True)
+    data = serializers.CharField(allow_null=True)  # type: ignore[assignment]
     type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
     group = serializers.IntegerField(help_text="Those of one group belong together; in 0 each has to hold.")
     need = serializers.IntegerField(help_text="So many of its group are enough.")
     satisfied = serializers.BooleanField(allow_null=True)
 
 
-class LikelyStartSerializer(serializers.Serializer):
+class LikelyStartSerializer(serializers.Serializer[Any]):
     """The last forecast of a waiting job: 1, 5 and 9 of 10 times it starts by then; null = nobody knows."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
@@ -73,14 +73,14 @@ class LikelyStartSerializer(serializers.Serializer):
     computed_at = serializers.DateTimeField()
 
 
-class BoostSerializer(serializers.Serializer):
+class BoostSerializer(serializers.Serializer[Any]):
     """What an operator has added to its priority for a time; `priority` is without it."""
 
     points = serializers.IntegerField()
     until = serializers.DateTimeField()
 
 
-class JobSerializer(serializers.Serializer):
+class JobSerializer(serializers.Serializer[Any]):
     """A whole job. Amounts are per task."""
 
     id = serializers.UUIDField()
@@ -314,7 +314,7 @@ def _relations(job: Job) -> dict[str, Any]:
     }
 
 
-class JobEventSerializer(serializers.ModelSerializer):
+class JobEventSerializer(serializers.ModelSerializer[Any]):
     """What happened to a job, in a person's words."""
 
     actor = serializers.CharField(source="actor.username", allow_null=True, default=None)
@@ -325,7 +325,7 @@ class JobEventSerializer(serializers.ModelSerializer):
         fields = ["id", "at", "kind", "because", "epoch", "actor", "details"]
 
 
-class LogSerializer(serializers.Serializer):
+class LogSerializer(serializers.Serializer[Any]):
     stream = serializers.ChoiceField(["stdout", "stderr", "merged"])
     offset = serializers.IntegerField()
     next_offset = serializers.IntegerField()

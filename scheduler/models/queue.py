@@ -93,12 +93,10 @@ class SchedulerProfile(models.Model):
 class Queue(models.Model):
     """Where pending jobs wait: an order, allowed partitions, limits."""
 
-    cluster_id: int
     cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="queues")
     name = models.CharField(max_length=80)
     slug = models.SlugField(max_length=80, unique=True)
     #: Only this project's members may use it; null is open to all projects (Q25).
-    project_id: int | None
     project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.CASCADE, related_name="queues"
     )
