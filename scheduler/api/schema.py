@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import extend_schema_field
@@ -14,6 +14,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 
 from scheduler.services.submission.declaration import Declared, Kind, Schema
+
+AnyField: TypeAlias = serializers.Field[Any, Any, Any, Any]
 
 
 class MadeOnce(SchemaGenerator):
@@ -36,7 +38,7 @@ def _public_schema() -> dict[str, Any]:
 # ---------------------------------------------------------------- requests that are declared
 
 
-def serializer_of(schema: Schema[Any], *, name: str, about: str) -> type[serializers.Serializer]:
+def serializer_of(schema: Schema[Any], *, name: str, about: str) -> type[serializers.Serializer[Any]]:
     """A serializer with a field for each name that the schema declares; it describes and reads nothing."""
     fields: dict[str, Any] = {}
     for field in schema.fields:
@@ -46,7 +48,7 @@ def serializer_of(schema: Schema[Any], *, name: str, about: str) -> type[seriali
     return type(name, (serializers.Serializer,), {**fields, "__doc__": about})
 
 
-def _field_of(field: Declared) -> serializers.Field:
+def _field_of(field: Declared) -> AnyField:
     common: dict[str, Any] = {"required": False, "help_text": field.help}
     if field.default is None:
         common["allow_null"] = True
@@ -62,7 +64,7 @@ def _field_of(field: Declared) -> serializers.Field:
 
 
 #: Kinds that the framework describes itself, so that choices keep their components.
-_NATIVE: Final[dict[Kind, Callable[[Declared, dict[str, Any]], serializers.Field]]] = {
+_NATIVE: Final[dict[Kind, Callable[[Declared, dict[str, Any]], AnyField]]] = {
     Kind.TEXT: lambda field, common: serializers.CharField(max_length=field.most, **common),
     Kind.LINES: lambda field, common: serializers.CharField(max_length=field.most, **common),
     Kind.INTEGER: lambda field, common: serializers.IntegerField(
