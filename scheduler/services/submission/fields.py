@@ -268,23 +268,25 @@ def read_seconds(value: Any) -> int:
 
 
 def _clock_seconds(text: str) -> int | None:
+    """Seconds of a time with colons or a day, or of one with the letters d, h, m and s; None for another text."""
     match = _CLOCK.fullmatch(text)
     if match and (match[1] or match[3]):
-        days, first, second, third = (int(part) if part else 0 for part in match.groups())
-        if match[1]:
-            parts = (first, second, third)  # D-HH, D-HH:MM, D-HH:MM:SS
-        elif match[4]:
-            parts = (first, second, third)  # HH:MM:SS
-        else:
-            parts = (0, first, second)  # MM:SS
-        if parts[2] > 59 or (parts[1] > 59 and (match[1] or match[4])):
-            return None
-        return days * 86_400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+        return _with_colons(match)
     match = _WORDS.fullmatch(text.lower()) if text else None
     if match and any(match.groups()):
         days, hours, minutes, seconds = (int(part) if part else 0 for part in match.groups())
         return days * 86_400 + hours * 3600 + minutes * 60 + seconds
     return None
+
+
+def _with_colons(match: re.Match[str]) -> int | None:
+    """`D-HH[:MM[:SS]]` and `HH:MM:SS`, whose minutes end at 59, or `MM:SS`; seconds end at 59."""
+    days, first, second, third = (int(part) if part else 0 for part in match.groups())
+    has_hours = bool(match[1] or match[4])
+    hours, minutes, seconds = (first, second, third) if has_hours else (0, first, second)
+    if seconds > 59 or (minutes > 59 and has_hours):
+        return None
+    return days * 86_400 + hours * 3600 + minutes * 60 + seconds
 
 
 def read_moment(value: Any) -> datetime:

@@ -128,7 +128,7 @@ def read_dependencies(inputs: Inputs, name: str, *, by: User) -> tuple[DependsOn
 
 
 def _read_group(inputs: Inputs, item: Mapping[str, Any], *, at: str, group: int) -> list[_Asked]:
-    """`{"any": 2, "of": [...]}`: so many of these are enough."""
+    """`{"any": 2, "of": [...]}`: two of these are enough."""
     _refuse_others(inputs, item, _OF_SEVERAL, at=at)
     need, members = read_integer(item.get("any", 1)), item.get("of")
     if not isinstance(members, (list, tuple)) or not members:
@@ -233,7 +233,7 @@ def _size(asked: list[_Asked], group: int) -> int:
 
 
 def find_circle(waits: Mapping[str, Iterable[str]]) -> list[str]:
-    """The names of jobs that wait for each other in a circle, the first once more at the end; [] = none (D5).
+    """The names of jobs that wait for each other in a circle, the first once more at the end; [] = none.
 
     Jobs that go on with some of those they wait for are in a circle all the same: none of it can begin.
     """
@@ -317,14 +317,19 @@ def _ranges(value: Any, most: int) -> tuple[list[range], int | None]:
         match = _ELEMENT.fullmatch(part.strip())
         if match is None:
             raise BadValue(f"{text[:40]!r} is no array; write for example 0-9, 1,3,5 or 0-99%10")
-        first, last = int(match[1]), int(match[2] or match[1])
-        step = int(match[3] or 1)
-        if last > MAX_ARRAY_INDEX:
-            raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
-        if last < first or step < 1:
-            raise BadValue(f"{part.strip()[:40]!r} counts nothing; write the lower index first")
-        found.append(range(first, last + 1, step))
+        found.append(_range(match))
         size += len(found[-1])
         if size > most:
             raise BadValue(f"Makes more than {most} jobs, the most an array may have; split it")
     return found, at_once
+
+
+def _range(match: re.Match[str]) -> range:
+    """The indices of one element: `7`, `0-9` or `0-20:5`."""
+    first, last = int(match[1]), int(match[2] or match[1])
+    step = int(match[3] or 1)
+    if last > MAX_ARRAY_INDEX:
+        raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
+    if last < first or step < 1:
+        raise BadValue(f"{match[0][:40]!r} counts nothing; write the lower index first")
+    return range(first, last + 1, step)

@@ -89,7 +89,7 @@ def _ref(value: Any) -> str:
 
 
 def read_cpu_cores(inputs: Any, name: str) -> int:
-    """Thousandths of a core; whoever sets a limit and requests nothing requests as much as the limit."""
+    """Thousandths of a core; a job with a limit and no request requests as much as the limit."""
     millis: int = inputs.read(
         name, cores_to_millis, default=inputs.draft.cpu_limit_millis or DEFAULT_CPU_MILLIS
     )
