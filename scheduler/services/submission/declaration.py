@@ -202,7 +202,7 @@ def amount(
     unreadable: int | None = None,
     **more: Any,
 ) -> Any:
-    """A number or text with a unit, kept as whole `unit`s; 0 and what cannot be read are `unreadable`."""
+    """A number or text with a unit, kept as whole `unit`s; what cannot be read counts as `unreadable`."""
 
     def read(inputs: Inputs, name: str) -> Any:
         return inputs.read(name, convert, default=unreadable)

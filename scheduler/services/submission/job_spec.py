@@ -77,7 +77,7 @@ MAX_COMMAND: Final = 65_536
 MAX_SCRIPT: Final = 1_048_576
 MAX_GPUS: Final = 1_000_000
 MAX_GPU_MODEL: Final = 80
-#: Nodes that stand idle for a gang are dear: a day is as long as anybody gathers.
+#: Nodes that wait for the rest of a gang are idle: a job gathers them for a day at most.
 MAX_ASSEMBLY_SECONDS: Final = 86_400
 
 _LISTS: Final = NotOnForm("A list of objects has no place in a form of single lines.")
@@ -117,14 +117,15 @@ def _queue(inputs: RequestInputs, name: str) -> Queue | None:
 
 
 def _limit(convert: Any) -> Any:
-    """A limit of 0 is none."""
+    """The same conversion, where 0 means no limit."""
     return lambda value: convert(value) or None
 
 
 def _array(inputs: Inputs, name: str) -> Array:
     most = settings.MUSTER_MAX_ARRAY_SIZE
-    read = inputs.read(name, lambda v: Array(*read_array(v, most=most)), default=Array(), most=MAX_ARRAY_TEXT)
-    found: Array = read
+    found: Array = inputs.read(
+        name, lambda v: Array(*read_array(v, most=most)), default=Array(), most=MAX_ARRAY_TEXT
+    )
     return found
 
 
