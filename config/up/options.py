@@ -1,4 +1,4 @@
-"""What `manage.py up` can be told."""
+"""The command line of `manage.py up`."""
 
 from __future__ import annotations
 
