@@ -1,14 +1,12 @@
-"""What is thrown away when it has grown old: one list of rules over all tables, carried out once an hour.
+"""Retention: one list of rules over all tables, carried out once an hour, deletes rows that are old enough.
 
-Of two things nothing is lost by it: old lines of the ledger are added up by the day, so that every figure stays
-what it was, and where old rows of the audit trail go, a signed checkpoint proves the chain from there on.
+Two kinds of rows lose no information: old lines of the ledger are added up by the day, so that every figure stays
+what it was, and a signed checkpoint proves the audit chain from where its old rows were deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 import structlog
@@ -90,7 +88,7 @@ EVENTS: Final = Rule(
 
 
 def _remove_jobs(numbers: list[int]) -> int:
-    """Jobs with all that hangs on them; under lock, for somebody may be queueing one of them again."""
+    """Delete jobs with all their rows; under lock, as one of them may be queued again at this moment."""
     waiting = JobDependency.objects.filter(on=OuterRef("pk")).exclude(job__state__in=_TERMINAL)
     doomed = list(
         Job.objects.select_for_update(skip_locked=True, of=("self",))
@@ -140,7 +138,7 @@ RUNS: Final = Rule(
 
 
 def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BYTES) -> Rule:
-    """The bytes of all but the newest recordings of each cluster; what they decided stays known."""
+    """The bytes of all but the newest recordings of each cluster; the rows of their cycles stay."""
     return Rule(
         "recordings",
         f"Bytes of recorded cycles but the newest {keep:,} of each cluster, {keep_bytes // 2**20:,} MiB at most",
@@ -163,7 +161,7 @@ def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BY
 
 
 def rules() -> Iterator[Rule]:
-    """Every rule, in the order they are carried out: what hangs on jobs before the jobs."""
+    """Every rule, in the order they are carried out: rows of jobs before the jobs."""
     yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS, FORECASTS)
     yield from quotas.services.retention.rules(
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
@@ -174,16 +172,16 @@ def rules() -> Iterator[Rule]:
 
 
 def preview() -> dict[str, int]:
-    """How many rows of each kind would go now; nothing is touched."""
+    """How many rows of each kind a run would delete now; nothing is changed."""
     now = timezone.now()
     return {rule.name: rule.count(now) for rule in rules()}
 
 
 def prune_all() -> dict[str, int]:
-    """Throw away what is older than the settings keep it; answers how many rows of each kind went.
+    """Delete what is older than the settings keep it; answers how many rows of each kind were deleted.
 
-    Nothing while another run is under way. A rule that fails stops the run, and the run says so; what went
-    before stays gone, for every batch is a transaction of its own.
+    Nothing while another run is under way. A rule that fails stops the run, and the run records it; rows deleted
+    before stay deleted, as every batch is a transaction of its own.
     """
     with try_lock(RUN_LOCK) as ours:
         return run_rules() if ours else {}
@@ -232,29 +230,3 @@ def said_for(hours: int | None, setting: str) -> str:
     else:
         text = f"{hours // 24:,} days" if hours % 24 == 0 and hours > 24 else f"{hours} hours"
     return f"{text} ({setting})" if setting else text
-
-
-# ------------------------------------------------------------------ single rules
-
-
-def prune_cycles(*, days: int) -> int:
-    return _with_days(CYCLES, days)
-
-
-def prune_logs(*, days: int) -> int:
-    return _with_days(LOG_CHUNKS, days)
-
-
-def prune_idempotency_keys() -> int:
-    return IDEMPOTENCY_KEYS.carry_out(timezone.now())
-
-
-def strip_recordings(*, keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BYTES) -> int:
-    return recordings(keep, keep_bytes).carry_out(timezone.now())
-
-
-def _with_days(rule: Rule, days: int, now: datetime | None = None) -> int:
-    """Carry out one rule with another time than its setting; 0 days keeps everything."""
-    if days <= 0:
-        return 0
-    return replace(rule, setting="", hours=24 * days).carry_out(now or timezone.now())

@@ -13,8 +13,7 @@ from quotas.models import Quota
 from scheduler.models import Allocation, Attempt, Job
 from scheduler.state.db.sql import run, select_together
 from scheduler.state.load import load_sql
-from scheduler.state.load.quota_rows import amount_held
-from scheduler.state.load.snapshots import lines_of, lines_statements
+from scheduler.state.load.quota_rows import amount_held, load_lines
 
 #: What jobs hold at this moment, by who pays.
 _HELD: Final = """
@@ -92,7 +91,9 @@ class HeldAllocations:
         projects = {row[0] for row in (*held, *running)}
         people = {row[1] for row in (*held, *running)}
         of = run(_ORGANIZATION_OF, [sorted(projects)])
-        lines = lines_of(select_together(*lines_statements(projects, people)), of)
+        lines = load_lines(
+            projects, people, projects=[(project, organization) for project, organization in of]
+        )
         found: Counter[int] = Counter()
         for project_id, user_id, job_type, *amounts in held:
             total = _Sum(*(int(amount) for amount in amounts))

@@ -153,12 +153,14 @@ def run_times(cluster_id: int) -> RunTimes:
     all_parts: list[int] = []
     all_seconds: list[int] = []
     since = timezone.now() - timedelta(days=DAYS)
-    for user, project, limit, run in forecasts.ran(cluster_id=cluster_id, since=since, most=MOST_RUNS):
-        kinds, everybody, value = (
-            (parts, all_parts, min(1000 * run // limit, 1000)) if limit else (seconds, all_seconds, run)
-        )
-        kinds["user"][user].append(value)
-        kinds["project"][project].append(value)
+    for row in forecasts.ran(cluster_id=cluster_id, since=since, most=MOST_RUNS):
+        if row.asked_seconds:
+            kinds, everybody = parts, all_parts
+            value = min(1000 * row.ran_seconds // row.asked_seconds, 1000)
+        else:
+            kinds, everybody, value = seconds, all_seconds, row.ran_seconds
+        kinds["user"][row.user_id].append(value)
+        kinds["project"][row.project_id].append(value)
         everybody.append(value)
     found = RunTimes(
         parts_of_user=_points(parts["user"]),

@@ -38,7 +38,7 @@ from scheduler.models import Job, Queue
 from scheduler.selectors import visible_jobs
 from scheduler.services.accounting.budget_preview import BudgetUse, budget_uses
 from scheduler.services.accounting.quota_preview import QuotaUse, quota_uses
-from scheduler.services.planning.cycles import able, installed_plugins
+from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
 from scheduler.services.planning.forecasts import (
     Record,
     StartRange,
@@ -53,7 +53,7 @@ from scheduler.services.planning.suspension_reason import why_it_stands_still
 from scheduler.services.submission.dependencies import waits_now
 from scheduler.services.submission.job_spec import JobSpec, parse_job
 from scheduler.services.submission.request_size import check_sizes
-from scheduler.state.load.job_rows import class_of_request
+from scheduler.state.load.request_rows import class_of_request
 from scheduler.state.load.snapshots import Loaded, load_snapshot
 
 STARTS_NOW: Final = "starts_now"
@@ -231,7 +231,7 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
     except MusterError as error:
         return _refused(error)
     loaded = _picture(spec.queue.cluster_id, spec.project.pk, named=bool(spec.affinity.get("jobs")))
-    policy = able(loaded.policy, loaded.backend)
+    policy = policy_for_backend(loaded.policy, loaded.backend)
     job = _hypothetical(spec, by)
     asked, job_id = with_job(loaded.snapshot, job)
     plugins = installed_plugins()
@@ -375,7 +375,7 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     if job.state not in (JobState.QUEUED, JobState.RESERVED):
         return _not_in_queue(job)
     loaded = load_snapshot(cluster_id=job.queue.cluster_id)
-    snapshot, policy = loaded.snapshot, able(loaded.policy, loaded.backend)
+    snapshot, policy = loaded.snapshot, policy_for_backend(loaded.policy, loaded.backend)
     plugins = installed_plugins()
     plan = plan_cycle(snapshot, policy, plugins)
     after = context_after(snapshot, policy, plan, plugins)

@@ -14,8 +14,8 @@ from scheduler.models import Device, Job, Node
 from scheduler.selectors import NodeShape, cluster_shapes
 from scheduler.services.submission.fields import Inputs
 from scheduler.services.submission.submitter import Bound
-from scheduler.state.db.sql import run
-from scheduler.state.load import load_sql
+from scheduler.state.db.query import fetch
+from scheduler.state.load.node_rows import BOUND
 
 
 def check_fit(
@@ -147,8 +147,7 @@ def bound_now(job: Job) -> numa.Bound:
     if job.numa != "one":
         return {}
     nodes = list(Node.objects.filter(cluster_id=job.queue.cluster_id).values_list("pk", flat=True))
-    rows = run(load_sql.BOUND, [nodes])
-    return {(node_id, number): (cpu, memory) for node_id, number, cpu, memory in rows}
+    return {(row.node_id, row.number): (row.cpu_millis, row.memory_mib) for row in fetch(BOUND, [nodes])}
 
 
 def _tasks_in_domains(node: Node, job: Job, fitting: list[Device], bound: numa.Bound) -> int:

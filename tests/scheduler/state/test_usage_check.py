@@ -20,8 +20,8 @@ from scheduler.models import Attempt, Job, Node, Suspension, Task
 from scheduler.services.accounting import charging
 from scheduler.services.accounting.usage_audit import REASON, check_usage
 from scheduler.state.settle.settle import end_attempt
+from tests.scheduler.state.ledger.test_ledger import HOUR, a_budget, ended, started, sums
 from tests.scheduler.state.small import SmallWorld, broken_ledger
-from tests.scheduler.state.test_ledger import HOUR, a_budget, ended, started, sums
 from tests.support.factories import OperatorFactory
 from tests.support.roles import as_owner_without
 
