@@ -140,7 +140,7 @@ def _render(
             .distinct()
         ),
         "page": form.get("page") or secrets.token_urlsafe(12),
-        "packs": forms.PACKS,
+        "groups": forms.groups(),
         "priorities": [(value, name.lower()) for value, name in priorities],
         "own_priority": own if own and own not in {str(value) for value, _ in priorities} else "",
         "advanced_open": any(form.get(name) or problems.get(name) for name in forms.ADVANCED),

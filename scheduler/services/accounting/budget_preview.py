@@ -8,7 +8,6 @@ from django.conf import settings
 from django.utils import timezone
 
 from quotas.core.budgets import COUNTED
-from quotas.core.gpu_models import sliced
 from quotas.core.ledger import hold
 from quotas.core.pricing import Price, Rates
 from quotas.models import PriceRow
@@ -43,7 +42,7 @@ def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
         rates = Rates(
             spec.per_task.cpu_millis * spec.tasks, spec.per_task.memory_mib * spec.tasks,
             spec.per_task.gpu_millis_charged * spec.tasks, spec.per_task.storage_mib * spec.tasks,
-            sliced(spec.gpu_model, spec.terms.gpu_slice),
+            spec.gpu_models,
         )  # fmt: skip
         begin = int(now.timestamp())
         entry = hold([rates], at_s=begin, seconds=max(seconds, 1), prices=_prices(budget.resource))[0]

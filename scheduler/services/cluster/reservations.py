@@ -24,6 +24,7 @@ from scheduler.selectors import job_by_ref, visible_reservations
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
 from scheduler.services.planning.hypothetical import hypothetical_of_row
 from scheduler.services.submission.fields import Inputs, read_integer, read_moment, read_seconds
+from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
 from scheduler.state.load.snapshots import load_snapshot
 
 MAX_NODES: Final = 5000
@@ -46,7 +47,7 @@ def reserve(*, payload: Mapping[str, Any], by: User) -> Reservation:
 
 def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     inputs = Inputs(payload)
-    inputs.refuse_unknown(_WINDOW_FIELDS)
+    inputs.refuse_unknown(_WINDOW_FIELDS, called_elsewhere=CALLED_ELSEWHERE)
     now = timezone.now()
     starts_at: datetime = inputs.read("starts_at", read_moment, default=now)
     seconds = inputs.read("seconds", read_seconds)

@@ -19,6 +19,7 @@ from scheduler.state.lifecycle.transitions import record_event
 
 DAY_SECONDS: Final = 24 * 3600
 LONGEST_SECONDS: Final = 30 * DAY_SECONDS
+SHORTEST_SECONDS: Final = 60
 
 
 def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DAY_SECONDS) -> Job:
@@ -70,7 +71,7 @@ def _check(job: Job, points: int, seconds: int, reason: str) -> None:
     if not 0 <= points <= most:
         text = f"Has to be from 0 to {most}: no boost leads above {settings.PRIORITY_BOOST_CAP}."
         problems.append(FieldProblem("points", text, "out-of-range"))
-    if not 60 <= seconds <= LONGEST_SECONDS:
+    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
         problems.append(FieldProblem("seconds", "Has to be from a minute to 30 days.", "out-of-range"))
     if not reason:
         problems.append(FieldProblem("reason", "Is needed: everybody who is passed can read it.", "required"))

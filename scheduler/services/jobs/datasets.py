@@ -17,6 +17,7 @@ from scheduler.core.lifecycle import ACTIVE
 from scheduler.models import Dataset, Job
 from scheduler.services.submission.fields import BadValue, Inputs
 from scheduler.services.submission.fields_dependencies import DATA_NAME, DATA_NAME_RULE
+from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
 from scheduler.services.submission.submitter import Catalogue
 from scheduler.state.lifecycle.dependencies import resolve_data, resolve_dependants
 from scheduler.state.lifecycle.transitions import record_event
@@ -29,7 +30,7 @@ def declare_dataset(*, payload: Mapping[str, Any], by: User) -> Dataset:
     Muster does not check the path. Raises InvalidInput or NotAllowed.
     """
     inputs = Inputs(payload)
-    inputs.refuse_unknown(("project", "name", "path"))
+    inputs.refuse_unknown(("project", "name", "path"), called_elsewhere=CALLED_ELSEWHERE)
     project = Catalogue(by).project(inputs)
     name = inputs.read("name", _name, default="")
     path = inputs.text("path", most=1024)

@@ -143,9 +143,9 @@ def _rows_of(
         beginning = _beginning(spec, others, by=by, at=at)
         common = spec.columns() | _UNSTARTED | beginning | {
             "user_id": by.pk, "submitted_via": via, "created_at": at,
-            "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
+            "array_id": uuid.uuid4() if spec.array.indices else None,
         }  # fmt: skip
-        for index in spec.array or (None,):
+        for index in spec.array.indices or (None,):
             rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
             owners.append(spec)
     return rows, owners

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from quotas.core.gpu_models import sliced
 from quotas.core.limits import charge
-from quotas.core.resources import Resources
 from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Decision
 from scheduler.core.reasons.messages import sentence
@@ -16,10 +14,11 @@ from scheduler.core.snapshot.snapshot import QuotaColumns
 from scheduler.core.whatif.idle_cluster import QUOTA_REASONS, IdleCluster
 from scheduler.selectors import idle_cluster
 from scheduler.services.submission.fields import Inputs
-from scheduler.services.submission.fields_gang import GangTerms
-from scheduler.services.submission.fields_resources import ResourceTerms
 from scheduler.services.submission.submitter import Bound
 from scheduler.state.load.request_rows import class_of_request
+
+if TYPE_CHECKING:
+    from scheduler.services.submission.job_spec import JobSpec
 
 #: The field of a request that asks for a resource, for each resource of a decision.
 _FIELDS: Final = {
@@ -44,32 +43,23 @@ class Asked(NamedTuple):
     shape: Shape
 
 
-def asked_of(
-    per_task: Resources,
-    terms: ResourceTerms,
-    gang: GangTerms,
-    *,
-    gpu_model: str,
-    tasks: int,
-    nodes: int | None,
-    tasks_per_node: int | None,
-) -> Asked:
-    """The same from the parts of a request."""
+def asked_of(spec: JobSpec) -> Asked:
+    """What a request asks for. Placement terms are left out: operators may change what they ask about."""
     request = class_of_request(
-        per_task,
-        gpu_model=sliced(gpu_model, terms.gpu_slice),
+        spec.per_task,
+        gpu_model=spec.gpu_models,
         node_selector={},
         tolerations=(),
         affinity={},
-        **terms.of_class(),
+        **spec.of_class(),
     )
     shape = Shape(
-        tasks=gang.min_tasks or tasks,
-        most=tasks if gang.min_tasks else 0,
-        nodes=nodes or 0,
-        tasks_per_node=tasks_per_node or 0,
-        pack=gang.pack,
-        must=gang.pack_required,
+        tasks=spec.least_tasks,
+        most=spec.tasks if spec.min_tasks else 0,
+        nodes=spec.nodes or 0,
+        tasks_per_node=spec.tasks_per_node or 0,
+        pack=spec.pack.level,
+        must=spec.pack.required,
     )
     return Asked(request, shape)
 
@@ -103,7 +93,7 @@ def reasons_against(asked: Asked, bounds: Iterable[Bound], cluster: IdleCluster)
     # Most limits are larger than any one job: then nothing has to be asked.
     lines = [bound for bound in bounds if charge(bound.resource, per_task, tasks) > bound.hard]
     if lines:
-        columns = QuotaColumns(
+        columns = QuotaColumns.from_columns(
             id=[bound.line_id for bound in lines],
             owner=[bound.owner for bound in lines],
             resource=[bound.resource for bound in lines],

@@ -95,7 +95,7 @@ def test_what_makes_no_sense_with_a_slice_is_refused(portal: Portal) -> None:
     assert problems(gpu_slice="1g.10gb", gpu_share=0.5) == {"gpu_share": "one-of"}
     assert problems(gpu_slice="7g.80gb") == {"gpu_count": "can-never-fit"}
     spec = parse_job({"command": "true", "gpu_type": "H100 MIG 3g.40gb"}, by=portal.cast.owner)
-    assert (spec.gpu_model, spec.terms.gpu_slice, spec.per_task.gpu_millis) == ("H100", "3g.40gb", 428)
+    assert (spec.gpu_model, spec.gpu_slice, spec.per_task.gpu_millis) == ("H100", "3g.40gb", 428)
 
 
 @pytest.mark.django_db

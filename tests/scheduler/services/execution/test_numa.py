@@ -77,7 +77,7 @@ def test_an_agent_says_what_each_domain_has_and_nonsense_is_refused(portal: Port
 
 def test_it_is_asked_for_at_every_door(portal: Portal) -> None:
     def read(**payload: Any) -> str:
-        return parse_job({"command": "true", **payload}, by=portal.cast.owner).terms.numa
+        return parse_job({"command": "true", **payload}, by=portal.cast.owner).numa
 
     assert (read(), read(numa="prefer"), read(numa="one")) == ("prefer", "prefer", "one")
     job = portal.submit(numa="one", cpu_cores=3)
