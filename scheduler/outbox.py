@@ -1,7 +1,7 @@
-"""What to tell whom once this transaction has committed: live topics, waiting agents, the planner.
+"""Hints sent once the current transaction has committed: to live topics, waiting agents and the planner.
 
-Everything here is a hint. The rows are the truth: pages refetch, agents ask again and Celery beat plans every
-few seconds anyway, so a lost hint costs time and nothing else; a broker that is down never fails a request.
+The rows are the truth: pages refetch, agents ask again and Celery beat plans every few seconds anyway, so a lost
+hint costs time and nothing else; a broker that is down never fails a request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def log_topic(number: int) -> str:
 
 
 def node_topic(node_id: int) -> str:
-    """What the agent of that node waits for."""
+    """The topic that the agent of this node waits for."""
     return f"node:{node_id}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -20,14 +20,21 @@ from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, Jo
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
 from scheduler.services.jobs import verbs as services
-from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, boost_job
+from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, boost_job
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.jobs.resize import resize_job
 from scheduler.services.submission.fields import Inputs
+from scheduler.services.submission.fields_task import MAX_PATH
+from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
+from scheduler.services.submission.rules import MAX_TASKS
+from scheduler.services.submission.submitter import MAX_PRIORITY
+
+#: Why somebody does something to a job; events keep it with a few words before it.
+MAX_REASON: Final = 200
 
 
 class ReasonBodySerializer(serializers.Serializer[Any]):
-    reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=MAX_REASON)
 
 
 class JobView(ApiView):
@@ -139,9 +146,14 @@ class RequeueJob(JobVerb):
 
 
 class BoostBodySerializer(serializers.Serializer[Any]):
-    points = serializers.IntegerField(min_value=0, max_value=100, help_text="0 ends its boost.")
-    seconds = serializers.IntegerField(required=False, help_text="For so long; a day where nothing is said.")
-    reason = serializers.CharField(max_length=200)
+    points = serializers.IntegerField(min_value=0, max_value=MAX_PRIORITY, help_text="0 ends its boost.")
+    seconds = serializers.IntegerField(
+        required=False,
+        min_value=SHORTEST_SECONDS,
+        max_value=LONGEST_SECONDS,
+        help_text="How long; a day when it is left out.",
+    )
+    reason = serializers.CharField(max_length=MAX_REASON)
 
 
 class BoostJob(JobView):
@@ -158,9 +170,9 @@ class BoostJob(JobView):
         job = self.find(request, ref)
         inputs = Inputs(body_of(request))
         inputs.refuse_unknown(("points", "seconds", "reason"))
-        points = inputs.integer("points", least=0, most=100)
-        seconds = inputs.integer("seconds", least=60, most=LONGEST_SECONDS)
-        reason = inputs.text("reason", most=200)
+        points = inputs.integer("points", least=0, most=MAX_PRIORITY)
+        seconds = inputs.integer("seconds", least=SHORTEST_SECONDS, most=LONGEST_SECONDS)
+        reason = inputs.text("reason", most=MAX_REASON)
         if points is None and not inputs.problems:
             inputs.wrong("points", "Is needed: how much is added to its priority.", code="required")
         inputs.finish("The job cannot be boosted")
@@ -170,7 +182,7 @@ class BoostJob(JobView):
 
 
 class CheckpointBodySerializer(serializers.Serializer[Any]):
-    path = serializers.CharField(required=False, allow_blank=True, max_length=1024)
+    path = serializers.CharField(required=False, allow_blank=True, max_length=MAX_PATH)
 
 
 class JobCheckpoint(JobView):
@@ -190,15 +202,15 @@ class JobCheckpoint(JobView):
         job = self.find(request, ref)
         inputs = Inputs(body_of(request, optional=True))
         inputs.refuse_unknown(("path",))
-        path = inputs.text("path", most=1024)
+        path = inputs.text("path", most=MAX_PATH)
         inputs.finish("The checkpoint cannot be noted")
         report_checkpoint(job=job, by=person(request), path=path)
         return Response(self.again(request, job))
 
 
 class ResizeBodySerializer(serializers.Serializer[Any]):
-    tasks = serializers.IntegerField(min_value=1)
-    reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
+    tasks = serializers.IntegerField(min_value=1, max_value=MAX_TASKS)
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=MAX_REASON)
 
 
 class ResizeJob(JobView):
@@ -214,9 +226,9 @@ class ResizeJob(JobView):
         """Give a running elastic job fewer tasks, or start it again from its checkpoint to have more."""
         job = self.find(request, ref)
         inputs = Inputs(body_of(request))
-        inputs.refuse_unknown(("tasks", "reason"))
-        tasks = inputs.integer("tasks", least=1, most=1_000_000)
-        reason = inputs.text("reason", most=200)
+        inputs.refuse_unknown(("tasks", "reason"), called_elsewhere=CALLED_ELSEWHERE)
+        tasks = inputs.integer("tasks", least=1, most=MAX_TASKS)
+        reason = inputs.text("reason", most=MAX_REASON)
         if tasks is None and not inputs.problems:
             inputs.wrong("tasks", "Is needed: how many tasks it is to have.", code="required")
         inputs.finish("The size cannot be changed")
@@ -324,8 +336,8 @@ def reason_of(request: Request) -> str:
         problem = FieldProblem(
             str(unknown[0])[:60], "There is no such field; known is reason.", "unknown-field"
         )
-    elif not isinstance(given, str) or len(given) > 200:
-        problem = FieldProblem("reason", "Has to be text of at most 200 characters.", "bad-text")
+    elif not isinstance(given, str) or len(given) > MAX_REASON:
+        problem = FieldProblem("reason", f"Has to be text of at most {MAX_REASON} characters.", "bad-text")
     elif trouble := line_problem(given):
         problem = FieldProblem("reason", trouble, "bad-text")
     if problem is not None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quotas.core.resources import MIB
+from scheduler.api.schema import serializer_of
 from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job, JobEvent, WaitEnd
-from scheduler.services.submission.fields_resources import qos_word
+from scheduler.services.submission.fields_task import qos_word
+from scheduler.services.submission.job_spec import JOB
 
 
 def moment(value: datetime | None) -> str | None:
@@ -335,88 +336,7 @@ class LogSerializer(serializers.Serializer[Any]):
     text = serializers.CharField()
 
 
-@extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
-class NumberOrText(serializers.Field[Any, Any, Any, Any]):
-    """A number, or text that names one."""
-
-
-@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string"}]})
-class AmountField(serializers.Field[Any, Any, Any, Any]):
-    """A number, or text with a unit."""
-
-
-class JobRequestSerializer(serializers.Serializer[Any]):
-    """A job as it is submitted; only for the schema, `scheduler.services.submission.job_spec` reads it."""
-
-    name = serializers.CharField(max_length=200, required=False)
-    command = serializers.CharField(required=False, help_text="Given to /bin/sh -c.")
-    script = serializers.CharField(required=False, help_text="Begins with #! and its interpreter.")
-    queue = NumberOrText(required=False, help_text="Name, slug or id.")
-    project = NumberOrText(required=False, help_text="Name, slug or id.")
-    tasks = serializers.IntegerField(min_value=1, max_value=10_000, required=False)
-    nodes = serializers.IntegerField(min_value=1, required=False, allow_null=True)
-    tasks_per_node = serializers.IntegerField(min_value=1, required=False, allow_null=True)
-    min_tasks = serializers.IntegerField(
-        min_value=1,
-        required=False,
-        allow_null=True,
-        help_text="Starts with as many as fit, from these to tasks.",
-    )
-    elastic = serializers.BooleanField(required=False)
-    on_task_failure = serializers.ChoiceField([rule.value for rule in TaskFailure], required=False)
-    pack = serializers.JSONField(
-        required=False, help_text='"rack" wishes; {"level": "rack", "required": true} must. Also node, zone.'
-    )
-    assembly_timeout = NumberOrText(
-        required=False, help_text="How long nodes are kept while it gathers them."
-    )
-    cpu_cores = AmountField(required=False, help_text='2, 0.5 or "500m".')
-    memory = AmountField(required=False, help_text='"16Gi", "500M" or bytes.')
-    memory_bytes = AmountField(required=False)
-    memory_gb = AmountField(required=False)
-    storage_bytes = AmountField(required=False)
-    cpu_limit = AmountField(required=False, help_text="As cpu_cores; not below what is requested.")
-    memory_limit = AmountField(required=False, help_text="As memory; not below what is requested.")
-    gpu_count = serializers.IntegerField(min_value=0, required=False)
-    gpu_type = serializers.CharField(max_length=80, required=False)
-    gpu_slice = serializers.CharField(
-        max_length=24, required=False, help_text="A slice of one GPU instead of a whole one: 1g.10gb."
-    )
-    gpu_share = AmountField(required=False, help_text='Part of one GPU: 0.25 or "25%".')
-    numa = serializers.ChoiceField(
-        NUMA_WORDS,
-        required=False,
-        help_text="one: CPUs, memory and GPUs of each task are of one NUMA domain, or it waits.",
-    )
-    extras = serializers.DictField(child=serializers.IntegerField(min_value=0), required=False)
-    time_limit = NumberOrText(required=False, help_text="Seconds, HH:MM:SS or D-HH:MM:SS.")
-    priority = NumberOrText(required=False, help_text="0 to 100, or the name of a class.")
-    env = serializers.DictField(child=serializers.CharField(), required=False)
-    working_dir = serializers.CharField(max_length=1024, required=False)
-    labels = serializers.DictField(child=serializers.CharField(), required=False)
-    node_selector = serializers.DictField(child=serializers.CharField(), required=False)
-    tolerations = serializers.ListField(child=serializers.DictField(), required=False)
-    affinity = serializers.DictField(required=False)
-    depends_on = serializers.ListField(
-        child=serializers.JSONField(),
-        required=False,
-        help_text='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
-    )
-    depends_timeout = NumberOrText(required=False, help_text="How long it waits for them; as time_limit.")
-    on_depends_timeout = serializers.ChoiceField([e.value for e in WaitEnd], required=False)
-    ref = serializers.CharField(
-        required=False, help_text='A name for others of the same bulk request: {"ref": "prepare"}.'
-    )
-    begin_at = serializers.DateTimeField(required=False, allow_null=True)
-    deadline = serializers.DateTimeField(required=False, allow_null=True)
-    array = serializers.CharField(required=False, help_text='"0-9", "1,3,5" or "0-99%10".')
-    restart_policy = serializers.ChoiceField(
-        [p.value for p in RestartPolicy],
-        required=False,
-        help_text="never: it runs at most once, whatever becomes of its node. interrupted (when left out): again after "
-        "it was lost or made way. on_failure: also when it failed. always: also when it succeeded.",
-    )
-    max_restarts = serializers.IntegerField(min_value=0, max_value=100, required=False)
-    preemptible = serializers.BooleanField(required=False)
-    job_type = serializers.CharField(max_length=32, required=False)
-    hold = serializers.BooleanField(required=False)
+#: A job as it is submitted; only for the schema: `parse_job` reads it.
+JobRequestSerializer = serializer_of(
+    JOB, name="JobRequestSerializer", about="A job as it is submitted; amounts are per task."
+)

@@ -17,7 +17,7 @@ from scheduler.core.lifecycle import AttemptState
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.labels import Label
 from scheduler.models import Job, Node
-from scheduler.services.submission.fields_resources import qos_word
+from scheduler.services.submission.fields_task import qos_word
 from scheduler.state.lease.planner_liveness import ClusterNow, clusters_now
 
 register = template.Library()

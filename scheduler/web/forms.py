@@ -4,40 +4,50 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from infra.errors import FieldProblem, InvalidInput
 from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mib
-from scheduler.core.lifecycle import RestartPolicy, TaskFailure
-from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job
+from scheduler.services.submission.declaration import Declared, Form, Kind
 from scheduler.services.submission.fields import BadValue, read_seconds
+from scheduler.services.submission.job_spec import JOB
 
+#: The declared fields that the form shows, by name.
+ON_FORM: Final[dict[str, Declared]] = {
+    field.name: field for field in JOB.fields if isinstance(field.form, Form)
+}
+
+
+def form_of_field(field: Declared) -> Form:
+    """How the form shows one of the fields in `ON_FORM`."""
+    assert isinstance(field.form, Form)
+    return field.form
+
+
+def fields_of(group: str) -> list[Declared]:
+    """The fields of one part of the form, as they follow each other there."""
+    found = [field for field in ON_FORM.values() if form_of_field(field).group == group]
+    return sorted(found, key=lambda field: form_of_field(field).place)
+
+
+#: Fields that the form's own text stands for, which `payload_of` takes apart.
+_TAKEN_APART: Final = frozenset({"command", "env", "node_selector", "pack", "depends_on", "begin_at", "hold"})
 #: Fields that go into the request as they were typed; an empty one is left out and takes its default.
-PLAIN: Final = (
-    "name", "project", "queue", "cpu_cores", "memory", "gpu_count", "gpu_type", "gpu_share", "tasks", "nodes",
-    "tasks_per_node", "time_limit", "priority", "working_dir", "array", "restart_policy",
-    "depends_timeout", "on_depends_timeout", "min_tasks", "on_task_failure", "assembly_timeout",
-    "cpu_limit", "memory_limit", "gpu_slice", "numa",
-)  # fmt: skip
+PLAIN: Final = tuple(name for name in ON_FORM if name not in _TAKEN_APART)
 #: Fields of the request that the form shows under another name.
-SHOWN_AT: Final = {"command": "what", "script": "what", "memory_gb": "memory", "memory_bytes": "memory"}
+SHOWN_AT: Final = {
+    "command": "what",
+    "script": "what",
+    **{spelling.name: field.name for field in ON_FORM.values() for spelling in field.spellings},
+}
+#: Groups in the part of the page that is folded away.
+ADVANCED_GROUPS: Final = ("tasks", "lines", "place", "waits", "hold")
 #: In the part that is folded away: opened when one of them is wrong or set.
-ADVANCED: Final = (
-    "tasks", "nodes", "tasks_per_node", "gpu_share", "env", "working_dir", "array", "depends_on", "begin_at",
-    "depends_data", "depends_timeout", "min_tasks", "pack", "on_task_failure", "assembly_timeout",
-    "restart_policy", "node_selector", "hold", "cpu_limit", "memory_limit", "gpu_slice",
-    "numa",
-)  # fmt: skip
-
-#: What the form offers for `pack`; ! is a must.
-PACKS: Final = (
-    ("node", "one node if it can be"), ("rack", "one rack if it can be"), ("zone", "one zone if it can be"),
-    ("node!", "one node, or wait"), ("rack!", "one rack, or wait"), ("zone!", "one zone, or wait"),
-)  # fmt: skip
+ADVANCED: Final = (*(field.name for group in ADVANCED_GROUPS for field in fields_of(group)), "depends_data")
 
 _RESTART_FLAGS: Final = {"never": "no-requeue", "on_failure": "requeue"}
 _SBATCH_LINE = re.compile(r"^#SBATCH\b", re.MULTILINE)
@@ -107,7 +117,7 @@ def _pairs(field: str, text: str, problems: list[FieldProblem]) -> dict[str, str
 
 
 def _dependencies(form: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Jobs, all of them or so many, and data."""
+    """Jobs, all of them or a number of them, and data."""
     kind, need = form.get("depends_kind", "success"), form.get("depends_need", "").strip()
     jobs: list[dict[str, Any]] = [
         {"job": int(part) if part.isdecimal() and len(part) < 19 else part, "type": kind}
@@ -148,16 +158,13 @@ def by_form_field(error_problems: list[FieldProblem]) -> dict[str, list[str]]:
     return found
 
 
-#: What the form calls its fields.
+#: What sentences call the fields of the form.
 _NAMES: Final = {
-    "what": "What runs", "cpu_cores": "CPU cores", "gpu_count": "GPUs", "gpu_type": "GPU model",
-    "gpu_share": "Part of one GPU", "env": "Environment", "node_selector": "Only nodes with labels",
-    "depends_on": "Starts after jobs", "depends_data": "Starts when data are ready",
-    "min_tasks": "Tasks at least", "pack": "Near to each other", "on_task_failure": "If a task fails",
-    "assembly_timeout": "Gathers nodes for", "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
-    "begin_at": "Not before", "restart_policy": "Restart", "cpu_limit": "CPU cores at most",
-    "memory_limit": "Memory at most", "gpu_slice": "Slice of a GPU", "numa": "NUMA domains",
-}  # fmt: skip
+    name: form_of_field(field).title or form_of_field(field).label for name, field in ON_FORM.items()
+} | {
+    "what": "What runs",
+    "depends_data": "Starts when data are ready",
+}
 
 
 def at_field(field: str) -> str:
@@ -171,34 +178,43 @@ def at_field(field: str) -> str:
 def form_of(job: Job) -> dict[str, str]:
     """The form that submits this job once more."""
     form = {
-        "name": job.name,
-        "what": job.command or job.script,
-        "project": job.project.slug,
-        "queue": job.queue.slug,
-        "cpu_cores": show_cpus(job.cpu_millis),
-        "memory": _typed_mib(job.memory_mib),
-        "cpu_limit": show_cpus(job.cpu_limit_millis) if job.cpu_limit_millis else "",
-        "memory_limit": _typed_mib(job.memory_limit_mib) if job.memory_limit_mib else "",
-        "gpu_count": str(job.gpus) if job.gpus else "",
-        "gpu_type": job.gpu_model,
-        "gpu_slice": job.gpu_slice,
-        "numa": job.numa if job.numa != NUMA_WORDS[0] else "",
-        "gpu_share": show_cpus(job.gpu_millis) if job.gpu_millis and not job.gpu_slice else "",
-        "tasks": str(job.tasks) if job.tasks > 1 else "",
-        "nodes": str(job.nodes or ""),
-        "tasks_per_node": str(job.tasks_per_node or ""),
-        "min_tasks": str(job.min_tasks or ""),
-        "pack": job.pack + "!" * job.pack_required,
-        "on_task_failure": job.on_task_failure if job.on_task_failure != TaskFailure.FAIL else "",
-        "assembly_timeout": str(job.assembly_timeout_seconds or ""),
-        "time_limit": str(job.time_limit_seconds or ""),
-        "priority": str(job.priority),
-        "env": "\n".join(f"{name}={value}" for name, value in job.env.items()),
-        "node_selector": "\n".join(f"{name}={value}" for name, value in job.node_selector.items()),
-        "working_dir": job.working_dir,
-        "restart_policy": job.restart_policy if job.restart_policy != RestartPolicy.INTERRUPTED else "",
+        SHOWN_AT.get(name, name): typed(field, job)
+        for name, field in ON_FORM.items()
+        if form_of_field(field).copied
     }
     return {name: value for name, value in form.items() if value}
+
+
+def typed(field: Declared, job: Job) -> str:
+    """What a person would type to ask for what the job has; "" where it has the default."""
+    own = _TYPED.get(field.name)
+    if own is not None:
+        return own(job)
+    value = getattr(job, next(iter(field.columns)))
+    if value is None or value == field.default:
+        return ""
+    match field.unit:
+        case "cpu_millis" | "gpu_millis":
+            text = show_cpus(value)
+        case "memory_mib":
+            text = _typed_mib(value)
+        case _:
+            text = _lines_of(value) if isinstance(value, dict) else str(value)
+    return "" if text == form_of_field(field).omits else text
+
+
+def _lines_of(pairs: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in pairs.items())
+
+
+#: Fields that are typed otherwise than their column reads.
+_TYPED: Final[dict[str, Callable[[Job], str]]] = {
+    "command": lambda job: job.command or job.script,
+    "project": lambda job: job.project.slug,
+    "queue": lambda job: job.queue.slug,
+    "pack": lambda job: job.pack + "!" * job.pack_required,
+    "gpu_share": lambda job: show_cpus(job.gpu_millis) if job.gpu_millis and not job.gpu_slice else "",
+}
 
 
 def _typed_mib(amount: int) -> str:
@@ -257,3 +273,47 @@ def _whole_cores(text: str) -> str:
         return str(-(-cores_to_millis(text) // 1000)) if text.strip() else ""
     except BadAmount:
         return ""
+
+
+# ---------------------------------------------------------------- what the page shows
+
+
+def shown(field: Declared) -> dict[str, Any]:
+    """One field as `scheduler/field.html` shows it."""
+    form = form_of_field(field)
+    return {
+        "name": SHOWN_AT.get(field.name, field.name),
+        "label": form.label,
+        "widget": form.widget.value,
+        "own": f"scheduler/fields/{field.name}.html",
+        "placeholder": form.placeholder,
+        "hint": form.hint,
+        "note": form.note,
+        "mode": form.mode,
+        "rows": form.rows,
+        "code": form.code,
+        "words": form.words,
+        "help": _help_of(field),
+        "most_characters": _most_characters(field),
+    }
+
+
+def _help_of(field: Declared) -> str:
+    if field.kind is Kind.INTEGER:
+        return f"{field.help} From {field.least} to {field.most}."
+    return field.help
+
+
+def _most_characters(field: Declared) -> int | None:
+    """No browser cuts what runs: its end would be missing without a word."""
+    if field.kind is Kind.TEXT:
+        return field.most
+    return len(str(field.most)) if field.kind is Kind.INTEGER else None
+
+
+def groups() -> dict[str, list[dict[str, Any]]]:
+    """The parts of the page, each with its fields."""
+    return {
+        group: [shown(field) for field in fields_of(group)]
+        for group in ("what", "naming", "amounts", *ADVANCED_GROUPS)
+    }

@@ -28,8 +28,8 @@ from scheduler.services.submission import fields as inputs
 from scheduler.services.submission import (
     fields_dependencies,
     fields_placement,
+    fields_task,
     idempotency,
-    job_spec,
     sbatch,
     sbatch_options,
 )
@@ -180,7 +180,7 @@ def field(name: str, **more: Any) -> Callable[[str], object]:
 READ_FIELD: Final[dict[str, Callable[[inputs.Inputs], object]]] = {
     "memory": lambda given: given.read("memory", resources.parse_mib),
     "cpu_cores": lambda given: given.read("cpu_cores", resources.cores_to_millis),
-    "gpu_share": lambda given: given.read("gpu_share", job_spec._share),
+    "gpu_share": lambda given: given.read("gpu_share", fields_task.share_of_gpu),
     "time_limit": lambda given: given.read("time_limit", inputs.read_seconds),
     "begin_at": lambda given: given.read("begin_at", inputs.read_moment),
     "tasks": lambda given: given.integer("tasks", least=1, most=9),
@@ -252,7 +252,10 @@ NOT_TEXT: Final = {
     "read_labels": "field labels", "read_tolerations": "fields of bounded text", "read_affinity": "as tolerations",
     "read_job_terms": "as tolerations", "read_task_term": "as tolerations", "read_dependencies": "at most 200",
     "read_array": "array", "parse_sbatch": "sbatch line", "parse_job": "its fields", "read_inventory": "fields",
-    "read_gang": "fields", "read_terms": "fields", "read_log": "a job", "read_notice": "a row",
+    "read_pack": "as tolerations", "read_env": "fields of bounded text", "read_working_dir": "field name",
+    "read_job_type": "bounded text", "read_ref": "bounded text", "read_cpu_cores": "field cpu_cores",
+    "read_memory": "field memory", "read_gpu_slice": "read_slice", "read_gpu_share": "field gpu_share",
+    "read_extras": "fields", "read_log": "a job", "read_notice": "a row",
 }  # fmt: skip
 
 

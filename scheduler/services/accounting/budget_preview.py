@@ -1,4 +1,4 @@
-"""What a job that is not submitted yet would set aside of budgets, those that only warn included."""
+"""Budget preview: what a request would set aside of budgets, with those that only warn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from django.conf import settings
 from django.utils import timezone
 
 from quotas.core.budgets import COUNTED
-from quotas.core.gpu_models import sliced
 from quotas.core.ledger import hold
 from quotas.core.pricing import Price, Rates
 from quotas.models import PriceRow
@@ -33,7 +32,7 @@ class BudgetUse:
 
 
 def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
-    """Every budget that this job counts on, those that only warn included."""
+    """What the job would set aside of every budget that it counts on, with those that only warn."""
     found = []
     for state in budget_states([spec.project]):
         budget, period = state.budget, state.period
@@ -43,14 +42,19 @@ def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
         rates = Rates(
             spec.per_task.cpu_millis * spec.tasks, spec.per_task.memory_mib * spec.tasks,
             spec.per_task.gpu_millis_charged * spec.tasks, spec.per_task.storage_mib * spec.tasks,
-            sliced(spec.gpu_model, spec.terms.gpu_slice),
+            spec.gpu_models,
         )  # fmt: skip
         begin = int(now.timestamp())
         entry = hold([rates], at_s=begin, seconds=max(seconds, 1), prices=_prices(budget.resource))[0]
         needs = entry.amount(COUNTED[budget.resource]).held
         if needs <= 0:
             continue
-        facts = {"resource": budget.resource, "needs": needs, "left": state.left, "limit": period.amount}
+        facts: dict[str, int | str] = {
+            "resource": budget.resource,
+            "needs": needs,
+            "left": state.left,
+            "limit": period.amount,
+        }
         passed = needs > state.left
         text = (
             f"Sets {budget_amount(facts, 'needs')} of the budget {budget.name} of {state.owner} aside; "
@@ -59,7 +63,7 @@ def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
         if passed:
             text += {
                 "refuse": " It has to wait for the next period.",
-                "demote": " Once it is spent, jobs of it go last.",
+                "demote": " Once it is spent, its jobs go last.",
                 "warn": " It starts all the same.",
             }[budget.on_spent]
         found.append(

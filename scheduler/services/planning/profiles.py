@@ -1,4 +1,4 @@
-"""Scheduler profiles by name, as policies of the core."""
+"""Scheduler profiles by name, as policies of the planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suspended job is told: for whom it stands still, since when, and what it waits for to go on."""
+"""Suspension reason: for which job a job is suspended, since when, and what it needs to resume."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Allocation, Job, Suspension
 
 
-def why_it_stands_still(job: Job) -> str:
-    """One sentence or two for a job that stands still or is about to; "" for any other."""
+def suspension_reason(job: Job) -> str:
+    """One or two sentences for a job that is suspended or is being suspended; "" for any other."""
     if job.state not in (JobState.SUSPENDED, JobState.PREEMPTING):
         return ""
     last = (
@@ -22,14 +22,14 @@ def why_it_stands_still(job: Job) -> str:
     if last is None or last.attempt.stop_asked_at is not None:
         return ""
     if last.starts_at is None:
-        return f"It is told to stand still for job {last.for_job}, and goes on later where it is."
+        return f"It is being suspended for job {last.for_job}, and resumes later on the same nodes."
     lacking = _lacking(job)
     when = (
-        f"goes on when {lacking}"
+        f"it resumes when {lacking}"
         if lacking
-        else "goes on with the next cycle, unless a job of higher priority or a limit stands before it"
+        else "it resumes with the next cycle, unless a job of higher priority or a limit comes first"
     )
-    return f"Suspended for job {last.for_job} since {last.starts_at:%Y-%m-%d %H:%M} UTC; {when}. Its memory stays held."
+    return f"Suspended for job {last.for_job} since {last.starts_at:%Y-%m-%d %H:%M} UTC; {when}. It keeps its memory."
 
 
 def _lacking(job: Job) -> str:

@@ -78,7 +78,7 @@ def _types(model: type[models.Model]) -> dict[str, str]:
     types = {}
     for field in model._meta.concrete_fields:
         kind = field.rel_db_type(connection) if field.is_relation else field.db_type(connection)
-        types[field.column] = "text" if str(kind).startswith("varchar") else str(kind)
+        types[str(field.column)] = "text" if str(kind).startswith("varchar") else str(kind)
     return types
 
 

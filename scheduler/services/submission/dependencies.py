@@ -27,6 +27,14 @@ from scheduler.state.lifecycle.dependencies import (
 
 def wrong_among_themselves(specs: Sequence[JobSpec | None]) -> list[tuple[int, FieldProblem]]:
     """What is wrong with the waits of jobs of one request for each other, by position."""
+    named, found = _named(specs)
+    found |= _in_circles(specs, named)
+    _lost_with_others(specs, named, found)
+    return sorted(found.items())
+
+
+def _named(specs: Sequence[JobSpec | None]) -> tuple[dict[str, int], dict[int, FieldProblem]]:
+    """The position of each ref; a ref that is given twice is a problem of the second."""
     named: dict[str, int] = {}
     found: dict[int, FieldProblem] = {}
     for number, spec in enumerate(specs):
@@ -34,21 +42,30 @@ def wrong_among_themselves(specs: Sequence[JobSpec | None]) -> list[tuple[int, F
             found[number] = FieldProblem(
                 f"jobs/{number}/ref", f"{spec.ref!r} is the ref of another job of this request.", "twice"
             )
-    waits = {
-        ref: [d.ref for d in specs[number].depends_on if d.ref]  # type: ignore[union-attr]
-        for ref, number in named.items()
+    return named, found
+
+
+def _in_circles(specs: Sequence[JobSpec | None], named: Mapping[str, int]) -> dict[int, FieldProblem]:
+    """A problem for each job of the first circle of jobs that wait for each other."""
+    circle = find_circle({ref: _refs_of(specs[number]) for ref, number in named.items()})
+    said = " waits for ".join(circle)
+    return {
+        named[ref]: FieldProblem(
+            f"jobs/{named[ref]}/depends_on", f"Waits in a circle, so none could start: {said}.", "circle"
+        )
+        for ref in set(circle)
     }
-    if circle := find_circle(waits):
-        said = " waits for ".join(circle)
-        for ref in set(circle):
-            found[named[ref]] = FieldProblem(
-                f"jobs/{named[ref]}/depends_on", f"Waits in a circle, so none could start: {said}.", "circle"
-            )
-    # A job that waits for one that is not taken is not taken either; each wait is looked at once.
+
+
+def _lost_with_others(
+    specs: Sequence[JobSpec | None], named: Mapping[str, int], found: dict[int, FieldProblem]
+) -> None:
+    """Add to `found` each job that waits for one that is not taken; each wait is looked at once."""
     waiting: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
-        for ref in {d.ref for d in spec.depends_on if d.ref} if spec is not None else ():
+        for ref in set(_refs_of(spec)):
             waiting.setdefault(ref, []).append(number)
+    refs = {number: ref for ref, number in named.items()}
     lost = [ref for ref in waiting if ref not in named or named[ref] in found]
     while lost:
         ref = lost.pop()
@@ -60,10 +77,13 @@ def wrong_among_themselves(specs: Sequence[JobSpec | None]) -> list[tuple[int, F
                 f"No job with ref {ref!r} is taken with this request.",
                 "not-found",
             )
-            own = specs[number].ref  # type: ignore[union-attr]
-            if own and named.get(own) == number:
-                lost.append(own)
-    return sorted(found.items())
+            if number in refs:
+                lost.append(refs[number])
+
+
+def _refs_of(spec: JobSpec | None) -> list[str]:
+    """The refs that a request waits for."""
+    return [d.ref for d in spec.depends_on if d.ref] if spec is not None else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +116,7 @@ class Others:
 
 
 def look_at_others(specs: Sequence[JobSpec]) -> Others:
-    """Hold them as they are; the data first, as whoever declares them does before it lets jobs go."""
+    """Lock them as they are; the data first, in the order in which a declaration of data locks them."""
     data: dict[int, set[str]] = {}
     for spec in specs:
         for d in spec.depends_on:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from types import MappingProxyType
 from typing import Any, Final
 
 from django.utils.dateparse import parse_date, parse_datetime
@@ -18,18 +19,6 @@ from quotas.core.resources import BadAmount
 
 #: Far above any job's life and far below what a timestamp can hold.
 MAX_SECONDS: Final = 10 * 366 * 86_400
-
-#: What other systems call a field, where looking alike would lead astray.
-_CALLED_ELSEWHERE: Final = {
-    "gpus": "gpu_count", "gpu": "gpu_count", "num_gpus": "gpu_count", "gres": "gpu_count", "gpu_model": "gpu_type",
-    "cpus": "cpu_cores", "cpu": "cpu_cores", "cores": "cpu_cores", "cpus_per_task": "cpu_cores",
-    "mem": "memory", "ram": "memory", "memory_mib": "memory", "disk": "storage_bytes",
-    "cmd": "command", "args": "command", "partition": "queue", "account": "project", "workdir": "working_dir",
-    "cwd": "working_dir", "ntasks": "tasks", "replicas": "tasks", "walltime": "time_limit", "timeout": "time_limit",
-    "wall_seconds": "time_limit", "dependency": "depends_on", "environment": "env",
-    "mem_bind": "numa", "gpu_bind": "numa", "cpu_bind": "numa", "topology_policy": "numa", "numa_policy": "numa",
-    "numa_node": "numa", "single_numa_node": "numa",
-}  # fmt: skip
 
 #: Of a text that a reader takes apart: an amount, a time, a moment.
 MAX_READ: Final = 256
@@ -66,7 +55,13 @@ class Inputs:
         self.problems.append(FieldProblem(f"{self.under}{name}", message, code))
         self.denied = self.denied or denied
 
-    def refuse_unknown(self, known: Collection[str]) -> None:
+    def refuse_unknown(
+        self, known: Collection[str], *, called_elsewhere: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Name each field that is not `known`, with the one that was meant.
+
+        `called_elsewhere` maps names of other systems, in small letters with _, to ours.
+        """
         names = sorted(known)
         unknown = [name for name in self.payload if name not in known]
         if len(unknown) > MAX_UNKNOWN:
@@ -75,7 +70,7 @@ class Inputs:
         else:
             for name in unknown:
                 shown = str(name)[:60]
-                usual = _CALLED_ELSEWHERE.get(shown.lower().replace("-", "_"))
+                usual = called_elsewhere.get(shown.lower().replace("-", "_"))
                 near = [usual] if usual in known else difflib.get_close_matches(shown, names, n=1, cutoff=0.6)
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}."
                 self.wrong(shown, f"There is no field {shown!r}; {hint}", code="unknown-field")
@@ -129,6 +124,17 @@ class Inputs:
         if isinstance(value, str) and value.strip().lower() in wanted:
             return value.strip().lower()
         self.wrong(name, f"Has to be one of {', '.join(wanted)}; not {_show(value)}.", code="unknown-choice")
+        return default
+
+    def word(self, name: str, words: Sequence[str], *, default: str) -> str:
+        """One of a few words, in whatever case it was written, as it is written in `words`."""
+        value = self.given(name)
+        if value is None:
+            return default
+        for word in words:
+            if isinstance(value, str) and value.strip().lower() == word.lower():
+                return word
+        self.wrong(name, f"Has to be one of {', '.join(words)}.", code="unknown-choice")
         return default
 
     def read(
@@ -262,23 +268,25 @@ def read_seconds(value: Any) -> int:
 
 
 def _clock_seconds(text: str) -> int | None:
+    """Seconds of a time with colons or a day, or of one with the letters d, h, m and s; None for another text."""
     match = _CLOCK.fullmatch(text)
     if match and (match[1] or match[3]):
-        days, first, second, third = (int(part) if part else 0 for part in match.groups())
-        if match[1]:
-            parts = (first, second, third)  # D-HH, D-HH:MM, D-HH:MM:SS
-        elif match[4]:
-            parts = (first, second, third)  # HH:MM:SS
-        else:
-            parts = (0, first, second)  # MM:SS
-        if parts[2] > 59 or (parts[1] > 59 and (match[1] or match[4])):
-            return None
-        return days * 86_400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+        return _with_colons(match)
     match = _WORDS.fullmatch(text.lower()) if text else None
     if match and any(match.groups()):
         days, hours, minutes, seconds = (int(part) if part else 0 for part in match.groups())
         return days * 86_400 + hours * 3600 + minutes * 60 + seconds
     return None
+
+
+def _with_colons(match: re.Match[str]) -> int | None:
+    """`D-HH[:MM[:SS]]` and `HH:MM:SS`, whose minutes end at 59, or `MM:SS`; seconds end at 59."""
+    days, first, second, third = (int(part) if part else 0 for part in match.groups())
+    has_hours = bool(match[1] or match[4])
+    hours, minutes, seconds = (first, second, third) if has_hours else (0, first, second)
+    if seconds > 59 or (minutes > 59 and has_hours):
+        return None
+    return days * 86_400 + hours * 3600 + minutes * 60 + seconds
 
 
 def read_moment(value: Any) -> datetime:

@@ -13,6 +13,7 @@ from django.db.models import Q
 from accounts.models import User
 from scheduler.models import DependencyKind, Job
 from scheduler.selectors import visible_jobs
+from scheduler.services.submission.declaration import Kind, Schema, choice, declared, integer, text
 from scheduler.services.submission.fields import BadValue, Inputs, read_integer
 from scheduler.state.lifecycle.dependencies import holds
 
@@ -36,7 +37,12 @@ DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,199}")
 DATA_NAME_RULE: Final = (
     "Has to be a name of at most 200 letters, digits and . _ / @ : + -, such as faces/2027-01."
 )
+MAX_DATA_NAME: Final = 200
 _ELEMENT = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
+
+
+def _raw(inputs: Inputs, name: str) -> Any:
+    return inputs.given(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,36 @@ class DependsOn:
     project_id: int = 0
 
 
+@dataclass(slots=True)
+class Entry:
+    """One thing to wait for, as a request says it: a job, another job of the same request, data, or some of several."""
+
+    job: Any = declared(
+        "job", kind=Kind.NAME_OR_NUMBER, read=_raw, help="The number or id of a job.", example=17
+    )
+    type: str = choice("type", KINDS, default="success", help="What has to become of that job.")
+    ref: str = text("ref", most=MAX_DATA_NAME, help="Instead of job: the ref of a job of the same request.")
+    data: str = text("data", most=MAX_DATA_NAME, help="The name of data that have to be ready.")
+    any: int | None = integer(
+        "any", least=1, most=MAX_DEPENDENCIES, default=1, help="With of: how many of them are enough."
+    )
+    of: list[Any] = declared(
+        "of",
+        kind=Kind.ENTRIES,
+        read=_raw,
+        default=[],
+        most=MAX_DEPENDENCIES,
+        help="Entries that belong together.",
+    )
+
+
+ENTRY: Final = Schema(Entry)
+#: The fields that stand together in one entry.
+_OF_A_JOB: Final = ("job", "type", "ref")
+_OF_DATA: Final = ("data",)
+_OF_SEVERAL: Final = ("any", "of")
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """One entry as it was written, before anybody has looked for its job."""
@@ -68,7 +104,7 @@ class _Asked:
     need: int
 
 
-def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
+def read_dependencies(inputs: Inputs, name: str, *, by: User) -> tuple[DependsOn, ...]:
     """`[17, "<uuid>", {"job": 17, "type": "success"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]`.
 
     A job that `by` may not see does not exist. Jobs that exist already cannot wait for this one; those of
@@ -76,8 +112,8 @@ def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
     """
     asked: list[_Asked] = []
     groups = 0
-    for number, item in enumerate(inputs.listing("depends_on", most=MAX_DEPENDENCIES, or_one=True)):
-        at = f"depends_on/{number}"
+    for number, item in enumerate(inputs.listing(name, most=MAX_DEPENDENCIES, or_one=True)):
+        at = f"{name}/{number}"
         if isinstance(item, Mapping) and ("any" in item or "of" in item):
             groups += 1
             asked += _read_group(inputs, item, at=at, group=groups)
@@ -85,15 +121,15 @@ def read_dependencies(inputs: Inputs, *, by: User) -> tuple[DependsOn, ...]:
             asked.append(one)
     if len(asked) > MAX_DEPENDENCIES:
         inputs.wrong(
-            "depends_on", f"Names {len(asked)} things; at most {MAX_DEPENDENCIES} are taken.", code="too-many"
+            name, f"Names {len(asked)} things; at most {MAX_DEPENDENCIES} are taken.", code="too-many"
         )
         return ()
     return _resolve(inputs, asked, by=by) if asked else ()
 
 
 def _read_group(inputs: Inputs, item: Mapping[str, Any], *, at: str, group: int) -> list[_Asked]:
-    """`{"any": 2, "of": [...]}`: so many of these are enough."""
-    _refuse_others(inputs, item, ("any", "of"), at=at)
+    """`{"any": 2, "of": [...]}`: two of these are enough."""
+    _refuse_others(inputs, item, _OF_SEVERAL, at=at)
     need, members = read_integer(item.get("any", 1)), item.get("of")
     if not isinstance(members, (list, tuple)) or not members:
         inputs.wrong(f"{at}/of", "Has to be a list of what is waited for.", code="not-a-list")
@@ -119,13 +155,13 @@ def _read_one(inputs: Inputs, item: Any, *, at: str, group: int = 0, need: int =
     kind, job = "success", item
     if isinstance(item, Mapping):
         if item.get("data") is not None:
-            _refuse_others(inputs, item, ("data",), at=at)
+            _refuse_others(inputs, item, _OF_DATA, at=at)
             name = item["data"]
             if not isinstance(name, str) or not DATA_NAME.fullmatch(name):
                 inputs.wrong(f"{at}/data", DATA_NAME_RULE, code="bad-name")
                 return None
             return _Asked(at, DependencyKind.DATA, name, group, need)
-        _refuse_others(inputs, item, ("job", "type", "ref"), at=at)
+        _refuse_others(inputs, item, _OF_A_JOB, at=at)
         kind, job = str(item.get("type") or "success").strip().lower(), item.get("job")
         if job is None and isinstance(item.get("ref"), str):
             job = item["ref"].strip()
@@ -151,15 +187,7 @@ def _refuse_others(inputs: Inputs, item: Mapping[str, Any], known: tuple[str, ..
 
 
 def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsOn, ...]:
-    numbers = [one.ref for one in asked if isinstance(one.ref, int)]
-    uuids = [one.ref for one in asked if isinstance(one.ref, uuid.UUID)]
-    jobs: dict[int | uuid.UUID, Job] = {}
-    if numbers or uuids:
-        rows = visible_jobs(by).filter(Q(number__in=numbers) | Q(uuid__in=uuids))
-        for job in rows.select_related(None).only(
-            "number", "uuid", "name", "state", "saved_at", "project_id"
-        ):
-            jobs[job.number] = jobs[job.uuid] = job
+    jobs = _jobs_named(asked, by)
     found: dict[tuple[int, int, str, str], DependsOn] = {}
     lost: dict[int, int] = {}
     for one in asked:
@@ -188,12 +216,24 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
     return tuple(found[key] for key in sorted(found))
 
 
+def _jobs_named(asked: list[_Asked], by: User) -> dict[int | uuid.UUID, Job]:
+    """Those that `by` may see, by number and by id."""
+    numbers = [one.ref for one in asked if isinstance(one.ref, int)]
+    uuids = [one.ref for one in asked if isinstance(one.ref, uuid.UUID)]
+    jobs: dict[int | uuid.UUID, Job] = {}
+    if numbers or uuids:
+        rows = visible_jobs(by).filter(Q(number__in=numbers) | Q(uuid__in=uuids)).select_related(None)
+        for job in rows.only("number", "uuid", "name", "state", "saved_at", "project_id"):
+            jobs[job.number] = jobs[job.uuid] = job
+    return jobs
+
+
 def _size(asked: list[_Asked], group: int) -> int:
     return sum(one.group == group for one in asked)
 
 
 def find_circle(waits: Mapping[str, Iterable[str]]) -> list[str]:
-    """The names of jobs that wait for each other in a circle, the first once more at the end; [] = none (D5).
+    """The names of jobs that wait for each other in a circle, the first once more at the end; [] = none.
 
     Jobs that go on with some of those they wait for are in a circle all the same: none of it can begin.
     """
@@ -277,14 +317,19 @@ def _ranges(value: Any, most: int) -> tuple[list[range], int | None]:
         match = _ELEMENT.fullmatch(part.strip())
         if match is None:
             raise BadValue(f"{text[:40]!r} is no array; write for example 0-9, 1,3,5 or 0-99%10")
-        first, last = int(match[1]), int(match[2] or match[1])
-        step = int(match[3] or 1)
-        if last > MAX_ARRAY_INDEX:
-            raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
-        if last < first or step < 1:
-            raise BadValue(f"{part.strip()[:40]!r} counts nothing; write the lower index first")
-        found.append(range(first, last + 1, step))
+        found.append(_range(match))
         size += len(found[-1])
         if size > most:
             raise BadValue(f"Makes more than {most} jobs, the most an array may have; split it")
     return found, at_once
+
+
+def _range(match: re.Match[str]) -> range:
+    """The indices of one element: `7`, `0-9` or `0-20:5`."""
+    first, last = int(match[1]), int(match[2] or match[1])
+    step = int(match[3] or 1)
+    if last > MAX_ARRAY_INDEX:
+        raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
+    if last < first or step < 1:
+        raise BadValue(f"{match[0][:40]!r} counts nothing; write the lower index first")
+    return range(first, last + 1, step)

@@ -1,14 +1,27 @@
-"""Where a job may run: labels, tolerations and affinity, read into the forms its row keeps."""
+"""Where a job may run: labels, tolerations, affinity and packing, read into the forms that its row keeps."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from infra.plain_text import line_problem
+from scheduler.core.lifecycle import PackLevel
 from scheduler.core.snapshot.request_classes import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
+from scheduler.services.submission.declaration import (
+    Kind,
+    Schema,
+    choice,
+    declared,
+    flag,
+    integer,
+    rule,
+    text,
+    word,
+)
 from scheduler.services.submission.fields import BadValue, Inputs, read_integer, text_trouble
 
 KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
@@ -16,6 +29,7 @@ MAX_LABELS: Final = 64
 MAX_TERMS: Final = 16
 MAX_VALUES: Final = 64
 MAX_VALUE: Final = 253
+MAX_NAME: Final = 200
 MAX_DOMAINS: Final = 10_000
 MAX_SECONDS: Final = 10 * 365 * 86_400
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
@@ -41,180 +55,162 @@ def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
     return found
 
 
-def read_tolerations(inputs: Inputs) -> list[dict[str, Any]]:
-    """`[{"key", "operator": "Equal" | "Exists", "value", "effect", "seconds"}]` (N3, N4).
+# ---------------------------------------------------------------- packing
 
-    `seconds`: how long a running job stays once a NoExecute taint was put; left out, for ever.
-    """
+
+class Pack(NamedTuple):
+    """How near to each other the tasks are to be; "" says nothing."""
+
+    level: str = ""
+    required: bool = False
+
+
+@dataclass(slots=True)
+class PackAsked:
+    """`pack` as an object."""
+
+    level: str = choice("level", PackLevel, default="", help="How near to each other the tasks are to be.")
+    required: bool = flag(
+        "required", default=False, help="The job waits rather than start with tasks further apart."
+    )
+
+
+@rule("level")
+def a_pack_has_a_level(pack: PackAsked, inputs: Inputs) -> None:
+    """`pack` as an object names a level."""
+    if not pack.level and inputs.given("level") is None:
+        inputs.wrong("level", f"Is needed: one of {', '.join(PackLevel)}.", code="required")
+
+
+PACK: Final = Schema(PackAsked, [a_pack_has_a_level])
+
+
+def read_pack(inputs: Inputs, name: str) -> Pack:
+    """`"rack"` wishes; `{"level": "rack", "required": true}` must."""
+    value = inputs.given(name)
+    if not isinstance(value, Mapping):
+        return Pack(inputs.choice(name, PackLevel, default=""))
+    pack, one = PACK.read(value, under=f"{inputs.under}{name}/")
+    inputs.problems += one.problems
+    return Pack(pack.level, pack.required)
+
+
+# ---------------------------------------------------------------- tolerations
+
+
+@dataclass(slots=True)
+class Toleration:
+    """A taint that the job may run beside."""
+
+    key: str = text("key", most=MAX_VALUE, help="The taint's key; without one, every taint.")
+    value: str = text("value", most=MAX_VALUE, help="The taint's value, with the operator Equal.")
+    operator: str = word(
+        "operator", ("Equal", "Exists"), default="Equal", help="Exists tolerates every value of the key."
+    )
+    effect: str = word("effect", EFFECTS, default="", help="Only taints of this effect; left out, of all.")
+    seconds: int | None = integer(
+        "seconds", least=0, most=MAX_SECONDS, unit="seconds",
+        help="How long a running job stays once a NoExecute taint was put; left out, for ever.",
+    )  # fmt: skip
+
+    def kept(self) -> dict[str, Any]:
+        """The form that the job's row keeps."""
+        kept: dict[str, Any] = {"key": self.key, "operator": self.operator, "value": self.value}
+        kept["effect"] = self.effect
+        return kept if self.seconds is None else kept | {"seconds": self.seconds}
+
+
+@rule("key", "operator", "effect")
+def equal_needs_a_key(toleration: Toleration, inputs: Inputs) -> None:
+    """The operator Equal needs a key."""
+    if toleration.operator == "Equal" and not toleration.key:
+        inputs.wrong(
+            "key",
+            'Is needed with operator "Equal"; use "Exists" to tolerate every taint.',
+            code="required",
+        )
+
+
+@rule("operator", "value")
+def exists_takes_no_value(toleration: Toleration, inputs: Inputs) -> None:
+    """The operator Exists takes no value."""
+    if toleration.operator == "Exists" and toleration.value:
+        inputs.wrong("value", 'Means nothing with operator "Exists"; leave it out.', code="inconsistent")
+
+
+@rule("seconds", "effect")
+def seconds_are_of_no_execute(toleration: Toleration, inputs: Inputs) -> None:
+    """`seconds` belongs to the effect NoExecute."""
+    if toleration.seconds is not None and toleration.effect not in ("", NO_EXECUTE):
+        inputs.wrong("seconds", "Means something only with the effect NoExecute.", code="inconsistent")
+
+
+TOLERATION: Final = Schema(Toleration, [equal_needs_a_key, exists_takes_no_value, seconds_are_of_no_execute])
+
+
+def read_tolerations(inputs: Inputs, name: str) -> list[dict[str, Any]]:
+    """A list of tolerations, in the form that the job's row keeps."""
     found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing("tolerations", most=MAX_LABELS)):
-        at = f"tolerations/{number}"
+    for number, item in enumerate(inputs.listing(name, most=MAX_LABELS)):
+        at = f"{name}/{number}"
         if not isinstance(item, Mapping):
             inputs.wrong(
                 at, "Has to be an object with key, operator, value and effect.", code="not-an-object"
             )
             continue
-        one = Inputs(item, under=f"{inputs.under}{at}/")
-        one.refuse_unknown(("key", "operator", "value", "effect", "seconds"))
-        key, value = one.text("key", most=MAX_VALUE), one.text("value", most=MAX_VALUE)
-        operator = _word(one, "operator", ("Equal", "Exists"), "Equal")
-        effect = _word(one, "effect", EFFECTS, "")
-        if operator == "Equal" and not key:
-            one.wrong(
-                "key",
-                'Is needed with operator "Equal"; use "Exists" to tolerate every taint.',
-                code="required",
-            )
-        if operator == "Exists" and value:
-            one.wrong("value", 'Means nothing with operator "Exists"; leave it out.', code="inconsistent")
-        seconds = one.integer("seconds", least=0, most=MAX_SECONDS)
-        if seconds is not None and effect not in ("", NO_EXECUTE):
-            one.wrong("seconds", "Means something only with the effect NoExecute.", code="inconsistent")
+        toleration, one = TOLERATION.read(item, under=f"{inputs.under}{at}/")
         inputs.problems += one.problems
-        kept: dict[str, Any] = {"key": key, "operator": operator, "value": value, "effect": effect}
-        found.append(kept if seconds is None else kept | {"seconds": seconds})
+        found.append(toleration.kept())
     return found
 
 
-def read_affinity(inputs: Inputs) -> dict[str, Any]:
-    """Wishes about node labels (N5).
-
-    `required` is a list of terms joined by "or", each a list of requirements joined by "and";
-    `preferred` is a list of `{"weight": 1-100, "requirements": [...]}`; `jobs` and `tasks` are about other jobs
-    and about the job's own tasks (`read_job_terms`, `read_task_term`), and `regions` says the latter in one word.
-    """
-    given = inputs.mapping("affinity", most=5)
-    if not given:
-        return {}
-    one = Inputs(given, under=f"{inputs.under}affinity/")
-    one.refuse_unknown(("required", "preferred", "jobs", "tasks", "regions"))
-    required = [
-        _requirements(one, term, f"required/{number}")
-        for number, term in enumerate(one.listing("required", most=MAX_TERMS))
-    ]
-    preferred = [
-        _preference(one, term, f"preferred/{number}")
-        for number, term in enumerate(one.listing("preferred", most=MAX_TERMS))
-    ]
-    jobs, own = read_job_terms(one), read_task_term(one)
-    inputs.problems += one.problems
-    parts: dict[str, Any] = {
-        "required": [term for term in required if term],
-        "preferred": [term for term in preferred if term],
-        "jobs": [term for term in jobs if term],
-        "tasks": own,
-    }
-    return {name: terms for name, terms in parts.items() if terms}
+# ---------------------------------------------------------------- node affinity
 
 
-def read_job_terms(inputs: Inputs) -> list[dict[str, Any]]:
-    """`[{"near" or "apart": {"labels", "name", "array"}, "topology_key", "weight"}]`; without weight it is a must."""
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing("jobs", most=MAX_TERMS)):
-        at = f"jobs/{number}"
-        if not isinstance(item, Mapping):
-            inputs.wrong(
-                at, "Has to be an object with near or apart, and topology_key.", code="not-an-object"
-            )
-            continue
-        one = Inputs(item, under=f"{inputs.under}{at}/")
-        one.refuse_unknown(("near", "apart", "topology_key", "weight"))
-        sides = [side for side in ("near", "apart") if one.given(side) is not None]
-        topology = _word(one, "topology_key", TOPOLOGIES, "node")
-        weight = one.integer("weight", least=1, most=100)
-        term: dict[str, Any] = {"apart": sides == ["apart"], "topology_key": topology}
-        if len(sides) != 1:
-            one.wrong("near", "Give near or apart, one of them.", code="one-of" if sides else "required")
-        else:
-            term |= _jobs_like(one, sides[0])
-        if weight:
-            term["weight"] = weight
-        inputs.problems += one.problems
-        found.append(term)
-    return found
+def _values(inputs: Inputs, name: str) -> list[str]:
+    return [str(value) for value in inputs.listing(name, most=MAX_VALUES) if isinstance(value, (str, int))]
 
 
-def _jobs_like(inputs: Inputs, side: str) -> dict[str, Any]:
-    """Which jobs: `{"labels": {...}, "name": "...", "array": "own" or an array's id}`, all that is said together."""
-    one = Inputs(inputs.mapping(side, most=3), under=f"{inputs.under}{side}/")
-    one.refuse_unknown(("labels", "name", "array"))
-    said = {
-        "labels": read_labels(one, "labels"),
-        "name": one.text("name", most=200),
-        "array": one.read("array", _array, default=""),
-    }
-    if not any(said.values()) and not one.problems:
-        inputs.wrong(side, "Says no jobs: give labels, a name, or array.", code="required")
-    inputs.problems += one.problems
-    return {name: value for name, value in said.items() if value}
+@dataclass(slots=True)
+class Requirement:
+    """What one label of a node has to be."""
+
+    key: str = text("key", most=MAX_VALUE, help="The label's key.")
+    operator: str = word("operator", OPERATORS, default="In", help="Gt and Lt compare whole numbers.")
+    values: list[str] = declared(
+        "values", kind=Kind.TEXT_LIST, read=_values, help="What the operator compares with.", default=[],
+        most=MAX_VALUES,
+    )  # fmt: skip
+
+    def kept(self) -> dict[str, Any]:
+        """The form that the job's row keeps."""
+        return {"key": self.key, "operator": self.operator, "values": self.values}
 
 
-def _array(value: Any) -> str:
-    if isinstance(value, str) and value.strip().lower() == "own":
-        return "own"
-    try:
-        return str(UUID(str(value)))
-    except ValueError:
-        raise BadValue('Has to be "own" or the array_id of an array') from None
+@rule("key", "operator", "values")
+def a_requirement_names_a_label(requirement: Requirement, inputs: Inputs) -> None:
+    """A requirement names the key of a label."""
+    if not KEY.fullmatch(requirement.key) and not (requirement.key == "" and inputs.problems):
+        inputs.wrong("key", _BAD_KEY, code="bad-name")
 
 
-def read_task_term(inputs: Inputs) -> dict[str, Any]:
-    """`tasks`: `{"topology_key", "domains": 2 or {"least", "most"}, "per_domain", "soft"}`.
-
-    `regions` is short for it: "same", "different" (a region for each task), or exactly so many (C22).
-    """
-    regions = inputs.given("regions")
-    if regions is not None and inputs.given("tasks") is not None:
-        inputs.wrong("regions", "Says again what tasks says; give one of them.", code="one-of")
-        return {}
-    if regions is not None:
-        return inputs.read("regions", _regions, default={})
-    if inputs.given("tasks") is None:
-        return {}
-    one = Inputs(inputs.mapping("tasks", most=4), under=f"{inputs.under}tasks/")
-    one.refuse_unknown(("topology_key", "domains", "per_domain", "soft"))
-    term: dict[str, Any] = {"topology_key": _word(one, "topology_key", TOPOLOGIES[:-1], "rack")}
-    if isinstance(one.given("domains"), Mapping):
-        bounds = Inputs(one.mapping("domains", most=2), under=f"{one.under}domains/")
-        bounds.refuse_unknown(("least", "most"))
-        term |= {name: bounds.integer(name, least=1, most=MAX_DOMAINS) for name in ("least", "most")}
-        if term["least"] and term["most"] and term["least"] > term["most"]:
-            bounds.wrong("least", "Is more than most.", code="inconsistent")
-        one.problems += bounds.problems
-    elif (count := one.integer("domains", least=1, most=MAX_DOMAINS)) is not None:
-        term |= {"least": count, "most": count}
-    term["per_domain"] = one.integer("per_domain", least=1, most=MAX_DOMAINS)
-    term["soft"] = one.flag("soft", default=False)
-    inputs.problems += one.problems
-    term = {name: value for name, value in term.items() if value}
-    if len(term.keys() - {"topology_key", "soft"}) == 0:
-        inputs.wrong("tasks", "Says nothing: give domains or per_domain.", code="required")
-        return {}
-    return term
+@rule("key", "operator", "values")
+def values_suit_the_operator(requirement: Requirement, inputs: Inputs) -> None:
+    """In and NotIn need values, Exists and DoesNotExist take none, Gt and Lt take one whole number."""
+    operator, values = requirement.operator, requirement.values
+    if any(text_trouble(value, most=MAX_VALUE) or line_problem(value) for value in values):
+        inputs.wrong("values", "Holds text that cannot be a label's value.", code="bad-text")
+    elif operator in ("In", "NotIn") and not values:
+        inputs.wrong("values", f"Is needed with operator {operator!r}.", code="required")
+    elif operator in ("Exists", "DoesNotExist") and values:
+        inputs.wrong(
+            "values", f"Means nothing with operator {operator!r}; leave it out.", code="inconsistent"
+        )
+    elif operator in ("Gt", "Lt") and (len(values) != 1 or read_integer(values[0]) is None):
+        inputs.wrong("values", f"Has to be one whole number with operator {operator!r}.", code="not-a-number")
 
 
-def _regions(value: Any) -> dict[str, Any]:
-    word = value.strip().lower() if isinstance(value, str) else value
-    count = read_integer(word)
-    if word == "same" or count == 1:
-        return {"topology_key": "region", "most": 1}
-    if word == "different":
-        return {"topology_key": "region", "per_domain": 1}
-    if count is None or not 1 <= count <= MAX_DOMAINS:
-        raise BadValue('Has to be "same", "different", or exactly how many')
-    return {"topology_key": "region", "least": count, "most": count}
-
-
-def _preference(inputs: Inputs, term: Any, at: str) -> dict[str, Any]:
-    if not isinstance(term, Mapping):
-        inputs.wrong(at, "Has to be an object with weight and requirements.", code="not-an-object")
-        return {}
-    one = Inputs(term, under=f"{inputs.under}{at}/")
-    one.refuse_unknown(("weight", "requirements"))
-    weight = one.integer("weight", least=1, most=100, default=1)
-    requirements = _requirements(one, term.get("requirements"), "requirements")
-    inputs.problems += one.problems
-    return {"weight": weight, "requirements": requirements}
+REQUIREMENT: Final = Schema(Requirement, [a_requirement_names_a_label, values_suit_the_operator])
 
 
 def _requirements(inputs: Inputs, term: Any, at: str) -> list[dict[str, Any]]:
@@ -233,32 +229,287 @@ def _requirement(inputs: Inputs, item: Any, at: str) -> dict[str, Any]:
     if not isinstance(item, Mapping):
         inputs.wrong(at, "Has to be an object with key, operator and values.", code="not-an-object")
         return {}
-    one = Inputs(item, under=f"{inputs.under}{at}/")
-    one.refuse_unknown(("key", "operator", "values"))
-    key = one.text("key", most=MAX_VALUE)
-    operator = _word(one, "operator", OPERATORS, "In")
-    values = [str(value) for value in one.listing("values", most=MAX_VALUES) if isinstance(value, (str, int))]
-    if not KEY.fullmatch(key) and not (key == "" and one.problems):
-        one.wrong("key", _BAD_KEY, code="bad-name")
-    if any(text_trouble(value, most=MAX_VALUE) or line_problem(value) for value in values):
-        one.wrong("values", "Holds text that cannot be a label's value.", code="bad-text")
-    elif operator in ("In", "NotIn") and not values:
-        one.wrong("values", f"Is needed with operator {operator!r}.", code="required")
-    elif operator in ("Exists", "DoesNotExist") and values:
-        one.wrong("values", f"Means nothing with operator {operator!r}; leave it out.", code="inconsistent")
-    elif operator in ("Gt", "Lt") and (len(values) != 1 or read_integer(values[0]) is None):
-        one.wrong("values", f"Has to be one whole number with operator {operator!r}.", code="not-a-number")
+    requirement, one = REQUIREMENT.read(item, under=f"{inputs.under}{at}/")
     inputs.problems += one.problems
-    return {"key": key, "operator": operator, "values": values}
+    return requirement.kept()
 
 
-def _word(inputs: Inputs, name: str, words: tuple[str, ...], default: str) -> str:
-    """One of a few words, in whatever case it was written."""
-    value = inputs.given(name)
-    if value is None:
-        return default
-    for word in words:
-        if isinstance(value, str) and value.strip().lower() == word.lower():
-            return word
-    inputs.wrong(name, f"Has to be one of {', '.join(words)}.", code="unknown-choice")
-    return default
+def _of_a_preference(inputs: Inputs, name: str) -> list[dict[str, Any]]:
+    return _requirements(inputs, inputs.payload.get(name), name)
+
+
+@dataclass(slots=True)
+class Preference:
+    """Requirements that a node had better meet."""
+
+    weight: int = integer("weight", least=1, most=100, default=1, help="How much, beside other preferences.")
+    requirements: list[dict[str, Any]] = declared(
+        "requirements", kind=Kind.OBJECTS, read=_of_a_preference, always=True, schema=REQUIREMENT, default=[],
+        most=MAX_TERMS, help="All of them.",
+    )  # fmt: skip
+
+
+PREFERENCE: Final = Schema(Preference)
+
+
+def _preference(inputs: Inputs, term: Any, at: str) -> dict[str, Any]:
+    if not isinstance(term, Mapping):
+        inputs.wrong(at, "Has to be an object with weight and requirements.", code="not-an-object")
+        return {}
+    preference, one = PREFERENCE.read(term, under=f"{inputs.under}{at}/")
+    inputs.problems += one.problems
+    return {"weight": preference.weight, "requirements": preference.requirements}
+
+
+def _required(inputs: Inputs, name: str) -> list[list[dict[str, Any]]]:
+    return [
+        _requirements(inputs, term, f"{name}/{number}")
+        for number, term in enumerate(inputs.listing(name, most=MAX_TERMS))
+    ]
+
+
+def _preferred(inputs: Inputs, name: str) -> list[dict[str, Any]]:
+    return [
+        _preference(inputs, term, f"{name}/{number}")
+        for number, term in enumerate(inputs.listing(name, most=MAX_TERMS))
+    ]
+
+
+# ---------------------------------------------------------------- affinity to other jobs
+
+
+def _array(value: Any) -> str:
+    if isinstance(value, str) and value.strip().lower() == "own":
+        return "own"
+    try:
+        return str(UUID(str(value)))
+    except ValueError:
+        raise BadValue('Has to be "own" or the array_id of an array') from None
+
+
+def _own_or_id(inputs: Inputs, name: str) -> str:
+    array: str = inputs.read(name, _array, default="")
+    return array
+
+
+@dataclass(slots=True)
+class JobSelector:
+    """Which jobs: those that match all that is said."""
+
+    labels: dict[str, str] = declared(
+        "labels",
+        kind=Kind.TEXTS,
+        read=read_labels,
+        default={},
+        most=MAX_LABELS,
+        help="Jobs with these labels.",
+    )
+    name: str = text("name", most=MAX_NAME, help="Jobs of this name.")
+    array: str = declared(
+        "array", kind=Kind.TEXT, read=_own_or_id, default="", help='"own", or the array_id of an array.'
+    )
+
+    def kept(self) -> dict[str, Any]:
+        """The form that the job's row keeps."""
+        said = {"labels": self.labels, "name": self.name, "array": self.array}
+        return {name: value for name, value in said.items() if value}
+
+
+SELECTOR: Final = Schema(JobSelector)
+
+
+def _selector(inputs: Inputs, side: str) -> dict[str, Any] | None:
+    if inputs.given("near") is not None and inputs.given("apart") is not None:
+        return None  # `near_or_apart` says so
+    selector, one = SELECTOR.read(inputs.mapping(side, most=3), under=f"{inputs.under}{side}/")
+    said = selector.kept()
+    if not said and not one.problems:
+        inputs.wrong(side, "Says no jobs: give labels, a name, or array.", code="required")
+    inputs.problems += one.problems
+    return said
+
+
+@dataclass(slots=True)
+class JobTerm:
+    """Other jobs that this one runs near to or apart from."""
+
+    topology_key: str = word("topology_key", TOPOLOGIES, default="node", help="In the same one, or not.")
+    weight: int | None = integer("weight", least=1, most=100, help="A wish; without a weight it is a must.")
+    near: dict[str, Any] | None = declared(
+        "near", kind=Kind.OBJECT, read=_selector, schema=SELECTOR, help="Where such jobs are."
+    )
+    apart: dict[str, Any] | None = declared(
+        "apart", kind=Kind.OBJECT, read=_selector, schema=SELECTOR, help="Where no such jobs are."
+    )
+
+    def kept(self) -> dict[str, Any]:
+        """The form that the job's row keeps."""
+        term: dict[str, Any] = {"apart": self.apart is not None, "topology_key": self.topology_key}
+        term |= self.near or self.apart or {}
+        return term | {"weight": self.weight} if self.weight else term
+
+
+@rule("near", "apart")
+def near_or_apart(term: JobTerm, inputs: Inputs) -> None:
+    """A term names the jobs to be near to or those to be apart from, one of the two."""
+    sides = [side for side in ("near", "apart") if inputs.given(side) is not None]
+    if len(sides) != 1:
+        inputs.wrong("near", "Give near or apart, one of them.", code="one-of" if sides else "required")
+
+
+JOB_TERM: Final = Schema(JobTerm, [near_or_apart])
+
+
+def read_job_terms(inputs: Inputs, name: str) -> list[dict[str, Any]]:
+    """A list of terms about other jobs, in the form that the job's row keeps."""
+    found: list[dict[str, Any]] = []
+    for number, item in enumerate(inputs.listing(name, most=MAX_TERMS)):
+        at = f"{name}/{number}"
+        if not isinstance(item, Mapping):
+            inputs.wrong(
+                at, "Has to be an object with near or apart, and topology_key.", code="not-an-object"
+            )
+            continue
+        term, one = JOB_TERM.read(item, under=f"{inputs.under}{at}/")
+        inputs.problems += one.problems
+        found.append(term.kept())
+    return found
+
+
+# ---------------------------------------------------------------- spread of the job's own tasks
+
+
+@dataclass(slots=True)
+class DomainBounds:
+    """Over how many domains the tasks are spread."""
+
+    least: int | None = integer("least", least=1, most=MAX_DOMAINS, help="Over as few domains.")
+    most: int | None = integer("most", least=1, most=MAX_DOMAINS, help="Over as many domains.")
+
+
+@rule("least", "most")
+def the_least_is_at_most_the_most(bounds: DomainBounds, inputs: Inputs) -> None:
+    """`least` is at most `most`."""
+    if bounds.least and bounds.most and bounds.least > bounds.most:
+        inputs.wrong("least", "Is more than most.", code="inconsistent")
+
+
+DOMAIN_BOUNDS: Final = Schema(DomainBounds, [the_least_is_at_most_the_most])
+
+
+def _domains(inputs: Inputs, name: str) -> DomainBounds:
+    if not isinstance(inputs.given(name), Mapping):
+        count = inputs.integer(name, least=1, most=MAX_DOMAINS)
+        return DomainBounds(count, count)
+    bounds, one = DOMAIN_BOUNDS.read(inputs.mapping(name, most=2), under=f"{inputs.under}{name}/")
+    inputs.problems += one.problems
+    return bounds
+
+
+@dataclass(slots=True)
+class TaskTerm:
+    """How the job's own tasks are spread over domains."""
+
+    topology_key: str = word("topology_key", TOPOLOGIES[:-1], default="rack", help="What a domain is.")
+    domains: DomainBounds | None = declared(
+        "domains", kind=Kind.NUMBER_OR_OBJECT, read=_domains, schema=DOMAIN_BOUNDS,
+        help="How many domains: a number, or the least and the most.", least=1, most=MAX_DOMAINS,
+    )  # fmt: skip
+    per_domain: int | None = integer(
+        "per_domain", least=1, most=MAX_DOMAINS, help="Tasks in one domain, at most."
+    )
+    soft: bool = flag("soft", default=False, help="A wish rather than a must.")
+
+    def kept(self) -> dict[str, Any]:
+        """The form that the job's row keeps; empty where the term says nothing."""
+        bounds = self.domains or DomainBounds()
+        term = {
+            "topology_key": self.topology_key, "least": bounds.least, "most": bounds.most,
+            "per_domain": self.per_domain, "soft": self.soft,
+        }  # fmt: skip
+        term = {name: value for name, value in term.items() if value}
+        return term if term.keys() - {"topology_key", "soft"} else {}
+
+
+TASK_TERM: Final = Schema(TaskTerm)
+
+
+def read_task_term(inputs: Inputs, name: str) -> dict[str, Any]:
+    """The spread of the job's own tasks, in the form that its row keeps."""
+    if inputs.given("regions") is not None:
+        return {}  # `_regions` says that one of the two is enough
+    term, one = TASK_TERM.read(inputs.mapping(name, most=4), under=f"{inputs.under}{name}/")
+    inputs.problems += one.problems
+    kept = term.kept()
+    if not kept:
+        inputs.wrong(name, "Says nothing: give domains or per_domain.", code="required")
+    return kept
+
+
+def _regions(inputs: Inputs, name: str) -> dict[str, Any]:
+    """`tasks` in short: "same", "different" (a region for each task), or exactly how many."""
+    if inputs.given("tasks") is not None:
+        inputs.wrong(name, "Says again what tasks says; give one of them.", code="one-of")
+        return {}
+    term: dict[str, Any] = inputs.read(name, _in_regions, default={})
+    return term
+
+
+def _in_regions(value: Any) -> dict[str, Any]:
+    word = value.strip().lower() if isinstance(value, str) else value
+    count = read_integer(word)
+    if word == "same" or count == 1:
+        return {"topology_key": "region", "most": 1}
+    if word == "different":
+        return {"topology_key": "region", "per_domain": 1}
+    if count is None or not 1 <= count <= MAX_DOMAINS:
+        raise BadValue('Has to be "same", "different", or exactly how many')
+    return {"topology_key": "region", "least": count, "most": count}
+
+
+# ---------------------------------------------------------------- all of it together
+
+
+@dataclass(slots=True)
+class Affinity:
+    """Where a job runs: by labels of nodes, by other jobs, and by its own tasks."""
+
+    required: list[Any] = declared(
+        "required", kind=Kind.TERMS, read=_required, schema=REQUIREMENT, default=[], most=MAX_TERMS,
+        help='Terms joined by "or", each a list of requirements joined by "and".',
+    )  # fmt: skip
+    preferred: list[Any] = declared(
+        "preferred", kind=Kind.OBJECTS, read=_preferred, schema=PREFERENCE, default=[], most=MAX_TERMS,
+        help="Requirements that count for a node, with a weight.",
+    )  # fmt: skip
+    jobs: list[Any] = declared(
+        "jobs", kind=Kind.OBJECTS, read=read_job_terms, schema=JOB_TERM, default=[], most=MAX_TERMS,
+        help="Other jobs to be near to or apart from.",
+    )  # fmt: skip
+    tasks: dict[str, Any] = declared(
+        "tasks", kind=Kind.OBJECT, read=read_task_term, schema=TASK_TERM, default={},
+        help="How the job's own tasks are spread.",
+    )  # fmt: skip
+    regions: dict[str, Any] = declared(
+        "regions", kind=Kind.NAME_OR_NUMBER, read=_regions, default={}, least=1, most=MAX_DOMAINS,
+        help='Short for a spread over regions: "same", "different" (a region for each task), or exactly how many.',
+    )  # fmt: skip
+
+
+AFFINITY: Final = Schema(Affinity)
+
+
+def read_affinity(inputs: Inputs, name: str) -> dict[str, Any]:
+    """Affinity as the job's row keeps it: those of `required`, `preferred`, `jobs` and `tasks` that are said."""
+    given = inputs.mapping(name, most=len(AFFINITY.fields))
+    if not given:
+        return {}
+    asked, one = AFFINITY.read(given, under=f"{inputs.under}{name}/")
+    inputs.problems += one.problems
+    parts: dict[str, Any] = {
+        "required": [term for term in asked.required if term],
+        "preferred": [term for term in asked.preferred if term],
+        "jobs": [term for term in asked.jobs if term],
+        "tasks": asked.tasks or asked.regions,
+    }
+    return {name: terms for name, terms in parts.items() if terms}

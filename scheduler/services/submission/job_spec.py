@@ -1,128 +1,455 @@
-"""From what a person sent to a job that can be written: read, check, and name every problem at once."""
+"""The job request, declared once, and how a payload is read and checked; every problem is named at once."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
-from django.utils import timezone
 
 from accounts.models import Project, User
-from infra.plain_text import without_hidden
-from quotas.core.gpu_models import read_slice, slice_share, sliced
+from quotas.core.gpu_models import sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
-from scheduler.core.lifecycle import RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
-from scheduler.services.submission import fields_gang, fields_resources
-from scheduler.services.submission.admission import check_fit
-from scheduler.services.submission.fields import (
-    BadValue,
-    Inputs,
-    read_decimal,
-    read_integer,
-    read_moment,
-    read_seconds,
-    text_trouble,
+from scheduler.services.submission.admission import asked_of, check_fit
+from scheduler.services.submission.declaration import (
+    Form,
+    Kind,
+    NotOnForm,
+    Schema,
+    Spelling,
+    Widget,
+    amount,
+    choice,
+    declared,
+    duration,
+    flag,
+    integer,
+    moment,
+    text,
 )
+from scheduler.services.submission.fields import Inputs
 from scheduler.services.submission.fields_dependencies import (
-    DATA_NAME,
+    ENTRY,
     MAX_ARRAY_TEXT,
+    MAX_DEPENDENCIES,
     DependsOn,
     read_array,
     read_dependencies,
 )
-from scheduler.services.submission.fields_gang import GangTerms, read_gang
-from scheduler.services.submission.fields_placement import read_affinity, read_labels, read_tolerations
-from scheduler.services.submission.fields_resources import ResourceTerms, check_limits, read_terms
-from scheduler.services.submission.submitter import Bound, Catalogue
+from scheduler.services.submission.fields_placement import (
+    AFFINITY,
+    MAX_LABELS,
+    PACK,
+    TOLERATION,
+    Pack,
+    read_affinity,
+    read_labels,
+    read_pack,
+    read_tolerations,
+)
+from scheduler.services.submission.fields_task import (
+    MAX_ENV_ENTRIES,
+    MAX_EXTRA,
+    MAX_EXTRAS,
+    MAX_PATH,
+    read_cpu_cores,
+    read_env,
+    read_extras,
+    read_gpu_share,
+    read_gpu_slice,
+    read_job_type,
+    read_memory,
+    read_ref,
+    read_working_dir,
+)
+from scheduler.services.submission.rules import MAX_TASKS, RULES
+from scheduler.services.submission.submitter import MAX_PRIORITY, Bound, Catalogue
 
 MAX_NAME: Final = 200
 MAX_COMMAND: Final = 65_536
 MAX_SCRIPT: Final = 1_048_576
-MAX_ENV_ENTRIES: Final = 512
-#: The kernel gives a process about 2 MiB for arguments and environment together.
-MAX_ENV_CHARACTERS: Final = 262_144
-MAX_ENV_VALUE: Final = 32_768
-#: One task row and one process each.
-MAX_TASKS: Final = 10_000
 MAX_GPUS: Final = 1_000_000
-#: What a task gets when its job says nothing; small, so that forgetting it costs little.
-DEFAULT_MEMORY_MIB: Final = 256
-DEFAULT_CPU_MILLIS: Final = 1000
-DEFAULT_PRIORITY: Final = 50
+MAX_GPU_MODEL: Final = 80
+#: Nodes that wait for the rest of a gang are idle: a job gathers them for a day at most.
+MAX_ASSEMBLY_SECONDS: Final = 86_400
 
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-#: Muster and the drivers set these for each task.
-ENV_OURS: Final = ("MUSTER_", "CUDA_VISIBLE_DEVICES")
-_WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-
-#: The same amount in three ways; one of them at most.
-MEMORY_FIELDS: Final = ("memory", "memory_bytes", "memory_gb")
-
-#: Every field that a job may be sent with.
-FIELDS: Final = frozenset(
-    {
-        "name", "command", "script", "queue", "project", "job_type", "priority", "labels", "env",
-        "working_dir", "tasks", "nodes", "tasks_per_node", "cpu_cores", "memory", "memory_bytes",
-        "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
-        "node_selector", "tolerations", "affinity", "depends_on", "begin_at", "deadline", "array",
-        "restart_policy", "max_restarts", "preemptible", "hold", "ref", "depends_timeout",
-        "on_depends_timeout", *fields_gang.FIELDS, *fields_resources.FIELDS,
-    }
-)  # fmt: skip
+_LISTS: Final = NotOnForm("A list of objects has no place in a form of single lines.")
+_RARE: Final = NotOnForm("Seldom asked for; programs and scripts say it.")
 
 
-@dataclass(frozen=True, slots=True)
+class Array(NamedTuple):
+    """The elements of an array, empty for a single job, and how many may run at once."""
+
+    indices: tuple[int, ...] = ()
+    max_running: int | None = None
+
+
+class RequestInputs(Inputs):
+    """The fields of one job request, who sends it, and what was read of it so far."""
+
+    def __init__(
+        self, payload: Mapping[str, Any], *, draft: JobSpec, catalogue: Catalogue, under: str, in_batch: bool
+    ) -> None:
+        super().__init__(payload, under=under)
+        self.draft = draft
+        self.catalogue = catalogue
+        self.in_batch = in_batch
+        #: None until they are found.
+        self.project: Project | None = None
+        self.queue: Queue | None = None
+
+
+def _project(inputs: RequestInputs, name: str) -> Project | None:
+    inputs.project = inputs.catalogue.project(inputs)
+    return inputs.project
+
+
+def _queue(inputs: RequestInputs, name: str) -> Queue | None:
+    inputs.queue = inputs.catalogue.queue(inputs, inputs.project)
+    return inputs.queue
+
+
+def _limit(convert: Any) -> Any:
+    """The same conversion, where 0 means no limit."""
+    return lambda value: convert(value) or None
+
+
+def _array(inputs: Inputs, name: str) -> Array:
+    most = settings.MUSTER_MAX_ARRAY_SIZE
+    found: Array = inputs.read(
+        name, lambda v: Array(*read_array(v, most=most)), default=Array(), most=MAX_ARRAY_TEXT
+    )
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
 class JobSpec:
-    """A request that was read and checked; amounts are per task."""
+    """A job as it is asked for; amounts are per task.
 
-    name: str
-    project: Project
-    queue: Queue
-    command: str
-    script: str
-    env: dict[str, str]
-    working_dir: str
-    job_type: str
-    tasks: int
-    nodes: int | None
-    tasks_per_node: int | None
-    gang: GangTerms
-    per_task: Resources
-    terms: ResourceTerms
-    gpu_model: str
-    time_limit_seconds: int | None
-    node_selector: dict[str, str]
-    tolerations: list[dict[str, Any]]
-    affinity: dict[str, Any]
-    labels: dict[str, str]
-    priority: int
-    begin_at: datetime | None
-    deadline_at: datetime | None
-    restart_policy: str
-    max_restarts: int
-    preemptible: bool
-    held: bool
-    depends_on: tuple[DependsOn, ...]
-    depends_timeout_seconds: int | None
-    depends_on_timeout: str
-    #: Its name among the jobs of one request.
-    ref: str
-    #: The indices of an array; empty for a single job.
-    array: tuple[int, ...]
-    array_max_running: int | None
+    Each attribute is declared as one field of a request: from here come parsing, the API's schema, the submit form,
+    the reference page and the columns of the job's row. `parse_job` alone makes one; until it returns, `project` and
+    `queue` may be missing. A class of many attributes, since a job has as many things to say.
+    """
+
+    # What runs.
+    command: str = text(
+        "command", most=MAX_COMMAND, lines=True, help="What runs, given to /bin/sh -c.",
+        example="python train.py --epochs 3", elsewhere=("cmd", "args"), columns={"command": ""},
+        form=Form(
+            label="What runs", group="what", widget=Widget.LINES, rows=8, code=True,
+            placeholder="python train.py --epochs 3",
+            hint="A command, a script that begins with #!, or a whole sbatch script with its #SBATCH lines.",
+        ),
+    )  # fmt: skip
+    script: str = text(
+        "script", most=MAX_SCRIPT, lines=True, example="#!/bin/bash\nsrun hostname\n", columns={"script": ""},
+        help="What runs, instead of a command; begins with #! and its interpreter.",
+        form=NotOnForm("Typed into the field of the command."),
+    )  # fmt: skip
+
+    # Who for, and where it waits.
+    project: Project = declared(
+        "project", kind=Kind.NAME_OR_NUMBER, read=_project, always=True, help="Name, slug or id.",
+        left_out="the person's default or only project", example="vision", elsewhere=("account",),
+        columns={"project_id": "project.pk"}, form=Form(label="Project", group="naming", place=1, widget=Widget.OWN),
+    )  # fmt: skip
+    queue: Queue = declared(
+        "queue", kind=Kind.NAME_OR_NUMBER, read=_queue, always=True, help="Name, slug or id.",
+        left_out="the default queue", example="default", elsewhere=("partition",),
+        columns={"queue_id": "queue.pk"}, form=Form(label="Queue", group="naming", place=1, widget=Widget.OWN),
+    )  # fmt: skip
+
+    # How many tasks, and how they start and end together.
+    tasks: int = integer(
+        "tasks", least=1, most=MAX_TASKS, help="Processes of the job; they start together.", example=4,
+        left_out="nodes times tasks_per_node", elsewhere=("ntasks", "replicas"), columns={"tasks": ""},
+        form=Form(label="Tasks", group="tasks", placeholder="1", mode="numeric",
+                  hint="Start together or not at all.", omits="1"),
+    )  # fmt: skip
+    nodes: int | None = integer(
+        "nodes", least=1, most=MAX_TASKS, help="The number of nodes, exactly.", left_out="any number", example=2,
+        columns={"nodes": ""}, form=Form(label="Nodes", group="tasks", placeholder="any", mode="numeric"),
+    )  # fmt: skip
+    tasks_per_node: int | None = integer(
+        "tasks_per_node", least=1, most=MAX_TASKS, help="As many tasks on each node, at most.",
+        left_out="any number", example=2, columns={"tasks_per_node": ""},
+        form=Form(label="Tasks per node", group="tasks", placeholder="any", mode="numeric"),
+    )  # fmt: skip
+    pack: Pack = declared(
+        "pack", kind=Kind.CHOICE_OR_OBJECT, read=read_pack, schema=PACK, choices=tuple(PackLevel), default=Pack(),
+        example="rack",
+        help='"rack" wishes; {"level": "rack", "required": true} must. Also node, zone.',
+        left_out="as it comes", columns={"pack": "pack.level", "pack_required": "pack.required"},
+        form=Form(
+            label="Near to each other", group="tasks", place=1, widget=Widget.SELECT,
+            words=(
+                ("", "as it comes"), ("node", "one node if it can be"), ("rack", "one rack if it can be"),
+                ("zone", "one zone if it can be"), ("node!", "one node, or wait"), ("rack!", "one rack, or wait"),
+                ("zone!", "one zone, or wait"),
+            ),
+        ),
+    )  # fmt: skip
+    min_tasks: int | None = integer(
+        "min_tasks", least=1, most=MAX_TASKS, within=lambda inputs: inputs.draft.tasks,
+        help="Starts with as many as fit, from these to tasks.", left_out="all tasks", example=2,
+        columns={"min_tasks": ""},
+        form=Form(label="Tasks at least", group="tasks", placeholder="all", mode="numeric",
+                  hint="Starts with as many as fit."),
+    )  # fmt: skip
+    elastic: bool = flag(
+        "elastic", default=False, help="With min_tasks: the size may be changed while the job runs.",
+        columns={"elastic": ""}, form=_RARE,
+    )  # fmt: skip
+    on_task_failure: str = choice(
+        "on_task_failure", TaskFailure, default=TaskFailure.FAIL,
+        help="When one of several tasks fails. fail: the others are stopped. requeue: the others are stopped and the "
+        "job waits to start again. continue: the others go on while there are min_tasks.",
+        columns={"on_task_failure": ""},
+        form=Form(
+            label="If a task fails", group="tasks", place=2, widget=Widget.SELECT,
+            words=(("", "all end"), ("requeue", "all start again"), ("continue", "the others go on")),
+        ),
+    )  # fmt: skip
+    assembly_timeout_seconds: int | None = duration(
+        "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, help="How long nodes are kept while it gathers them.",
+        left_out="it does not gather nodes", example="1h", columns={"assembly_timeout_seconds": ""},
+        form=Form(label="Gathers nodes for", group="tasks", place=2, placeholder="not at all",
+                  hint="Nodes are kept as they come free."),
+    )  # fmt: skip
+
+    # How much, per task.
+    cpu_limit_millis: int | None = amount(
+        "cpu_limit", _limit(cores_to_millis), unit="cpu_millis",
+        help="CPU cores that a task may use at most, as cpu_cores; not below what is requested.",
+        left_out="what is idle on its node", example=8, columns={"cpu_limit_millis": ""},
+        form=Form(label="CPU cores at most", group="tasks", place=5, placeholder="what is idle", mode="decimal"),
+    )  # fmt: skip
+    memory_limit_mib: int | None = amount(
+        "memory_limit", _limit(parse_mib), unit="memory_mib",
+        help="Memory that ends a task which holds more, as memory; not below what is requested.",
+        left_out="what is idle on its node", example="32Gi", columns={"memory_limit_mib": ""},
+        form=Form(label="Memory at most", group="tasks", place=5, placeholder="what is idle",
+                  hint="Ends the task that holds more."),
+    )  # fmt: skip
+    gpu_slice: str = declared(
+        "gpu_slice", kind=Kind.TEXT, read=read_gpu_slice, always=True, default="", most=24,
+        help="A slice of one GPU instead of a whole one; gpu_type may name it too.", example="1g.10gb",
+        columns={"gpu_slice": ""},
+        form=Form(label="Slice of a GPU", group="tasks", place=4, placeholder="1g.10gb",
+                  hint="Instead of a whole one."),
+    )  # fmt: skip
+    numa: str = choice(
+        "numa", NUMA_WORDS, default=NUMA_WORDS[0],
+        help="one: CPUs, memory and GPUs of each task are of one NUMA domain, or it waits.", columns={"numa": ""},
+        elsewhere=("mem_bind", "gpu_bind", "cpu_bind", "topology_policy", "numa_policy", "numa_node",
+                   "single_numa_node"),
+        form=Form(label="NUMA domains", group="tasks", place=4, widget=Widget.SELECT,
+                  words=(("", "as few as can be"), ("one", "one a task, or wait"))),
+    )  # fmt: skip
+    cpu_millis: int = declared(
+        "cpu_cores", kind=Kind.AMOUNT, read=read_cpu_cores, always=True, unit="cpu_millis",
+        help='CPU cores: 2, 0.5 or "500m".', left_out="1, or cpu_limit", example=0.5,
+        elsewhere=("cpus", "cpu", "cores", "cpus_per_task"),
+        columns={"cpu_millis": ""}, form=Form(label="CPU cores", group="amounts", placeholder="1", mode="decimal"),
+    )  # fmt: skip
+    memory_mib: int = declared(
+        "memory", kind=Kind.AMOUNT, read=read_memory, always=True, unit="memory_mib",
+        help='"16Gi" (binary), "500M" (decimal) or bytes.', left_out="256 MiB, or memory_limit", example="16Gi",
+        spellings=(
+            Spelling("memory_bytes", "The same as memory."),
+            Spelling("memory_gb", "The same; a number counts 10⁹ bytes."),
+        ),
+        elsewhere=("mem", "ram", "memory_mib"), columns={"memory_mib": ""},
+        form=Form(label="Memory", group="amounts", placeholder="256Mi"),
+    )  # fmt: skip
+    gpus: int = integer(
+        "gpu_count", least=0, most=MAX_GPUS, help="Whole GPUs.", left_out="0", example=2,
+        elsewhere=("gpus", "gpu", "num_gpus", "gres"), columns={"gpus": ""},
+        form=Form(label="GPUs", group="amounts", placeholder="0", mode="numeric", omits="0"),
+    )  # fmt: skip
+    gpu_millis: int = declared(
+        "gpu_share", kind=Kind.AMOUNT, read=read_gpu_share, default=0, unit="gpu_millis",
+        help='Part of one GPU: 0.25 or "25%".', example="25%", columns={"gpu_millis": ""},
+        form=Form(label="Part of one GPU", group="tasks", place=3, placeholder="0.5 or 50%"),
+    )  # fmt: skip
+    gpu_model: str = text(
+        "gpu_type", most=MAX_GPU_MODEL, help="The model of the GPUs, or the beginning of its name.",
+        left_out="any model", example="A100", elsewhere=("gpu_model",), columns={"gpu_model": ""},
+        form=Form(label="GPU model", group="amounts", widget=Widget.OWN),
+    )  # fmt: skip
+    storage_mib: int = amount(
+        "storage_bytes", parse_mib, unit="storage_mib", unreadable=0, default=0, help="Local storage, as memory.",
+        example="2Gi", elsewhere=("disk",), columns={"storage_mib": ""}, form=_RARE,
+    )  # fmt: skip
+    extras: dict[str, int] = declared(
+        "extras", kind=Kind.COUNTS, read=read_extras, default={}, least=0, most=MAX_EXTRAS,
+        help=f"Named countable things, such as licences: at most {MAX_EXTRAS}, each from 0 to {MAX_EXTRA}.",
+        example={"matlab": 2}, columns={"extras": ""}, form=_RARE,
+    )  # fmt: skip
+
+    # When.
+    begin_at: datetime | None = moment(
+        "begin_at", help="Not before this moment; without an offset it is UTC.", left_out="at once",
+        example="2027-01-31T18:00:00Z", columns={"begin_at": ""},
+        form=Form(label="Not before", group="place", place=1, widget=Widget.MOMENT, copied=False),
+    )  # fmt: skip
+    deadline_at: datetime | None = moment(
+        "deadline", help="The job has to be over by this moment; without an offset it is UTC.",
+        left_out="none", example="2027-02-28T18:00:00Z", columns={"deadline_at": ""}, form=_RARE,
+    )  # fmt: skip
+    array: Array = declared(
+        "array", kind=Kind.TEXT, read=_array, default=Array(), most=MAX_ARRAY_TEXT,
+        help='Makes a job for each index: "0-9", "1,3,5", "0-20:5" or "0-99%10" (ten at once).', example="0-99%10",
+        left_out="a single job", columns={"array_max_running": "array.max_running"},
+        form=Form(label="Array", group="tasks", place=6, placeholder="0-9%4", hint="Makes a job for each index.",
+                  copied=False),
+    )  # fmt: skip
+    time_limit_seconds: int | None = duration(
+        "time_limit", help='Seconds, "HH:MM:SS", "D-HH:MM:SS" or "1h30m".', left_out="the queue's default",
+        example="1h30m", elsewhere=("walltime", "timeout", "wall_seconds"), columns={"time_limit_seconds": ""},
+        form=Form(label="Time limit", group="amounts", placeholder="none",
+                  hint="Like 1h30m. Shorter jobs fit into gaps."),
+    )  # fmt: skip
+
+    # What it is called, and what it finds.
+    name: str = text(
+        "name", most=MAX_NAME, help="What lists show.", left_out="the first line of what runs", example="train",
+        columns={"name": ""}, form=Form(label="Name", group="naming", placeholder="from the first line"),
+    )  # fmt: skip
+    env: dict[str, str] = declared(
+        "env", kind=Kind.TEXTS, read=read_env, default={}, most=MAX_ENV_ENTRIES,
+        help="Variables of the environment.", example={"LEARNING_RATE": "0.001"}, elsewhere=("environment",),
+        columns={"env": ""},
+        form=Form(label="Environment", group="lines", widget=Widget.LINES, rows=3, code=True,
+                  placeholder="LEARNING_RATE=0.001", hint="One NAME=value a line."),
+    )  # fmt: skip
+    working_dir: str = declared(
+        "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,
+        help="Where it runs, an absolute path.", left_out="a folder of its own", example="/data/vision",
+        elsewhere=("workdir", "cwd"), columns={"working_dir": ""},
+        form=Form(label="Working directory", group="place", placeholder="one of its own", code=True),
+    )  # fmt: skip
+    job_type: str = declared(
+        "job_type", kind=Kind.TEXT, read=read_job_type, default="batch", most=32,
+        help="One short word of a-z, 0-9, - and _; limits may count jobs of a type.", example="training",
+        columns={"job_type": ""}, form=_RARE,
+    )  # fmt: skip
+
+    # Where.
+    node_selector: dict[str, str] = declared(
+        "node_selector", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,
+        help="Only nodes with these labels.", example={"arch": "amd64"}, columns={"node_selector": ""},
+        form=Form(label="Only nodes with labels", group="lines", widget=Widget.LINES, rows=3, code=True,
+                  placeholder="arch=amd64", hint="One name=value a line."),
+    )  # fmt: skip
+    tolerations: list[dict[str, Any]] = declared(
+        "tolerations", kind=Kind.OBJECTS, read=read_tolerations, schema=TOLERATION, default=[], most=MAX_LABELS,
+        help="Taints that it may run beside.", example=[{"key": "gpu", "operator": "Exists"}],
+        columns={"tolerations": ""}, form=_LISTS,
+    )  # fmt: skip
+    affinity: dict[str, Any] = declared(
+        "affinity", kind=Kind.OBJECT, read=read_affinity, schema=AFFINITY, default={},
+        help="Where it runs: by labels of nodes, by other jobs, and by its own tasks.",
+        example={"regions": "same"}, columns={"affinity": ""}, form=_LISTS,
+    )  # fmt: skip
+    labels: dict[str, str] = declared(
+        "labels", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,
+        help="Labels of the job itself, to find it by.", example={"team": "vision"}, columns={"labels": ""},
+        form=_RARE,
+    )  # fmt: skip
+
+    # Its rank, and what becomes of it when it is interrupted.
+    priority: int = declared(
+        "priority", kind=Kind.NAME_OR_NUMBER, always=True, least=0, most=MAX_PRIORITY,
+        read=lambda inputs, name: inputs.catalogue.priority(inputs),
+        help=f"0 to {MAX_PRIORITY}, or the name of a class; at most the person's ceiling.", left_out="50",
+        example="HIGH", columns={"priority": ""},
+        form=Form(label="Priority", group="amounts", widget=Widget.OWN,
+                  hint="Counts where the order is by priority."),
+    )  # fmt: skip
+    restart_policy: str = choice(
+        "restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED,
+        help="never: it runs at most once, whatever becomes of its node. interrupted (when left out): again after "
+        "it was lost or made way. on_failure: also when it failed. always: also when it succeeded.",
+        columns={"restart_policy": ""},
+        form=Form(
+            label="Restart", group="tasks", place=6, widget=Widget.SELECT,
+            words=(("", "when interrupted"), ("never", "never: it runs at most once"),
+                   ("on_failure", "on failure"), ("always", "always")),
+            note="Never: it runs at most once. It makes way for no other job; if it is lost with its node, or an "
+            "operator stops it there, it fails.",
+        ),
+    )  # fmt: skip
+    max_restarts: int = integer(
+        "max_restarts", least=0, most=100, default=3, help="Times that it is started again, at most.",
+        columns={"max_restarts": ""}, form=_RARE,
+    )  # fmt: skip
+    preemptible: bool = flag(
+        "preemptible", default=True, help="Whether it may be stopped for others.", columns={"preemptible": ""},
+        form=_RARE,
+    )  # fmt: skip
+    held: bool = flag(
+        "hold", default=False, help="Submit it held: it waits until somebody releases it.",
+        means="The job begins in the state held.",
+        form=Form(label="Submit it held: it waits until I release it", title="Hold", group="hold",
+                  widget=Widget.CHECK, copied=False),
+    )  # fmt: skip
+
+    # What it waits for.
+    depends_on: tuple[DependsOn, ...] = declared(
+        "depends_on", kind=Kind.ENTRIES, schema=ENTRY, default=(), most=MAX_DEPENDENCIES,
+        read=lambda inputs, name: read_dependencies(inputs, name, by=inputs.catalogue.user),
+        help='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
+        example=[17], elsewhere=("dependency",), means="A row of what the job waits for, for each entry.",
+        form=Form(label="Starts after jobs", group="waits", widget=Widget.OWN, copied=False),
+    )  # fmt: skip
+    depends_timeout_seconds: int | None = duration(
+        "depends_timeout", help="How long it waits for them, from its submission; as time_limit.",
+        left_out="for ever", example="2h", means="With the time of submission it becomes `depends_until_at`.",
+        form=Form(label="Waits at most", group="waits", widget=Widget.OWN, copied=False),
+    )  # fmt: skip
+    depends_on_timeout: str = choice(
+        "on_depends_timeout", WaitEnd.values, default=WaitEnd.FAIL, columns={"depends_on_timeout": ""},
+        help="What becomes of it then: it fails, or starts anyway.",
+        form=Form(label="And then", group="", widget=Widget.OWN, copied=False),  # beside depends_timeout
+    )  # fmt: skip
+    ref: str = declared(
+        "ref", kind=Kind.TEXT, read=read_ref, default="", most=MAX_NAME,
+        help='A name for others of the same bulk request: {"ref": "prepare"}.', example="prepare",
+        means="Known within its request only.", form=NotOnForm("A form sends one job."),
+    )  # fmt: skip
+
     #: Lines that bound how many jobs may wait, and count this one.
     waits_on: tuple[Bound, ...] = ()
 
     @property
+    def per_task(self) -> Resources:
+        """What each task holds."""
+        return Resources(
+            cpu_millis=self.cpu_millis,
+            memory_mib=self.memory_mib,
+            gpus=self.gpus,
+            gpu_millis=self.gpu_millis,
+            storage_mib=self.storage_mib,
+            extras=tuple(self.extras.items()),
+        )
+
+    @property
+    def gpu_models(self) -> str:
+        """The model of its GPUs, with the name of the slice where one is asked for."""
+        return sliced(self.gpu_model, self.gpu_slice)
+
+    @property
     def least_tasks(self) -> int:
         """As few as it may start with."""
-        return self.gang.min_tasks or self.tasks
+        return self.min_tasks or self.tasks
 
     @property
     def total(self) -> Resources:
@@ -132,44 +459,27 @@ class JobSpec:
     @property
     def size(self) -> int:
         """How many jobs it becomes."""
-        return len(self.array) or 1
+        return len(self.array.indices) or 1
+
+    def of_class(self) -> dict[str, Any]:
+        """Limits and NUMA policy as a request class has them."""
+        return {
+            "cpu_limit_millis": self.cpu_limit_millis or 0,
+            "memory_limit_mib": self.memory_limit_mib or 0,
+            "one_domain": self.numa == "one",
+        }
 
     def columns(self) -> dict[str, Any]:
         """The columns of a job row that the request itself decides."""
-        return {
-            "name": self.name,
-            "project_id": self.project.pk,
-            "queue_id": self.queue.pk,
-            "job_type": self.job_type,
-            "command": self.command,
-            "script": self.script,
-            "env": self.env,
-            "working_dir": self.working_dir,
-            "tasks": self.tasks,
-            "nodes": self.nodes,
-            "tasks_per_node": self.tasks_per_node,
-            "cpu_millis": self.per_task.cpu_millis,
-            "memory_mib": self.per_task.memory_mib,
-            "storage_mib": self.per_task.storage_mib,
-            "gpus": self.per_task.gpus,
-            "gpu_millis": self.per_task.gpu_millis,
-            "gpu_model": self.gpu_model,
-            "extras": dict(self.per_task.extras),
-            **self.terms.columns(),
-            "time_limit_seconds": self.time_limit_seconds,
-            "node_selector": self.node_selector,
-            "tolerations": self.tolerations,
-            "affinity": self.affinity,
-            "labels": self.labels,
-            "priority": self.priority,
-            "begin_at": self.begin_at,
-            "deadline_at": self.deadline_at,
-            "restart_policy": self.restart_policy,
-            "max_restarts": self.max_restarts,
-            "preemptible": self.preemptible,
-            **self.gang.columns(),
-            "depends_on_timeout": self.depends_on_timeout,
-        }
+        return dict(zip(_COLUMNS, _filled_from(self), strict=True))
+
+
+JOB: Final = Schema(JobSpec, RULES)
+#: Every field that a job may be sent with.
+FIELDS: Final = JOB.names
+CALLED_ELSEWHERE: Final = JOB.called_elsewhere()
+_COLUMNS: Final = tuple(JOB.columns())
+_filled_from: Final = attrgetter(*JOB.columns().values())
 
 
 def parse_job(
@@ -186,378 +496,37 @@ def parse_job(
     Only jobs that are sent together (`in_batch`) may name each other by `ref`.
     """
     catalogue = catalogue or Catalogue(by)
-    inputs = Inputs(payload, under=under)
-    inputs.refuse_unknown(FIELDS)
-
-    command, script = _what_runs(inputs)
-    project = catalogue.project(inputs)
-    queue = catalogue.queue(inputs, project)
-    tasks, nodes, tasks_per_node = _layout(inputs)
-    gang = read_gang(inputs, tasks=tasks, nodes=nodes, per_node=tasks_per_node)
-    terms = read_terms(inputs)
-    per_task, gpu_model = _amounts(inputs, terms)
-    check_limits(inputs, terms, per_task)
-    begin_at, deadline_at = _window(inputs)
-    array, array_max_running = inputs.read(
-        "array",
-        lambda v: read_array(v, most=settings.MUSTER_MAX_ARRAY_SIZE),
-        default=((), None),
-        most=MAX_ARRAY_TEXT,
-    )
-    time_limit_seconds = _time_limit(inputs, queue)
-    fields: dict[str, Any] = {
-        "name": inputs.text("name", most=MAX_NAME) or _name_of(command, script),
-        "command": command,
-        "script": script,
-        "env": _env(inputs),
-        "working_dir": _working_dir(inputs),
-        "job_type": inputs.read("job_type", _job_type, default="batch"),
-        "tasks": tasks,
-        "nodes": nodes,
-        "tasks_per_node": tasks_per_node,
-        "gang": gang,
-        "per_task": per_task,
-        "terms": terms,
-        "gpu_model": gpu_model,
-        "time_limit_seconds": time_limit_seconds,
-        "node_selector": read_labels(inputs, "node_selector"),
-        "tolerations": read_tolerations(inputs),
-        "affinity": read_affinity(inputs),
-        "labels": read_labels(inputs, "labels"),
-        "priority": _priority(inputs, catalogue),
-        "begin_at": begin_at,
-        "deadline_at": deadline_at,
-        "restart_policy": _restart_policy(inputs, gang),
-        "max_restarts": inputs.integer("max_restarts", least=0, most=100, default=3),
-        "preemptible": inputs.flag("preemptible", default=True),
-        "held": inputs.flag("hold", default=False),
-        "depends_on": read_dependencies(inputs, by=by),
-        "depends_timeout_seconds": inputs.read("depends_timeout", read_seconds),
-        "depends_on_timeout": inputs.choice("on_depends_timeout", WaitEnd, default=WaitEnd.FAIL),
-        "ref": inputs.read("ref", _ref, default=""),
-        "array": array,
-        "array_max_running": array_max_running,
-    }
-    stranger = next((d.ref for d in fields["depends_on"] if d.ref), "")
-    if stranger and not in_batch:
-        inputs.wrong(
-            "depends_on",
-            f"Names {stranger!r} by ref, but nothing else is sent with this job; give the job's number.",
-            code="not-found",
-        )
-    _check_spread(inputs, fields["affinity"].get("tasks"), tasks, nodes, tasks_per_node)
-    if project is not None and queue is not None and not inputs.problems:
-        # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
-        least = gang.min_tasks or tasks
-        devices = sliced(gpu_model, terms.gpu_slice)
-        size = (per_task, devices, least, nodes, tasks_per_node, project.pk, queue.cluster_id,
-                fields["job_type"])  # fmt: skip
-        if size not in catalogue.fitting:
-            check_fit(
-                inputs,
-                per_task=per_task,
-                gpu_model=devices,
-                tasks=least,
-                nodes=nodes,
-                tasks_per_node=tasks_per_node,
-                job_type=fields["job_type"],
-                bounds=catalogue.bounds(project),
-                cluster_id=queue.cluster_id,
-            )
-            if not inputs.problems:
-                catalogue.fitting.add(size)
+    spec = JobSpec()
+    inputs = RequestInputs(payload, draft=spec, catalogue=catalogue, under=under, in_batch=in_batch)
+    inputs.refuse_unknown(FIELDS, called_elsewhere=CALLED_ELSEWHERE)
+    JOB.read_into(spec, inputs)
+    if inputs.project is not None and inputs.queue is not None and not inputs.problems:
+        _check_fit(spec, inputs)
     inputs.finish("The job cannot be taken as it is")
-    assert project is not None  # otherwise there was a problem
-    assert queue is not None
-    waits_on = tuple(
+    spec.waits_on = tuple(
         bound
-        for bound in catalogue.bounds(project)
-        if bound.resource == PENDING_JOBS and bound.job_type in ("", fields["job_type"])
+        for bound in catalogue.bounds(spec.project)
+        if bound.resource == PENDING_JOBS and bound.job_type in ("", spec.job_type)
     )
-    return JobSpec(project=project, queue=queue, waits_on=waits_on, **fields)
+    return spec
 
 
-def _restart_policy(inputs: Inputs, gang: GangTerms) -> RestartPolicy:
-    """`never` is a promise, so what would start the job again is refused beside it."""
-    policy: RestartPolicy = inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED)
-    if policy != RestartPolicy.NEVER:
-        return policy
-    says = "A job with restart_policy never runs at most once, and this would start it again; "
-    if gang.on_task_failure == TaskFailure.REQUEUE:
-        inputs.wrong(
-            "on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent"
-        )
-    if gang.elastic:
-        inputs.wrong(
-            "elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent"
-        )
-    return policy
-
-
-def _what_runs(inputs: Inputs) -> tuple[str, str]:
-    command = inputs.text("command", most=MAX_COMMAND, lines=True)
-    script = inputs.text("script", most=MAX_SCRIPT, lines=True)
-    if inputs.given("command") is None and inputs.given("script") is None:
-        inputs.wrong(
-            "command", "Says nothing to run; give command (for /bin/sh -c) or script.", code="required"
-        )
-    elif command and script:
-        inputs.wrong("script", "Has both command and script; give one of them.", code="one-of")
-    elif script and not script.startswith("#!"):
-        inputs.wrong(
-            "script", "Has to begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang"
-        )
-    return command, script
-
-
-def _name_of(command: str, script: str) -> str:
-    """A name for a job that has none: the first line of what it runs that says something."""
-    for line in map(str.strip, (command or script).splitlines()):
-        if line and not line.startswith("#"):
-            return without_hidden(line[:60]).strip() or "job"
-    return "job"
-
-
-def _layout(inputs: Inputs) -> tuple[int, int | None, int | None]:
-    """Tasks, nodes and tasks per node, in the one form where `tasks` is always known."""
-    tasks = inputs.integer("tasks", least=1, most=MAX_TASKS)
-    nodes = inputs.integer("nodes", least=1, most=MAX_TASKS)
-    per_node = inputs.integer("tasks_per_node", least=1, most=MAX_TASKS)
-    if tasks is None:
-        tasks = (nodes or 1) * (per_node or 1)
-        if tasks > MAX_TASKS:
-            inputs.wrong(
-                "tasks_per_node", f"Makes {tasks} tasks; at most {MAX_TASKS} are taken.", code="out-of-range"
-            )
-            tasks = 1
-    elif nodes is not None and nodes > tasks:
-        inputs.wrong(
-            "nodes", f"Asks for {nodes} nodes but has only {tasks} tasks; lower nodes.", code="inconsistent"
-        )
-    elif nodes is not None and per_node is not None and tasks > nodes * per_node:
-        inputs.wrong(
-            "tasks",
-            f"Has {tasks} tasks, but {nodes} nodes with {per_node} each hold {nodes * per_node}.",
-            code="inconsistent",
-        )
-    return tasks, nodes, per_node
-
-
-def _check_spread(
-    inputs: Inputs, term: dict[str, Any] | None, tasks: int, nodes: int | None, tasks_per_node: int | None
-) -> None:
-    """A rule about the job's own tasks has to be one that so many tasks can keep."""
-    if not term:
+def _check_fit(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Refuse what could never start; of a batch, a size that was found to fit is not looked at again."""
+    fitting = inputs.catalogue.fitting
+    size = (
+        spec.per_task, spec.gpu_models, spec.cpu_limit_millis, spec.memory_limit_mib, spec.numa, spec.tasks,
+        spec.min_tasks, spec.pack, spec.nodes, spec.tasks_per_node, spec.project.pk, spec.queue.cluster_id,
+        spec.job_type,
+    )  # fmt: skip
+    if size in fitting:
         return
-    if nodes is not None or tasks_per_node is not None or inputs.given("pack") is not None:
-        inputs.wrong(
-            "affinity/tasks",
-            "Cannot be kept together with nodes, tasks_per_node or pack; leave those out and give tasks.",
-            code="inconsistent",
-        )
-    elif term.get("least", 1) > tasks:
-        inputs.wrong(
-            "affinity/tasks",
-            f"Asks for {term['least']} of a kind, but has {tasks} task{'s' if tasks > 1 else ''}; raise tasks.",
-            code="inconsistent",
-        )
-    elif term.get("per_domain", tasks) * term.get("most", tasks) < tasks:
-        inputs.wrong(
-            "affinity/tasks",
-            f"Allows {term['per_domain'] * term['most']} tasks in all, but has {tasks}.",
-            code="inconsistent",
-        )
-
-
-def _amounts(inputs: Inputs, terms: ResourceTerms) -> tuple[Resources, str]:
-    """Who sets a limit and requests nothing requests as much as the limit."""
-    cpu_millis = inputs.read(
-        "cpu_cores", cores_to_millis, default=terms.cpu_limit_millis or DEFAULT_CPU_MILLIS
+    check_fit(
+        inputs,
+        asked_of(spec),
+        job_type=spec.job_type,
+        bounds=inputs.catalogue.bounds(spec.project),
+        cluster_id=spec.queue.cluster_id,
     )
-    memory_mib = _memory(inputs, terms)
-    if (cpu_millis < 1) != (memory_mib < 1):
-        inputs.wrong(
-            "cpu_cores"
-            if cpu_millis < 1
-            else next(name for name in MEMORY_FIELDS if inputs.given(name) is not None),
-            "Has to be more than 0; only a job that requests neither CPU nor memory may say 0, for both.",
-            code="out-of-range",
-        )
-    gpus, gpu_millis = _gpus(inputs) if not terms.gpu_slice else _a_slice(inputs, terms.gpu_slice)
-    gpu_model = inputs.text("gpu_type", most=80)
-    if terms.gpu_slice:
-        gpu_model = (read_slice(gpu_model) or (gpu_model, ""))[0]
-    if gpu_model and not gpus and inputs.given("gpu_count") is None:
-        inputs.wrong("gpu_type", "Says which GPU but not how many; add gpu_count.", code="inconsistent")
-    resources = Resources(
-        cpu_millis=cpu_millis,
-        memory_mib=memory_mib,
-        gpus=gpus,
-        gpu_millis=gpu_millis,
-        storage_mib=inputs.read("storage_bytes", parse_mib, default=0),
-        extras=_extras(inputs),
-    )
-    return resources, gpu_model if gpus else ""
-
-
-def _memory(inputs: Inputs, terms: ResourceTerms) -> int:
-    given = [name for name in MEMORY_FIELDS if inputs.given(name) is not None]
-    if len(given) > 1:
-        inputs.wrong(given[1], f"Says the memory again beside {given[0]}; give one of them.", code="one-of")
-    if not given:
-        return terms.memory_limit_mib or DEFAULT_MEMORY_MIB
-    unit = "g" if given[0] == "memory_gb" else ""
-    memory_mib: int = inputs.read(
-        given[0], lambda v: parse_mib(v, bare_unit=unit), default=DEFAULT_MEMORY_MIB
-    )
-    return memory_mib
-
-
-def _a_slice(inputs: Inputs, name: str) -> tuple[int, int]:
-    """One slice a task: programs see only one, however many they are given."""
-    if inputs.given("gpu_share") is not None:
-        inputs.wrong("gpu_share", "Means nothing beside a slice; leave one of them out.", code="one-of")
-    if inputs.integer("gpu_count", least=0, most=MAX_GPUS) not in (None, 1):
-        inputs.wrong(
-            "gpu_count", "Has to be 1 with a slice: each task gets one of them.", code="inconsistent"
-        )
-    share = slice_share(name)
-    return 1, share if share < 1000 else 0
-
-
-def _gpus(inputs: Inputs) -> tuple[int, int]:
-    count = inputs.integer("gpu_count", least=0, most=MAX_GPUS)
-    millis = inputs.read("gpu_share", _share, default=0)
-    if not millis:
-        return count or 0, 0
-    if count not in (None, 1):
-        inputs.wrong(
-            "gpu_share", f"Takes a part of one GPU, but gpu_count is {count}; make it 1.", code="inconsistent"
-        )
-    return 1, millis if millis < 1000 else 0
-
-
-def _share(value: Any) -> int:
-    """Thousandths of one GPU from `0.25` or `"25%"`."""
-    if isinstance(value, str) and value.strip().endswith("%"):
-        part = read_decimal(value.strip()[:-1]) / 100
-    else:
-        part = read_decimal(value)
-    if not 0 < part <= 1:
-        raise BadValue("Has to be more than 0 and at most 1, the part of one GPU; for example 0.25")
-    millis = part * 1000
-    if millis != int(millis):
-        raise BadValue("Is finer than a thousandth of a GPU")
-    return int(millis)
-
-
-def _extras(inputs: Inputs) -> tuple[tuple[str, int], ...]:
-    found: dict[str, int] = {}
-    for name, value in inputs.mapping("extras", most=32).items():
-        amount = read_integer(value)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", str(name)):
-            inputs.wrong(f"extras/{str(name)[:60]}", "Is no name of a countable thing.", code="bad-name")
-        elif amount is None or not 0 <= amount <= 2**31:
-            inputs.wrong(f"extras/{name}", "Has to be a whole number, 0 or more.", code="not-a-number")
-        elif amount:
-            found[str(name)] = amount
-    return tuple(sorted(found.items()))
-
-
-def _time_limit(inputs: Inputs, queue: Queue | None) -> int | None:
-    seconds: int | None = inputs.read("time_limit", read_seconds)
-    if queue is None:
-        return seconds
-    most = queue.max_wall_seconds  # and no more than the longest of its partitions allows (`Catalogue`)
-    if seconds is None:
-        seconds = queue.default_wall_seconds
-        return seconds if most is None else min(seconds or most, most)
-    if most is not None and seconds > most:
-        inputs.wrong(
-            "time_limit",
-            f"Asks for {seconds} seconds; queue {queue.slug} allows {most}. "
-            "Ask for less, or use another queue.",
-            code="exceeds-wall-time",
-        )
-    return seconds
-
-
-def _priority(inputs: Inputs, catalogue: Catalogue) -> int:
-    value = inputs.given("priority")
-    if value is None:
-        return min(DEFAULT_PRIORITY, catalogue.user.priority_ceiling)
-    number = read_integer(value)
-    if number is None:
-        number = catalogue.priority_named(value)
-    if number is None:
-        names = ", ".join(catalogue.priority_names())
-        inputs.wrong("priority", f"Has to be 0 to 100 or one of {names}.", code="unknown-choice")
-        return DEFAULT_PRIORITY
-    if not 0 <= number <= 100:
-        inputs.wrong("priority", f"Has to be from 0 to 100; {number} is not.", code="out-of-range")
-        return DEFAULT_PRIORITY
-    ceiling = catalogue.user.priority_ceiling
-    if number > ceiling:
-        inputs.wrong(
-            "priority",
-            f"Asks for priority {number}; yours may be at most {ceiling}. "
-            "Ask an operator to raise the ceiling.",
-            code="above-priority-ceiling",
-            denied=True,
-        )
-    return number
-
-
-def _env(inputs: Inputs) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in inputs.mapping("env", most=MAX_ENV_ENTRIES).items():
-        at = f"env/{str(name)[:60]}"
-        if not isinstance(name, str) or not ENV_NAME.fullmatch(name):
-            inputs.wrong(
-                at, "Is no name of a variable: letters, digits and _, no digit first.", code="bad-name"
-            )
-        elif name.startswith(ENV_OURS[0]) or name in ENV_OURS:
-            inputs.wrong(at, "Is set by Muster for each task; choose another name.", code="reserved")
-        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            inputs.wrong(at, "Has to be text or a number.", code="not-text")
-        elif trouble := text_trouble(str(value), most=MAX_ENV_VALUE):
-            inputs.wrong(at, trouble, code="bad-text")
-        else:
-            found[name] = str(value)
-    if sum(len(name) + len(value) for name, value in found.items()) > MAX_ENV_CHARACTERS:
-        inputs.wrong(
-            "env", f"Is longer than {MAX_ENV_CHARACTERS} characters in all; use a file.", code="too-long"
-        )
-    return found
-
-
-def _working_dir(inputs: Inputs) -> str:
-    path = inputs.text("working_dir", most=1024)
-    if path and not path.startswith("/"):
-        inputs.wrong("working_dir", "Has to be an absolute path, beginning with /.", code="not-absolute")
-    return path
-
-
-def _job_type(value: Any) -> str:
-    word = str(value).strip().lower()
-    if not _WORD.fullmatch(word):
-        raise BadValue("Has to be one short word of a-z, 0-9, - and _, such as batch or training")
-    return word
-
-
-def _ref(value: Any) -> str:
-    word = str(value).strip()
-    if not DATA_NAME.fullmatch(word):
-        raise BadValue("Has to be a short name without blanks, such as prepare")
-    return word
-
-
-def _window(inputs: Inputs) -> tuple[datetime | None, datetime | None]:
-    begin_at: datetime | None = inputs.read("begin_at", read_moment)
-    deadline_at: datetime | None = inputs.read("deadline", read_moment)
-    if deadline_at is not None:
-        if deadline_at <= timezone.now():
-            inputs.wrong("deadline", "Has passed already.", code="in-the-past")
-        elif begin_at is not None and deadline_at <= begin_at:
-            inputs.wrong("deadline", "Comes before begin_at.", code="inconsistent")
-    return begin_at, deadline_at
+    if not inputs.problems:
+        fitting.add(size)

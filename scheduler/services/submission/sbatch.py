@@ -1,4 +1,4 @@
-"""Reads `sbatch` scripts (S1-S4): what their directives ask for, in our words, and what we did not take.
+"""Reads `sbatch` scripts: what their directives ask for as fields of a job, and which have no effect.
 
 A script runs as it is, by its own first line. Slurm counts memory and GPUs per node where we count per task,
 so both are divided by the tasks that a node gets.
@@ -180,7 +180,7 @@ def _place(found: Directives, by: User | None) -> None:
         return
     queues = Queue.objects.filter(project__isnull=True) if by is None else visible_queues(by)
     if queues.filter(Q(slug=wanted) | Q(name=wanted)).exists():
-        found.fields["queue"] = wanted
+        found.fill("queue", wanted)
         return
     feeding = queues.filter(partitions__name=wanted).order_by(
         F("project").asc(nulls_first=True), "-is_default", "-priority", "pk"
@@ -202,7 +202,7 @@ def _place(found: Directives, by: User | None) -> None:
             )
         )
         return
-    found.fields["queue"] = queue.slug
+    found.fill("queue", queue.slug)
 
 
 def _translate(found: Directives) -> None:
@@ -215,20 +215,22 @@ def _translate(found: Directives) -> None:
     if per_node is None and nodes:
         per_node = -(-tasks // nodes)
     on_a_node = min(per_node or tasks, tasks)
-    gpus = _gpus_per_task(found, tasks, on_a_node, nodes)
+    gpus = _gpus_per_task(found, tasks, on_a_node, nodes) or 0
     if gpus:
-        fields["gpu_count"] = gpus
-    cpus = found.cpus_per_task or (found.cpus_per_gpu or 0) * (gpus or 0) or 1
-    fields["cpu_cores"] = cpus
-    memory_mib = None
+        found.fill("gpu_count", gpus)
+    cpus = found.cpus_per_task or (found.cpus_per_gpu or 0) * gpus or 1
+    found.fill("cpu_cores", cpus)
+    if memory_mib := _memory_per_task(found, on_a_node, cpus=cpus, gpus=gpus):
+        found.fill("memory", f"{memory_mib}Mi")
+
+
+def _memory_per_task(found: Directives, on_a_node: int, *, cpus: int, gpus: int) -> int:
+    """MiB; 0 where the script does not say."""
     if found.memory_per_cpu_mib is not None:
-        memory_mib = found.memory_per_cpu_mib * cpus
-    elif found.memory_per_gpu_mib is not None:
-        memory_mib = found.memory_per_gpu_mib * (gpus or 0)
-    elif found.memory_per_node_mib is not None:
-        memory_mib = -(-found.memory_per_node_mib // on_a_node)
-    if memory_mib:
-        fields["memory"] = f"{memory_mib}Mi"
+        return found.memory_per_cpu_mib * cpus
+    if found.memory_per_gpu_mib is not None:
+        return found.memory_per_gpu_mib * gpus
+    return -(-(found.memory_per_node_mib or 0) // on_a_node)
 
 
 def _gpus_per_task(found: Directives, tasks: int, on_a_node: int, nodes: int | None) -> int | None:

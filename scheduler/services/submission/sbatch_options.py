@@ -13,6 +13,8 @@ from django.utils import timezone
 from infra.errors import FieldProblem
 from quotas.core.resources import parse_mib
 from scheduler.services.submission.fields import BadValue, read_moment
+from scheduler.services.submission.fields_placement import MAX_VALUE
+from scheduler.services.submission.job_spec import FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,17 @@ class Directives:
     partition: str = ""
     nice: int = 0
 
+    def fill(self, name: str, value: Any) -> None:
+        """Set a field of the job; KeyError for one that no job has."""
+        if name not in FIELDS:
+            raise KeyError(name)
+        self.fields[name] = value
+
+    def add(self, name: str, key: str, value: str) -> None:
+        """Set one entry of a field that is an object of text; KeyError for a field that no job has."""
+        self.fill(name, self.fields.get(name, {}))
+        self.fields[name][key] = value
+
 
 def minutes(text: str) -> int:
     """Seconds from Slurm's times: `minutes`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`."""
@@ -62,7 +75,7 @@ def minutes(text: str) -> int:
 def _time(found: Directives, value: str) -> str | None:
     if value.upper() in ("UNLIMITED", "INFINITE", "0"):
         return "The queue's own limit applies."
-    found.fields["time_limit"] = minutes(value)
+    found.fill("time_limit", minutes(value))
     if not found.fields["time_limit"]:
         raise BadValue("0 is no time")
     return None
@@ -78,14 +91,14 @@ def _count(value: str) -> int:
 
 def _number_to(name: str) -> Callable[[Directives, str], None]:
     def read(found: Directives, value: str) -> None:
-        found.fields[name] = _count(value)
+        found.fill(name, _count(value))
 
     return read
 
 
 def _text_to(name: str) -> Callable[[Directives, str], None]:
     def read(found: Directives, value: str) -> None:
-        found.fields[name] = value
+        found.fill(name, value)
 
     return read
 
@@ -93,7 +106,7 @@ def _text_to(name: str) -> Callable[[Directives, str], None]:
 def _nodes(found: Directives, value: str) -> str | None:
     """`4`, or `2-4`: a gang has one size, so the least is taken."""
     least, dash, most = value.partition("-")
-    found.fields["nodes"] = _count(least)
+    found.fill("nodes", _count(least))
     if dash and _count(most) < found.fields["nodes"]:
         raise BadValue(f"{value[:40]!r} has its lower number second")
     return f"A job has one size here; {least} nodes are taken." if dash and most != least else None
@@ -124,7 +137,7 @@ def _gpus(found: Directives, value: str) -> int:
     if model:
         if found.fields.get("gpu_type", model) != model:
             raise BadValue(f"asks for {model} beside {found.fields['gpu_type']}; a job has one model")
-        found.fields["gpu_type"] = model
+        found.fill("gpu_type", model)
     return number
 
 
@@ -164,7 +177,7 @@ def _partition(found: Directives, value: str) -> str | None:
 
 def _priority(found: Directives, value: str) -> None:
     """A name or 0-100; Slurm's own large numbers have no meaning here."""
-    found.fields["priority"] = int(value) if re.fullmatch(r"\d{1,10}", value, re.ASCII) else value
+    found.fill("priority", int(value) if re.fullmatch(r"\d{1,10}", value, re.ASCII) else value)
 
 
 def _nice(found: Directives, value: str) -> str:
@@ -186,7 +199,7 @@ def _dependency(found: Directives, value: str) -> str | None:
             wanted += [{"job": job.partition("+")[0].partition("_")[0], "type": kind} for job in jobs]
     if wanted:
         any_of = "?" in value and len(wanted) > 1
-        found.fields["depends_on"] = [{"any": 1, "of": wanted}] if any_of else wanted
+        found.fill("depends_on", [{"any": 1, "of": wanted}] if any_of else wanted)
     return " ".join(said) or None
 
 
@@ -194,11 +207,11 @@ _BEGIN_UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "
 
 
 def _begin(found: Directives, value: str) -> None:
-    found.fields["begin_at"] = _moment(value).isoformat()
+    found.fill("begin_at", _moment(value).isoformat())
 
 
 def _deadline(found: Directives, value: str) -> None:
-    found.fields["deadline"] = _moment(value).isoformat()
+    found.fill("deadline", _moment(value).isoformat())
 
 
 def _moment(value: str) -> datetime:
@@ -226,12 +239,12 @@ def _moment(value: str) -> datetime:
 
 def _export(found: Directives, value: str) -> str | None:
     """`ALL`, `NONE`, or `NAME=value,…`: nothing of the submitter's own environment is here to pass on."""
-    env: dict[str, str] = found.fields.setdefault("env", {})
+    found.fill("env", found.fields.get("env", {}))
     copied = []
     for part in re.split(r",(?=[A-Za-z_][A-Za-z0-9_]*(?:=|,|$))", value):
         name, equals, text = part.strip().partition("=")
         if equals:
-            env[name] = text
+            found.add("env", name, text)
         elif name.upper() not in ("ALL", "NONE", "NIL", ""):
             copied.append(name)
     if copied:
@@ -247,7 +260,7 @@ def _constraint(found: Directives, value: str) -> None:
         if any(not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*(=[A-Za-z0-9._-]+)?", f) for f in features):
             raise BadValue(f"{value[:60]!r} cannot be read; write features joined by & or |")
         terms.append([_feature(feature) for feature in features])
-    found.fields["affinity"] = {"required": terms}
+    found.fill("affinity", {"required": terms})
 
 
 def _feature(text: str) -> dict[str, Any]:
@@ -259,18 +272,18 @@ def _feature(text: str) -> dict[str, Any]:
 
 def _restart(policy: str) -> Callable[[Directives, str], None]:
     def read(found: Directives, value: str) -> None:
-        found.fields["restart_policy"] = policy
+        found.fill("restart_policy", policy)
 
     return read
 
 
 def _hold(found: Directives, value: str) -> None:
-    found.fields["hold"] = True
+    found.fill("hold", True)
 
 
 def _label(name: str) -> Callable[[Directives, str], None]:
     def read(found: Directives, value: str) -> None:
-        found.fields.setdefault("labels", {})[name] = value[:253]
+        found.add("labels", name, value[:MAX_VALUE])
 
     return read
 
@@ -278,14 +291,14 @@ def _label(name: str) -> Callable[[Directives, str], None]:
 def _chdir(found: Directives, value: str) -> None:
     if not value.startswith("/"):
         raise BadValue(f"{value[:60]!r} is not absolute; begin it with /")
-    found.fields["working_dir"] = value
+    found.fill("working_dir", value)
 
 
 def _gres_flags(found: Directives, value: str) -> str | None:
     """CPUs near the GPUs that a task is given, or it waits."""
     others = [flag for flag in value.split(",") if flag.strip().lower() != "enforce-binding"]
     if len(others) < len(value.split(",")):
-        found.fields["numa"] = "one"
+        found.fill("numa", "one")
     return f"It changes nothing here: {','.join(others)[:60]}." if others else None
 
 
@@ -293,7 +306,7 @@ def _mem_bind(found: Directives, value: str) -> str | None:
     """Memory of the domain that the task runs in; the other ways to divide it are not known here."""
     words = [word.strip().lower() for word in value.split(",")]
     if "local" in words:
-        found.fields["numa"] = "one"
+        found.fill("numa", "one")
     others = [word for word in words if word not in ("local", "quiet", "q", "verbose", "v", "none", "no")]
     return f"Only local is known here; not {','.join(others)[:60]}." if others else None
 

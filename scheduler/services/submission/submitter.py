@@ -13,9 +13,12 @@ from accounts.selectors import submit_projects_statement, visible_projects
 from infra.db.prepared import ask_together
 from infra.db.row_loader import RowLoader
 from scheduler.models import PriorityClass, Queue
-from scheduler.services.submission.fields import Inputs
+from scheduler.services.submission.fields import Inputs, read_integer
 
 T = TypeVar("T")
+
+DEFAULT_PRIORITY: Final = 50
+MAX_PRIORITY: Final = 100
 
 # Read with every submission: building these statements anew each time costs more than running them.
 _QUEUES: Final = (
@@ -77,7 +80,7 @@ class Catalogue:
 
     def __init__(self, user: User) -> None:
         self.user = user
-        #: Sizes of requests that were found to fit (`specs.parse_job`).
+        #: Sizes of requests that were found to fit (`job_spec.parse_job`).
         self.fitting: set[tuple[Any, ...]] = set()
         #: What the requests of a batch called a project or queue, and which one it was.
         self._found: dict[tuple[Any, ...], Any] = {}
@@ -188,6 +191,36 @@ class Catalogue:
             )
         return chosen
 
+    def priority(self, inputs: Inputs) -> int:
+        """The priority that a request asks for by number or name, at most the person's ceiling."""
+        value = inputs.given("priority")
+        if value is None:
+            return min(DEFAULT_PRIORITY, int(self.user.priority_ceiling))
+        number = read_integer(value)
+        if number is None:
+            number = self.priority_named(value)
+        if number is None:
+            names = ", ".join(self.priority_names())
+            inputs.wrong(
+                "priority", f"Has to be 0 to {MAX_PRIORITY} or one of {names}.", code="unknown-choice"
+            )
+            return DEFAULT_PRIORITY
+        if not 0 <= number <= MAX_PRIORITY:
+            inputs.wrong(
+                "priority", f"Has to be from 0 to {MAX_PRIORITY}; {number} is not.", code="out-of-range"
+            )
+            return DEFAULT_PRIORITY
+        ceiling = self.user.priority_ceiling
+        if number > ceiling:
+            inputs.wrong(
+                "priority",
+                f"Asks for priority {number}; yours may be at most {ceiling}. "
+                "Ask an operator to raise the ceiling.",
+                code="above-priority-ceiling",
+                denied=True,
+            )
+        return number
+
     def bounds(self, project: Project) -> list[Bound]:
         return [bound for bound in self._read[2] if bound.project_id == project.pk]
 
@@ -196,7 +229,7 @@ class Catalogue:
         wanted = str(name).strip().upper()
         for row in self._priorities:
             if wanted == row.name.upper() or wanted in (str(alias).upper() for alias in row.aliases):
-                return row.value
+                return int(row.value)
         return None
 
     def priority_names(self) -> list[str]:

@@ -19,8 +19,7 @@ from scheduler.core.snapshot.snapshot import (
     RunningColumns,
     Snapshot,
 )
-from scheduler.simulator.cluster import DEFAULT_RUN_MS, ClusterWorkload
-from scheduler.simulator.made import amounts_of, capacity_of
+from scheduler.simulator.cluster_workload import DEFAULT_RUN_MS, ClusterWorkload, amounts_of, capacity_of
 from scheduler.state.db.query import Batch, ColumnQuery, Table, fetch
 from scheduler.state.db.sql import int_array
 from scheduler.state.load import node_rows, queue_rows

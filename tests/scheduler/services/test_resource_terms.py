@@ -40,7 +40,7 @@ def test_a_limit_without_a_request_is_the_request_too(portal: Portal) -> None:
     spec = read(portal, cpu_limit=2, memory_limit="1Gi")
 
     assert spec.per_task == Resources(cpu_millis=2000, memory_mib=1024)
-    assert (spec.terms.cpu_limit_millis, spec.terms.memory_limit_mib) == (2000, 1024)
+    assert (spec.cpu_limit_millis, spec.memory_limit_mib) == (2000, 1024)
 
 
 def test_a_limit_below_the_request_is_refused_by_its_name(portal: Portal) -> None:
@@ -68,7 +68,7 @@ def test_limits_reach_the_planner_and_the_answer_and_the_form(portal: Portal) ->
     form = forms.form_of(sure)
     assert (form["cpu_limit"], form["memory_limit"]) == ("1", "1GiB")
     again = read(portal, **forms.payload_of(form, time_zone="UTC"))
-    assert (again.terms.cpu_limit_millis, again.terms.memory_limit_mib) == (1000, 1024)
+    assert (again.cpu_limit_millis, again.memory_limit_mib) == (1000, 1024)
     assert (
         preview_job(payload={"command": "true", "cpu_limit": 2}, by=portal.cast.owner).verdict == "starts_now"
     )

@@ -12,7 +12,7 @@ from django.utils import timezone
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.policy import Policy
 from scheduler.models import Job
-from scheduler.simulator.cluster import simulate
+from scheduler.simulator.cluster_replay import simulate
 from scheduler.simulator.compare import as_it_was
 from scheduler.state.load.history import load_past
 from tests.scheduler.state.small import SmallWorld

@@ -33,7 +33,7 @@ from scheduler.models import Allocation, Attempt, Device, Job, Lease, Task
 from scheduler.services.accounting import charging, usage_audit
 from scheduler.services.jobs.verbs import cancel_job, requeue_job, submit_job
 from scheduler.services.planning.cycles import run_cycle
-from scheduler.state.apply.plans import REFUSED_BY_CONSTRAINT
+from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 from scheduler.state.settle.settle import end_attempt, settle_many
 from tests.scheduler.state.small import a_queue, broken_invariants
 from tests.support.factories import (

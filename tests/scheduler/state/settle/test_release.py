@@ -17,7 +17,8 @@ from scheduler.core.lifecycle import AttemptState, TaskFailure, TaskState
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
 from scheduler.services.cluster import nodes
 from scheduler.services.execution.dispatch import orders_for
-from scheduler.services.execution.reconcile import apply_reports, reconcile_all
+from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.execution.reports import apply_reports
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.jobs.resize import resize_job
 from scheduler.state.lifecycle.verdicts import JobFacts, TaskEnd, judge

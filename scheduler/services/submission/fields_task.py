@@ -1,0 +1,172 @@
+"""Reads what a task is given: its environment and folder, parts of GPUs, named extras."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from quotas.core.gpu_models import read_slice
+from quotas.core.resources import cores_to_millis, parse_mib
+from scheduler.core.qos import QOS_WORDS, qos_of
+from scheduler.services.submission.fields import BadValue, Inputs, read_decimal, read_integer, text_trouble
+from scheduler.services.submission.fields_dependencies import DATA_NAME
+
+MAX_ENV_ENTRIES: Final = 512
+#: The kernel gives a process about 2 MiB for arguments and environment together.
+MAX_ENV_CHARACTERS: Final = 262_144
+MAX_ENV_VALUE: Final = 32_768
+MAX_PATH: Final = 1024
+#: What a task gets when its job says nothing; small, so that forgetting it costs little.
+DEFAULT_CPU_MILLIS: Final = 1000
+DEFAULT_MEMORY_MIB: Final = 256
+#: The names of the memory, and the unit that a number without one counts in there.
+MEMORY_UNITS: Final = {"memory": "", "memory_bytes": "", "memory_gb": "g"}
+MAX_EXTRAS: Final = 32
+MAX_EXTRA: Final = 2**31
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+#: Muster and the drivers set these for each task.
+ENV_OURS: Final = ("MUSTER_", "CUDA_VISIBLE_DEVICES")
+_WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+def read_env(inputs: Inputs, name: str) -> dict[str, str]:
+    """Variables of the environment and their values."""
+    found: dict[str, str] = {}
+    for variable, value in inputs.mapping(name, most=MAX_ENV_ENTRIES).items():
+        at = f"{name}/{str(variable)[:60]}"
+        if not isinstance(variable, str) or not ENV_NAME.fullmatch(variable):
+            inputs.wrong(
+                at, "Is no name of a variable: letters, digits and _, no digit first.", code="bad-name"
+            )
+        elif variable.startswith(ENV_OURS[0]) or variable in ENV_OURS:
+            inputs.wrong(at, "Is set by Muster for each task; choose another name.", code="reserved")
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            inputs.wrong(at, "Has to be text or a number.", code="not-text")
+        elif trouble := text_trouble(str(value), most=MAX_ENV_VALUE):
+            inputs.wrong(at, trouble, code="bad-text")
+        else:
+            found[variable] = str(value)
+    if sum(len(variable) + len(value) for variable, value in found.items()) > MAX_ENV_CHARACTERS:
+        inputs.wrong(
+            name, f"Is longer than {MAX_ENV_CHARACTERS} characters in all; use a file.", code="too-long"
+        )
+    return found
+
+
+def read_working_dir(inputs: Inputs, name: str) -> str:
+    """An absolute path."""
+    path = inputs.text(name, most=MAX_PATH)
+    if path and not path.startswith("/"):
+        inputs.wrong(name, "Has to be an absolute path, beginning with /.", code="not-absolute")
+    return path
+
+
+def read_job_type(inputs: Inputs, name: str) -> str:
+    """One short word, in any case."""
+    found: str = inputs.read(name, _job_type, default="batch")
+    return found
+
+
+def _job_type(value: Any) -> str:
+    word = str(value).strip().lower()
+    if not _WORD.fullmatch(word):
+        raise BadValue("Has to be one short word of a-z, 0-9, - and _, such as batch or training")
+    return word
+
+
+def read_ref(inputs: Inputs, name: str) -> str:
+    """The name of a job among those of one request."""
+    found: str = inputs.read(name, _ref, default="")
+    return found
+
+
+def _ref(value: Any) -> str:
+    word = str(value).strip()
+    if not DATA_NAME.fullmatch(word):
+        raise BadValue("Has to be a short name without blanks, such as prepare")
+    return word
+
+
+def read_cpu_cores(inputs: Any, name: str) -> int:
+    """Thousandths of a core; a job with a limit and no request requests as much as the limit."""
+    millis: int = inputs.read(
+        name, cores_to_millis, default=inputs.draft.cpu_limit_millis or DEFAULT_CPU_MILLIS
+    )
+    return millis
+
+
+def read_memory(inputs: Any, name: str) -> int:
+    """MiB, as for CPU cores; of the three names for it one at most."""
+    given = [spelling for spelling in MEMORY_UNITS if inputs.given(spelling) is not None]
+    if len(given) > 1:
+        inputs.wrong(given[1], f"Says the memory again beside {given[0]}; give one of them.", code="one-of")
+    if not given:
+        return inputs.draft.memory_limit_mib or DEFAULT_MEMORY_MIB
+    unit = MEMORY_UNITS[given[0]]
+    mib: int = inputs.read(given[0], lambda v: parse_mib(v, bare_unit=unit), default=DEFAULT_MEMORY_MIB)
+    return mib
+
+
+def read_gpu_slice(inputs: Inputs, name: str) -> str:
+    """The name of a slice; it may also stand in the model: `gpu_type: "H100 1g.10gb"`."""
+    asked = inputs.given("gpu_type")
+    named = read_slice(asked) if isinstance(asked, str) else None
+    found: str = inputs.read(name, _slice, default=named[1] if named else "")
+    return found
+
+
+def _slice(value: Any) -> str:
+    found = read_slice(value) if isinstance(value, str) else None
+    if found is None or found[0]:
+        raise BadValue("Has to be the name of a slice, such as 1g.10gb")
+    return found[1]
+
+
+def read_gpu_share(inputs: Any, name: str) -> int:
+    """Thousandths of one GPU; 0 beside a slice, which is a part already."""
+    if inputs.draft.gpu_slice:
+        inputs.wrong(name, "Means nothing beside a slice; leave one of them out.", code="one-of")
+        return 0
+    millis: int = inputs.read(name, share_of_gpu, default=0)
+    return millis
+
+
+def share_of_gpu(value: Any) -> int:
+    """Thousandths of one GPU from `0.25` or `"25%"`; raises BadValue."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        part = read_decimal(value.strip()[:-1]) / 100
+    else:
+        part = read_decimal(value)
+    if not 0 < part <= 1:
+        raise BadValue("Has to be more than 0 and at most 1, the part of one GPU; for example 0.25")
+    millis = part * 1000
+    if millis != int(millis):
+        raise BadValue("Is finer than a thousandth of a GPU")
+    return int(millis)
+
+
+def read_extras(inputs: Inputs, name: str) -> dict[str, int]:
+    """Named countable things and how many of each, by name; those of which there are 0 are left out."""
+    found: dict[str, int] = {}
+    for thing, value in inputs.mapping(name, most=MAX_EXTRAS).items():
+        amount = read_integer(value)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", str(thing)):
+            inputs.wrong(f"{name}/{str(thing)[:60]}", "Is no name of a countable thing.", code="bad-name")
+        elif amount is None or not 0 <= amount <= MAX_EXTRA:
+            inputs.wrong(f"{name}/{thing}", "Has to be a whole number, 0 or more.", code="not-a-number")
+        elif amount:
+            found[str(thing)] = amount
+    return dict(sorted(found.items()))
+
+
+def qos_word(job: Any) -> str:
+    """The class of service of a job's row: guaranteed, burstable or best-effort."""
+    return QOS_WORDS[
+        qos_of(
+            cpu_millis=job.cpu_millis,
+            memory_mib=job.memory_mib,
+            cpu_limit_millis=job.cpu_limit_millis or 0,
+            memory_limit_mib=job.memory_limit_mib or 0,
+        )
+    ]

@@ -1,0 +1,319 @@
+"""The rules between fields of a job request, each a sentence and a function; the order is that of the problems.
+
+A rule finds in the draft what was read, or the default of what was left out or refused; it adds problems to the
+inputs, or fills what follows from other fields.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from django.utils import timezone
+
+from infra.plain_text import without_hidden
+from quotas.core.gpu_models import read_slice, slice_share
+from quotas.core.resources import show_cpus, show_mib
+from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.services.submission.declaration import Rule, rule
+from scheduler.services.submission.fields_task import MEMORY_UNITS
+
+if TYPE_CHECKING:
+    from scheduler.services.submission.job_spec import JobSpec, RequestInputs
+
+#: One task row and one process each.
+MAX_TASKS: Final = 10_000
+
+# ---------------------------------------------------------------- what runs
+
+
+@rule("command", "script")
+def a_job_runs_one_thing(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job runs a command or a script, one of the two; a script names its interpreter."""
+    if inputs.given("command") is None and inputs.given("script") is None:
+        inputs.wrong(
+            "command", "Says nothing to run; give command (for /bin/sh -c) or script.", code="required"
+        )
+    elif spec.command and spec.script:
+        inputs.wrong("script", "Has both command and script; give one of them.", code="one-of")
+    elif spec.script and not spec.script.startswith("#!"):
+        inputs.wrong(
+            "script", "Has to begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang"
+        )
+
+
+# ---------------------------------------------------------------- layout
+
+
+@rule("tasks", "nodes", "tasks_per_node")
+def nodes_hold_the_tasks(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job has no more nodes than tasks, and room for its tasks on its nodes."""
+    tasks, nodes, per_node = spec.tasks, spec.nodes, spec.tasks_per_node
+    if not tasks or nodes is None:
+        return
+    if nodes > tasks:
+        inputs.wrong(
+            "nodes", f"Asks for {nodes} nodes but has only {tasks} tasks; lower nodes.", code="inconsistent"
+        )
+    elif per_node is not None and tasks > nodes * per_node:
+        inputs.wrong(
+            "tasks",
+            f"Has {tasks} tasks, but {nodes} nodes with {per_node} each hold {nodes * per_node}.",
+            code="inconsistent",
+        )
+
+
+@rule("tasks", "nodes", "tasks_per_node")
+def tasks_follow_from_nodes(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Left out, `tasks` is `nodes` times `tasks_per_node`, each 1 where it is left out too."""
+    if spec.tasks:
+        return
+    spec.tasks = (spec.nodes or 1) * (spec.tasks_per_node or 1)
+    if spec.tasks > MAX_TASKS:
+        inputs.wrong(
+            "tasks_per_node", f"Makes {spec.tasks} tasks; at most {MAX_TASKS} are taken.", code="out-of-range"
+        )
+        spec.tasks = 1
+
+
+@rule("min_tasks", "nodes", "tasks_per_node")
+def an_open_size_leaves_nodes_open(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job that may start with fewer tasks asks for no number of nodes that these could not fill."""
+    least, nodes = spec.min_tasks, spec.nodes
+    if least is not None and nodes is not None and (spec.tasks_per_node is not None or least < nodes):
+        inputs.wrong(
+            "min_tasks",
+            f"Leaves the size open, but nodes asks for {nodes}; leave nodes out, or ask for a fixed size.",
+            code="inconsistent",
+        )
+
+
+@rule("elastic", "min_tasks", "tasks")
+def an_elastic_job_has_room_to_change(spec: JobSpec, inputs: RequestInputs) -> None:
+    """An elastic job has fewer `min_tasks` than `tasks`."""
+    if spec.elastic and (spec.min_tasks is None or spec.min_tasks == spec.tasks):
+        inputs.wrong(
+            "elastic",
+            "Says that the size may change, so min_tasks has to be less than tasks.",
+            code="inconsistent",
+        )
+
+
+@rule("on_task_failure", "min_tasks")
+def going_on_needs_a_least_size(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job whose other tasks continue after a failure says with how few: `min_tasks`."""
+    if spec.on_task_failure == TaskFailure.CONTINUE and spec.min_tasks is None:
+        inputs.wrong(
+            "on_task_failure",
+            "Goes on with fewer tasks, so say with how few: min_tasks.",
+            code="inconsistent",
+        )
+
+
+@rule("pack", "nodes")
+def one_node_is_not_several(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job that has to be on one node asks for no more of them."""
+    if spec.pack.level == PackLevel.NODE and spec.pack.required and spec.nodes is not None and spec.nodes > 1:
+        inputs.wrong("pack", f"Wants one node, but nodes asks for {spec.nodes}.", code="inconsistent")
+
+
+@rule("min_tasks", "tasks", "on_task_failure")
+def the_whole_size_is_no_least_size(spec: JobSpec, inputs: RequestInputs) -> None:
+    """`min_tasks` equal to `tasks` means something only where the others continue after a failure."""
+    if spec.min_tasks == spec.tasks and spec.on_task_failure != TaskFailure.CONTINUE:
+        spec.min_tasks = None
+
+
+# ---------------------------------------------------------------- how much
+
+
+@rule("cpu_cores", "memory")
+def nothing_is_requested_of_both_or_of_none(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Only a job that requests neither CPU nor memory may say 0, for both."""
+    if (spec.cpu_millis < 1) == (spec.memory_mib < 1):
+        return
+    names = ("cpu_cores",) if spec.cpu_millis < 1 else tuple(MEMORY_UNITS)
+    inputs.wrong(
+        next((name for name in names if inputs.given(name) is not None), names[0]),
+        "Has to be more than 0; only a job that requests neither CPU nor memory may say 0, for both.",
+        code="out-of-range",
+    )
+
+
+@rule("gpu_slice", "gpu_count", "gpu_share")
+def a_slice_is_one_a_task(spec: JobSpec, inputs: RequestInputs) -> None:
+    """With a slice, `gpu_count` is 1: programs see only one, however many they are given."""
+    if not spec.gpu_slice:
+        return
+    if spec.gpus not in (None, 1):
+        inputs.wrong(
+            "gpu_count", "Has to be 1 with a slice: each task gets one of them.", code="inconsistent"
+        )
+    share = slice_share(spec.gpu_slice)
+    spec.gpus, spec.gpu_millis = 1, share if share < 1000 else 0
+
+
+@rule("gpu_slice", "gpu_count", "gpu_share")
+def a_share_is_of_one_gpu(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A share is a part of one GPU, so `gpu_count` is 1; a share of 1 is the whole GPU."""
+    if spec.gpu_slice:
+        return
+    if spec.gpu_millis:
+        if spec.gpus not in (None, 1):
+            inputs.wrong(
+                "gpu_share", f"Takes a part of one GPU, but gpu_count is {spec.gpus}; make it 1.",
+                code="inconsistent",
+            )  # fmt: skip
+        spec.gpus, spec.gpu_millis = 1, spec.gpu_millis if spec.gpu_millis < 1000 else 0
+    spec.gpus = spec.gpus or 0
+
+
+@rule("gpu_type", "gpu_slice", "gpu_count", "gpu_share")
+def a_model_needs_a_count(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A GPU model says how many, or which part, is asked for; without GPUs it is left out."""
+    if spec.gpu_slice:
+        spec.gpu_model = (read_slice(spec.gpu_model) or (spec.gpu_model, ""))[0]
+    if spec.gpu_model and not spec.gpus and inputs.given("gpu_count") is None:
+        inputs.wrong("gpu_type", "Says which GPU but not how many; add gpu_count.", code="inconsistent")
+    if not spec.gpus:
+        spec.gpu_model = ""
+
+
+@rule("cpu_limit", "cpu_cores", "memory_limit", "memory", "extras")
+def limits_hold_the_requests(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A limit is not below the request: it would stop a job that takes no more than was promised to it."""
+    for name, limit, request, show in (
+        ("cpu_limit", spec.cpu_limit_millis, spec.cpu_millis, show_cpus),
+        ("memory_limit", spec.memory_limit_mib, spec.memory_mib, show_mib),
+    ):
+        if limit is not None and limit < request:
+            inputs.wrong(
+                name,
+                f"Is {show(limit)}, but {show(request)} is requested; raise the limit or request less.",
+                code="inconsistent",
+            )
+
+
+# ---------------------------------------------------------------- when
+
+
+@rule("begin_at", "deadline")
+def the_deadline_lies_ahead(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A deadline lies in the future, and after `begin_at`."""
+    if spec.deadline_at is None:
+        return
+    if spec.deadline_at <= timezone.now():
+        inputs.wrong("deadline", "Has passed already.", code="in-the-past")
+    elif spec.begin_at is not None and spec.deadline_at <= spec.begin_at:
+        inputs.wrong("deadline", "Comes before begin_at.", code="inconsistent")
+
+
+@rule("time_limit", "queue")
+def the_queue_bounds_the_time(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A time limit is at most the queue's; left out, it is the queue's default."""
+    queue, seconds = inputs.queue, spec.time_limit_seconds
+    if queue is None:
+        return
+    most = queue.max_wall_seconds  # and no more than the longest of its partitions allows (`Catalogue`)
+    if seconds is None:
+        seconds = queue.default_wall_seconds
+        spec.time_limit_seconds = seconds if most is None else min(seconds or most, most)
+    elif most is not None and seconds > most:
+        inputs.wrong(
+            "time_limit",
+            f"Asks for {seconds} seconds; queue {queue.slug} allows {most}. "
+            "Ask for less, or use another queue.",
+            code="exceeds-wall-time",
+        )
+
+
+# ---------------------------------------------------------------- the rest
+
+
+@rule("name", "command", "script")
+def a_name_comes_from_what_runs(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Left out, the name is the first line of what runs that says something."""
+    if spec.name:
+        return
+    spec.name = "job"
+    for line in map(str.strip, (spec.command or spec.script).splitlines()):
+        if line and not line.startswith("#"):
+            spec.name = without_hidden(line[:60]).strip() or "job"
+            return
+
+
+@rule("restart_policy", "on_task_failure", "elastic")
+def at_most_once_is_never_again(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job whose restart policy is `never` asks for nothing that would start it again."""
+    if spec.restart_policy != RestartPolicy.NEVER:
+        return
+    says = "A job with restart_policy never runs at most once, and this would start it again; "
+    if spec.on_task_failure == TaskFailure.REQUEUE:
+        inputs.wrong(
+            "on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent"
+        )
+    if spec.elastic:
+        inputs.wrong(
+            "elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent"
+        )
+
+
+@rule("depends_on", "ref")
+def refs_are_of_one_request(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Only jobs that are sent together name each other by `ref`."""
+    stranger = next((d.ref for d in spec.depends_on if d.ref), "")
+    if stranger and not inputs.in_batch:
+        inputs.wrong(
+            "depends_on",
+            f"Names {stranger!r} by ref, but nothing else is sent with this job; give the job's number.",
+            code="not-found",
+        )
+
+
+@rule("affinity", "tasks", "nodes", "tasks_per_node", "pack")
+def tasks_can_keep_their_spread(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A rule about the job's own tasks is one that they can keep, and takes the place of nodes and pack."""
+    term = spec.affinity.get("tasks")
+    if not term:
+        return
+    tasks = spec.tasks
+    if spec.nodes is not None or spec.tasks_per_node is not None or inputs.given("pack") is not None:
+        inputs.wrong(
+            "affinity/tasks",
+            "Cannot be kept together with nodes, tasks_per_node or pack; leave those out and give tasks.",
+            code="inconsistent",
+        )
+    elif term.get("least", 1) > tasks:
+        inputs.wrong(
+            "affinity/tasks",
+            f"Asks for {term['least']} of a kind, but has {tasks} task{'s' if tasks > 1 else ''}; raise tasks.",
+            code="inconsistent",
+        )
+    elif term.get("per_domain", tasks) * term.get("most", tasks) < tasks:
+        inputs.wrong(
+            "affinity/tasks",
+            f"Allows {term['per_domain'] * term['most']} tasks in all, but has {tasks}.",
+            code="inconsistent",
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    a_job_runs_one_thing,
+    nodes_hold_the_tasks,
+    tasks_follow_from_nodes,
+    an_open_size_leaves_nodes_open,
+    an_elastic_job_has_room_to_change,
+    going_on_needs_a_least_size,
+    one_node_is_not_several,
+    the_whole_size_is_no_least_size,
+    nothing_is_requested_of_both_or_of_none,
+    a_slice_is_one_a_task,
+    a_share_is_of_one_gpu,
+    a_model_needs_a_count,
+    limits_hold_the_requests,
+    the_deadline_lies_ahead,
+    the_queue_bounds_the_time,
+    a_name_comes_from_what_runs,
+    at_most_once_is_never_again,
+    refs_are_of_one_request,
+    tasks_can_keep_their_spread,
+)
