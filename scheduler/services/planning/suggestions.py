@@ -83,7 +83,7 @@ def suggest_change(
 
 
 #: What a change of the core is called in a request.
-_REQUEST_FIELDS: Final = {
+REQUEST_FIELDS: Final = {
     "gpus": "gpu_count", "cpu_millis": "cpu_cores", "memory_mib": "memory", "tasks": "tasks",
     "gpu_model": "gpu_type", "time_limit_seconds": "time_limit", "queue": "queue",
     "numa": "numa",
@@ -97,4 +97,4 @@ def _as_request(field: str, value: int | str, slugs: Mapping[str, str]) -> tuple
         value = show_cpus(int(value))
     elif field == "memory_mib":
         value = f"{value}Mi"
-    return _REQUEST_FIELDS[field], str(value)
+    return REQUEST_FIELDS[field], str(value)

@@ -13,7 +13,7 @@ from quotas.api import budgets, grants, ledger, lines
 from quotas.models import Budget, Grant, LedgerEntry, Quota
 from scheduler.api import datasets, jobs, queues, reservations
 from scheduler.models import Dataset, Job, JobEvent, Queue, Reservation
-from scheduler.services.planning import preview
+from scheduler.services.planning import suggestions
 from scheduler.services.submission.job_spec import FIELDS
 from scheduler.web import submit
 
@@ -72,5 +72,5 @@ def test_a_resize_asks_for_no_more_tasks_than_a_job_may_have() -> None:
 
 
 def test_what_a_suggestion_changes_is_a_field_of_the_request() -> None:
-    assert set(preview._REQUEST_FIELDS.values()) <= FIELDS
+    assert set(suggestions.REQUEST_FIELDS.values()) <= FIELDS
     assert set(submit.CHANGED) <= FIELDS
