@@ -11,8 +11,8 @@ from django.db.models import Count, Sum
 from quotas.core.limits import PENDING_JOBS, RUNNING_JOBS
 from quotas.models import Quota
 from scheduler.models import Allocation, Attempt, Job
+from scheduler.state.db import fragments
 from scheduler.state.db.sql import Rows, run, select_together
-from scheduler.state.load import load_sql
 from scheduler.state.load.quota_rows import Lines, amount_held, load_lines
 
 #: What jobs hold at this moment, by who pays.
@@ -80,7 +80,7 @@ class HeldAllocations:
         Everything held is read, by who pays: their number is that of people who have something running.
         """
         wanted = {row.pk: row for row in Quota.objects.filter(pk__in=list(line_ids))}
-        held, models, running = select_together((_HELD, []), (_MODELS, []), (_RUNNING, [load_sql.LIVE]))
+        held, models, running = select_together((_HELD, []), (_MODELS, []), (_RUNNING, [fragments.LIVE]))
         by_model: defaultdict[tuple[int, int, str], Counter[str]] = defaultdict(Counter)
         for project_id, user_id, job_type, model, millis in models:
             by_model[project_id, user_id, job_type][model] += int(millis)

@@ -11,8 +11,8 @@ from django.conf import settings
 
 from scheduler.core.policy import Policy, options_of
 from scheduler.core.preemption_policy import MODES, PreemptionPolicy
+from scheduler.state.db.fragments import ms
 from scheduler.state.db.query import RowQuery
-from scheduler.state.load.load_sql import ms
 
 #: Tie-breakers as profiles name them, and the columns they are.
 TIE_BREAKERS: Final = {

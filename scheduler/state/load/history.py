@@ -20,12 +20,12 @@ from scheduler.core.snapshot.snapshot import (
     Snapshot,
 )
 from scheduler.simulator.cluster_workload import DEFAULT_RUN_MS, ClusterWorkload, amounts_of, capacity_of
+from scheduler.state.db.fragments import ANY_OF, ms
 from scheduler.state.db.query import Batch, ColumnQuery, Table, fetch
 from scheduler.state.db.sql import int_array
 from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, the_cluster
 from scheduler.state.load.job_rows import PAST, named, pending_columns
-from scheduler.state.load.load_sql import ANY_OF, ms
 from scheduler.state.load.project_rows import (
     LOST,
     PROJECTS,

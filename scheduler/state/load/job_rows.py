@@ -12,9 +12,9 @@ from django.conf import settings
 from scheduler.core.columns import Ints
 from scheduler.core.snapshot.request_classes import ClassTable, Labels
 from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
+from scheduler.state.db.fragments import ANY_OF, IS_LIVE, OF_CLUSTER, ms, number_of_type, reason_mark
 from scheduler.state.db.query import ColumnQuery, Table
 from scheduler.state.db.sql import run
-from scheduler.state.load.load_sql import ANY_OF, IS_LIVE, OF_CLUSTER, ms, number_of_type, reason_mark
 from scheduler.state.load.node_rows import labels_of
 from scheduler.state.load.request_rows import REQUEST_COLUMNS, class_numbers
 

@@ -18,8 +18,8 @@ from scheduler.core.snapshot.snapshot import (
     PoolColumns,
     ReservationColumns,
 )
+from scheduler.state.db.fragments import ANY_OF, IS_LIVE, OF_CLUSTER, ms
 from scheduler.state.db.query import ColumnQuery, RowQuery, Table
-from scheduler.state.load.load_sql import ANY_OF, IS_LIVE, OF_CLUSTER, ms
 
 # ------------------------------------------------------------------ nodes
 

@@ -18,10 +18,10 @@ from scheduler.core.snapshot.snapshot import (
     RunningColumns,
     SpentRule,
 )
+from scheduler.state.db.fragments import ANY_OF
 from scheduler.state.db.query import RowQuery
 from scheduler.state.db.sql import int_array
 from scheduler.state.ledger.ledger_sql import PeriodRow
-from scheduler.state.load.load_sql import ANY_OF
 from scheduler.state.load.quota_rows import Lines
 
 

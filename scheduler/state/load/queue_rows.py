@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from scheduler.core.snapshot.snapshot import QueueColumns
+from scheduler.state.db.fragments import ANY_OF, IS_ACTIVE
 from scheduler.state.db.query import ColumnQuery, Table
-from scheduler.state.load.load_sql import ANY_OF, IS_ACTIVE
 
 _AS_STORED: Final = {
     "id": "queue.id",

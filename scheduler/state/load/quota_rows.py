@@ -11,9 +11,9 @@ from quotas.core.limits import NONE, RUNNING_JOBS, UNBOUNDED, LimitTree, bound_o
 from quotas.core.line_paths import LinePaths
 from quotas.core.resources import Resources
 from scheduler.core.snapshot.snapshot import QuotaColumns
+from scheduler.state.db.fragments import ANY_OF, ms, number_of_type
 from scheduler.state.db.query import Answer, Batch, RowQuery
 from scheduler.state.db.sql import int_array
-from scheduler.state.load.load_sql import ANY_OF, ms, number_of_type
 
 
 class LineRow(NamedTuple):

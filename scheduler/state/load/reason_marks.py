@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from scheduler.core.columns import Bools, Ints
+from scheduler.state.db.fragments import reason_mark
 from scheduler.state.db.query import Table
 from scheduler.state.db.sql import run
-from scheduler.state.load.load_sql import reason_mark
 
 _MARKS: Final = f"""
 SELECT {reason_mark("code", "words")}

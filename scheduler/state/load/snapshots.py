@@ -15,6 +15,7 @@ from scheduler.core.columns import Ints
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
+from scheduler.state.db.fragments import OF_CLUSTER
 from scheduler.state.db.query import Batch, Table
 from scheduler.state.db.sql import int_array
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
@@ -22,7 +23,6 @@ from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, policy_of, the_cluster
 from scheduler.state.load.fair_share import SHARE_SHAPE, ShareShape, with_shares
 from scheduler.state.load.job_rows import PENDING, RUNNING, named, pending_columns, running_columns
-from scheduler.state.load.load_sql import OF_CLUSTER
 from scheduler.state.load.project_rows import (
     AWAY,
     LOST,

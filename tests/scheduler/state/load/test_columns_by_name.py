@@ -15,8 +15,9 @@ import pytest
 
 from scheduler import state
 from scheduler.core.snapshot.request_classes import ClassTable
+from scheduler.state.db import fragments
 from scheduler.state.db.query import ColumnQuery, Query, RowQuery, Table, fetch
-from scheduler.state.load import history, job_rows, load_sql, node_rows, queue_rows
+from scheduler.state.load import history, job_rows, node_rows, queue_rows
 from scheduler.state.load.reason_marks import reported_reasons
 from tests.scheduler.state.small import SmallWorld
 
@@ -49,7 +50,7 @@ def _asked(world: SmallWorld) -> dict[str, Asked]:
     day = timedelta(days=1)
     return {
         "PENDING": (
-            job_rows.PENDING, own, {"which": load_sql.OF_CLUSTER, "limit": "", "lock": "FOR UPDATE OF job"},
+            job_rows.PENDING, own, {"which": fragments.OF_CLUSTER, "limit": "", "lock": "FOR UPDATE OF job"},
         ),
         "PAST": (job_rows.PAST, [*own, now + day, now - day], {}),
         "PAST_RUNS": (history.PAST_RUNS, [jobs], {}),
