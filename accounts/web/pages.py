@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 View = Callable[..., HttpResponse]
 
-TITLES = {403: "You may not do that", 404: "Nothing here", 409: "It has changed meanwhile"}
+TITLES = {403: "Permission denied", 404: "Page not found", 409: "It has changed meanwhile"}
 
 
 def page(view: View) -> View:

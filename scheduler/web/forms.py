@@ -35,8 +35,8 @@ ADVANCED: Final = (
 
 #: What the form offers for `pack`; ! is a must.
 PACKS: Final = (
-    ("node", "one node if it can be"), ("rack", "one rack if it can be"), ("zone", "one zone if it can be"),
-    ("node!", "one node, or wait"), ("rack!", "one rack, or wait"), ("zone!", "one zone, or wait"),
+    ("node", "one node, if possible"), ("rack", "one rack, if possible"), ("zone", "one zone, if possible"),
+    ("node!", "one node, required"), ("rack!", "one rack, required"), ("zone!", "one zone, required"),
 )  # fmt: skip
 
 _RESTART_FLAGS: Final = {"never": "no-requeue", "on_failure": "requeue"}
@@ -100,7 +100,7 @@ def _pairs(field: str, text: str, problems: list[FieldProblem]) -> dict[str, str
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            problems.append(FieldProblem(field, f"Line {number} has no =; write NAME=value, one a line."))
+            problems.append(FieldProblem(field, f"Line {number} has no =; write NAME=value, one per line."))
         else:
             pairs[name.strip()] = value
     return pairs
@@ -129,7 +129,7 @@ def _local_time(text: str, time_zone: str, problems: list[FieldProblem]) -> str:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=ZoneInfo(time_zone))
     except (ValueError, ZoneInfoNotFoundError):
-        problems.append(FieldProblem("begin_at", "Is not a moment; write for example 2027-01-31T18:00."))
+        problems.append(FieldProblem("begin_at", "Is not a date and time; write for example 2027-01-31T18:00."))
         return ""
     return moment.isoformat()
 
@@ -150,13 +150,13 @@ def by_form_field(error_problems: list[FieldProblem]) -> dict[str, list[str]]:
 
 #: What the form calls its fields.
 _NAMES: Final = {
-    "what": "What runs", "cpu_cores": "CPU cores", "gpu_count": "GPUs", "gpu_type": "GPU model",
-    "gpu_share": "Part of one GPU", "env": "Environment", "node_selector": "Only nodes with labels",
-    "depends_on": "Starts after jobs", "depends_data": "Starts when data are ready",
-    "min_tasks": "Tasks at least", "pack": "Near to each other", "on_task_failure": "If a task fails",
-    "assembly_timeout": "Gathers nodes for", "depends_timeout": "Waits at most", "on_depends_timeout": "And then",
-    "begin_at": "Not before", "restart_policy": "Restart", "cpu_limit": "CPU cores at most",
-    "memory_limit": "Memory at most", "gpu_slice": "Slice of a GPU", "numa": "NUMA domains",
+    "what": "Command or script", "cpu_cores": "CPU cores", "gpu_count": "GPUs", "gpu_type": "GPU model",
+    "gpu_share": "GPU share", "env": "Environment", "node_selector": "Node labels",
+    "depends_on": "Start after jobs", "depends_data": "Data dependencies",
+    "min_tasks": "Minimum tasks", "pack": "Topology", "on_task_failure": "On task failure",
+    "assembly_timeout": "Assembly timeout", "depends_timeout": "Dependency timeout", "on_depends_timeout": "After the timeout",
+    "begin_at": "Begin time", "restart_policy": "Restart", "cpu_limit": "CPU limit",
+    "memory_limit": "Memory limit", "gpu_slice": "GPU slice", "numa": "NUMA domains",
 }  # fmt: skip
 
 

@@ -310,7 +310,7 @@ def test_arrow_keys_walk_the_grid_of_gpus(page: Page) -> None:
 def test_a_token_is_made_shown_once_and_revoked(page: Page, live_stack: Stack) -> None:
     sign_in(page)
     page.goto("/tokens/")
-    page.get_by_label("What uses it").fill("from the browser")
+    page.get_by_label("Token name").fill("from the browser")
     page.get_by_role("button", name="Make token").click()
     plain = page.locator("#plain-token").inner_text()
     headers = {"Authorization": f"Bearer {plain}"}

@@ -138,7 +138,7 @@ def test_the_second_of_two_admins_sees_both_values(cast: Cast, line: Quota) -> N
     assert clash.who.startswith(f"{cast.admin} at ")
     assert "“first”" in clash.who
     page = response.content.decode()
-    assert "Theirs, in force now" in page
+    assert "Current value" in page
     assert 'value="300 GiB"' in page
     line.refresh_from_db()
     assert line.hard == 700 * 1024

@@ -1,4 +1,4 @@
-"""Requests for more over HTTP: who may ask, see and decide."""
+"""Quota requests over HTTP: who may ask, see and decide."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def test_pages_ask_show_and_decide(client: Client, cast: Cast) -> None:
     )
     grant = Grant.objects.get()
     assert (sent.status_code, grant.amount) == (302, 4000)
-    assert "What approving it would mean" not in client.get(sent.headers["Location"]).content.decode()
+    assert "Impact" not in client.get(sent.headers["Location"]).content.decode()
 
     client.force_login(cast.operator, backend="accounts.backends.PasswordBackend")
     page = client.get(reverse("grant", args=[grant.pk])).content.decode()
-    assert "What approving it would mean" in page
+    assert "Impact" in page
     assert "&lt;i&gt;now&lt;/i&gt;" in page
     assert f"Request {grant.pk}" in client.get(reverse("grants")).content.decode()
     refused = client.post(reverse("grant-decide", args=[grant.pk, "approve"]), {"granted": "2", "reason": ""})

@@ -206,7 +206,7 @@ def test_pages_show_the_range_and_how_good_they_were(world: SmallWorld, client: 
     assert "Likely starts" in listing
     assert "Likely starts" in why
     assert "Counted from 1 running job&#x27;s time limit and 0 jobs ahead" in why
-    assert "100 % of 1 start fell inside the shown range" in why
+    assert "100 % of 1 start were within the predicted range" in why
     assert "Started inside the range" in page
     assert f"/jobs/{job.number}/" in page
     client.force_login(MembershipFactory(project=ProjectFactory()).user)

@@ -108,7 +108,7 @@ def test_whose_jobs_one_sees(as_user, world, jobs, person, sees) -> None:
 
     assert len(client.get(API).json()["results"]) == sees
     page = client.get(reverse("efficiency")).content.decode()
-    assert page.count("What would be enough") == (1 if sees else 0)
+    assert page.count("Suggested request") == (1 if sees else 0)
     assert ("3 GiB are enough" in page) == bool(sees)
     files = [b"".join(client.get(API, {"export": kind}).streaming_content) for kind in ("csv", "json")]
     assert len(list(csv.DictReader(io.StringIO(files[0].decode())))) == len(json.loads(files[1])) == sees

@@ -88,7 +88,7 @@ def test_charts_have_a_table_twin_and_no_script(as_user, used) -> None:
     text = as_user(used.cast.owner).get(reverse("usage")).content.decode()
 
     assert text.count('<svg class="chart"') == 2
-    assert text.count("The same as a table") == 2
+    assert text.count("Show as table") == 2
     assert "<title>" in text
     assert "GPU-hours A100" in text
 
