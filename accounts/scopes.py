@@ -17,7 +17,7 @@ SCOPES: Final[dict[str, str]] = {
     "nodes:write": "cordon and drain nodes, pause queues, make reservations",
     "audit:read": "read the audit trail",
     "tokens:write": "list, make and revoke tokens",
-    "admin": "everything its person may do",
+    "admin": "everything that the account may do",
 }
 
 

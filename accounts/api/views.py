@@ -247,10 +247,10 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
     def create(self, request: Request) -> Response:
         if "Idempotency-Key" in request.headers:
             raise InvalidInput(
-                "Making a token cannot be repeated: its secret is shown once and kept nowhere.",
+                "Creating a token cannot be repeated: the secret is shown once and stored nowhere.",
                 code="idempotency-key-bad",
                 status=400,
-                way_out="Leave the Idempotency-Key out; if no answer came, revoke the new token and make another.",
+                way_out="Leave the Idempotency-Key out; if no answer came, revoke the new token and create another.",
             )
         data = _valid(NewTokenSerializer, request)
         if data["project"] is not None:

@@ -22,7 +22,7 @@ class SiteRole(models.TextChoices):
 
 
 class Theme(models.TextChoices):
-    SYSTEM = "system", "as the system"
+    SYSTEM = "system", "system"
     LIGHT = "light", "light"
     DARK = "dark", "dark"
 

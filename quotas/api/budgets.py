@@ -160,7 +160,7 @@ class BudgetView(APIView):
     @extend_schema(
         parameters=[
             IF_MATCH,
-            OpenApiParameter("reason", str, description="Why; it goes into the audit trail."),
+            OpenApiParameter("reason", str, description="Reason; recorded in the audit trail."),
         ],
         request=None,
         responses={200: BudgetSerializer, 412: STALE},

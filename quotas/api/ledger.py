@@ -194,7 +194,7 @@ class LedgerView(APIView):
         name = data.pop("user", "")
         person = visible_users(request.user).filter(username=name).first() if name else None
         if name and person is None:
-            message = f"There is nobody called {name[:80]!r}."
+            message = f"There is no user {name[:80]!r}."
             raise InvalidInput(message, problems=[FieldProblem("user", message, "unknown")])
         entry = adjust(project=project, by=request.user, user=person, **data)
         return Response(EntrySerializer(entry).data, status=201)

@@ -27,7 +27,7 @@ from quotas.selectors import line_by_id, visible_lines
 from quotas.services.lines import MOST_SECONDS, Subject, remove_line, set_line
 
 FILTERS: Final = ("path", "project", "organization", "user", "resource", "gpu_model", "job_type")
-REASON: Final = "Why; it goes into the audit trail."
+REASON: Final = "Reason; recorded in the audit trail."
 
 
 class LineStateSerializer(serializers.Serializer[LineState]):
@@ -264,7 +264,7 @@ def _shown(lines: list[Quota]) -> Any:
 def _answer(line: Quota, *, status: int = 200) -> Response:
     state = line_states([line]).get(line.pk)
     if state is None:
-        raise NotFound("This limit is not there any more.", way_out="Look at the list again.")
+        raise NotFound("This limit no longer exists.", way_out="Read the list again.")
     body = LineStateSerializer(state).data
     return Response(body, status=status, headers={"ETag": etag(line)})
 

@@ -62,7 +62,7 @@ class NoticeReadView(APIView):
     required_scopes = {"POST": "quota:read"}
     schema_tags = ["quota"]
 
-    @extend_schema(request=None, responses=NoticeSerializer, summary="Put a notice away")
+    @extend_schema(request=None, responses=NoticeSerializer, summary="Dismiss a notice")
     def post(self, request: Request, notice_id: int) -> Response:
         return Response(NoticeSerializer(read_notice(notice_id=notice_id, by=request.user)).data)
 

@@ -21,9 +21,9 @@ class BudgetResource(models.TextChoices):
 class OnSpent(models.TextChoices):
     """What becomes of new jobs once a budget is spent."""
 
-    REFUSE = "refuse", "they wait for the next period"
-    DEMOTE = "demote", "they go last"
-    WARN = "warn", "their people are told"
+    REFUSE = "refuse", "jobs wait for the next period"
+    DEMOTE = "demote", "jobs get the lowest priority"
+    WARN = "warn", "people are notified"
 
 
 @pghistory.track()

@@ -64,7 +64,7 @@ class SlurmQuotaProvider(ExternalQuotaProvider):
         if settings.EXECUTOR_SLURM_AUTH_TOKEN or settings.SLURM_COMMAND or shutil.which("sacctmgr"):
             return ""
         return (
-            "There is no way to Slurm from here: set EXECUTOR_SLURM_AUTH_TOKEN for slurmrestd, or SLURM_COMMAND"
+            "No connection to Slurm is configured: set EXECUTOR_SLURM_AUTH_TOKEN for slurmrestd, or SLURM_COMMAND"
             " where sacctmgr is not on this machine."
         )
 

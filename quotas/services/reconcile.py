@@ -13,6 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import User
+from accounts.moments import written
 from accounts.services import audit
 from quotas import outbox
 from quotas.models import BudgetPeriod, DriftFinding, DriftKind
@@ -83,7 +84,7 @@ def _check_period(pk: int, *, by: User | None, reason: str) -> int:
         record_drift(
             [
                 Mismatch(
-                    DriftKind.BUDGET, f"budget {row.budget.name}, {row.starts_at:%d %b %Y}: {name}",
+                    DriftKind.BUDGET, f"budget {row.budget.name}, {written(row.starts_at)}: {name}",
                     int(before[name]), int(after[name]), row.budget.project_id,
                 )
                 for name in after

@@ -162,7 +162,7 @@ class BoostJob(JobView):
         seconds = inputs.integer("seconds", least=60, most=LONGEST_SECONDS)
         reason = inputs.text("reason", most=200)
         if points is None and not inputs.problems:
-            inputs.wrong("points", "Is needed: how much is added to its priority.", code="required")
+            inputs.wrong("points", "Required: how much is added to its priority.", code="required")
         inputs.finish("The job cannot be boosted")
         assert points is not None  # otherwise there was a problem
         boost_job(job=job, by=person(request), points=points, reason=reason, seconds=seconds or DAY_SECONDS)
@@ -218,7 +218,7 @@ class ResizeJob(JobView):
         tasks = inputs.integer("tasks", least=1, most=1_000_000)
         reason = inputs.text("reason", most=200)
         if tasks is None and not inputs.problems:
-            inputs.wrong("tasks", "Is needed: how many tasks it is to have.", code="required")
+            inputs.wrong("tasks", "Required: how many tasks it is to have.", code="required")
         inputs.finish("The size cannot be changed")
         assert tasks is not None  # otherwise there was a problem
         job = resize_job(job=job, tasks=tasks, by=person(request), reason=reason)
@@ -295,9 +295,9 @@ class BulkJobs(JobView):
         payloads, atomic = body.get("jobs"), body.get("atomic", True)
         most = settings.MUSTER_MAX_BULK
         if not isinstance(payloads, list) or not 1 <= len(payloads) <= most:
-            problems.append(FieldProblem("jobs", f"Has to be a list of 1 to {most} jobs.", "out-of-range"))
+            problems.append(FieldProblem("jobs", f"Must be a list of 1 to {most} jobs.", "out-of-range"))
         if not isinstance(atomic, bool):
-            problems.append(FieldProblem("atomic", "Has to be true or false.", "not-a-flag"))
+            problems.append(FieldProblem("atomic", "Must be true or false.", "not-a-flag"))
         if problems:
             raise InvalidInput(message=problems[0].message, problems=problems, way_out="Nothing was written.")
         return payloads, atomic  # type: ignore[return-value]
@@ -325,7 +325,7 @@ def reason_of(request: Request) -> str:
             str(unknown[0])[:60], "There is no such field; known is reason.", "unknown-field"
         )
     elif not isinstance(given, str) or len(given) > 200:
-        problem = FieldProblem("reason", "Has to be text of at most 200 characters.", "bad-text")
+        problem = FieldProblem("reason", "Must be text of at most 200 characters.", "bad-text")
     elif trouble := line_trouble(given):
         problem = FieldProblem("reason", trouble, "bad-text")
     if problem is not None:

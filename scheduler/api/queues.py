@@ -167,11 +167,11 @@ class QueueDetail(ApiView):
     def _check(self, paused: Any, reason: Any, generation: Any) -> None:
         problems = []
         if paused is not None and not isinstance(paused, bool):
-            problems.append(FieldProblem("paused", "Has to be true or false.", "not-a-flag"))
+            problems.append(FieldProblem("paused", "Must be true or false.", "not-a-flag"))
         if not isinstance(reason, str) or len(reason) > 200:
-            problems.append(FieldProblem("reason", "Has to be text of at most 200 characters.", "bad-text"))
+            problems.append(FieldProblem("reason", "Must be text of at most 200 characters.", "bad-text"))
         if generation is not None and (not isinstance(generation, int) or isinstance(generation, bool)):
-            problems.append(FieldProblem("generation", "Has to be a whole number.", "not-a-number"))
+            problems.append(FieldProblem("generation", "Must be a whole number.", "not-a-number"))
         if problems:
             raise InvalidInput(message=problems[0].message, problems=problems)
 

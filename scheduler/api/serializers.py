@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from accounts.moments import written
 from quotas.core.resources import MIB
 from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.qos import QOS_WORDS
@@ -15,6 +17,9 @@ from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.request_classes import NUMA_WORDS
 from scheduler.models import Job, JobEvent, WaitEnd
 from scheduler.services.submission.fields_resources import qos_word
+
+#: Facts of a reason that are times in ISO 8601.
+_TIMES_IN_ISO: Final = frozenset({"until", "since"})
 
 
 def moment(value: datetime | None) -> str | None:
@@ -30,8 +35,11 @@ def priority_band(value: int) -> str:
 class ReasonSerializer(serializers.Serializer):
     code = serializers.CharField()
     category = serializers.ChoiceField([c.value for c in ReasonCategory])
-    text = serializers.CharField()
+    text = serializers.CharField(help_text="Times in it are RFC 3339 in UTC.")
     details = serializers.DictField()
+    times = serializers.DictField(
+        child=serializers.DateTimeField(), help_text="Times of the reason by name, such as begin_at."
+    )
 
 
 class JobAllocationSerializer(serializers.Serializer):
@@ -268,6 +276,17 @@ def _likely_start(job: Job) -> dict[str, Any] | None:
     }
 
 
+def reason_times(details: Mapping[str, Any]) -> dict[str, str]:
+    """Times among the facts of a reason, by name: `begin_ms` and an ISO `until` become `begin_at` and `until_at`."""
+    found: dict[str, str] = {}
+    for name, value in details.items():
+        if name.endswith("_ms") and isinstance(value, int):
+            found[f"{name.removesuffix('_ms')}_at"] = written(datetime.fromtimestamp(value / 1000, tz=UTC))
+        elif name in _TIMES_IN_ISO and isinstance(value, str):
+            found[f"{name}_at"] = written(datetime.fromisoformat(value))
+    return found
+
+
 def _reason(job: Job) -> dict[str, Any] | None:
     if not job.reason_code:
         return None
@@ -276,6 +295,7 @@ def _reason(job: Job) -> dict[str, Any] | None:
         "category": job.reason_category,
         "text": job.reason_text,
         "details": job.reason_details,
+        "times": reason_times(job.reason_details),
     }
 
 

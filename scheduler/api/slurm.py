@@ -157,7 +157,7 @@ class Sbatch(JobView):
         script = data.get("script") if isinstance(data, Mapping) else None
         problem = None
         if not isinstance(script, str) or not script.strip():
-            problem = FieldProblem("script", "Is needed: the text of an sbatch script.", "required")
+            problem = FieldProblem("script", "Required: the text of an sbatch script.", "required")
         elif trouble := unclean(script):
             problem = FieldProblem("script", f"The script {trouble}.", "bad-text")
         elif "command" in data:
@@ -259,7 +259,7 @@ class Squeue(ApiView):
             letters = {part.strip().upper() for part in given.split(",")}
             states = frozenset(s for s, letter in LETTERS.items() if letter in letters or "ALL" in letters)
             if not states or letters - set(LETTERS.values()) - {"ALL"}:
-                raise bad_query("states", f"Has to be of {', '.join(sorted(set(LETTERS.values())))} or ALL.")
+                raise bad_query("states", f"Must be of {', '.join(sorted(set(LETTERS.values())))} or ALL.")
         rows = rows.filter(state__in=states)
         if user := query.get("user"):
             rows = rows.filter(user=request.user) if user == "me" else rows.filter(user__username=user)

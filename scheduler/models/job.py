@@ -122,8 +122,8 @@ def _choices(enum: type) -> list[tuple[str, str]]:
 class WaitEnd(models.TextChoices):
     """What becomes of a job that has waited for others as long as it would (D7)."""
 
-    FAIL = "fail", "it fails"
-    START = "start", "it goes on without them"
+    FAIL = "fail", "fail"
+    START = "start", "start anyway"
 
 
 class Job(models.Model):
@@ -354,7 +354,7 @@ class Job(models.Model):
 class DependencyKind(models.TextChoices):
     """What must become of the other job (D1 to D3), or that data are ready (D4)."""
 
-    COMPLETION = "completion", "ends, however"
+    COMPLETION = "completion", "ends (any result)"
     SUCCESS = "success", "completes"
     FAILURE = "failure", "fails"
     CHECKPOINT = "checkpoint", "reports a checkpoint"

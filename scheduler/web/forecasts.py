@@ -24,7 +24,7 @@ def show(request: HttpRequest) -> HttpResponse:
     parts = []
     if found.starts:
         for words, count, tone in (
-            ("Started inside the range", found.inside, "completed"),
+            ("Started within the range", found.inside, "completed"),
             ("Started earlier", found.earlier, "running"),
             ("Started later", found.later, "pending"),
         ):

@@ -129,7 +129,9 @@ def _local_time(text: str, time_zone: str, problems: list[FieldProblem]) -> str:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=ZoneInfo(time_zone))
     except (ValueError, ZoneInfoNotFoundError):
-        problems.append(FieldProblem("begin_at", "Is not a date and time; write for example 2027-01-31T18:00."))
+        problems.append(
+            FieldProblem("begin_at", "Is not a date and time; write for example 2027-01-31T18:00.")
+        )
         return ""
     return moment.isoformat()
 
@@ -154,7 +156,8 @@ _NAMES: Final = {
     "gpu_share": "GPU share", "env": "Environment", "node_selector": "Node labels",
     "depends_on": "Start after jobs", "depends_data": "Data dependencies",
     "min_tasks": "Minimum tasks", "pack": "Topology", "on_task_failure": "On task failure",
-    "assembly_timeout": "Assembly timeout", "depends_timeout": "Dependency timeout", "on_depends_timeout": "After the timeout",
+    "assembly_timeout": "Assembly timeout", "depends_timeout": "Dependency timeout",
+    "on_depends_timeout": "After the timeout",
     "begin_at": "Begin time", "restart_policy": "Restart", "cpu_limit": "CPU limit",
     "memory_limit": "Memory limit", "gpu_slice": "GPU slice", "numa": "NUMA domains",
 }  # fmt: skip

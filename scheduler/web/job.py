@@ -51,13 +51,15 @@ VERBS: Final[dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 SAID: Final = {
     "cancel": "Job {number} is cancelled.",
-    "stopping": "Job {number} is told to stop.",
-    "hold": "Job {number} is held: it waits until somebody releases it.",
+    "stopping": "Job {number} is being stopped.",
+    "hold": "Job {number} is held until released.",
     "release": "Job {number} is released.",
-    "requeue": "Job {number} goes back to its queue.",
-    "boost": "Job {number} is boosted: it goes before others of its priority.",
-    "boost, in vain": "Job {number} is boosted, but the order of its queue is not by priority: its turn stays.",
-    "boosted": "Job {number} has its own priority again.",
+    "requeue": "Job {number} is requeued.",
+    "boost": "Job {number} is boosted ahead of jobs of the same priority.",
+    "boost without effect": (
+        "Job {number} is boosted. The queue is not ordered by priority, so the position stays the same."
+    ),
+    "boosted": "Job {number} is back at its base priority.",
 }
 
 
@@ -133,7 +135,7 @@ def sentence(job: Job) -> str:
         bare = words.removeprefix("ended by ").removeprefix("ended with ")
         if not words or bare in told:
             return told
-        return f"{told} It {words}." if told else f"{words[:1].upper()}{words[1:]}."
+        return f"{told} The job {words}." if told else f"{words[:1].upper()}{words[1:]}."
     still = why_it_stands_still(job)
     if still:
         return still
@@ -144,7 +146,7 @@ def not_looked_at(job: Job) -> str:
     silent = silent_for(job.queue.cluster_id)
     if silent is None:
         return reason_sentence(ReasonCode.NOT_EVALUATED_YET, ())
-    return f"Not looked at yet: the scheduler has not been heard for {duration(silent)}."
+    return f"Not evaluated yet: the scheduler has not responded for {duration(silent)}."
 
 
 def steps(job: Job) -> list[Step]:
@@ -231,12 +233,12 @@ def _why_empty(job: Job, piece: LogSlice) -> str:
     """What stands where the log will be, as long as nothing of it is here."""
     if piece.awaited_bytes:
         size = filesizeformat(piece.awaited_bytes)
-        return f"Not here yet: its node is still sending the {size} that it printed."
+        return f"Not complete yet: the node is still sending {size} of output."
     if piece.lost_bytes:
-        return f"Its node never sent the {filesizeformat(piece.lost_bytes)} that it printed."
+        return f"The node never sent {filesizeformat(piece.lost_bytes)} of output."
     if job.is_terminal:
-        return "It printed nothing."
-    return "No output has arrived yet." if job.started_at else "No output yet: it has not started."
+        return "The job printed no output."
+    return "No output has arrived yet." if job.started_at else "No output yet: the job has not started."
 
 
 def whole_characters(data: bytes) -> tuple[str, int]:
@@ -286,7 +288,7 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
         points, hours = (_whole(request.POST.get(name, "")) for name in ("points", "hours"))
         reason = reason_of(request.POST.get("reason", ""), most=200)
         boost_job(job=job, by=user, points=points, reason=reason, seconds=hours * 3600)
-        said = "boost" if job.queue.counts_priority else "boost, in vain"
+        said = "boost" if job.queue.counts_priority else "boost without effect"
         messages.success(request, SAID[said if points else "boosted"].format(number=number))
         return redirect("job", number=number)
     VERBS[verb](job=job, by=user, reason=reason_of(request.POST.get("reason", ""), most=300))

@@ -35,7 +35,7 @@ def test_f3_a_lead_asks_an_operator_approves_part_and_the_bars_grow_without_a_re
     page.get_by_role("button", name="Send request").click()
     page.wait_for_url(re.compile(r"/quota/requests/\d+/$"))
     request = page.url
-    expect(page.locator(".chip").first).to_contain_text("waits for a decision")
+    expect(page.locator(".chip").first).to_contain_text("awaiting decision")
     page.goto("/quota/")
     page.evaluate("window.sameDocument = true")
 

@@ -39,7 +39,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--profile", action="append", dest="profiles", metavar="P", help="may be given again"
         )
-        parser.add_argument("--jobs", type=int, help="only the first so many jobs to come")
+        parser.add_argument("--jobs", type=int, help="only this many jobs, in order of arrival")
         parser.add_argument("--nodes", type=Path, metavar="FILE", help="the nodes of a table of openb pods")
         parser.add_argument("--cluster", metavar="NAME", help="whose past; not needed where there is one")
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -73,7 +73,7 @@ class Command(BaseCommand):
             past = load_past(cluster_id=_cluster(options["cluster"]).pk, since=now - span, until=now)
             if past.unfinished:
                 self.stderr.write(
-                    f"{past.unfinished:,} jobs run on or wait still; they are taken to run for their whole limit."
+                    f"{past.unfinished:,} jobs have not ended; they are assumed to run for their whole time limit."
                 )
             return replace(past.workload, users=_names(past.workload))
         if kind == "cycle" and rest.isdigit():

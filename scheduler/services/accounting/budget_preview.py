@@ -53,14 +53,14 @@ def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
         facts = {"resource": budget.resource, "needs": needs, "left": state.left, "limit": period.amount}
         passed = needs > state.left
         text = (
-            f"Sets {budget_amount(facts, 'needs')} of the budget {budget.name} of {state.owner} aside; "
+            f"Reserves {budget_amount(facts, 'needs')} of the budget {budget.name} of {state.owner}; "
             f"{budget_amount(facts, 'left')} of {budget_amount(facts, 'limit')} are left."
         )
         if passed:
             text += {
-                "refuse": " It has to wait for the next period.",
-                "demote": " Once it is spent, jobs of it go last.",
-                "warn": " It starts all the same.",
+                "refuse": " The job has to wait for the next period.",
+                "demote": " When the budget is used up, jobs get the lowest priority.",
+                "warn": " The job starts anyway.",
             }[budget.on_spent]
         found.append(
             BudgetUse(

@@ -291,8 +291,8 @@ def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) ->
     away = any(flags.values())
     if away and not reason:
         raise InvalidInput(
-            message=f"Say why {node.name} is taken out of service.",
-            way_out="Give a reason; everybody who waits for this node will read it.",
+            message=f"Give the reason why {node.name} is taken out of service.",
+            way_out="The reason is shown to everybody who waits for this node.",
         )
     row = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     before = {"cordoned": row.cordoned, "draining": row.draining, "reason": row.drain_reason}

@@ -183,7 +183,7 @@ def _save_checkpoint(number: int, at: datetime, path: str, node: Node) -> None:
     """Note a checkpoint that a task wrote; the same one twice, or an older one, changes nothing."""
     job = Job.objects.get(pk=number)
     if job.saved_at is None or at > job.saved_at + timedelta(seconds=1):
-        save_checkpoint(job, path=path, because=f"saved its work on {node.name}", at=at)
+        save_checkpoint(job, path=path, because=f"saved a checkpoint on {node.name}", at=at)
 
 
 def _change(row: _Row, state: TaskState, report: Report, now: datetime) -> _Change:
@@ -335,10 +335,10 @@ def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:
     )
     ended = {c.row.attempt: c for c in changes if c.ended_at and c.state != TaskState.SUCCEEDED}
     write_events(
-        [(job, epoch, "attempt.stopping", "one task has failed, so the others are stopped", "{}")
+        [(job, epoch, "attempt.stopping", "one task failed, so the others are stopped", "{}")
          for _, job, epoch in rows]
         + [(job, epoch, "attempt.smaller", f"task {ended[attempt].row.rank} has {ended[attempt].state}; "
-            "the others are enough and go on", json.dumps({"rank": ended[attempt].row.rank}))
+            "the others are enough and continue", json.dumps({"rank": ended[attempt].row.rank}))
            for attempt, job, epoch in going_on],
         at=timezone.now(),
     )  # fmt: skip
@@ -370,7 +370,7 @@ class Reconciled:
 
 
 def reconcile_all() -> Reconciled:
-    """Look at everything that no message tells us; safe to run at any time, and several at once."""
+    """Check everything that no message tells us; safe to run at any time, and several at once."""
     unknown, down = _age_nodes()
     lost = _lose_attempts_of_down_nodes()
     stopped = run(
@@ -432,7 +432,7 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
         batch = rows[first : first + BATCH]
         settled += settle_many(
             [row[0] for row in batch],
-            lost={row[0]: f"Node {row[2]} stopped answering." for row in batch},
+            lost={row[0]: f"Node {row[2]} stopped responding." for row in batch},
             epochs={row[0]: row[1] for row in batch},
         )
     return settled

@@ -182,9 +182,7 @@ def able(policy: Policy, backend: str) -> Policy:
     if policy.preemption.mode != "suspend":
         return policy
     try:
-        why = (
-            "" if capabilities_of(backend).suspends else f"the backend {backend} cannot let a job stand still"
-        )
+        why = "" if capabilities_of(backend).suspends else f"the backend {backend} cannot suspend jobs"
     except UnknownBackend:
         why = f"the backend {backend} is not installed"
     return replace(policy, preemption=replace(policy.preemption, cannot_suspend=why))

@@ -77,7 +77,7 @@ _NOT_IN_LINE: Final = frozenset({ReasonCode.BEGIN_TIME, ReasonCode.DEPENDENCY, R
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One step of the funnel from all nodes to those that could take a task now."""
+    """One step of the funnel from all nodes to those that fit now."""
 
     name: str
     words: str
@@ -95,8 +95,8 @@ class Blocker:
 
 
 ONCE_WORDS: Final = (
-    "It runs at most once: it makes way for no other job, and if it is lost with its node, or an operator stops it "
-    "there, it fails and is not started again."
+    "The job runs at most once: it is never preempted, and if the node is lost or an operator stops the job, "
+    "it fails and is not restarted."
 )
 
 
@@ -342,10 +342,10 @@ def _hypothetical(spec: JobSpec, by: User) -> Hypothetical:
 def _start_words(start: Start, snapshot: Snapshot) -> str:
     nodes = _nodes_of(start, snapshot)
     if len(nodes) == 1:
-        return f"It would start now, on {nodes[0].name}."
+        return f"Would start now on {nodes[0].name}."
     named = ", ".join(node.name for node in nodes[:3])
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"It would start now, on {len(nodes)} nodes: {named}{more}."
+    return f"Would start now on {len(nodes)} nodes: {named}{more}."
 
 
 def _nodes_of(start: Start, snapshot: Snapshot) -> tuple[PreviewNode, ...]:
@@ -392,7 +392,7 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
         where = ", ".join(node.name for node in _nodes_of(found.start, snapshot)[:3])
         return JobExplanation(
             state=job.public_state.value,
-            headline=f"Nothing keeps it waiting: the next cycle starts it on {where}.",
+            headline=f"Nothing blocks the job: the next cycle starts it on {where}.",
             gates=gates,
             node_table=table,
             snapshot_at=_moment(snapshot),
@@ -429,14 +429,12 @@ def _not_in_queue(job: Job) -> JobExplanation:
     """A job that the planner does not look at explains itself."""
     state = job.public_state.value
     if job.state in TERMINAL:
-        return JobExplanation(
-            state=state, headline=job.end_text or f"It has {state}: nothing keeps it waiting."
-        )
+        return JobExplanation(state=state, headline=job.end_text or f"The job has {state}.")
     still = why_it_stands_still(job)
     if still:
         return JobExplanation(state=job.public_state.value, headline=still)
     if job.state in ACTIVE:
-        return JobExplanation(state=state, headline=f"It is {state}: nothing keeps it waiting.")
+        return JobExplanation(state=state, headline=f"The job is {state}.")
     code = job.reason_code or ReasonCode.NOT_EVALUATED_YET.value
     text = job.reason_text or sentence(ReasonCode(code), ())
     category = CATEGORY[ReasonCode(code)].value
@@ -600,8 +598,8 @@ def _funnel(verdicts: Sequence[NodeVerdict], policy: Policy) -> tuple[Gate, ...]
     for name in (*policy.filters, *policy.plugins):
         if closed[name]:
             left -= closed[name]
-            gates.append(Gate(name, GATE_WORDS.get(name, f"are turned away by {name}"), closed[name], left))
-    gates.append(Gate("fits", "could take a task now", 0, left))
+            gates.append(Gate(name, GATE_WORDS.get(name, f"are excluded by {name}"), closed[name], left))
+    gates.append(Gate("fits", "fit now", 0, left))
     return tuple(gates)
 
 

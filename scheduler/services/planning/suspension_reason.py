@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from accounts.moments import written
 from quotas.core.resources import show_cpus
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Allocation, Job, Suspension
@@ -22,14 +23,14 @@ def why_it_stands_still(job: Job) -> str:
     if last is None or last.attempt.stop_asked_at is not None:
         return ""
     if last.starts_at is None:
-        return f"It is told to stand still for job {last.for_job}, and goes on later where it is."
+        return f"Being suspended for job {last.for_job}; resumes later on the same nodes."
     lacking = _lacking(job)
     when = (
-        f"goes on when {lacking}"
+        f"resumes when {lacking}"
         if lacking
-        else "goes on with the next cycle, unless a job of higher priority or a limit stands before it"
+        else "resumes with the next cycle unless a higher-priority job or a limit prevents it"
     )
-    return f"Suspended for job {last.for_job} since {last.starts_at:%Y-%m-%d %H:%M} UTC; {when}. Its memory stays held."
+    return f"Suspended for job {last.for_job} since {written(last.starts_at)}; {when}. The memory stays allocated."
 
 
 def _lacking(job: Job) -> str:
@@ -42,8 +43,8 @@ def _lacking(job: Job) -> str:
     for node_id, millis in need.items():
         node = nodes[node_id]
         if node.state != "up":
-            return f"{node.name} answers again"
+            return f"{node.name} responds again"
         free = node.cpu_millis_capacity - node.used_cpu_millis
         if free < millis:
-            return f"{node.name} has {show_cpus(millis)} CPUs free; {show_cpus(max(free, 0))} are now"
+            return f"{node.name} has {show_cpus(millis)} CPUs free; {show_cpus(max(free, 0))} are free now"
     return ""

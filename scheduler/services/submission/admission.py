@@ -66,9 +66,9 @@ def _check_quota(
         if amount > bound.hard:
             inputs.wrong(
                 field,
-                f"Asks for {show(amount)} {bound.gpu_model}{' ' if bound.gpu_model else ''}{what} in all; "
-                f"the hard quota of {bound.owner} is {show(bound.hard)}. "
-                "Ask for less, or ask its lead for a larger quota.",
+                f"Requests {show(amount)} {bound.gpu_model}{' ' if bound.gpu_model else ''}{what} in all; "
+                f"the hard limit of {bound.owner} is {show(bound.hard)}. "
+                "Request less, or request a higher limit.",
                 code="exceeds-quota",
             )
 
@@ -223,8 +223,8 @@ def _explain(
             beside = f" ({all_gpus} in the whole cluster)" if field == "gpu_count" else ""
             inputs.wrong(
                 field,
-                f"Asks for {show(amount)} {what} in one task; the largest node has {show(most)}{beside}. "
-                "It can never start as written: ask for less per task, or for more tasks.",
+                f"Requests {show(amount)} {what} in one task; the largest node has {show(most)}{beside}. "
+                "The job can never start as written: request less per task, or more tasks.",
                 code="can-never-fit",
             )
             said = True
@@ -234,8 +234,8 @@ def _explain(
         field = "gpu_count" if per_task.gpus else "cpu_cores"
         inputs.wrong(
             field,
-            "No node has all of what one task asks for together, though some node has each part. "
-            "It can never start as written: ask for less of one of them.",
+            "No single node has all that one task requests, although each part exists on some node. "
+            "The job can never start as written: request less of one resource.",
             code="can-never-fit",
         )
         return
@@ -246,7 +246,7 @@ def _explain(
     gpus = f"; it has {all_gpus} {gpu_name}" if per_task.gpus else ""
     inputs.wrong(
         "nodes" if nodes and nodes > count else "tasks",
-        f"Asks for {tasks} tasks at once{layout}; the whole cluster has {count} nodes and holds {whole} such "
-        f"tasks{gpus}. It can never start as written: ask for fewer tasks.",
+        f"Requests {tasks} tasks at once{layout}; the whole cluster has {count} nodes and holds {whole} such "
+        f"tasks{gpus}. The job can never start as written: request fewer tasks.",
         code="can-never-fit",
     )

@@ -47,29 +47,29 @@ def read_gang(inputs: Inputs, *, tasks: int, nodes: int | None, per_node: int | 
     if least is not None and nodes is not None and (per_node is not None or least < nodes):
         inputs.wrong(
             "min_tasks",
-            f"Leaves the size open, but nodes asks for {nodes}; leave nodes out, or ask for a fixed size.",
+            f"min_tasks leaves the size open, but nodes requests {nodes}; leave nodes out, or request a fixed size.",
             code="inconsistent",
         )
     elastic = inputs.flag("elastic", default=False)
     if elastic and (least is None or least == tasks):
         inputs.wrong(
             "elastic",
-            "Says that the size may change, so min_tasks has to be less than tasks.",
+            "An elastic job needs min_tasks less than tasks.",
             code="inconsistent",
         )
     rule = inputs.choice("on_task_failure", TaskFailure, default=TaskFailure.FAIL)
     if rule == TaskFailure.CONTINUE and least is None:
         inputs.wrong(
             "on_task_failure",
-            "Goes on with fewer tasks, so say with how few: min_tasks.",
+            "Continuing with fewer tasks needs min_tasks.",
             code="inconsistent",
         )
     if pack == PackLevel.NODE and required and nodes is not None and nodes > 1:
-        inputs.wrong("pack", f"Wants one node, but nodes asks for {nodes}.", code="inconsistent")
+        inputs.wrong("pack", f"Requires one node, but nodes requests {nodes}.", code="inconsistent")
     seconds: int | None = inputs.read("assembly_timeout", read_seconds)
     if seconds is not None and seconds > MAX_ASSEMBLY_SECONDS:
         inputs.wrong(
-            "assembly_timeout", f"Has to be at most {MAX_ASSEMBLY_SECONDS} seconds.", code="out-of-range"
+            "assembly_timeout", f"Must be at most {MAX_ASSEMBLY_SECONDS} seconds.", code="out-of-range"
         )
     return GangTerms(
         min_tasks=least if least != tasks or rule == TaskFailure.CONTINUE else None,
@@ -90,7 +90,7 @@ def _pack(inputs: Inputs) -> tuple[str, bool]:
     one.refuse_unknown(("level", "required"))
     level = one.choice("level", PackLevel, default="")
     if not level and one.given("level") is None:
-        one.wrong("level", f"Is needed: one of {', '.join(PackLevel)}.", code="required")
+        one.wrong("level", f"Required: one of {', '.join(PackLevel)}.", code="required")
     required = one.flag("required", default=False)
     inputs.problems += one.problems
     return level, required

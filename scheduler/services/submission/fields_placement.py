@@ -21,7 +21,7 @@ MAX_SECONDS: Final = 10 * 365 * 86_400
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 EFFECTS: Final = (*sorted(HARD_EFFECTS), PREFER_NO_SCHEDULE)
 
-_BAD_KEY = "Is no label key: letters, digits and . _ - /, beginning and ending with a letter or digit."
+_BAD_KEY = "Not a label key: letters, digits and . _ - /, beginning and ending with a letter or digit."
 
 
 def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
@@ -33,7 +33,7 @@ def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
         if not isinstance(key, str) or not KEY.fullmatch(key):
             inputs.wrong(at, _BAD_KEY, code="bad-name")
         elif not isinstance(text, (str, int, float)):
-            inputs.wrong(at, "Has to be text.", code="not-text")
+            inputs.wrong(at, "Must be text.", code="not-text")
         elif trouble := text_trouble(str(text), most=MAX_VALUE) or line_trouble(str(text)):
             inputs.wrong(at, trouble, code="bad-text")
         else:
@@ -50,9 +50,7 @@ def read_tolerations(inputs: Inputs) -> list[dict[str, Any]]:
     for number, item in enumerate(inputs.listing("tolerations", most=MAX_LABELS)):
         at = f"tolerations/{number}"
         if not isinstance(item, Mapping):
-            inputs.wrong(
-                at, "Has to be an object with key, operator, value and effect.", code="not-an-object"
-            )
+            inputs.wrong(at, "Must be an object with key, operator, value and effect.", code="not-an-object")
             continue
         one = Inputs(item, under=f"{inputs.under}{at}/")
         one.refuse_unknown(("key", "operator", "value", "effect", "seconds"))
@@ -62,14 +60,14 @@ def read_tolerations(inputs: Inputs) -> list[dict[str, Any]]:
         if operator == "Equal" and not key:
             one.wrong(
                 "key",
-                'Is needed with operator "Equal"; use "Exists" to tolerate every taint.',
+                'Required with operator "Equal"; use "Exists" to tolerate every taint.',
                 code="required",
             )
         if operator == "Exists" and value:
-            one.wrong("value", 'Means nothing with operator "Exists"; leave it out.', code="inconsistent")
+            one.wrong("value", 'Not used with operator "Exists"; leave it out.', code="inconsistent")
         seconds = one.integer("seconds", least=0, most=MAX_SECONDS)
         if seconds is not None and effect not in ("", NO_EXECUTE):
-            one.wrong("seconds", "Means something only with the effect NoExecute.", code="inconsistent")
+            one.wrong("seconds", "Only allowed with the effect NoExecute.", code="inconsistent")
         inputs.problems += one.problems
         kept: dict[str, Any] = {"key": key, "operator": operator, "value": value, "effect": effect}
         found.append(kept if seconds is None else kept | {"seconds": seconds})
@@ -113,9 +111,7 @@ def read_job_terms(inputs: Inputs) -> list[dict[str, Any]]:
     for number, item in enumerate(inputs.listing("jobs", most=MAX_TERMS)):
         at = f"jobs/{number}"
         if not isinstance(item, Mapping):
-            inputs.wrong(
-                at, "Has to be an object with near or apart, and topology_key.", code="not-an-object"
-            )
+            inputs.wrong(at, "Must be an object with near or apart, and topology_key.", code="not-an-object")
             continue
         one = Inputs(item, under=f"{inputs.under}{at}/")
         one.refuse_unknown(("near", "apart", "topology_key", "weight"))
@@ -144,7 +140,7 @@ def _jobs_like(inputs: Inputs, side: str) -> dict[str, Any]:
         "array": one.read("array", _array, default=""),
     }
     if not any(said.values()) and not one.problems:
-        inputs.wrong(side, "Says no jobs: give labels, a name, or array.", code="required")
+        inputs.wrong(side, "Selects no jobs: give labels, a name, or array.", code="required")
     inputs.problems += one.problems
     return {name: value for name, value in said.items() if value}
 
@@ -155,7 +151,7 @@ def _array(value: Any) -> str:
     try:
         return str(UUID(str(value)))
     except ValueError:
-        raise BadValue('Has to be "own" or the array_id of an array') from None
+        raise BadValue('Must be "own" or the array_id of an array') from None
 
 
 def read_task_term(inputs: Inputs) -> dict[str, Any]:
@@ -165,7 +161,7 @@ def read_task_term(inputs: Inputs) -> dict[str, Any]:
     """
     regions = inputs.given("regions")
     if regions is not None and inputs.given("tasks") is not None:
-        inputs.wrong("regions", "Says again what tasks says; give one of them.", code="one-of")
+        inputs.wrong("regions", "Same as tasks; give one of them.", code="one-of")
         return {}
     if regions is not None:
         return inputs.read("regions", _regions, default={})
@@ -179,7 +175,7 @@ def read_task_term(inputs: Inputs) -> dict[str, Any]:
         bounds.refuse_unknown(("least", "most"))
         term |= {name: bounds.integer(name, least=1, most=MAX_DOMAINS) for name in ("least", "most")}
         if term["least"] and term["most"] and term["least"] > term["most"]:
-            bounds.wrong("least", "Is more than most.", code="inconsistent")
+            bounds.wrong("least", "Is greater than most.", code="inconsistent")
         one.problems += bounds.problems
     elif (count := one.integer("domains", least=1, most=MAX_DOMAINS)) is not None:
         term |= {"least": count, "most": count}
@@ -188,7 +184,7 @@ def read_task_term(inputs: Inputs) -> dict[str, Any]:
     inputs.problems += one.problems
     term = {name: value for name, value in term.items() if value}
     if len(term.keys() - {"topology_key", "soft"}) == 0:
-        inputs.wrong("tasks", "Says nothing: give domains or per_domain.", code="required")
+        inputs.wrong("tasks", "Is empty: give domains or per_domain.", code="required")
         return {}
     return term
 
@@ -201,13 +197,13 @@ def _regions(value: Any) -> dict[str, Any]:
     if word == "different":
         return {"topology_key": "region", "per_domain": 1}
     if count is None or not 1 <= count <= MAX_DOMAINS:
-        raise BadValue('Has to be "same", "different", or exactly how many')
+        raise BadValue('Must be "same", "different", or exactly how many')
     return {"topology_key": "region", "least": count, "most": count}
 
 
 def _preference(inputs: Inputs, term: Any, at: str) -> dict[str, Any]:
     if not isinstance(term, Mapping):
-        inputs.wrong(at, "Has to be an object with weight and requirements.", code="not-an-object")
+        inputs.wrong(at, "Must be an object with weight and requirements.", code="not-an-object")
         return {}
     one = Inputs(term, under=f"{inputs.under}{at}/")
     one.refuse_unknown(("weight", "requirements"))
@@ -221,17 +217,17 @@ def _requirements(inputs: Inputs, term: Any, at: str) -> list[dict[str, Any]]:
     """One term: a list of requirements that all have to hold; a lone requirement counts as a list of one."""
     items = [term] if isinstance(term, Mapping) else term
     if not isinstance(items, (list, tuple)) or not items:
-        inputs.wrong(at, "Has to be a list of requirements with key, operator and values.", code="not-a-list")
+        inputs.wrong(at, "Must be a list of requirements with key, operator and values.", code="not-a-list")
         return []
     if len(items) > MAX_TERMS:
-        inputs.wrong(at, f"Has {len(items)} requirements; at most {MAX_TERMS} are taken.", code="too-many")
+        inputs.wrong(at, f"Has {len(items)} requirements; the maximum is {MAX_TERMS}.", code="too-many")
         return []
     return [_requirement(inputs, item, f"{at}/{number}") for number, item in enumerate(items)]
 
 
 def _requirement(inputs: Inputs, item: Any, at: str) -> dict[str, Any]:
     if not isinstance(item, Mapping):
-        inputs.wrong(at, "Has to be an object with key, operator and values.", code="not-an-object")
+        inputs.wrong(at, "Must be an object with key, operator and values.", code="not-an-object")
         return {}
     one = Inputs(item, under=f"{inputs.under}{at}/")
     one.refuse_unknown(("key", "operator", "values"))
@@ -241,13 +237,13 @@ def _requirement(inputs: Inputs, item: Any, at: str) -> dict[str, Any]:
     if not KEY.fullmatch(key) and not (key == "" and one.problems):
         one.wrong("key", _BAD_KEY, code="bad-name")
     if any(text_trouble(value, most=MAX_VALUE) or line_trouble(value) for value in values):
-        one.wrong("values", "Holds text that cannot be a label's value.", code="bad-text")
+        one.wrong("values", "Contains text that is not a valid label value.", code="bad-text")
     elif operator in ("In", "NotIn") and not values:
-        one.wrong("values", f"Is needed with operator {operator!r}.", code="required")
+        one.wrong("values", f"Required with operator {operator!r}.", code="required")
     elif operator in ("Exists", "DoesNotExist") and values:
-        one.wrong("values", f"Means nothing with operator {operator!r}; leave it out.", code="inconsistent")
+        one.wrong("values", f"Not used with operator {operator!r}; leave it out.", code="inconsistent")
     elif operator in ("Gt", "Lt") and (len(values) != 1 or read_integer(values[0]) is None):
-        one.wrong("values", f"Has to be one whole number with operator {operator!r}.", code="not-a-number")
+        one.wrong("values", f"Must be one whole number with operator {operator!r}.", code="not-a-number")
     inputs.problems += one.problems
     return {"key": key, "operator": operator, "values": values}
 
@@ -260,5 +256,5 @@ def _word(inputs: Inputs, name: str, words: tuple[str, ...], default: str) -> st
     for word in words:
         if isinstance(value, str) and value.strip().lower() == word.lower():
             return word
-    inputs.wrong(name, f"Has to be one of {', '.join(words)}.", code="unknown-choice")
+    inputs.wrong(name, f"Must be one of {', '.join(words)}.", code="unknown-choice")
     return default

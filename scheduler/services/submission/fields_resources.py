@@ -61,7 +61,7 @@ def read_terms(inputs: Inputs) -> ResourceTerms:
 def _slice(value: Any) -> str:
     found = read_slice(value) if isinstance(value, str) else None
     if found is None or found[0]:
-        raise BadValue("Has to be the name of a slice, such as 1g.10gb")
+        raise BadValue("Must be the name of a slice, such as 1g.10gb")
     return found[1]
 
 

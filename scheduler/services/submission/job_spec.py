@@ -242,7 +242,7 @@ def parse_job(
     if stranger and not in_batch:
         inputs.wrong(
             "depends_on",
-            f"Names {stranger!r} by ref, but nothing else is sent with this job; give the job's number.",
+            f"Names {stranger!r} by ref, but the request has no other job; give the job's number.",
             code="not-found",
         )
     _check_spread(inputs, fields["affinity"].get("tasks"), tasks, nodes, tasks_per_node)
@@ -266,7 +266,7 @@ def parse_job(
             )
             if not inputs.problems:
                 catalogue.fitting.add(size)
-    inputs.finish("The job cannot be taken as it is")
+    inputs.finish("The job is invalid")
     assert project is not None  # otherwise there was a problem
     assert queue is not None
     waits_on = tuple(
@@ -282,14 +282,14 @@ def _restart_policy(inputs: Inputs, gang: GangTerms) -> RestartPolicy:
     policy: RestartPolicy = inputs.choice("restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED)
     if policy != RestartPolicy.NEVER:
         return policy
-    says = "A job with restart_policy never runs at most once, and this would start it again; "
+    says = "A job with restart_policy never runs at most once, and this setting would restart it; "
     if gang.on_task_failure == TaskFailure.REQUEUE:
         inputs.wrong(
-            "on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent"
+            "on_task_failure", says + "use fail or continue, or another restart_policy.", code="inconsistent"
         )
     if gang.elastic:
         inputs.wrong(
-            "elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent"
+            "elastic", says + "leave elastic out, or use another restart_policy.", code="inconsistent"
         )
     return policy
 
@@ -298,15 +298,11 @@ def _what_runs(inputs: Inputs) -> tuple[str, str]:
     command = inputs.text("command", most=MAX_COMMAND, lines=True)
     script = inputs.text("script", most=MAX_SCRIPT, lines=True)
     if inputs.given("command") is None and inputs.given("script") is None:
-        inputs.wrong(
-            "command", "Says nothing to run; give command (for /bin/sh -c) or script.", code="required"
-        )
+        inputs.wrong("command", "Nothing to run; give command (for /bin/sh -c) or script.", code="required")
     elif command and script:
         inputs.wrong("script", "Has both command and script; give one of them.", code="one-of")
     elif script and not script.startswith("#!"):
-        inputs.wrong(
-            "script", "Has to begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang"
-        )
+        inputs.wrong("script", "Must begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang")
     return command, script
 
 
@@ -327,12 +323,12 @@ def _layout(inputs: Inputs) -> tuple[int, int | None, int | None]:
         tasks = (nodes or 1) * (per_node or 1)
         if tasks > MAX_TASKS:
             inputs.wrong(
-                "tasks_per_node", f"Makes {tasks} tasks; at most {MAX_TASKS} are taken.", code="out-of-range"
+                "tasks_per_node", f"Makes {tasks} tasks; the maximum is {MAX_TASKS}.", code="out-of-range"
             )
             tasks = 1
     elif nodes is not None and nodes > tasks:
         inputs.wrong(
-            "nodes", f"Asks for {nodes} nodes but has only {tasks} tasks; lower nodes.", code="inconsistent"
+            "nodes", f"Requests {nodes} nodes but has only {tasks} tasks; lower nodes.", code="inconsistent"
         )
     elif nodes is not None and per_node is not None and tasks > nodes * per_node:
         inputs.wrong(
@@ -352,13 +348,13 @@ def _check_spread(
     if nodes is not None or tasks_per_node is not None or inputs.given("pack") is not None:
         inputs.wrong(
             "affinity/tasks",
-            "Cannot be kept together with nodes, tasks_per_node or pack; leave those out and give tasks.",
+            "Cannot be combined with nodes, tasks_per_node or pack; leave those out and give tasks.",
             code="inconsistent",
         )
     elif term.get("least", 1) > tasks:
         inputs.wrong(
             "affinity/tasks",
-            f"Asks for {term['least']} of a kind, but has {tasks} task{'s' if tasks > 1 else ''}; raise tasks.",
+            f"Requests {term['least']} of a kind, but has {tasks} task{'s' if tasks > 1 else ''}; raise tasks.",
             code="inconsistent",
         )
     elif term.get("per_domain", tasks) * term.get("most", tasks) < tasks:
@@ -380,7 +376,7 @@ def _amounts(inputs: Inputs, terms: ResourceTerms) -> tuple[Resources, str]:
             "cpu_cores"
             if cpu_millis < 1
             else next(name for name in MEMORY_FIELDS if inputs.given(name) is not None),
-            "Has to be more than 0; only a job that requests neither CPU nor memory may say 0, for both.",
+            "Must be more than 0; 0 is allowed only for both CPU and memory.",
             code="out-of-range",
         )
     gpus, gpu_millis = _gpus(inputs) if not terms.gpu_slice else _a_slice(inputs, terms.gpu_slice)
@@ -388,7 +384,7 @@ def _amounts(inputs: Inputs, terms: ResourceTerms) -> tuple[Resources, str]:
     if terms.gpu_slice:
         gpu_model = (read_slice(gpu_model) or (gpu_model, ""))[0]
     if gpu_model and not gpus and inputs.given("gpu_count") is None:
-        inputs.wrong("gpu_type", "Says which GPU but not how many; add gpu_count.", code="inconsistent")
+        inputs.wrong("gpu_type", "Names a GPU model but no count; add gpu_count.", code="inconsistent")
     resources = Resources(
         cpu_millis=cpu_millis,
         memory_mib=memory_mib,
@@ -403,7 +399,7 @@ def _amounts(inputs: Inputs, terms: ResourceTerms) -> tuple[Resources, str]:
 def _memory(inputs: Inputs, terms: ResourceTerms) -> int:
     given = [name for name in MEMORY_FIELDS if inputs.given(name) is not None]
     if len(given) > 1:
-        inputs.wrong(given[1], f"Says the memory again beside {given[0]}; give one of them.", code="one-of")
+        inputs.wrong(given[1], f"Repeats the memory of {given[0]}; give one of them.", code="one-of")
     if not given:
         return terms.memory_limit_mib or DEFAULT_MEMORY_MIB
     unit = "g" if given[0] == "memory_gb" else ""
@@ -416,11 +412,9 @@ def _memory(inputs: Inputs, terms: ResourceTerms) -> int:
 def _a_slice(inputs: Inputs, name: str) -> tuple[int, int]:
     """One slice a task: programs see only one, however many they are given."""
     if inputs.given("gpu_share") is not None:
-        inputs.wrong("gpu_share", "Means nothing beside a slice; leave one of them out.", code="one-of")
+        inputs.wrong("gpu_share", "Cannot be combined with a slice; leave one of them out.", code="one-of")
     if inputs.integer("gpu_count", least=0, most=MAX_GPUS) not in (None, 1):
-        inputs.wrong(
-            "gpu_count", "Has to be 1 with a slice: each task gets one of them.", code="inconsistent"
-        )
+        inputs.wrong("gpu_count", "Must be 1 with a slice: each task gets one of them.", code="inconsistent")
     share = slice_share(name)
     return 1, share if share < 1000 else 0
 
@@ -432,7 +426,9 @@ def _gpus(inputs: Inputs) -> tuple[int, int]:
         return count or 0, 0
     if count not in (None, 1):
         inputs.wrong(
-            "gpu_share", f"Takes a part of one GPU, but gpu_count is {count}; make it 1.", code="inconsistent"
+            "gpu_share",
+            f"Requests a share of one GPU, but gpu_count is {count}; make it 1.",
+            code="inconsistent",
         )
     return 1, millis if millis < 1000 else 0
 
@@ -444,7 +440,7 @@ def _share(value: Any) -> int:
     else:
         part = read_decimal(value)
     if not 0 < part <= 1:
-        raise BadValue("Has to be more than 0 and at most 1, the part of one GPU; for example 0.25")
+        raise BadValue("Must be more than 0 and at most 1, the part of one GPU; for example 0.25")
     millis = part * 1000
     if millis != int(millis):
         raise BadValue("Is finer than a thousandth of a GPU")
@@ -456,9 +452,9 @@ def _extras(inputs: Inputs) -> tuple[tuple[str, int], ...]:
     for name, value in inputs.mapping("extras", most=32).items():
         amount = read_integer(value)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", str(name)):
-            inputs.wrong(f"extras/{str(name)[:60]}", "Is no name of a countable thing.", code="bad-name")
+            inputs.wrong(f"extras/{str(name)[:60]}", "Not a name of a countable resource.", code="bad-name")
         elif amount is None or not 0 <= amount <= 2**31:
-            inputs.wrong(f"extras/{name}", "Has to be a whole number, 0 or more.", code="not-a-number")
+            inputs.wrong(f"extras/{name}", "Must be a whole number, 0 or more.", code="not-a-number")
         elif amount:
             found[str(name)] = amount
     return tuple(sorted(found.items()))
@@ -475,8 +471,8 @@ def _time_limit(inputs: Inputs, queue: Queue | None) -> int | None:
     if most is not None and seconds > most:
         inputs.wrong(
             "time_limit",
-            f"Asks for {seconds} seconds; queue {queue.slug} allows {most}. "
-            "Ask for less, or use another queue.",
+            f"Requests {seconds} seconds; queue {queue.slug} allows {most}. "
+            "Request less, or use another queue.",
             code="exceeds-wall-time",
         )
     return seconds
@@ -491,17 +487,16 @@ def _priority(inputs: Inputs, catalogue: Catalogue) -> int:
         number = catalogue.priority_named(value)
     if number is None:
         names = ", ".join(catalogue.priority_names())
-        inputs.wrong("priority", f"Has to be 0 to 100 or one of {names}.", code="unknown-choice")
+        inputs.wrong("priority", f"Must be 0 to 100 or one of {names}.", code="unknown-choice")
         return DEFAULT_PRIORITY
     if not 0 <= number <= 100:
-        inputs.wrong("priority", f"Has to be from 0 to 100; {number} is not.", code="out-of-range")
+        inputs.wrong("priority", f"Must be from 0 to 100; {number} is not.", code="out-of-range")
         return DEFAULT_PRIORITY
     ceiling = catalogue.user.priority_ceiling
     if number > ceiling:
         inputs.wrong(
             "priority",
-            f"Asks for priority {number}; yours may be at most {ceiling}. "
-            "Ask an operator to raise the ceiling.",
+            f"Asks for priority {number}; your maximum is {ceiling}. Ask an operator to raise the ceiling.",
             code="above-priority-ceiling",
             denied=True,
         )
@@ -513,13 +508,11 @@ def _env(inputs: Inputs) -> dict[str, str]:
     for name, value in inputs.mapping("env", most=MAX_ENV_ENTRIES).items():
         at = f"env/{str(name)[:60]}"
         if not isinstance(name, str) or not ENV_NAME.fullmatch(name):
-            inputs.wrong(
-                at, "Is no name of a variable: letters, digits and _, no digit first.", code="bad-name"
-            )
+            inputs.wrong(at, "Not a variable name: letters, digits and _, no digit first.", code="bad-name")
         elif name.startswith(ENV_OURS[0]) or name in ENV_OURS:
             inputs.wrong(at, "Is set by Muster for each task; choose another name.", code="reserved")
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            inputs.wrong(at, "Has to be text or a number.", code="not-text")
+            inputs.wrong(at, "Must be text or a number.", code="not-text")
         elif trouble := text_trouble(str(value), most=MAX_ENV_VALUE):
             inputs.wrong(at, trouble, code="bad-text")
         else:
@@ -534,21 +527,21 @@ def _env(inputs: Inputs) -> dict[str, str]:
 def _working_dir(inputs: Inputs) -> str:
     path = inputs.text("working_dir", most=1024)
     if path and not path.startswith("/"):
-        inputs.wrong("working_dir", "Has to be an absolute path, beginning with /.", code="not-absolute")
+        inputs.wrong("working_dir", "Must be an absolute path, beginning with /.", code="not-absolute")
     return path
 
 
 def _job_type(value: Any) -> str:
     word = str(value).strip().lower()
     if not _WORD.fullmatch(word):
-        raise BadValue("Has to be one short word of a-z, 0-9, - and _, such as batch or training")
+        raise BadValue("Must be one short word of a-z, 0-9, - and _, such as batch or training")
     return word
 
 
 def _ref(value: Any) -> str:
     word = str(value).strip()
     if not DATA_NAME.fullmatch(word):
-        raise BadValue("Has to be a short name without blanks, such as prepare")
+        raise BadValue("Must be a short name without blanks, such as prepare")
     return word
 
 
@@ -557,7 +550,7 @@ def _window(inputs: Inputs) -> tuple[datetime | None, datetime | None]:
     deadline_at: datetime | None = inputs.read("deadline", read_moment)
     if deadline_at is not None:
         if deadline_at <= timezone.now():
-            inputs.wrong("deadline", "Has passed already.", code="in-the-past")
+            inputs.wrong("deadline", "Is in the past.", code="in-the-past")
         elif begin_at is not None and deadline_at <= begin_at:
-            inputs.wrong("deadline", "Comes before begin_at.", code="inconsistent")
+            inputs.wrong("deadline", "Is before begin_at.", code="inconsistent")
     return begin_at, deadline_at

@@ -125,11 +125,11 @@ class Catalogue:
             return self._projects[0]
         if self._projects:
             names = ", ".join(project.slug for project in self._projects[:20])
-            inputs.wrong("project", f"Has to be one of yours: {names}.", code="required")
+            inputs.wrong("project", f"Must be one of yours: {names}.", code="required")
         else:
             inputs.wrong(
                 "project",
-                "You are in no project that takes jobs; ask a project's lead to add you as a member.",
+                "You are not a member of an open project; ask a project lead to add you.",
                 code="project-not-usable",
                 denied=True,
             )
@@ -139,11 +139,9 @@ class Catalogue:
         # One that exists and is not theirs reads like one that does not exist: names are not for strangers.
         seen = next((p for p in visible_projects(self.user) if _is_called(p, wanted)), None)
         if seen is not None and not seen.active:
-            message = f"Project {seen.slug} is closed and takes no new jobs."
+            message = f"Project {seen.slug} is closed and accepts no new jobs."
         elif seen is not None:
-            message = (
-                f"You may look at project {seen.slug} but not submit to it; its lead can make you a member."
-            )
+            message = f"You can view project {seen.slug} but not submit to it; the project lead can make you a member."
         else:
             message = f"There is no project {wanted[:60]!r} that you may submit to{self._near(wanted)}."
         inputs.wrong("project", message, code="project-not-usable", denied=True)
@@ -184,7 +182,9 @@ class Catalogue:
         chosen = next((queue for queue in usable if queue.is_default), usable[0] if usable else None)
         if chosen is None:
             inputs.wrong(
-                "queue", f"No queue takes jobs of project {project.slug}; ask an operator.", code="not-found"
+                "queue",
+                f"No queue accepts jobs of project {project.slug}; ask an operator.",
+                code="not-found",
             )
         return chosen
 

@@ -328,7 +328,7 @@ def tell_stopped(
             verb = "suspended" if p.mode == "suspend" else "stopped"
             because = f"{verb} for job {p.for_job_id} of project {waits.project}"
             if p.kind == "reclaim":
-                because += f", which takes back what {p.line} had borrowed"
+                because += f", which reclaims what {p.line} had borrowed"
                 details |= {"kind": p.kind, "line": p.line}
             else:
                 because += f": its priority is {p.for_priority}, this job's {p.priority}"
@@ -337,7 +337,7 @@ def tell_stopped(
                 "priority": p.priority,
             }  # fmt: skip
         elif p.kind == "converge":
-            because = f"stopped because a limit of {p.line} was cut below what is in use"
+            because = f"stopped because a limit of {p.line} was lowered below the usage"
             details |= {"kind": p.kind, "line": p.line}
         else:
             taint = taints[p.node_id, *p.taint]
@@ -347,10 +347,10 @@ def tell_stopped(
             because = f"has to leave {taint.node}: it has the taint {name}:NoExecute{who}{why}"
             details |= {"node": taint.node, "taint": name, "by": taint.added_by, "why": taint.reason}
         if p.mode == "suspend":
-            because += "; it stands still, and goes on where it is once its CPUs are free again"
+            because += "; suspended, and resumes on the same nodes when the CPUs are free"
             details["mode"] = p.mode
         else:
-            because += f"; it has {p.grace_seconds} s to end and is queued again by itself"
+            because += f"; it has {p.grace_seconds} s to end and is requeued"
         if p.instead:
             because += f" (not suspended: {p.instead})"
             details["instead"] = p.instead

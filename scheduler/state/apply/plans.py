@@ -13,6 +13,7 @@ import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from accounts.moments import written
 from accounts.prepared import ask_together
 from scheduler import outbox
 from scheduler.core.columns import Ints
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 #: The database turned the start down although every check had passed: an invariant was about to break.
 REFUSED_BY_CONSTRAINT: Final = "RefusedByConstraint"
-#: The job is no longer queued as it was planned.
+#: The job is no longer queued as planned.
 JOB_CHANGED: Final = "JobChanged"
 
 #: Reasons written in one cycle at most: those who wait must not keep the next from starting.
@@ -56,14 +57,14 @@ CHUNK: Final = 1000
 #: What may have become of a node since it was chosen, by the gate that is closed now.
 _SINCE: Final = {
     "gone": "is not there",
-    "state": "does not answer",
+    "state": "is not responding",
     "cordoned": "is cordoned",
     "draining": "is draining",
     "reserved": "is reserved",
-    "jobs": "is near to or apart from other jobs against its rules",
-    "device": "has that GPU in use or sick",
+    "jobs": "violates affinity to other jobs",
+    "device": "has that GPU in use or unhealthy",
     "gpu_health": "has too few healthy GPUs",
-    "size": "has itself fewer cores or less memory than one task",
+    "size": "is too small for one task",
     "gpus": "has too few free GPUs",
     "cpu_millis": "has too few free CPUs",
     "memory_mib": "has too little free memory",
@@ -237,7 +238,7 @@ def _write_all(starts: Sequence[Start], writer: _Writer) -> tuple[list[Start], l
     moved = apply_sql.schedule_jobs(starts, backend=writer.backend, cycle_id=writer.cycle_id, at=writer.at)
     numbers = {row.number for row in moved}
     refused = [
-        Refusal(start.job_id, JOB_CHANGED, f"Job {start.job_id} is no longer queued as it was planned.")
+        Refusal(start.job_id, JOB_CHANGED, f"Job {start.job_id} is no longer queued as planned.")
         for start in starts
         if start.job_id not in numbers
     ]
@@ -294,12 +295,12 @@ def apply_gatherings(
         one = by_number[number]
         nodes = [names.get(node, str(node)) for node in one.node_ids]
         until = datetime.fromtimestamp(one.until_ms / 1000, tz=UTC)
-        begins = "begins to gather" if before == JobState.QUEUED else "gathers others now:"
-        text = f"{begins} {', '.join(nodes)}, until {until:%H:%M} UTC at the latest"
+        begins = "reserves nodes" if before == JobState.QUEUED else "reserves other nodes:"
+        text = f"{begins} {', '.join(nodes)}, until {written(until)} at the latest"
         details = json.dumps({"nodes": nodes, "until": until.isoformat(), "cycle": cycle_id})
         events.append((number, "job.reserved", text[:300], details))
     for number, _, _ in given:
-        text = "not all the nodes it gathered came free in time, so it gave them back"
+        text = "node assembly timed out: not all nodes became free"
         events.append((number, "job.queued", text, json.dumps({"cycle": cycle_id})))
     apply_sql.tell_gatherings(events, at=at)
     told = [row[:3] for row in reserved] + given
@@ -352,9 +353,9 @@ def _stop(
             or waits.state not in apply_sql.IN_LINE
             or waits.generation != preempt.for_generation
         ):
-            why = f"Job {preempt.for_job_id} has changed: nobody is stopped for it."
+            why = f"Job {preempt.for_job_id} has changed: no job is stopped for it."
         elif victim is None or not _is_stoppable(preempt, rows, live):
-            why = f"Job {preempt.job_id} was to be stopped for it and has changed: nobody is stopped."
+            why = f"Job {preempt.job_id} was to be stopped and has changed: no job is stopped."
         else:
             continue
         refused.setdefault(preempt.for_job_id, Refusal(preempt.for_job_id, VICTIM_CHANGED, why))

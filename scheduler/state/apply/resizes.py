@@ -51,7 +51,7 @@ def judge(resizes: Sequence[Resize]) -> Judged:
         if one.for_job_id and (
             waits is None or waits.state not in apply_sql.IN_LINE or waits.generation != one.for_generation
         ):
-            why = f"Job {one.for_job_id} has changed: nobody gives up tasks for it."
+            why = f"Job {one.for_job_id} has changed: no job releases tasks for it."
         elif job is None or job.state != JobState.RUNNING or one.attempt_id not in live or one not in able:
             why = f"Job {one.job_id} was to have {one.tasks} tasks and has changed."
         else:
@@ -162,19 +162,19 @@ def _event(one: Resize, rows: Mapping[int, PreemptionRow], cycle_id: int | None)
         kind, waits = "job.smaller", rows[one.for_job_id]
         count = len(one.ranks)
         because = (
-            f"gives up {count} of its {one.before} tasks and goes on with {one.tasks}, for job {one.for_job_id} of "
+            f"releases {count} of {one.before} tasks and continues with {one.tasks}, for job {one.for_job_id} of "
             f"project {waits.project}"
         )
         if one.kind == "reclaim":
-            because += f", which takes back what {one.line} had borrowed"
+            because += f", which reclaims what {one.line} had borrowed"
         else:
             because += f": its priority is {one.for_priority}, this job's {one.priority}"
         details |= {"ranks": list(one.ranks[:1000]), "for_job": one.for_job_id, "for_project": waits.project}
     else:
         kind = f"job.{JobState.PREEMPTING.value}"
         because = (
-            f"stopped to start again with {one.tasks} tasks instead of {one.before}: room is idle and nobody waits for "
-            f"it; it goes on from its checkpoint and is queued again by itself"
+            f"stopped to start again with {one.tasks} tasks instead of {one.before}: resources are idle; the job "
+            "is requeued and continues from its checkpoint"
         )
     return {
         "number": one.job_id, "kind": kind, "epoch": rows[one.job_id].epoch, "because": because[:300],

@@ -144,7 +144,7 @@ def suspend_attempts(attempt_ids: Iterable[int], *, at: datetime | None = None) 
         cpus[attempt] += millis
     write_events(
         [
-            (one.number, one.epoch, "job.suspended", f"stands still; it keeps its memory and gave back"
+            (one.number, one.epoch, "job.suspended", f"suspended; keeps its memory and released"
              f" {show_cpus(cpus[one.attempt])} CPUs", json.dumps({"cpu_millis": cpus[one.attempt]}))
             for one in found
         ],
@@ -245,7 +245,7 @@ def _resume(attempt_ids: Sequence[int], at: datetime) -> int:
     )
     write_events(
         [
-            (one.number, one.epoch, "job.running", f"goes on, after it stood still for"
+            (one.number, one.epoch, "job.running", f"resumed, after being suspended for"
              f" {_minutes(one.since, at)}", "{}")
             for one in found
         ],
@@ -293,7 +293,7 @@ def stop_instead(
         "  WHERE attempt_id = a.id)",
         [StopReason.PREEMPTED.value, now, ids],
     )
-    text = because or "did not stand still in time; it ends instead and is queued again"
+    text = because or "was not suspended in time; stopped instead and requeued"
     write_events([(number, epoch, "job.preempting", text, "{}") for _, number, epoch in rows], at=now)
     nodes = run(
         "SELECT DISTINCT node_id FROM scheduler_allocation WHERE attempt_id = ANY(%s::bigint[])"

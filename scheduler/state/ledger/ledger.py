@@ -176,7 +176,7 @@ def charged(
 
 
 #: Why an entry of `given_back_early` is there.
-GIVEN_BACK_EARLY: Final = "its task had ended before the others"
+GIVEN_BACK_EARLY: Final = "the task ended before the others"
 
 
 def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
@@ -192,7 +192,7 @@ def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -
 
 
 #: Why an entry of `given_back_suspended` is there.
-GIVEN_BACK_SUSPENDED: Final = "it stood still for another job and gave its CPUs back"
+GIVEN_BACK_SUSPENDED: Final = "suspended for another job; CPUs released"
 #: Refunds of what was not held; every other one of what was charged forgives what was.
 GIVEN_BACK: Final = (GIVEN_BACK_EARLY, GIVEN_BACK_SUSPENDED)
 

@@ -14,10 +14,10 @@ BACKOFF_SECONDS: Final = 5
 LONGEST_BACKOFF_SECONDS: Final = 15 * 60
 
 #: What is written of tasks that no agent was given.
-NEVER_GIVEN: Final = "It was never given to its node."
+NEVER_GIVEN: Final = "The job was never sent to its node."
 NEVER_STARTED: Final = "Never started."
 _CERTAINLY_NOT_BEGUN: Final = frozenset({NEVER_BEGAN, NEVER_GIVEN, NEVER_STARTED})
-AT_MOST_ONCE: Final = "It runs at most once, so it is not started again."
+AT_MOST_ONCE: Final = "The job runs at most once, so it is not restarted."
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,10 @@ def _judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_te
         StopReason.EVICTED,
         StopReason.STALE_EPOCH,
     ):
-        text = f"Stopped ({stop_reason}); it waits to start again."
+        text = f"Stopped ({stop_reason}); waiting to start again."
         return Verdict(AttemptState.STOPPED, JobState.QUEUED, code, exit_signal, text, retry_seconds=0)
     if stop_reason == StopReason.QUOTA_REFUSED:
-        text = (
-            next((task.text for task in tasks if task.text), "")
-            or "Its quota was refused where it was to start."
-        )
+        text = next((task.text for task in tasks if task.text), "") or "The quota provider refused the start."
         wait = backoff_seconds(job.earlier_refused)
         return Verdict(AttemptState.STOPPED, JobState.QUEUED, None, None, text, retry_seconds=wait)
     if stop_reason == StopReason.TIME_LIMIT:
@@ -130,7 +127,7 @@ def _succeeded(job: JobFacts) -> Verdict:
         and job.earlier_ended < job.max_restarts
     ):
         wait = backoff_seconds(job.earlier_ended)
-        text = "Ended; its restart policy starts it again."
+        text = "Ended; restarted by the restart policy."
         return Verdict(AttemptState.SUCCEEDED, JobState.QUEUED, 0, None, text, retry_seconds=wait)
     return Verdict(AttemptState.SUCCEEDED, JobState.COMPLETED, 0, None, "")
 
@@ -163,7 +160,7 @@ def backoff_seconds(earlier: int) -> int:
 
 
 #: What shells mean by a code (bash manual, "Exit Status").
-_MEANINGS: Final = {126: ": a command is there but may not be run", 127: ": a command was not found"}
+_MEANINGS: Final = {126: ": command not executable", 127: ": command not found"}
 
 
 def describe(task: TaskEnd, tasks: Sequence[TaskEnd]) -> str:

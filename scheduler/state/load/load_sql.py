@@ -35,7 +35,7 @@ FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS reason(code, words, place
 
 _PAUSED: Final = """CASE WHEN cluster.paused THEN concat('with the whole cluster ', cluster.name,
         nullif(' by ' || cluster.paused_by, ' by '),
-        to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
+        to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD"T"HH24:MI:SS"Z"'),
         nullif(': ' || cluster.paused_reason, ': ')) END"""
 
 #: What applying a plan needs of its cluster; whether anybody keeps quota back; whether there is any budget.
@@ -301,7 +301,7 @@ ORDER BY job.number
 QUEUES: Final = """
 SELECT queue.id, queue.name, queue.priority, queue.paused,
     concat(nullif('by ' || queue.paused_by, 'by '),
-        to_char(queue.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
+        to_char(queue.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD"T"HH24:MI:SS"Z"'),
         nullif(': ' || queue.paused_reason, ': ')),
     coalesce(queue.max_concurrent_jobs, 0),
     CASE WHEN {counted} THEN

@@ -63,7 +63,7 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
                 job,
                 epoch,
                 "attempt.smaller",
-                f"task {rank} was lost with node {name}; the others are enough and go on",
+                f"task {rank} was lost with node {name}; the others are enough and continue",
                 json.dumps({"rank": rank}),
             )
             for _, job, epoch, rank, name in left

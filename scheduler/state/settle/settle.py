@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from accounts.moments import written
 from accounts.prepared import ask, ask_together
 from quotas.core.limits import RUNNING_JOBS
 from quotas.services.shares import count_use, statements_of_use
@@ -543,10 +544,10 @@ def _waiting(verdict: Verdict, at: datetime) -> tuple[str, str, str, str]:
     """The reason columns of a job that is queued again."""
     seconds = verdict.retry_seconds or 0
     if seconds == 0:
-        code, text = ReasonCode.NOT_EVALUATED_YET, "Queued again; the next planning cycle looks at it."
+        code, text = ReasonCode.NOT_EVALUATED_YET, "Requeued; the next cycle evaluates the job."
         return code.value, CATEGORY[code].value, text, "{}"
     code, until = ReasonCode.BACKOFF, at + timedelta(seconds=seconds)
-    text = f"Starts again after {until:%H:%M:%S} UTC. Last try: {verdict.text}"
+    text = f"Next attempt at {written(until)} or later. Last attempt: {verdict.text}"
     details = json.dumps({"until": until.isoformat(), "wait_seconds": seconds})
     return code.value, CATEGORY[code].value, text, details
 

@@ -136,10 +136,10 @@ def test_every_problem_is_named_at_once() -> None:
         issue_token(user=alice, by=alice, name=" ", scopes=["jobs:raed", "fly"], days=366)
 
     assert [(p.field, p.message.split(".")[0]) for p in wrong.value.problems] == [
-        ("name", "Give the token a name of 1 to 120 characters that says what uses it"),
+        ("name", "Give the token a name of 1 to 120 characters that describes its use"),
         ("scopes", "'jobs:raed' is not a scope"),
         ("scopes", "'fly' is not a scope"),
-        ("days", "A token lives 1 to 365 days"),
+        ("days", "A token expires after 1 to 365 days"),
     ]
     assert "Did you mean jobs:read?" in wrong.value.problems[1].message
     assert not ApiToken.objects.exists()

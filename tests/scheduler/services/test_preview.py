@@ -55,7 +55,7 @@ def test_what_fits_starts_now_and_says_where(world: SmallWorld) -> None:
     found = asked(world, gpu_count=2, tasks=2)
 
     assert (found.verdict, found.reason_code, found.category) == ("starts_now", "", "")
-    assert found.headline == "It would start now, on n1."
+    assert found.headline == "Would start now on n1."
     node = world.cluster.nodes.get(name="n1")
     assert found.nodes == (PreviewNode(node.pk, "n1", tasks=2, devices=(0, 1, 2, 3)),)
     assert [(gate.name, gate.turned_away, gate.left) for gate in found.gates] == [
@@ -158,7 +158,7 @@ def test_the_limit_that_refuses_is_named_with_how_far_over_it_is(world: SmallWor
         ("organization lab", 5000, True, 2000),
         (f"user {world.person.username}", 3000, False, 0),
     ]
-    assert found.quota[1].text == "organization lab: 2 GPUs more than may be in use."
+    assert found.quota[1].text == "organization lab: 2 GPUs exceeds the limit."
 
 
 def test_what_is_kept_back_for_others_refuses_too(world: SmallWorld) -> None:
@@ -174,7 +174,7 @@ def test_what_is_kept_back_for_others_refuses_too(world: SmallWorld) -> None:
 
     assert found.reason_code == "WaitingForQuota"
     assert [(use.owner, use.over_by) for use in found.quota if use.refuses] == [("organization lab", 1000)]
-    assert found.quota[1].text == "organization lab: 1 GPU more than is left: some is kept back for others."
+    assert found.quota[1].text == "organization lab: 1 GPU exceeds what is left: some is reserved for others."
 
 
 def test_a_held_job_and_one_that_begins_later_would_wait_for_that(world: SmallWorld) -> None:
@@ -300,7 +300,7 @@ def test_a_job_that_starts_in_the_next_cycle_says_so(world: SmallWorld) -> None:
             {"state": JobState.HELD, "reason_code": "HeldByUser", "reason_text": "Held by ann."},
             "Held by ann.",
         ),
-        ({"state": JobState.BLOCKED, "reason_code": "Dependency"}, "Waits for other jobs to end."),
+        ({"state": JobState.BLOCKED, "reason_code": "Dependency"}, "Waiting for other jobs to end."),
         ({"state": JobState.RUNNING}, "It is running: nothing keeps it waiting."),
         ({"state": JobState.FAILED, "end_text": "exit code 3"}, "exit code 3"),
         ({"state": JobState.COMPLETED}, "It has completed: nothing keeps it waiting."),

@@ -1,4 +1,4 @@
-"""Suspension in rows: a victim stands still, keeps its memory, gives its CPUs back, and goes on (C7, P16)."""
+"""Suspension in rows: a victim suspended, keeps its memory, gives its CPUs back, and goes on (C7, P16)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_victim(bench: FakeBench, **fields: object) -> Job:
 
 
 def suspended(bench: FakeBench) -> tuple[Job, Job]:
-    """A victim that stands still, and the job it does so for, which runs."""
+    """A victim that suspended, and the job it does so for, which runs."""
     victim = a_victim(bench)
     urgent = bench.world.submit(priority=90, **all_cpus(bench))
     bench.world.plan()
@@ -84,7 +84,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     told = JobEvent.objects.get(job=victim, kind="job.preempting").because
     assert told == (
         f"suspended for job {urgent.number} of project vision: its priority is 90, this job's 10; "
-        "it stands still, and goes on where it is once its CPUs are free again"
+        "it suspended, and goes on where it is once its CPUs are free again"
     )
     world.plan()  # nobody more is told while this one is at it
     assert Suspension.objects.count() == 1
@@ -121,7 +121,8 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     line.refresh_from_db()
     assert line.used == victim.cpu_millis
     assert (
-        JobEvent.objects.filter(job=victim).latest("id").because == "goes on, after it stood still for 30 min"
+        JobEvent.objects.filter(job=victim).latest("id").because
+        == "resumed, after being suspended for 30 min"
     )
     bench.step()
     bench.step()
@@ -211,7 +212,7 @@ def test_a_backend_that_cannot_says_so_and_requeues(
 
     assert victim.attempts.get().stop_reason == "preempted"
     told = JobEvent.objects.get(job=victim, kind="job.preempting")
-    assert told.because.endswith("(not suspended: the backend fake cannot let a job stand still)")
+    assert told.because.endswith("(not suspended: the backend fake cannot suspend jobs)")
 
 
 def test_fair_share_does_not_count_cpus_that_were_given_back(bench: FakeBench) -> None:

@@ -210,7 +210,7 @@ def test_what_no_line_on_the_way_up_can_ever_hold_is_refused_at_once(site: Site)
         site.submit(gpu_count=3)
 
     assert refused.value.problems[0].code == "exceeds-quota"
-    assert "the hard quota of organization university is 2" in refused.value.problems[0].message
+    assert "the hard limit of organization university is 2" in refused.value.problems[0].message
 
 
 def test_a_recount_finds_what_every_line_should_say(site: Site) -> None:

