@@ -24,14 +24,14 @@ GATE_WORDS: Final[Mapping[str, str]] = {
     "affinity": "do not match the node affinity",
     "reserved": "are reserved for others",
     "jobs": "are excluded by affinity to other jobs",
-    "gpu_model": "have no GPU of the requested model",
+    "gpu_model": "lack a GPU of the requested model",
     "gpu_health": "have too few healthy GPUs",
     "size": "are too small for one task",
     "gpus": "have too few free GPUs",
     "cpu_millis": "have too few free CPUs",
     "memory_mib": "have too little free memory",
     "storage_mib": "have too little free storage",
-    "numa": "have no NUMA domain with room for one whole task",
+    "numa": "lack a NUMA domain with room for one whole task",
 }
 
 
@@ -432,7 +432,7 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
     ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(facts, "text", "The quota provider is unreachable."),
     ReasonCode.APPROVAL_PENDING: lambda _: "Waiting for approval.",
-    ReasonCode.BEGIN_TIME: lambda facts: f"Begin time: {_time(facts, 'begin_ms')}.",
+    ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as requested.",
     ReasonCode.DEPENDENCY: lambda _: "Waiting for other jobs to end.",
     ReasonCode.BACKOFF: _backoff,
     ReasonCode.RATE_LIMITED: _rate_limited,
