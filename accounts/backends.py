@@ -9,8 +9,8 @@ from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest
 
-from accounts import proxies
 from accounts.models import User
+from infra import client_address
 
 
 class PasswordBackend(ModelBackend):
@@ -35,4 +35,4 @@ def demo_logins_allowed(request: HttpRequest | None) -> bool:
     """From a loopback address, not through a proxy, and never where the settings say no."""
     if not settings.DEMO_LOGINS_ALLOWED or request is None:
         return False
-    return proxies.of_request(request).is_this_machine
+    return client_address.of_request(request).is_this_machine

@@ -9,10 +9,10 @@ from typing import Any, Final
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts import context
-from accounts.errors import NotAllowed, NotFound
 from accounts.models import Membership, Project, ProjectRole, SiteRole, User
 from accounts.scopes import implied
+from infra import request_context
+from infra.errors import NotAllowed, NotFound
 
 #: Each role may do what those before it may.
 ROLE_ORDER: Final = (ProjectRole.VIEWER, ProjectRole.MEMBER, ProjectRole.LEAD)
@@ -150,7 +150,7 @@ def token_project_id(user: User) -> int | None:
     A person whom a token signed in carries it along, so that work outside the request is held to it as well.
     Raises RequestIsOver in what is sent after the answer was returned.
     """
-    known = context.current()
+    known = request_context.current()
     if known.token_user_id == user.pk:
         return known.token_project_id
     held_by = user.held_by
@@ -162,7 +162,7 @@ def standing(user: User) -> dict[str, Any]:
 
     `covers_standing` says later whether as much is still theirs.
     """
-    known = context.current()
+    known = request_context.current()
     by_token = known.token_user_id == user.pk and known.token_scopes is not None
     return {
         "site": [
@@ -263,7 +263,7 @@ def _named(thing: Any) -> str:
 
 
 def _way_out(verb: str, thing: Any) -> str:
-    if context.current().token_project_id is not None:
+    if request_context.current().token_project_id is not None:
         return "Your token is limited to one project; use one without that limit."
     if verb in ("operate", "edit_quota"):
         return "Ask an operator of this site."

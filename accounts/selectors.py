@@ -8,8 +8,8 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import NotFound
 from accounts.models import ApiToken, AuditEvent, Project, ProjectRole, User
+from infra.errors import NotFound
 
 
 def visible_projects(user: User) -> QuerySet[Project]:

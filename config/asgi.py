@@ -10,9 +10,9 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.production")
 django.setup(set_prefix=False)  # before anything that imports models
 
-from config.api_door import ApiDoor, PageDoor  # noqa: E402
-from config.front_door import FrontDoor  # noqa: E402
-from config.probe_door import ProbeDoor  # noqa: E402
+from config.http.api_server import ApiDoor, PageDoor  # noqa: E402
+from config.http.front_door import FrontDoor  # noqa: E402
+from config.http.probes import ProbeDoor  # noqa: E402
 from scheduler.api.agent import AgentDoor  # noqa: E402
 from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
 from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402

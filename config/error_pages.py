@@ -13,10 +13,10 @@ from django.utils.safestring import SafeString
 from django.views import defaults
 from django.views.decorators.http import require_safe
 
-from accounts.database_errors import in_words
 from accounts.web.pages import unavailable
-from config.error_codes import GROUPS, MEANINGS, Meaning
-from config.problems import API_PREFIX, known_problem
+from infra.api.error_codes import GROUPS, MEANINGS, Meaning
+from infra.api.problems import API_PREFIX, known_problem
+from infra.db.error_messages import to_error
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _with_code(text: str) -> SafeString:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Django's `handler500`: an answer for what nobody caught; a database that is away is named as that."""
-    known = in_words(sys.exc_info()[1])
+    known = to_error(sys.exc_info()[1])
     if known is None:
         return defaults.server_error(request)
     log.warning("database_unavailable", extra={"code": known.code, "path": request.path})

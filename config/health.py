@@ -18,7 +18,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 
-from accounts.disk import shortages
+from infra.disk_space import shortages
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
-from accounts.admin.doors import row_of_any_table
+from accounts.admin.auth import row_of_any_table
 from config import error_pages, health, metrics
 
 handler500 = "config.error_pages.server_error"

@@ -19,7 +19,7 @@ class QuotasConfig(AppConfig):
 
 def check_provider(**_: Any) -> list[checks.CheckMessage]:
     """A provider that this installation does not have must stop the start, not the first edit."""
-    from accounts.errors import InvalidInput
+    from infra.errors import InvalidInput
     from quotas.providers.registry import require_usable
 
     try:

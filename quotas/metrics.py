@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from accounts.models import Project
 from quotas.core.fairshare import STEPS
 from quotas.core.share_tree import PERSON, Shares
-from quotas.sharing import share_rules, shares_at
+from quotas.selectors.fair_share_source import share_rules, shares_at
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ from celery import current_app
 from django.conf import settings
 from django.db import transaction
 
-from accounts.hints import QUOTAS_TOPIC, announce
+from infra.notifications import QUOTAS_TOPIC, announce
 
 log = structlog.get_logger(__name__)
 

@@ -6,12 +6,12 @@ import structlog
 from celery import shared_task
 
 from accounts.models import Project
-from quotas.providers.exchange import exchange
 from quotas.services import grants, providers
 from quotas.services.alerts import look_for_alerts, mail_notices
 from quotas.services.budgets import open_all_periods
-from quotas.services.limits import drifting_projects, sync_quota
-from quotas.services.lines import drifting_lines, sync_lines
+from quotas.services.exchange import exchange
+from quotas.services.project_quota import drifting_projects, sync_quota
+from quotas.services.quota_lines import drifting_lines, sync_lines
 from quotas.services.reconcile import check_budgets
 from quotas.services.shares import recount_shares
 

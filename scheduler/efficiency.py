@@ -11,10 +11,10 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from accounts import permissions
-from accounts.bounds import check_export
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
-from quotas.exports import FEWER
+from infra.exports import FEWER_ROWS
+from infra.request_cost import check_export
 
 #: What a list may be ordered by: what was wasted most.
 SORTS: Final = {
@@ -203,7 +203,7 @@ def exported_job_uses(asked: Asked) -> Iterator[tuple[Any, ...]]:
     """All of them for a file; raises InvalidInput, before any is read, where they could be more than one file has."""
     with connection.cursor() as cursor:
         cursor.execute(_COUNT, asked.statement()[1] | {"most": settings.MUSTER_MAX_EXPORT_ROWS})
-        check_export(cursor.fetchone()[0], way_out=FEWER)
+        check_export(cursor.fetchone()[0], way_out=FEWER_ROWS)
     return all_job_uses(asked)
 
 

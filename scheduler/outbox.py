@@ -13,8 +13,8 @@ import structlog
 from celery import current_app
 from django.db import transaction
 
-from accounts import hints
-from accounts.hints import CHANNEL, QUOTAS_TOPIC, announce, announce_many, project_topic, user_topic
+from infra import notifications
+from infra.notifications import CHANNEL, QUOTAS_TOPIC, announce, announce_many, project_topic, user_topic
 
 __all__ = [
     "CHANNEL", "CLUSTER_TOPIC", "QUEUES_TOPIC", "QUOTAS_TOPIC", "announce", "announce_many", "job_topic",
@@ -49,14 +49,15 @@ QUEUES_TOPIC: Final = "queues"
 def wake_planner(cluster_id: int, *, trigger: str) -> None:
     """Ask for a cycle of this cluster after commit; several asks before it begins make one cycle."""
     transaction.on_commit(
-        lambda: hints.soon(("wake", cluster_id), lambda: _send_wakeup(cluster_id, trigger)), robust=True
+        lambda: notifications.defer(("wake", cluster_id), lambda: _send_wakeup(cluster_id, trigger)),
+        robust=True,
     )
 
 
 def planner_is_awake(cluster_id: int) -> None:
     """Called as a cycle begins: changes from now on need a wake-up of their own."""
     try:
-        hints.client().delete(_wake_key(cluster_id))
+        notifications.client().delete(_wake_key(cluster_id))
     except redis.RedisError:
         log.warning("hints_unavailable", what="clear wake-up")
 
@@ -67,7 +68,7 @@ def _wake_key(cluster_id: int) -> str:
 
 def _send_wakeup(cluster_id: int, trigger: str) -> None:
     try:
-        if not hints.client().set(_wake_key(cluster_id), trigger, nx=True, px=WAKE_MEMORY_MS):
+        if not notifications.client().set(_wake_key(cluster_id), trigger, nx=True, px=WAKE_MEMORY_MS):
             return
         current_app.send_task(
             PLAN_TASK, args=[cluster_id, trigger], queue="scheduling", retry=False, ignore_result=True

@@ -16,11 +16,11 @@ from django.db.models import Count, F, FloatField, Prefetch, Q, QuerySet, Sum
 from django.db.models.functions import Extract
 from django.utils import timezone
 
-from accounts.errors import NotFound
 from accounts.models import Project, User
 from accounts.permissions import sees_everything
 from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
+from infra.errors import NotFound
 from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
 from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Partition, Queue, Reservation
 from scheduler.models.job import NOT_OVER, OVER, JobQuerySet

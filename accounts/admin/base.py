@@ -16,10 +16,10 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import permissions
-from accounts.bounds import at_most, check_rows
-from accounts.errors import MusterError
-from accounts.names import one_line
 from accounts.services import audit
+from infra.errors import MusterError
+from infra.plain_text import one_line
+from infra.request_cost import check_rows, count_up_to
 
 
 class Rights:
@@ -109,7 +109,7 @@ class OneLineFields:
     def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
         """An action on more rows than one request may change is refused before its first."""
         if request.POST.get("select_across") == "1":
-            check_rows(at_most(queryset, settings.MUSTER_MAX_ROWS), what="changes or more", field="rows",
+            check_rows(count_up_to(queryset, settings.MUSTER_MAX_ROWS), what="changes or more", field="rows",
                        way_out="Choose fewer rows, with a filter.")  # fmt: skip
         return super().response_action(request, queryset)  # type: ignore[misc,no-any-return]
 

@@ -23,7 +23,6 @@ from unfold.widgets import (
 )
 
 from accounts.admin.base import FactsAdmin, FactsInline, ReasonedForm, ServiceAdmin
-from accounts.errors import MusterError
 from accounts.models import ApiToken, Membership, User
 from accounts.services import audit
 from accounts.services.tokens import revoke_token
@@ -36,6 +35,7 @@ from accounts.services.users import (
     raise_access_version,
     set_site_role,
 )
+from infra.errors import MusterError
 
 admin.site.unregister(Group)  # rights follow site roles and memberships; a group would do nothing
 

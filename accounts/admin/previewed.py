@@ -14,10 +14,10 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 
 from accounts.admin.base import ReasonedForm, ServiceAdmin
-from accounts.errors import Conflict, MusterError
 from accounts.models import AuditEvent, AuditOutcome
-from accounts.moments import written
 from accounts.services import audit
+from infra.errors import Conflict, MusterError
+from infra.times_in_text import written
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from rest_framework.authentication import SessionAuthentication as DrfSessionAut
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from accounts import context, proxies
 from accounts.models import ApiToken, User
 from accounts.services import audit
 from accounts.services.tokens import TokenRefused, authenticate_token
+from infra import client_address, request_context
 
 REALM = "muster"
 #: One row a minute for each address and cause: a program that retries for ever must not fill the trail.
@@ -33,13 +33,13 @@ class BearerAuthentication(BaseAuthentication):
         scheme, _, plain = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        address = proxies.of_request(request._request).address
+        address = client_address.of_request(request._request).address
         try:
             token = authenticate_token(plain.strip(), address)
         except TokenRefused as refusal:
             _record(refusal, address)
             raise TokenNotAccepted(refusal) from refusal
-        context.use_token(token)
+        request_context.use_token(token)
         return token.user, token
 
     def authenticate_header(self, request: Request) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from accounts.errors import InvalidInput
+from infra.errors import InvalidInput
 
 IF_MATCH: Final = OpenApiParameter(
     "If-Match",

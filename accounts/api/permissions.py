@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from accounts.errors import NotAllowed
 from accounts.models import ApiToken
 from accounts.scopes import covers
 from accounts.services.audit import Thing
+from infra.errors import NotAllowed
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView

@@ -32,11 +32,11 @@ from accounts.api.serializers import (
     ReasonSerializer,
     TokenSerializer,
 )
-from accounts.errors import InvalidInput, NotFound
 from accounts.models import ApiToken, AuditCheck, AuditEvent, Membership, Project
 from accounts.services import projects as services
 from accounts.services.tokens import issue_token, revoke_token
-from config.rest import check_known
+from infra.api.rest import check_known
+from infra.errors import InvalidInput, NotFound
 
 
 class MeView(APIView):

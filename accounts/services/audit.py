@@ -21,9 +21,10 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connection, models, transaction
 
-from accounts import context, prepared
-from accounts.errors import MusterError
 from accounts.models import AuditChain, AuditEvent, AuditOutcome, Project, User
+from infra import request_context
+from infra.db import prepared
+from infra.errors import MusterError
 
 SHARDS: Final = 16
 NO_HASH: Final = "0" * 64
@@ -67,7 +68,7 @@ def record(
     with transaction.atomic(savepoint=False):
         shard = _shard(by)
         head = head or _lock_head(shard)
-        known = context.current()
+        known = request_context.current()
         described = describe(thing)
         event = AuditEvent(
             shard=shard,

@@ -15,9 +15,9 @@ from django.db.models import Max
 from django.utils import timezone
 
 from accounts.models import AuditChain, AuditCheck, AuditCheckpoint, AuditEvent
-from accounts.moments import written
-from accounts.services import audit_guards, audit_outside
+from accounts.services import audit_checkpoints, audit_guards
 from accounts.services.audit import NO_HASH, head_signature, row_hash, signing_keys
+from infra.times_in_text import written
 
 #: Rows held in memory at once, whatever the length of the trail.
 ROWS_AT_ONCE: Final = 2000
@@ -126,15 +126,15 @@ def _verify_heads() -> Verification:
 def _keep(look: Callable[[], Verification], *, only_bad: bool = False) -> tuple[AuditCheck, Verification]:
     try:
         # Read first: a checkpoint that is written while the chains are read may be ahead of what is read.
-        kept = audit_outside.last()
+        kept = audit_checkpoints.last()
         result = look()
         if result.ok and (missing := audit_guards.missing_trigger()):
             result = replace(result, bad=BadRow(NO_CHAIN, 0, None, missing))
         if result.ok and kept is not None:
             result = replace(result, bad=_compared(kept, result.heads))
         if result.ok:
-            audit_outside.keep(make_checkpoint(result))
-    except audit_outside.Unreachable as error:
+            audit_checkpoints.keep(make_checkpoint(result))
+    except audit_checkpoints.Unreachable as error:
         result = Verification(0, 0, BadRow(NO_CHAIN, 0, None, str(error)), {})
     except ProgrammingError as error:
         said = str(error).splitlines()[0]
@@ -147,7 +147,7 @@ def _keep(look: Callable[[], Verification], *, only_bad: bool = False) -> tuple[
 
 
 def _compared(kept: str, heads: Mapping[int, tuple[int, str]]) -> BadRow | None:
-    where = f" (compared with {audit_outside.file()})"
+    where = f" (compared with {audit_checkpoints.file()})"
     try:
         return _replaced(kept, heads, where)
     except (ValueError, KeyError, TypeError, AttributeError):

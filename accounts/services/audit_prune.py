@@ -11,9 +11,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from accounts.models import AuditCheckpoint, AuditEvent
-from accounts.retention import Rule
 from accounts.services import audit
 from accounts.services.audit_check import BadRow, checkpoint_signature, first_row_wanted, problem_of
+from infra.retention import Rule
 
 log = structlog.get_logger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 from django.db import transaction
 
 from accounts import permissions
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.models import User
 from accounts.models.user import Theme
 from accounts.selectors import submit_projects
 from accounts.services import audit
+from infra.errors import FieldProblem, InvalidInput
 
 FIELDS: Final = ("theme", "time_zone", "default_project_id")
 

@@ -11,11 +11,11 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Organization, Project, ProjectRole, User
-from accounts.names import check_line
 from accounts.services import audit
 from accounts.services.users import raise_access_version
+from infra.errors import Conflict, FieldProblem, InvalidInput, NotFound
+from infra.plain_text import check_line
 
 
 @transaction.atomic

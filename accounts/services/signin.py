@@ -9,10 +9,10 @@ from django.contrib.auth import authenticate
 from django.core.cache import cache
 from django.http import HttpRequest
 
-from accounts import context
-from accounts.errors import MusterError
 from accounts.models import User
-from accounts.services import attempts, audit
+from accounts.services import audit, signin_attempts
+from infra import request_context
+from infra.errors import MusterError
 
 #: While they have to wait, one row a minute for each name and address is enough to see who keeps trying.
 WAITING_ROW_SECONDS = 60
@@ -35,14 +35,14 @@ def sign_in(*, username: str, password: str, user_agent: str = "", device: str =
     username = username.strip()[:150]
     request = _request(user_agent)
     usable = "\x00" not in username + password
-    attempt = attempts.begin(
-        username=username.replace("\x00", " "), address=context.current().address, device=device[:500]
+    attempt = signin_attempts.begin(
+        username=username.replace("\x00", " "), address=request_context.current().address, device=device[:500]
     )
-    if isinstance(attempt, attempts.Wait):
+    if isinstance(attempt, signin_attempts.Wait):
         _refuse(_wait(attempt), username if usable else None)
     person = authenticate(request, username=username, password=password) if usable else None
     if isinstance(person, User):
-        attempts.succeeded(attempt)
+        signin_attempts.succeeded(attempt)
         audit.record(by=person, action="session.sign_in", thing=person)
         return person
     return _refuse(_refusal(request), username if usable else None)
@@ -50,12 +50,14 @@ def sign_in(*, username: str, password: str, user_agent: str = "", device: str =
 
 def password_again(*, user: User, password: str, device: str = "") -> bool:
     """Whether it is the password of somebody who is signed in; raises SignInRefused after too many wrong ones."""
-    attempt = attempts.begin(username=user.username, address=context.current().address, device=device[:500])
-    if isinstance(attempt, attempts.Wait):
+    attempt = signin_attempts.begin(
+        username=user.username, address=request_context.current().address, device=device[:500]
+    )
+    if isinstance(attempt, signin_attempts.Wait):
         raise _wait(attempt)
     right = user.check_password(password)
     if right:
-        attempts.succeeded(attempt)
+        signin_attempts.succeeded(attempt)
     return right
 
 
@@ -67,7 +69,7 @@ def sign_out(*, user: User) -> None:
 def _refuse(refusal: SignInRefused, username: str | None) -> NoReturn:
     known = User.objects.filter(username=username).first() if username is not None else None
     if refusal.code != "locked-out" or cache.add(
-        f"locked-out:{username}:{context.current().address}", 1, WAITING_ROW_SECONDS
+        f"locked-out:{username}:{request_context.current().address}", 1, WAITING_ROW_SECONDS
     ):
         # A name that nobody has is left out: it may be a password typed in the wrong field.
         thing = known if known is not None else audit.Thing("user", "", "a name that nobody has")
@@ -75,7 +77,7 @@ def _refuse(refusal: SignInRefused, username: str | None) -> NoReturn:
     raise refusal
 
 
-def _wait(wait: attempts.Wait) -> SignInRefused:
+def _wait(wait: signin_attempts.Wait) -> SignInRefused:
     seconds = math.ceil(wait.seconds)
     said = (
         f"{seconds} second{'' if seconds == 1 else 's'}" if seconds < 120 else f"{-(-seconds // 60)} minutes"
@@ -108,9 +110,9 @@ def _refusal(request: HttpRequest) -> SignInRefused:
 def _request(user_agent: str) -> HttpRequest:
     """What the demo rule looks at: where from and with what, nothing else."""
     request = HttpRequest()
-    request.META["REMOTE_ADDR"] = context.current().address
+    request.META["REMOTE_ADDR"] = request_context.current().address
     request.META["HTTP_USER_AGENT"] = user_agent[:200]
-    if context.current().proxied:
+    if request_context.current().proxied:
         request.META["HTTP_FORWARDED"] = "for=unknown"
     request.path = request.path_info = "/signin/"
     return request

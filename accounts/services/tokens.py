@@ -16,14 +16,16 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts import context, permissions, prepared, proxies
-from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
+from accounts import permissions
 from accounts.models import ApiToken, Project, User
-from accounts.moments import written
-from accounts.names import check_line
-from accounts.rows import Rows
 from accounts.scopes import SCOPES, implied
 from accounts.services import audit
+from infra import client_address, request_context
+from infra.db import prepared
+from infra.db.row_loader import RowLoader
+from infra.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
+from infra.plain_text import check_line
+from infra.times_in_text import written
 
 DEFAULT_DAYS: Final = 90
 MAX_DAYS: Final = 365
@@ -134,9 +136,9 @@ def _find(prefix: str) -> ApiToken | None:
 
 
 @cache
-def _by_prefix() -> tuple[str, Rows[ApiToken], Rows[User], Rows[Project]]:
+def _by_prefix() -> tuple[str, RowLoader[ApiToken], RowLoader[User], RowLoader[Project]]:
     """The statement that finds a token with its person and its project, and who reads its columns."""
-    tokens, users, projects = Rows(ApiToken, "t"), Rows(User, "u"), Rows(Project, "p")
+    tokens, users, projects = RowLoader(ApiToken, "t"), RowLoader(User, "u"), RowLoader(Project, "p")
     sql = f"""
         SELECT {tokens.columns}, {users.columns}, {projects.columns}
           FROM accounts_apitoken t
@@ -173,7 +175,7 @@ def _mark_used(token: ApiToken, address: str) -> None:
     if token.last_used_at is not None and (now - token.last_used_at).total_seconds() < LAST_USED_SECONDS:
         return
     stale = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
-    where = address if proxies.is_address(address) else None
+    where = address if client_address.is_address(address) else None
     ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now, last_used_address=where)
     token.last_used_at = now
 
@@ -209,7 +211,7 @@ def _check(*, name: str, scopes: list[str], days: int) -> None:
 
 
 def _refuse_escalation(by: User, scopes: list[str], project: Project | None) -> None:
-    known = context.current()
+    known = request_context.current()
     if known.token_scopes is None or known.token_user_id != by.pk:
         return
     extra = sorted(implied(scopes) - implied(known.token_scopes))

@@ -10,10 +10,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import ApiToken, SiteRole, User
-from accounts.names import check_lines
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput
+from infra.plain_text import check_lines
 
 
 def raise_access_version(user: User) -> None:

@@ -15,9 +15,9 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from accounts.errors import FieldProblem, InvalidInput, MusterError, NotAllowed, NotFound
 from accounts.models import User
 from accounts.services import audit
+from infra.errors import FieldProblem, InvalidInput, MusterError, NotAllowed, NotFound
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,11 @@ from django.utils.dateparse import parse_date
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
-from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Project, ProjectRole, User
 from accounts.selectors import project_by_ref, visible_projects
 from accounts.services.projects import add_member, change_member, remove_member
 from accounts.web.pages import page, reader
+from infra.errors import FieldProblem, InvalidInput, NotFound
 
 
 @require_safe

@@ -11,13 +11,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from accounts.errors import InvalidInput
 from accounts.models.user import Theme
 from accounts.selectors import submit_projects
 from accounts.services.preferences import change_password as set_password
 from accounts.services.preferences import change_preferences
 from accounts.services.signin import SignInRefused, password_again
 from accounts.web.pages import back, page, reader
+from infra.errors import InvalidInput
 
 #: Offered while typing; every zone of the database is taken.
 COMMON_AREAS = ("Africa/", "America/", "Asia/", "Australia/", "Europe/", "Pacific/")

@@ -11,12 +11,12 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import ApiToken, Project, User
 from accounts.scopes import SCOPES
 from accounts.selectors import visible_projects
 from accounts.services.tokens import DEFAULT_DAYS, MAX_DAYS, issue_token, revoke_token
 from accounts.web.pages import page, reader
+from infra.errors import FieldProblem, InvalidInput, NotFound
 
 #: What most programs need: submit, and look after what was submitted.
 USUAL_SCOPES = ("jobs:read", "jobs:write")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.urls import path
 
-from accounts.web import audit, doors, projects, settings, tokens
+from accounts.web import audit, auth, projects, settings, tokens
 
 urlpatterns = [
-    path("signin/", doors.signin, name="signin"),
-    path("signout/", doors.signout, name="signout"),
+    path("signin/", auth.signin, name="signin"),
+    path("signout/", auth.signout, name="signout"),
     path("settings/", settings.show, name="settings"),
     path("settings/theme/", settings.change_theme, name="theme"),
     path("settings/password/", settings.change_password, name="password"),

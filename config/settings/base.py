@@ -8,12 +8,12 @@ import environ
 from celery.schedules import schedule as every
 from django.core.exceptions import ImproperlyConfigured
 
-from accounts.proxies import networks
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
 from config.database.limits import Limits, limits_of, network_options, server_options
 from config.logging import logging_config
 from config.settings.declared import read
 from config.settings.rest import *
+from infra.client_address import networks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,20 +57,20 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "config.health.LivenessMiddleware",  # first: it must answer whatever else is broken
-    "accounts.middleware.ForwardedMiddleware",  # before anybody asks whether the request came by TLS
-    "config.request_ids.RequestIdMiddleware",
-    "config.problems.ProblemMiddleware",
+    "accounts.web.middleware.ForwardedMiddleware",  # before anybody asks whether the request came by TLS
+    "config.http.request_ids.RequestIdMiddleware",
+    "infra.api.problems.ProblemMiddleware",
     "config.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "config.security.ContentPolicyMiddleware",
+    "config.http.security.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "accounts.middleware.ContextMiddleware",
-    "config.middleware.RequestLogMiddleware",
-    "config.middleware.HistoryMiddleware",
+    "accounts.web.middleware.ContextMiddleware",
+    "config.http.middleware.RequestLogMiddleware",
+    "config.http.middleware.HistoryMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -86,7 +86,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "config.security.csp_nonce",
+                "config.http.security.csp_nonce",
             ],
         },
     }
@@ -97,7 +97,7 @@ TEMPLATES = [
 # V8. `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
 DATABASE_URL = read("DATABASE_URL")
 DATABASES = {"default": environ.Env.db_url_config(DATABASE_URL)}
-# The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database_rights lists.
+# The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database.rights lists.
 MUSTER_OWNER_DATABASE_URL = read("MUSTER_OWNER_DATABASE_URL")
 # Every thread has a connection of its own and keeps it: the backend looks at it before each use, and threads
 # that touch the database are few and named (docs/decisions/0025).
@@ -174,7 +174,7 @@ CELERY_WORKER_SEND_TASK_EVENTS = False
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = read("MUSTER_CELERY_REMOTE_CONTROL")
 CELERY_TIMEZONE = "UTC"
 CELERY_ENABLE_UTC = True
-CELERY_BEAT_SCHEDULER = "config.beat.OnlyBeatScheduler"
+CELERY_BEAT_SCHEDULER = "config.workers.beat.OnlyBeatScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
 # The timetable. Each task is short and safe to run twice; `expire_seconds` keeps a backlog from piling up

@@ -1,7 +1,7 @@
 """The roles of the embedded PostgreSQL: who may do what there, and how older data folders come to have them.
 
 SUPERUSER made the data folder; the supervisor alone connects as it. OWNER has the tables and changes them.
-APPLICATION owns nothing: it gets from the owner what `config.database_rights` lists, after each migration.
+APPLICATION owns nothing: it gets from the owner what `config.database.rights` lists, after each migration.
 """
 
 from __future__ import annotations

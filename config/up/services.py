@@ -144,7 +144,7 @@ def planners(env: Environment) -> list[Process]:
     """
     names = ["worker-scheduling", "worker-scheduling-spare"] if cores() > 1 else ["worker-scheduling"]
     lock = str(env.state.run / "planner.lock")
-    return [_celery(env, name, ["-m", "config.planner", "--lock", lock]) for name in names]
+    return [_celery(env, name, ["-m", "config.workers.planner", "--lock", lock]) for name in names]
 
 
 def worker(env: Environment) -> Process:

@@ -40,7 +40,7 @@ def server_config() -> uvicorn.Config:
         lifespan="off",
         access_log=False,
         log_config=None,
-        proxy_headers=False,  # who is a proxy is decided once, by accounts.proxies
+        proxy_headers=False,  # who is a proxy is decided once, by infra.client_address
         server_header=False,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=30,

@@ -14,11 +14,11 @@ from accounts.admin.previewed import PreviewedAdmin, PreviewedForm, last_change
 from quotas.core.amounts import EXAMPLES, RESOURCE_WORDS, exact_amount, parse_amount
 from quotas.core.resources import BadAmount, show_cpus, show_mib
 from quotas.models import Provider, Quota, QuotaResource
-from quotas.selectors import quota_sheet
+from quotas.providers.registry import quota_sheet
+from quotas.selectors.fair_share_report import span
 from quotas.services.impact import impact_of_line, shown
-from quotas.services.limits import BOUNDS, set_quota
-from quotas.services.lines import AMOUNTS, EDITABLE, Subject, set_line
-from quotas.standing import span
+from quotas.services.project_quota import BOUNDS, set_quota
+from quotas.services.quota_lines import AMOUNTS, EDITABLE, Subject, set_line
 
 FIRST_SHOWN = "The first save shows the impact; save again to confirm."
 SUBJECT = ("organization", "project", "user")

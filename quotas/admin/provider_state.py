@@ -15,10 +15,10 @@ from django.urls import path, reverse
 from unfold.decorators import display
 
 from accounts.admin.base import FactsAdmin, ReasonedForm, table
-from accounts.errors import MusterError
 from accounts.services import audit
+from infra.errors import MusterError
 from quotas.models import ProviderCircuit, ProviderState, ProviderStatus
-from quotas.provider_view import ProviderView, view_of
+from quotas.providers.view import ProviderView, view_of
 from quotas.services.providers import exchange_quota, repair_provider
 
 

@@ -14,17 +14,17 @@ from accounts import permissions
 from accounts.api.etags import IF_MATCH, etag, expected
 from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Organization
-from accounts.names import reason_of
 from accounts.selectors import project_by_ref, visible_projects
-from config.rest import check_known
+from infra.api.rest import check_known
+from infra.errors import FieldProblem, InvalidInput, NotFound
+from infra.plain_text import reason_of
 from quotas.core.periods import Period
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Budget, BudgetResource, OnSpent
-from quotas.rows import budgets_of_projects
+from quotas.selectors.budgets import budgets_of_projects
+from quotas.selectors.usage import BudgetState, budget_state, budget_states
 from quotas.services.budgets import change_budget, end_budget, make_budget
-from quotas.usage import BudgetState, budget_state, budget_states
 
 
 class BudgetSerializer(serializers.Serializer[BudgetState]):

@@ -13,12 +13,12 @@ from rest_framework.views import APIView
 from accounts import permissions
 from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.selectors import project_by_ref
-from config.rest import NewestFirst, bad_choice, check_known
+from infra.api.rest import NewestFirst, bad_choice, check_known
+from infra.errors import FieldProblem, InvalidInput, NotFound
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Grant, GrantState, QuotaResource
-from quotas.selectors import budget_of_project, grant_by_id, visible_grants
+from quotas.selectors.limits import budget_of_project, grant_by_id, visible_grants
 from quotas.services import grants as services
 from quotas.services.impact import Impact, impact_of
 

@@ -18,16 +18,17 @@ from rest_framework.views import APIView
 
 from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref, visible_users
-from config.rest import NewestFirst, check_query
+from infra.api.rest import NewestFirst, check_query
+from infra.errors import FieldProblem, InvalidInput
+from infra.exports import EXPORTS
+from quotas.api.exports import ledger_file
 from quotas.core.budgets import COUNTED
 from quotas.core.ledger import Kind
 from quotas.core.resources import MAX_AMOUNT
-from quotas.exports import EXPORTS, streamed
 from quotas.models import LedgerEntry
+from quotas.selectors.usage import GROUPS, MOST_DAYS, usage, visible_entries, within
 from quotas.services.budgets import adjust
-from quotas.usage import GROUPS, MOST_DAYS, usage, visible_entries, within
 
 
 class EntrySerializer(serializers.Serializer[LedgerEntry]):
@@ -171,7 +172,7 @@ class LedgerView(APIView):
         entries = entries_of(request)
         export = request.query_params.get("export", "")
         if export in EXPORTS:
-            return streamed(entries.order_by("id"), export)
+            return ledger_file(entries.order_by("id"), export)
         if export:
             message = "Exports are csv or json."
             raise InvalidInput(message, status=400, problems=[FieldProblem("export", message)])

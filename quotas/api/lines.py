@@ -15,16 +15,16 @@ from accounts.api import etags
 from accounts.api.etags import IF_MATCH
 from accounts.api.once import KEY, once
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import FieldProblem, InvalidInput, NotFound
 from accounts.models import Organization, Project, User
-from accounts.names import reason_of
 from accounts.selectors import project_by_ref, visible_users
-from config.rest import NewestFirst, bad_choice, check_known
+from infra.api.rest import NewestFirst, bad_choice, check_known
+from infra.errors import FieldProblem, InvalidInput, NotFound
+from infra.plain_text import reason_of
 from quotas.core.resources import MAX_AMOUNT
-from quotas.line_states import LineState, line_states, lines_on_path
 from quotas.models import Quota, QuotaResource
-from quotas.selectors import line_by_id, visible_lines
-from quotas.services.lines import MOST_SECONDS, Subject, remove_line, set_line
+from quotas.selectors.limits import line_by_id, visible_lines
+from quotas.selectors.quota_status import LineState, line_states, lines_on_path
+from quotas.services.quota_lines import MOST_SECONDS, Subject, remove_line, set_line
 
 FILTERS: Final = ("path", "project", "organization", "user", "resource", "gpu_model", "job_type")
 REASON: Final = "Reason; recorded in the audit trail."

@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
-from accounts.errors import NotAllowed
-from config.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst, check_known
+from infra.errors import NotAllowed
 from quotas.models import Alert, DriftFinding, Notice
 from quotas.services.alerts import read_notice, unread_notices
 

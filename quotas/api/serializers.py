@@ -10,11 +10,11 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import FieldProblem, InvalidInput
+from infra.errors import FieldProblem, InvalidInput
 from quotas.core.resources import MAX_AMOUNT, BadAmount, bytes_to_mib, cores_to_millis, parse_mib
 from quotas.models import Provider, ProviderStatus, QuotaResource
-from quotas.provider_view import ProviderView
 from quotas.providers.base import LineView, QuotaSheet
+from quotas.providers.view import ProviderView
 
 #: The short name in `cpu_quota`, `used_cpu`, ... and how many of the line's units make one of what is shown:
 #: cores, GiB, GPUs.

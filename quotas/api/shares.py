@@ -11,12 +11,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.serializers import StrictSerializer
-from accounts.errors import InvalidInput
 from accounts.models.project import SHARE_RANGE
+from infra.errors import InvalidInput
 from quotas.core.decay import MODES, Decay
+from quotas.selectors.fair_share_report import ShareLine, Standing, standing
+from quotas.selectors.fair_share_source import share_rules
 from quotas.services.shares import EDITABLE, Subject, set_share, share_subject
-from quotas.sharing import share_rules
-from quotas.standing import ShareLine, Standing, standing
 
 
 class PreviewSerializer(serializers.Serializer[Any]):

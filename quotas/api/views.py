@@ -20,10 +20,10 @@ from quotas.api.serializers import (
     changes_from,
 )
 from quotas.models import Provider
-from quotas.provider_view import ProviderView, provider_views
 from quotas.providers.base import QuotaSheet
-from quotas.selectors import quota_sheet
-from quotas.services.limits import set_quota, sync_quota
+from quotas.providers.registry import quota_sheet
+from quotas.providers.view import ProviderView, provider_views
+from quotas.services.project_quota import set_quota, sync_quota
 from quotas.services.providers import exchange_quota, repair_provider
 
 PROJECT = OpenApiParameter("project_id", str, OpenApiParameter.PATH, description="The project's id or slug.")

@@ -20,7 +20,7 @@ class ProviderStatus(models.TextChoices):
 
 
 class ProviderState(models.Model):
-    """One project's quota at the provider that keeps it; written by `quotas.providers.exchange` alone.
+    """One project's quota at the provider that keeps it; written by `quotas.services.exchange` alone.
 
     `wanted`, `written`, `found` and `used` are values by the provider's own names: what Muster's lines ask
     for, what was last brought over, what is there, and what is in use there.

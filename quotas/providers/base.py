@@ -1,8 +1,8 @@
-"""What a quota provider is (U1): the one that says what a project may use, and keeps it to that."""
+"""The interface of a quota provider: what a project may use, checked, allocated and released."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -148,21 +148,6 @@ class QuotaProvider(Protocol):
         devices: Mapping[str, int] | None = None,
     ) -> None: ...
 
-    def sync(self, project_id: int) -> tuple[Drift, ...]: ...
-
-
-class UsageSource(Protocol):
-    """Knows what projects really hold at this moment, by resource: the ground truth of the counters.
-
-    The scheduler gives it (settings.QUOTA_USAGE_SOURCE), for allocations are its rows.
-    """
-
-    def usage(self, project_ids: Iterable[int]) -> Mapping[int, Mapping[str, int]]: ...
-
-    def line_usage(self, line_ids: Iterable[int]) -> Mapping[int, int]:
-        """What jobs hold of each of these lines, whoever they are of."""
-        ...
-
-    def pending_jobs(self, line_ids: Iterable[int]) -> Mapping[int, int]:
-        """How many jobs wait that count on each of these lines of pending jobs."""
+    def sync(self, project_id: int) -> tuple[Drift, ...]:
+        """Recount what the project holds and correct Muster's own counters; answers what was wrong."""
         ...

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.utils import timezone
 
-from quotas.core.outside import Bound, Mapped
+from quotas.core.external_limits import Bound, Mapped
 from quotas.core.resources import Resources
 from quotas.models import ProviderState
-from quotas.providers.base import Drift, QuotaCheck
+from quotas.providers.base import QuotaCheck
 from quotas.providers.local import LocalQuotaProvider
 from quotas.providers.waiting import holding_text
 
@@ -110,14 +110,6 @@ class ExternalQuotaProvider(LocalQuotaProvider, ABC):
             soft_passed=check.soft_passed,
             provider_text=text,
         )
-
-    def sync(self, project_id: int) -> tuple[Drift, ...]:
-        """Recount our own lines, then exchange with the provider."""
-        from quotas.providers.exchange import exchange
-
-        drifts = super().sync(project_id)
-        exchange(project_id)
-        return drifts
 
 
 _round: ContextVar[dict[str, Any] | None] = ContextVar("round_of_exchanges", default=None)

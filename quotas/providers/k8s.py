@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import urllib3
 from django.conf import settings
 
-from quotas.core import k8s_units
-from quotas.core.outside import Bound, Mapped
+from quotas.core.external_limits import Bound, Mapped
+from quotas.core.units import k8s
 from quotas.models import Provider
 from quotas.providers.external import (
     ExternalQuotaProvider,
@@ -55,7 +55,7 @@ class K8sQuotaProvider(ExternalQuotaProvider):
         )
 
     def values(self, bounds: Sequence[Bound], scope: Scope) -> Mapped:
-        return k8s_units.values_of(bounds)
+        return k8s.values_of(bounds)
 
     def read(self, scope: Scope) -> Found:
         quota = self._get(scope)
@@ -63,8 +63,8 @@ class K8sQuotaProvider(ExternalQuotaProvider):
             return Found()
         hard, used = (quota.spec.hard if quota.spec else None), (quota.status.used if quota.status else None)
         try:
-            return Found(k8s_units.parse_all(hard or {}), k8s_units.parse_all(used or {}), {}, quota)
-        except k8s_units.BadQuantity as bad:
+            return Found(k8s.parse_all(hard or {}), k8s.parse_all(used or {}), {}, quota)
+        except k8s.BadQuantity as bad:
             raise Refused(f"ResourceQuota {quota.metadata.name} cannot be read: {bad}.") from bad
 
     def write(self, scope: Scope, found: Found, changes: Mapping[str, int | None]) -> None:
@@ -90,7 +90,7 @@ class K8sQuotaProvider(ExternalQuotaProvider):
         raise Unreachable(f"ResourceQuota {quota_name(scope)} is being changed concurrently.")
 
     def show(self, key: str, value: int | None) -> str:
-        return k8s_units.show(key, value)
+        return k8s.show(key, value)
 
     def _get(self, scope: Scope) -> Any:
         name, namespace = quota_name(scope), namespace_of(scope)
@@ -163,7 +163,7 @@ def _merged(hard: Mapping[str, str], changes: Mapping[str, int | None]) -> dict[
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = k8s_units.show(key, value)
+            merged[key] = k8s.show(key, value)
     return merged
 
 

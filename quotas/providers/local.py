@@ -9,14 +9,14 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.errors import Conflict
 from accounts.models import Project
+from infra.errors import Conflict
 from quotas.core.limits import charge
 from quotas.core.resources import Resources
-from quotas.line_states import Standings, find_lines
 from quotas.models import Provider, Quota, QuotaResource
 from quotas.providers.base import Drift, LineView, QuotaCheck, QuotaSheet, Shortfall
-from quotas.providers.registry import usage_source
+from quotas.selectors.quota_status import Standings, find_lines
+from quotas.usage_source import usage_source
 
 
 class LocalQuotaProvider:

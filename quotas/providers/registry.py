@@ -1,33 +1,39 @@
-"""Finds the quota provider by its name, and the source of the truth about usage."""
+"""Finds a quota provider by name, and the quota of a project at the provider that keeps it."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
 from django.conf import settings
-from django.utils.module_loading import import_string
 
-from accounts.errors import FieldProblem, InvalidInput
-from quotas.providers.base import QuotaProvider, UsageSource
+from accounts.models import Project
+from infra.errors import FieldProblem, InvalidInput
+from quotas.models import Quota
+from quotas.providers.base import QuotaProvider, QuotaSheet
 
 #: Where each provider lives; its module is read when it is first asked for.
 PROVIDERS: Final = {
     "local": ("quotas.providers.local", "LocalQuotaProvider"),
     "k8s": ("quotas.providers.k8s", "K8sQuotaProvider"),
-    "slurm": ("quotas.providers.slurm", "SlurmQuotaProvider"),
+    "slurm": ("quotas.providers.slurm.provider", "SlurmQuotaProvider"),
 }
 
 
 def provider(name: str = "") -> QuotaProvider:
-    """The provider of this name, else the one QUOTA_PROVIDER names (U18); raises InvalidInput for others."""
+    """The provider of this name, else the one QUOTA_PROVIDER names; raises InvalidInput for others."""
     name = name or settings.QUOTA_PROVIDER
     if name not in PROVIDERS:
         raise _unavailable(name)
     module, class_name = PROVIDERS[name]
     found: QuotaProvider = getattr(import_module(module), class_name)()
     return found
+
+
+def quota_sheet(project: Project) -> QuotaSheet:
+    """The whole quota of a project, from the provider that keeps it."""
+    row = Quota.objects.plain().filter(project=project).only("provider").first()
+    return provider(row.provider if row else "").get_quota(project.pk)
 
 
 def require_usable(name: str = "") -> None:
@@ -37,12 +43,6 @@ def require_usable(name: str = "") -> None:
         raise InvalidInput(
             text, code="provider-unavailable", problems=[FieldProblem("provider", text, "unavailable")]
         )
-
-
-@lru_cache(maxsize=1)
-def usage_source() -> UsageSource:
-    source: UsageSource = import_string(settings.QUOTA_USAGE_SOURCE)()
-    return source
 
 
 def _unavailable(name: str) -> InvalidInput:

@@ -15,16 +15,16 @@ from django.core.mail import send_mail
 from django.db import connection, transaction
 from django.utils import timezone
 
-from accounts.errors import NotFound
 from accounts.models import ProjectRole, User
-from accounts.moments import written
 from accounts.permissions import current_memberships
+from infra.errors import NotFound
+from infra.times_in_text import written
 from quotas.core.limits import UNBOUNDED
 from quotas.core.resources import show_cpus, show_mib
 from quotas.models import Alert, AlertKind, BudgetResource, Notice, Quota
-from quotas.rows import projects_of
-from quotas.services.lines import bound_of_line
-from quotas.usage import BudgetState, budget_states
+from quotas.selectors.budgets import projects_of
+from quotas.selectors.usage import BudgetState, budget_states
+from quotas.services.quota_lines import bound_of_line
 
 log = structlog.get_logger(__name__)
 

@@ -10,12 +10,12 @@ from django.db.models import F, Sum
 from django.utils import timezone
 
 from accounts.models import Organization, Project
-from accounts.moments import written
+from infra.times_in_text import written
 from quotas.core.budgets import COUNTED
 from quotas.core.forecast import forecast
 from quotas.core.pricing import UNITS
 from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent
-from quotas.rows import projects_of
+from quotas.selectors.budgets import projects_of
 from quotas.services.impact import Demand, Whose, below, quota_facts
 
 LATELY: Final = timedelta(days=7)

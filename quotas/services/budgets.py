@@ -12,10 +12,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import Organization, Project, User
-from accounts.names import check_lines
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput
+from infra.plain_text import check_lines
 from quotas import outbox
 from quotas.core.budgets import COUNTED
 from quotas.core.ledger import Kind
@@ -23,7 +23,7 @@ from quotas.core.periods import DAY, Period, periods_between
 from quotas.core.pricing import UNITS
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent, PriceRow
-from quotas.rows import budgets_of_projects, sum_of_period, terms_of
+from quotas.selectors.budgets import budgets_of_projects, sum_of_period, terms_of
 
 #: Periods are opened so far ahead; a longer job opens those it reaches into by itself.
 AHEAD: Final = timedelta(days=40)

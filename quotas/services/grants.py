@@ -13,16 +13,16 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput, NotAllowed
-from accounts.hints import QUOTAS_TOPIC, announce, project_topic
 from accounts.models import Project, ProjectRole, SiteRole, User
-from accounts.moments import written
-from accounts.names import check_lines
 from accounts.permissions import current_memberships
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput, NotAllowed
+from infra.notifications import QUOTAS_TOPIC, announce, project_topic
+from infra.plain_text import check_lines
+from infra.times_in_text import written
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import AlertKind, Budget, Grant, GrantState, Quota, QuotaResource
-from quotas.services import raises
+from quotas.services import grant_effects
 from quotas.services.alerts import tell
 from quotas.services.budget_impact import BudgetImpact, amount_shown
 from quotas.services.impact import Impact, shown
@@ -63,7 +63,7 @@ def ask_for_quota(
     waiting = Grant.objects.filter(project=project, state__in=[GrantState.ASKED, GrantState.SECONDING])
     same = waiting.filter(resource=resource, gpu_model=gpu_model, budget=budget).first()
     if same is not None:
-        more = f"of the budget {budget.name}" if budget else raises.what_words(resource, gpu_model)
+        more = f"of the budget {budget.name}" if budget else grant_effects.what_words(resource, gpu_model)
         raise Conflict(
             f"{same} already has an open request for more {more}.",
             code="asked-already",
@@ -82,7 +82,7 @@ def ask_for_quota(
         budget=budget,
         amount=amount,
         reason=reason,
-        evidence=raises.evidence(project, what),
+        evidence=grant_effects.evidence(project, what),
         starts_at=starts_at,
         ends_at=ends_at,
         renews=renews,
@@ -92,7 +92,7 @@ def ask_for_quota(
     tell(
         kind=AlertKind.GRANT,
         subject=f"grant {grant.pk} asked",
-        text=f"{project.name} requests {raises.in_words(grant, amount)} more.",
+        text=f"{project.name} requests {grant_effects.amount_text(grant, amount)} more.",
         people=_operators(),
         project_id=project.pk,
     )
@@ -210,7 +210,7 @@ def _by_itself(pk: int, state: GrantState, do: Callable[[Grant], object]) -> boo
 
 def impact_of_grant(grant: Grant, granted: int | None = None) -> Impact | BudgetImpact:
     """What approving it (or so much of it) would mean now."""
-    return raises.impact(grant, grant.amount if granted is None else granted)
+    return grant_effects.impact(grant, grant.amount if granted is None else granted)
 
 
 # ---------------------------------------------------------------- steps
@@ -226,7 +226,7 @@ def _approved(row: Grant, now: datetime) -> Grant:
 
 
 def _begin(row: Grant) -> Grant:
-    raised = raises.raise_for(row, f"{row} begins: {row.decision}"[:MOST_REASON])
+    raised = grant_effects.raise_for(row, f"{row} begins: {row.decision}"[:MOST_REASON])
     return _move(
         row, GrantState.ACTIVE, by=None, action="grant.begin", reason="", begun_at=timezone.now(),
         raised_hard=raised.hard, raised_nominal=raised.nominal,
@@ -234,7 +234,7 @@ def _begin(row: Grant) -> Grant:
 
 
 def _end(row: Grant, *, by: User | None, reason: str) -> Grant:
-    raises.lower_again(row, f"{row} ends: {reason}"[:MOST_REASON])
+    grant_effects.lower_again(row, f"{row} ends: {reason}"[:MOST_REASON])
     row = _move(row, GrantState.ENDED, by=by, action="grant.end", reason=reason, ended_at=timezone.now())
     _tell_of(row, f"has ended: {reason}")
     return row
@@ -286,8 +286,8 @@ def _check_generation(row: Grant, expected: int | None) -> None:
 
 
 def _needs_second(row: Grant, granted: int) -> bool:
-    bound, percent = raises.bound_of(row), settings.QUOTA_SECOND_APPROVER_PERCENT
-    line = row.budget or raises.line_of(row.project, row.resource, row.gpu_model)
+    bound, percent = grant_effects.bound_of(row), settings.QUOTA_SECOND_APPROVER_PERCENT
+    line = row.budget or grant_effects.line_of(row.project, row.resource, row.gpu_model)
     return bool(percent) and line is not None and granted * 100 > (bound or 0) * percent
 
 
@@ -295,12 +295,11 @@ def _needs_second(row: Grant, granted: int) -> bool:
 
 
 def _line_to_raise(project: Project, resource: str, gpu_model: str) -> Quota:
-    line = raises.line_of(project, resource, gpu_model)
+    line = grant_effects.line_of(project, resource, gpu_model)
     if line is not None and line.hard is not None:
         return line
-    message = (
-        f"{project.name} has no limit of {raises.what_words(resource, gpu_model)}: there is nothing to raise."
-    )
+    what = grant_effects.what_words(resource, gpu_model)
+    message = f"{project.name} has no limit of {what}: there is nothing to raise."
     raise InvalidInput(
         message,
         way_out="If jobs still wait, their page shows the reason.",
@@ -406,7 +405,7 @@ def _tell_of(row: Grant, what: str, *, people: Iterable[int] | None = None, occa
     tell(
         kind=AlertKind.GRANT,
         subject=f"grant {row.pk} {occasion or row.state}",
-        text=f"{row.project.name}: the request for {raises.in_words(row, row.amount)} more {what}.",
+        text=f"{row.project.name}: the request for {grant_effects.amount_text(row, row.amount)} more {what}.",
         people=people,
         project_id=row.project_id,
     )

@@ -15,7 +15,7 @@ from accounts.models import Organization, Project
 from quotas.core.limits import NONE, UNBOUNDED, bound_of
 from quotas.core.resources import show_cpus, show_mib
 from quotas.models import Quota
-from quotas.standing import span
+from quotas.selectors.fair_share_report import span
 
 
 @dataclass(frozen=True, slots=True)

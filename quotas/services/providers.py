@@ -5,12 +5,12 @@ from __future__ import annotations
 import structlog
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import Project, User
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput
 from quotas.models import ProviderState, ProviderStatus
-from quotas.providers.exchange import Outcome, due_projects, exchange
 from quotas.providers.external import one_round
+from quotas.services.exchange import Outcome, due_projects, exchange
 
 log = structlog.get_logger(__name__)
 

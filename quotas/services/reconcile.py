@@ -13,11 +13,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import User
-from accounts.moments import written
 from accounts.services import audit
+from infra.times_in_text import written
 from quotas import outbox
 from quotas.models import BudgetPeriod, DriftFinding, DriftKind
-from quotas.rows import sum_of_period
+from quotas.selectors.budgets import sum_of_period
 
 log = structlog.get_logger(__name__)
 

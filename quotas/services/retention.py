@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from accounts.retention import Rule, delete_from
+from infra.retention import Rule, delete_from
 from quotas.core.decay import SLICE_SECONDS
 from quotas.services import rollup
 

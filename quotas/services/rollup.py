@@ -8,8 +8,8 @@ from typing import Final
 from django.db import connection, transaction
 from django.utils import timezone
 
-from accounts.retention import Rule
 from accounts.services import audit
+from infra.retention import Rule
 from quotas.models import LedgerRollUp
 from quotas.models.ledger import DIGEST, SUMS
 

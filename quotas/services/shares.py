@@ -11,15 +11,15 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.alone import alone
-from accounts.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from accounts.models import Membership, Organization, Project, User
 from accounts.models.project import SHARE_RANGE
-from accounts.prepared import Statement
 from accounts.services import audit
+from infra.db.advisory_lock import try_lock
+from infra.db.prepared import Statement
+from infra.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from quotas import outbox
 from quotas.core.decay import Decay, parts_of
-from quotas.sharing import Held, share_rules, share_source
+from quotas.selectors.fair_share_source import Held, share_rules, share_source
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ def recount_shares() -> int:
     from, for they change in the same transactions, and the repair adds the difference that was seen.
     """
     decay, _ = share_rules()
-    with alone(_RECOUNT_LOCK) as ours:
+    with try_lock(_RECOUNT_LOCK) as ours:
         return _recount(decay) if ours else 0
 
 

@@ -10,8 +10,8 @@ from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from quotas.fading import Slice
-from quotas.standing import ShareLine
+from quotas.selectors.fair_share_report import ShareLine
+from quotas.selectors.usage_decay import Slice
 from quotas.templatetags.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, nice, show
 
 register = template.Library()

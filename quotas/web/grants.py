@@ -12,16 +12,16 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotFound
 from accounts.models import Project, ProjectRole, User
 from accounts.selectors import project_by_ref, visible_projects
 from accounts.web.pages import page, reader
+from infra.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotFound
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import OPEN, BudgetResource, Grant, GrantState, Quota, QuotaResource
-from quotas.selectors import budgets_to_raise, grant_by_id, visible_grants
+from quotas.selectors.limits import budgets_to_raise, grant_by_id, visible_grants
+from quotas.selectors.usage import budget_state
 from quotas.services import grants as services
 from quotas.services.impact import quota_facts
-from quotas.usage import budget_state
 
 SHOWN: Final = 100
 #: How many units of a line or a budget one of what people type is: GPUs, cores, GiB, jobs, hours.

@@ -12,16 +12,16 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
 from accounts import permissions
-from accounts.errors import Conflict, InvalidInput
 from accounts.models import Membership
 from accounts.models.project import SHARE_RANGE
-from accounts.names import reason_of
 from accounts.web.pages import page, reader
+from infra.errors import Conflict, InvalidInput
+from infra.plain_text import reason_of
 from quotas.core.decay import MODES, Decay
-from quotas.fading import fading
+from quotas.selectors.fair_share_report import ShareLine, standing
+from quotas.selectors.fair_share_source import share_rules
+from quotas.selectors.usage_decay import fading
 from quotas.services.shares import EDITABLE, Subject, set_share, share_subject
-from quotas.sharing import share_rules
-from quotas.standing import ShareLine, standing
 from quotas.templatetags.share_charts import boxes_of
 
 #: The dumbbells are drawn on 400 by 14, with room for half a dot at either end.

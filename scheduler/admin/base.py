@@ -19,9 +19,9 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from accounts import permissions
 from accounts.admin.base import OneLineFields, RefusedInForm
-from accounts.errors import MusterError
-from accounts.names import one_line
 from accounts.services import audit
+from infra.errors import MusterError
+from infra.plain_text import one_line
 from scheduler.services.cluster.settings import remove_settings, save_settings, settings_of
 
 #: An action is for a few rows that somebody looked at, not for a table.

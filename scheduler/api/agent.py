@@ -21,10 +21,10 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, DataError, InterfaceError
 
-from accounts import context, hints, proxies
-from accounts.connections import piece_of_work
-from accounts.database_errors import in_words
-from accounts.errors import FieldProblem, InvalidInput, MusterError
+from infra import client_address, notifications, request_context
+from infra.db.connections import unit_of_work
+from infra.db.error_messages import to_error
+from infra.errors import FieldProblem, InvalidInput, MusterError
 from scheduler import outbox
 from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import Report
@@ -93,7 +93,7 @@ class AgentDoor:
             status, body = refused.status, _problem(refused)
         except (DatabaseError, InterfaceError, OSError) as error:
             log.warning("agent_call_failed", path=scope["path"], error=str(error))
-            known = in_words(error)
+            known = to_error(error)
             status = 503
             body = {
                 "title": "Try again",
@@ -176,7 +176,7 @@ class _Gone(Exception):
 
 def _with_database(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """In one of the threads that keep their connection; hints go together, beside the answer."""
-    with piece_of_work(), context.acting(), hints.from_a_thread():
+    with unit_of_work(), request_context.acting(), notifications.deferred():
         return work(*arguments)
 
 
@@ -243,7 +243,7 @@ def _unzip(data: bytes) -> bytes:
 
 
 def _address(scope: Scope) -> str:
-    return proxies.of_scope(scope).address[:64]
+    return client_address.of_scope(scope).address[:64]
 
 
 def _problem(error: MusterError) -> dict[str, Any]:
@@ -410,7 +410,7 @@ def _read_chunks(read: _Reader, body: Mapping[str, Any]) -> list[logs.IncomingCh
 
 
 def _register(body: Mapping[str, Any], address: str) -> dict[str, Any]:
-    with context.acting(address=address):
+    with request_context.acting(address=address):
         done = nodes.register_node(
             join_token=str(body.get("join_token", "")),
             name=body.get("name", ""),

@@ -9,9 +9,9 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 
 from accounts.api.once import once
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.models import User
-from config.rest import check_query
+from infra.api.rest import check_query
+from infra.errors import FieldProblem, InvalidInput
 
 __all__ = ["ApiView", "body_of", "once", "person"]
 

@@ -9,8 +9,8 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.errors import NotFound
-from config.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst, check_known
+from infra.errors import NotFound
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.jobs import KEY, reason_of
 from scheduler.api.serializers import moment

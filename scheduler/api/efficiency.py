@@ -13,9 +13,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref
-from quotas.exports import EXPORTS, as_file
+from infra.errors import FieldProblem, InvalidInput
+from infra.exports import EXPORTS, file_response
 from scheduler.api.base import ApiView, person
 from scheduler.efficiency import COLUMNS, SORTS, Asked, exported_job_uses, job_uses, last_days
 
@@ -90,7 +90,7 @@ class JobUses(ApiView):
         if problems or asked is None:
             raise InvalidInput(problems[0].message, code="bad-filter", status=400, problems=problems)
         if export:
-            return as_file("jobs", COLUMNS, exported_job_uses(asked), export)
+            return file_response("jobs", COLUMNS, exported_job_uses(asked), export)
         return Response({"results": JobUseSerializer(job_uses(asked, limit=int(limit)), many=True).data})
 
 

@@ -8,9 +8,9 @@ import django_filters
 from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.models import Project, User
-from config.rest import unknown_filters
+from infra.api.rest import unknown_filters
+from infra.errors import FieldProblem, InvalidInput
 from scheduler.core.lifecycle import PENDING, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 from scheduler.models import Allocation, Job, Queue

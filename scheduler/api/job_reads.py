@@ -12,8 +12,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.errors import FieldProblem, InvalidInput
-from config.rest import NewestFirst
+from infra.api.rest import NewestFirst
+from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.jobs import JobView
 from scheduler.api.serializers import (

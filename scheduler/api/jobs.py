@@ -11,9 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from accounts.errors import FieldProblem, InvalidInput
-from accounts.names import line_trouble
-from config.rest import NewestFirst
+from infra.api.rest import NewestFirst
+from infra.errors import FieldProblem, InvalidInput
+from infra.plain_text import line_problem
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import JobFilter, filtered
 from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer
@@ -326,7 +326,7 @@ def reason_of(request: Request) -> str:
         )
     elif not isinstance(given, str) or len(given) > 200:
         problem = FieldProblem("reason", "Must be text of at most 200 characters.", "bad-text")
-    elif trouble := line_trouble(given):
+    elif trouble := line_problem(given):
         problem = FieldProblem("reason", trouble, "bad-text")
     if problem is not None:
         raise InvalidInput(message=problem.message, problems=[problem])

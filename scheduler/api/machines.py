@@ -12,7 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from config.rest import NewestFirst
+from infra.api.rest import NewestFirst
 from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
 from scheduler.api.base import ApiView, once, person

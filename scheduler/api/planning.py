@@ -9,9 +9,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import permissions
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref
 from accounts.services import audit
+from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.queues import policy_of
 from scheduler.models import Cluster, Job

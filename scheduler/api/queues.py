@@ -11,9 +11,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.selectors import project_by_ref
-from config.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst, check_known
+from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState, PublicState

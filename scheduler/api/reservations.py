@@ -12,7 +12,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from config.rest import NewestFirst
+from infra.api.rest import NewestFirst
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import filtered
 from scheduler.api.jobs import KEY, reason_of

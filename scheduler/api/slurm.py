@@ -17,9 +17,9 @@ from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.errors import FieldProblem, InvalidInput
-from config.problems import BadInput, too_big
-from config.rest import CleanJSONParser, unclean
+from infra.api.problems import BadInput, too_big
+from infra.api.rest import CleanJSONParser, unclean
+from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, once, person
 from scheduler.api.job_reads import bad_query, wants_text
 from scheduler.api.jobs import KEY, JobView

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from config.problems import api_not_found
+from infra.api.problems import api_not_found
 from scheduler.api import (
     datasets,
     efficiency,

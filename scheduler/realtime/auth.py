@@ -13,10 +13,10 @@ from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
 
-from accounts.errors import MusterError
 from accounts.models import ApiToken, Membership, User
 from accounts.scopes import covers
 from accounts.services.tokens import authenticate_token
+from infra.errors import MusterError
 from scheduler.realtime.origins import ExactOrigin
 
 Scope = MutableMapping[str, Any]

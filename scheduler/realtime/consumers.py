@@ -12,8 +12,8 @@ from typing import Any, Final
 import structlog
 from django.utils import timezone
 
-from accounts import proxies
-from accounts.errors import MusterError
+from infra import client_address
+from infra.errors import MusterError
 from scheduler.realtime import feeds, messages, subscriptions
 from scheduler.realtime.auth import Scope, Viewer, identify
 from scheduler.realtime.hub import RESYNCS, Hub, hub
@@ -51,7 +51,7 @@ class LiveConsumer:
         if opening["type"] != "websocket.connect":
             return
         await send({"type": "websocket.accept"})
-        address = proxies.of_scope(scope).address
+        address = client_address.of_scope(scope).address
         viewer = await feeds.check(lambda: identify(scope, address))
         here = hub()
         if viewer is None:

@@ -10,7 +10,7 @@ import structlog
 from django.db import DatabaseError
 from prometheus_client import Counter, Gauge
 
-from accounts.errors import MusterError
+from infra.errors import MusterError
 from scheduler.realtime import auth, feeds
 from scheduler.realtime.auth import Viewer
 from scheduler.realtime.feeds import Feed, LogFeed, ViewFeed

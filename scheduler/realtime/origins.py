@@ -10,7 +10,7 @@ from channels.security.websocket import WebsocketDenier
 from django.conf import settings
 from django.http.request import is_same_domain, split_domain_port, validate_host
 
-from accounts import proxies
+from infra import client_address
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -47,7 +47,7 @@ def own_origin(scope: Scope) -> Origin | None:
     host = _header(scope, b"host")
     if not host or not validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS):
         return None
-    return read_origin(f"{'https' if proxies.of_scope(scope).secure else 'http'}://{host}")
+    return read_origin(f"{'https' if client_address.of_scope(scope).secure else 'http'}://{host}")
 
 
 def read_origin(text: str) -> Origin | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.db.models import Count, Max, Min, Q
 
-from accounts.errors import MusterError, NotAllowed, NotFound
+from infra.errors import MusterError, NotAllowed, NotFound
 from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState

@@ -15,12 +15,12 @@ import structlog
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-import accounts.retention
+import infra.retention
 import quotas.services.retention
-from accounts.alone import alone
-from accounts.retention import Rule, delete_from
 from accounts.services import audit_prune
-from quotas.sharing import share_rules
+from infra.db.advisory_lock import try_lock
+from infra.retention import Rule, delete_from
+from quotas.selectors.fair_share_source import share_rules
 from scheduler.core.lifecycle import LIVE_ATTEMPT, TERMINAL
 from scheduler.models import Job, JobDependency, RetentionRun
 
@@ -168,7 +168,7 @@ def rules() -> Iterator[Rule]:
     yield from quotas.services.retention.rules(
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
     )
-    yield from accounts.retention.RULES
+    yield from infra.retention.RULES
     yield audit_prune.rule()
     yield RUNS
 
@@ -185,7 +185,7 @@ def prune_all() -> dict[str, int]:
     Nothing while another run is under way. A rule that fails stops the run, and the run says so; what went
     before stays gone, for every batch is a transaction of its own.
     """
-    with alone(_RUN_LOCK) as ours:
+    with try_lock(_RUN_LOCK) as ours:
         return _run() if ours else {}
 
 

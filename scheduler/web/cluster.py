@@ -17,8 +17,8 @@ from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
 from accounts.models import User
-from accounts.names import reason_of
 from accounts.web.pages import page, reader
+from infra.plain_text import reason_of
 from scheduler import labels
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node

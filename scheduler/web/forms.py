@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from accounts.errors import FieldProblem, InvalidInput
+from infra.errors import FieldProblem, InvalidInput
 from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mib
 from scheduler.core.lifecycle import RestartPolicy, TaskFailure
 from scheduler.core.snapshot.request_classes import NUMA_WORDS

@@ -13,10 +13,10 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from accounts.errors import MusterError
 from accounts.models import Project, User
 from accounts.services import audit
 from accounts.web.pages import back, page, reader
+from infra.errors import MusterError
 from scheduler.core.lifecycle import PublicState
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.models import Queue

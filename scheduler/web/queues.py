@@ -15,8 +15,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
-from accounts.names import reason_of
 from accounts.web.pages import page, reader
+from infra.plain_text import reason_of
 from scheduler.models import Job, Queue
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.selectors import QueueOverview, queue_by_ref, queue_overview

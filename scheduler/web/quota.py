@@ -13,13 +13,13 @@ from django.views.decorators.http import require_safe
 
 from accounts import permissions
 from accounts.models import Project, User
-from accounts.moments import written
 from accounts.selectors import visible_projects
 from accounts.web.pages import page, reader
+from infra.times_in_text import written
 from quotas.core.amounts import RESOURCE_WORDS
-from quotas.line_states import LineState, find_lines
 from quotas.models import Provider, Quota
-from quotas.provider_view import ProviderView, provider_views
+from quotas.providers.view import ProviderView, provider_views
+from quotas.selectors.quota_status import LineState, find_lines
 from quotas.templatetags.amounts import amount
 from scheduler.selectors import asked_of
 

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from accounts import permissions
 from accounts.models import ApiToken, User
-from accounts.moments import written
 from accounts.selectors import visible_projects
+from infra.times_in_text import written
 from quotas.models import Quota
 from scheduler import labels
 from scheduler.core.lifecycle import PUBLIC, JobState, NodeState, PublicState

@@ -14,11 +14,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from accounts.errors import Conflict, MusterError
 from accounts.models import User
 from accounts.selectors import default_project, submit_projects
 from accounts.services import audit
 from accounts.web.pages import page, reader
+from infra.errors import Conflict, MusterError
 from scheduler.models import Device, Job, PriorityClass
 from scheduler.selectors import job_by_ref, visible_queues
 from scheduler.services.jobs.verbs import submit_job

@@ -19,18 +19,19 @@ from django.utils.functional import cached_property
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
-from accounts.errors import InvalidInput
 from accounts.models import Project, User
 from accounts.selectors import project_by_ref, visible_projects, visible_users
 from accounts.web.pages import page, reader
+from infra.errors import InvalidInput
+from infra.exports import EXPORTS, file_response
+from quotas.api.exports import ledger_file
 from quotas.core.gpu_models import model_matches
 from quotas.core.ledger import Kind
-from quotas.exports import EXPORTS, as_file, streamed
 from quotas.models import BudgetPeriod, BudgetResource, DriftFinding, LedgerEntry, Quota
-from quotas.rows import projects_below
+from quotas.selectors.budgets import projects_below
+from quotas.selectors.usage import BudgetState, Usage, budget_states, total, usage, visible_entries, within
 from quotas.services.alerts import read_notice
 from quotas.templatetags.charts import PARTS, Bars, Burn
-from quotas.usage import BudgetState, Usage, budget_states, total, usage, visible_entries, within
 from scheduler.efficiency import COLUMNS, SORTS, Asked, exported_job_uses, job_uses
 from scheduler.models import Device
 from scheduler.selectors import measured_use
@@ -160,7 +161,7 @@ def lines(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     entries = asked.entries()
     export = request.GET.get("export", "")
     if export in EXPORTS:
-        return streamed(entries.order_by("id"), export)
+        return ledger_file(entries.order_by("id"), export)
     if export:
         raise InvalidInput("Exports are csv or json.")
     shown = Paginator(entries.order_by("-id"), LINES).get_page(request.GET.get("page"))
@@ -190,7 +191,7 @@ def efficiency(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     )  # fmt: skip
     export = request.GET.get("export", "")
     if export in EXPORTS:
-        return as_file("jobs", COLUMNS, exported_job_uses(asked), export)
+        return file_response("jobs", COLUMNS, exported_job_uses(asked), export)
     if export:
         raise InvalidInput("Exports are csv or json.")
     rows = job_uses(asked, limit=LINES + 1)

@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from accounts import context, permissions
-from accounts.errors import NotAllowed, NotFound
+from accounts import permissions
 from accounts.models import Membership
+from infra import request_context
+from infra.errors import NotAllowed, NotFound
 from tests.support.factories import AdminFactory, JobFactory, NodeFactory, QueueFactory, UserFactory, the_cast
 
 pytestmark = pytest.mark.django_db
@@ -164,11 +165,11 @@ def test_a_token_held_to_a_project_opens_nothing_else() -> None:
     other = JobFactory(user=UserFactory())
     Membership.objects.create(project=other.project, user=cast.owner, role="lead")
 
-    with context.acting(token_user_id=cast.owner.pk, token_project_id=cast.project.pk):
+    with request_context.acting(token_user_id=cast.owner.pk, token_project_id=cast.project.pk):
         assert permissions.may(cast.owner, "submit", cast.project)
         assert not permissions.may(cast.owner, "view", other)
 
-    with context.acting(token_user_id=cast.admin.pk, token_project_id=cast.project.pk):
+    with request_context.acting(token_user_id=cast.admin.pk, token_project_id=cast.project.pk):
         assert permissions.may(cast.admin, "manage", cast.project)
         assert not any(permissions.may(cast.admin, verb) for verb in ("operate", "audit", "administer"))
         assert not permissions.may(cast.admin, "view", other)
@@ -177,7 +178,7 @@ def test_a_token_held_to_a_project_opens_nothing_else() -> None:
 def test_the_limits_of_one_persons_token_do_not_touch_others() -> None:
     cast = the_cast()
 
-    with context.acting(token_user_id=cast.owner.pk, token_project_id=-1):
+    with request_context.acting(token_user_id=cast.owner.pk, token_project_id=-1):
         assert not permissions.may(cast.owner, "view", cast.project)
         assert permissions.may(cast.lead, "view", cast.project)
 

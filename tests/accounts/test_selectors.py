@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from accounts import context, selectors
-from accounts.errors import NotFound
+from accounts import selectors
 from accounts.models import Membership
 from accounts.services import tokens
+from infra import request_context
+from infra.errors import NotFound
 from tests.support.factories import MembershipFactory, ProjectFactory, UserFactory, the_cast
 
 pytestmark = pytest.mark.django_db
@@ -112,7 +113,7 @@ def test_a_token_of_an_admin_that_is_held_to_a_project_sees_no_tokens_of_others(
         tokens.issue_token(user=person, by=person, name="mine", scopes=["jobs:read"])
 
     assert selectors.visible_tokens(cast.admin).count() == 2
-    with context.acting(token_user_id=cast.admin.pk, token_project_id=cast.project.pk):
+    with request_context.acting(token_user_id=cast.admin.pk, token_project_id=cast.project.pk):
         assert [token.user for token in selectors.visible_tokens(cast.admin)] == [cast.admin]
 
 
@@ -120,12 +121,12 @@ def test_a_token_held_to_a_project_narrows_every_list() -> None:
     cast = the_cast()
     MembershipFactory(user=cast.owner, project=ProjectFactory(slug="other"))
 
-    with context.acting(token_user_id=cast.owner.pk, token_project_id=cast.project.pk):
+    with request_context.acting(token_user_id=cast.owner.pk, token_project_id=cast.project.pk):
         assert list(selectors.visible_projects(cast.owner)) == [cast.project]
         assert list(selectors.submit_projects(cast.owner)) == [cast.project]
         assert selectors.roles_by_slug(cast.owner) == {"vision": "member"}
 
-    with context.acting(token_user_id=cast.auditor.pk, token_project_id=cast.project.pk):
+    with request_context.acting(token_user_id=cast.auditor.pk, token_project_id=cast.project.pk):
         assert list(selectors.visible_projects(cast.auditor)) == [cast.project]
         assert not selectors.visible_audit_events(cast.auditor).exists()
 
@@ -148,7 +149,7 @@ def test_the_statement_for_every_submission_says_the_same_as_the_selector() -> N
 
     for person in [*cast.people().values(), gone]:
         for held_to in (None, other.pk):
-            with context.acting(token_user_id=person.pk, token_project_id=held_to):
+            with request_context.acting(token_user_id=person.pk, token_project_id=held_to):
                 sql, values = selectors.submit_projects_statement(person, "p.id, p.slug")
                 with connection.cursor() as cursor:
                     cursor.execute(sql, values)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("accounts", "config", "quotas", "scheduler")
+PACKAGES = ("infra", "accounts", "config", "quotas", "scheduler")
 #: Nodes that each add a path through a function (McCabe 1976, boolean operators counted one each).
 BRANCHES = (
     ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert,

@@ -13,10 +13,10 @@ import pytest
 from django.conf import settings
 from django.db import connection, connections
 
-from accounts.alone import hold
-from accounts.connections import piece_of_work
-from config.api_door import ApiDoor, PageDoor
-from config.probe_door import ProbeDoor
+from config.http.api_server import ApiDoor, PageDoor
+from config.http.probes import ProbeDoor
+from infra.db.advisory_lock import hold_lock
+from infra.db.connections import unit_of_work
 from scheduler.api.agent import AgentDoor, _with_database
 from scheduler.realtime import feeds
 from tests.support.roles import all_rights
@@ -36,16 +36,16 @@ WITHOUT_DJANGO = ("config/up/", "scheduler/agent/")
 
 #: Every one there is, and what it has to do with the database. A new one is looked at, then added here.
 KNOWN = {
-    ("accounts/hints.py", "Thread"): "sends to Redis; what it calls asks no rows",
+    ("infra/notifications.py", "Thread"): "sends to Redis; what it calls asks no rows",
     (
-        "config/api_door.py",
+        "config/http/api_server.py",
         "ThreadPoolExecutor",
     ): "requests: Django's connection, request signals around each",
-    ("config/api_door.py", "run_in_executor"): "the same",
-    ("config/api_door.py", "to_thread"): "reads a file that is written",
+    ("config/http/api_server.py", "run_in_executor"): "the same",
+    ("config/http/api_server.py", "to_thread"): "reads a file that is written",
     ("config/database/pulse.py", "Thread"): "looks whether PostgreSQL answers, on connections of its own",
-    ("config/probe_door.py", "ThreadPoolExecutor"): "/readyz: as requests",
-    ("config/probe_door.py", "run_in_executor"): "the same",
+    ("config/http/probes.py", "ThreadPoolExecutor"): "/readyz: as requests",
+    ("config/http/probes.py", "run_in_executor"): "the same",
     ("scheduler/api/agent.py", "ThreadPoolExecutor"): "agents' calls: Django's connection, in piece_of_work",
     ("scheduler/api/agent.py", "run_in_executor"): "the same",
     ("scheduler/realtime/feeds.py", "ThreadPoolExecutor"): "live pages: Django's connection",
@@ -59,7 +59,7 @@ KNOWN_CONNECTIONS = {
 
 def calls() -> Iterator[tuple[str, str]]:
     """(file, name) of every call in our own code."""
-    for app in ("accounts", "config", "quotas", "scheduler"):
+    for app in ("infra", "accounts", "config", "quotas", "scheduler"):
         for file in sorted((ROOT / app).rglob("*.py")):
             where = str(file.relative_to(ROOT))
             if where.startswith(WITHOUT_DJANGO):
@@ -77,7 +77,7 @@ def test_every_thread_is_known_with_what_it_does_to_the_database() -> None:
 
 def test_nobody_connects_past_the_checked_way() -> None:
     found = set()
-    for app in ("accounts", "config", "quotas", "scheduler"):
+    for app in ("infra", "accounts", "config", "quotas", "scheduler"):
         for file in sorted((ROOT / app).rglob("*.py")):
             where = str(file.relative_to(ROOT))
             text = file.read_text()
@@ -92,7 +92,10 @@ def test_nobody_connects_past_the_checked_way() -> None:
 
 def test_requests_run_in_our_own_threads_alone() -> None:
     assert {found for found in calls() if found[1] in DJANGOS_OWN} == {
-        ("config/api_door.py", "ASGIHandler")  # ours is one, with the synchronous form of the middleware
+        (
+            "config/http/api_server.py",
+            "ASGIHandler",
+        )  # ours is one, with the synchronous form of the middleware
     }
 
 
@@ -152,7 +155,7 @@ def test_a_thread_whose_connection_was_killed_asks_on_another(name: str) -> None
 
 def kill(processes: set[int]) -> None:
     try:
-        with piece_of_work(), all_rights(), connection.cursor() as cursor:
+        with unit_of_work(), all_rights(), connection.cursor() as cursor:
             for process in processes:
                 cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [process])
     finally:
@@ -161,7 +164,7 @@ def kill(processes: set[int]) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_lock_of_the_database_is_held_by_a_connection_that_can_be_asked() -> None:
-    holder = hold(4711)
+    holder = hold_lock(4711)
     assert holder is not None
     with holder:
-        assert hold(4711) is None
+        assert hold_lock(4711) is None

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import pytest
 
-from accounts import names, proxies
 from accounts.api import etags
-from config import rest
+from infra import client_address, plain_text
+from infra.api import rest
 from quotas.core import amounts, gpu_models, resources
 from scheduler.realtime import topics
 from scheduler.services.submission import fields as inputs
@@ -109,7 +109,7 @@ BOUNDED: Final = {gpu_models._ASKED: "read_slice takes at most MAX_NAME characte
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    for app in ("accounts", "quotas", "scheduler", "config"):
+    for app in ("infra", "accounts", "quotas", "scheduler", "config"):
         for file in sorted((ROOT / app).rglob("*.py")):
             if not set(file.relative_to(ROOT).parts) & set(NOT_AT_A_DOOR):
                 yield ".".join(file.relative_to(ROOT).with_suffix("").parts), ast.parse(file.read_text())
@@ -234,13 +234,13 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "slice_of": gpu_models.slice_of.__wrapped__,
     "model_matches": lambda text: gpu_models.model_matches.__wrapped__(text, text),
     "suits": lambda text: gpu_models.suits.__wrapped__(text, text),
-    "line_trouble": names.line_trouble,
-    "several_lines_trouble": names.several_lines_trouble,
+    "line_trouble": plain_text.line_problem,
+    "several_lines_trouble": plain_text.lines_problem,
     "JSON": lambda text: rest._check_clean({"a": [text, {text: text}]}),
     "unclean": rest.unclean,
     "Idempotency-Key": idempotency.ACCEPTABLE.fullmatch,
     "If-Match": lambda text: etags.expected(header("If-Match", f'"line-1-{text}"'), "line", 1, "limit"),
-    "X-Forwarded-For": lambda text: proxies.who_calls("127.0.0.1", forwarded_for=text, proto=text),
+    "X-Forwarded-For": lambda text: client_address.client_of("127.0.0.1", forwarded_for=text, proto=text),
     "topic": topics.parse_topic,
     "form env": lambda text: forms.payload_of({"env": text, "what": "true"}, time_zone="UTC"),
     "form script": lambda text: forms.is_sbatch(text),
@@ -266,7 +266,7 @@ def test_every_reader_is_linear(name: str, settings: Any) -> None:
 def test_every_function_that_reads_is_in_the_list() -> None:
     found = set()
     for module, _ in sources():
-        if ".services" in module or module.startswith("quotas.core") or module == "config.rest":
+        if ".services" in module or module.startswith("quotas.core") or module == "infra.api.rest":
             for name, value in vars(importlib.import_module(module)).items():
                 ours = inspect.isfunction(value) and value.__module__ == module
                 if ours and re.match(r"(read|parse)_", name) and name != "parse_many":

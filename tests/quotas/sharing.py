@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from django.utils import timezone
 
 from accounts.models import Project, User
+from quotas.selectors.fair_share_source import Held
 from quotas.services.shares import count_use
-from quotas.sharing import Held
 from tests.support.factories import (
     ClusterFactory,
     MembershipFactory,

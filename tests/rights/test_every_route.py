@@ -15,7 +15,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.http import HttpResponse
 
-from accounts.errors import MusterError
+from infra.errors import MusterError
 from scheduler.realtime import auth, topics
 from tests.rights.callers import Caller, callers
 from tests.rights.routes import Address, addresses, nameless, not_filled, operations, queries, routes

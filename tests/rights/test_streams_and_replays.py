@@ -13,10 +13,11 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from accounts import context, permissions
-from accounts.middleware import ContextMiddleware
+from accounts import permissions
 from accounts.models import ApiToken, Membership, ProjectRole, SiteRole, User
 from accounts.selectors import visible_projects
+from accounts.web.middleware import ContextMiddleware
+from infra import request_context
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.efficiency import Asked, all_job_uses, last_days
 from scheduler.models import Job
@@ -80,7 +81,7 @@ def test_a_held_token_exports_its_project_and_no_other(
 
 def test_what_a_stream_shows_is_settled_while_the_request_is_known(portal: Portal, other: Any) -> None:
     asked = Asked(portal.cast.owner, *last_days(1, timezone.now()))
-    with context.acting(token_user_id=portal.cast.owner.pk, token_project_id=portal.cast.project.pk):
+    with request_context.acting(token_user_id=portal.cast.owner.pk, token_project_id=portal.cast.project.pk):
         rows = all_job_uses(asked)
 
     assert list(rows) == []
@@ -101,9 +102,11 @@ def test_a_stream_that_asks_for_rights_breaks_and_shows_nothing(portal: Portal, 
 
     pieces = iter(response.streaming_content)
     assert next(pieces) == b"first\n"
-    with pytest.raises(context.RequestIsOver):
+    with pytest.raises(request_context.RequestIsOver):
         next(pieces)
-    assert context.current() == context.RequestContext()  # and those who read it are as before
+    assert (
+        request_context.current() == request_context.RequestContext()
+    )  # and those who read it are as before
 
 
 def test_an_asynchronous_stream_breaks_as_well(portal: Portal) -> None:
@@ -117,7 +120,7 @@ def test_an_asynchronous_stream_breaks_as_well(portal: Portal) -> None:
         response = ContextMiddleware(lambda _: StreamingHttpResponse(pieces()))(RequestFactory().get("/"))
         return [piece async for piece in response.streaming_content]
 
-    with pytest.raises(context.RequestIsOver):
+    with pytest.raises(request_context.RequestIsOver):
         async_to_sync(read)()
 
 
@@ -126,11 +129,11 @@ def test_a_person_signed_in_by_a_held_token_is_held_where_no_request_is_known(
 ) -> None:
     """As in a thread of a pool: the limits go with the person."""
     token = ApiToken(user=portal.cast.owner, project=portal.cast.project, prefix="p", scopes=["admin"])
-    with context.acting():
-        context.use_token(token)
+    with request_context.acting():
+        request_context.use_token(token)
     person = token.user
 
-    assert context.current() == context.RequestContext()
+    assert request_context.current() == request_context.RequestContext()
     assert [project.slug for project in visible_projects(person)] == ["vision"]
     assert not permissions.may(person, "view", other)
     assert list(permissions.roles_of(person)) == [portal.cast.project.pk]

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from django.utils import timezone
 
-from accounts.errors import InvalidInput, MusterError
+from infra.errors import InvalidInput, MusterError
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Queue
 from scheduler.services.execution.reconcile import reconcile_all

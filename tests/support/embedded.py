@@ -7,7 +7,7 @@ cache under a name made from the migrations, and each run starts from a copy of 
 whose first start is not what the test is about.
 
 Tests connect as a role that becomes the application's when it signs in: every product path a test takes runs with
-the rights that `config.database_rights` lists. A test that plays the owner says `with as_owner():`.
+the rights that `config.database.rights` lists. A test that plays the owner says `with as_owner():`.
 
 With `-n 2` (pytest-xdist) every worker has servers of its own, so nothing that one test does to Redis or to
 PostgreSQL reaches a test of another worker; the process that only hands out the tests starts none.
@@ -110,7 +110,7 @@ def fingerprint() -> str:
     files = [
         Path(__file__).resolve(),
         ROOT / "config/up/roles.py",
-        ROOT / "config/database_rights.py",
+        ROOT / "config/database/rights.py",
         *sorted(ROOT.glob("*/migrations/*.py")),
     ]
     content = b"\0".join(

@@ -7,11 +7,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from accounts import context
-from accounts.errors import MusterError
 from accounts.models import Project, User
 from accounts.scopes import SCOPES
 from accounts.services.tokens import DEFAULT_DAYS, MAX_DAYS, issue_token
+from infra import request_context
+from infra.errors import MusterError
 
 
 class Command(BaseCommand):
@@ -46,7 +46,7 @@ class Command(BaseCommand):
                 raise CommandError(f"There is no project {options['project']!r}.")
         scopes = [scope.strip() for scope in options["scopes"].split(",") if scope.strip()]
         try:
-            with context.acting(address="local"):
+            with request_context.acting(address="local"):
                 token, plain = issue_token(
                     user=user,
                     by=user,

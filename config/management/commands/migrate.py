@@ -9,7 +9,7 @@ from django.core.management.commands import migrate
 from django.db import ProgrammingError, connection
 from psycopg.errors import InsufficientPrivilege
 
-from config.owner import as_owner, give_rights
+from config.database.owner import as_owner, give_rights
 
 
 class Command(migrate.Command):

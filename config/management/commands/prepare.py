@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
-from config.owner import as_owner, give_rights
+from config.database.owner import as_owner, give_rights
 from config.up.state import write_private
 
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
-from accounts import context
-from accounts.errors import MusterError
 from accounts.models import Organization, Project, User
+from infra import request_context
+from infra.errors import MusterError
 from quotas.core.resources import BadAmount, parse_mib
-from quotas.line_states import LineState, line_states, lines_on_path
 from quotas.models import Quota, QuotaResource
+from quotas.selectors.quota_status import LineState, line_states, lines_on_path
 from quotas.services.impact import shown
-from quotas.services.lines import AMOUNTS, Subject, remove_line, set_line
+from quotas.services.quota_lines import AMOUNTS, Subject, remove_line, set_line
 
 SUBJECT: Final = (
     ("organization", Organization, "slug"),
@@ -55,7 +55,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            with context.acting(address="local"):
+            with request_context.acting(address="local"):
                 getattr(self, f"_{options['verb']}")(options)
         except MusterError as error:
             raise CommandError(str(error)) from error

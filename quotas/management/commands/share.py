@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from accounts.models import User
-from quotas.standing import ShareLine, standing
+from quotas.selectors.fair_share_report import ShareLine, standing
 
 HEADINGS = ("weight", "share", "of use", "of site", "GPU-hours", "factor", "place")
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
-from accounts import context
-from accounts.errors import MusterError
 from accounts.models import User
+from infra import request_context
+from infra.errors import MusterError
 from scheduler.models import Job
 from scheduler.services.jobs.boosts import boost_job
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             raise CommandError(f"--hours has to be above 0 and at most {MOST_HOURS:,}.")
         by = self._operator(options["by"])
         try:
-            with context.acting(address="local"):
+            with request_context.acting(address="local"):
                 boost_job(
                     job=job, by=by, points=options["points"], reason=options["reason"],
                     seconds=round(options["hours"] * 3600),

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from accounts import context
-from accounts.errors import MusterError
 from accounts.models import User
+from infra import request_context
+from infra.errors import MusterError
 from scheduler.core.lifecycle import LIVE_TASK
 from scheduler.models import Node, Task
 from scheduler.services.cluster.nodes import drain_node, uncordon_node
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         node = self._node(options["node"])
         by = self._operator(options["by"])
         try:
-            with context.acting(address="local"):
+            with request_context.acting(address="local"):
                 if options["undo"]:
                     uncordon_node(node=node, by=by, reason=options["reason"])
                 else:

@@ -12,7 +12,7 @@ from quotas.core.gpu_models import sliced
 from quotas.core.ledger import hold
 from quotas.core.pricing import Price, Rates
 from quotas.models import PriceRow
-from quotas.usage import budget_states
+from quotas.selectors.usage import budget_states
 from scheduler.core.reasons.messages import budget_amount
 from scheduler.services.submission.job_spec import JobSpec
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from accounts.models import User
 from quotas.core.limits import UNBOUNDED, charge
-from quotas.line_states import find_lines
 from quotas.models import Quota
+from quotas.selectors.quota_status import find_lines
 from quotas.services.impact import shown
 from scheduler.core.plan import Start
 from scheduler.core.snapshot.snapshot import Snapshot

@@ -48,7 +48,7 @@ class _Sum(NamedTuple):
 
 
 class HeldAllocations:
-    """A `quotas.providers.base.UsageSource`; two queries, however many projects are asked about."""
+    """A `quotas.usage_source.UsageSource`; two queries, however many projects are asked about."""
 
     def usage(self, project_ids: Iterable[int]) -> Mapping[int, Mapping[str, int]]:
         wanted = list(project_ids)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from accounts.errors import FieldProblem, InvalidInput
-from accounts.names import line_trouble
+from infra.errors import FieldProblem, InvalidInput
+from infra.plain_text import line_problem
 from quotas.core.gpu_models import share_of
 from scheduler import outbox
 from scheduler.models import Device, Node
@@ -72,7 +72,7 @@ class _Reader:
 
     def text(self, data: Mapping[str, Any], name: str, under: str = "", *, most: int) -> str:
         value = data.get(name, "")
-        if isinstance(value, str) and not line_trouble(value[:most]):
+        if isinstance(value, str) and not line_problem(value[:most]):
             return value[:most]
         self.problems.append(
             FieldProblem(under + name, "has to be text of one line, without control characters")
@@ -95,7 +95,7 @@ def read_inventory(data: Any) -> Inventory:
         read.problems.append(FieldProblem("labels", f"has to be an object of at most {MAX_LABELS} texts"))
         labels = {}
     if not isinstance(partitions, list) or not all(
-        isinstance(name, str) and not line_trouble(name) for name in partitions
+        isinstance(name, str) and not line_problem(name) for name in partitions
     ):
         read.problems.append(FieldProblem("partitions", "has to be a list of names"))
         partitions = []
@@ -163,7 +163,7 @@ def _domains(read: _Reader, data: Any) -> tuple[tuple[int, int, int], ...]:
 
 def _is_texts(labels: Any) -> bool:
     return isinstance(labels, Mapping) and all(
-        isinstance(text, str) and not line_trouble(text) for item in labels.items() for text in item
+        isinstance(text, str) and not line_problem(text) for item in labels.items() for text in item
     )
 
 

@@ -16,11 +16,11 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, InvalidInput, NotAllowed
 from accounts.models import User
-from accounts.names import check_line
-from accounts.prepared import ask
 from accounts.services import audit
+from infra.db.prepared import ask
+from infra.errors import Conflict, InvalidInput, NotAllowed
+from infra.plain_text import check_line
 from scheduler import outbox
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Cluster, JoinToken, Node, Partition

@@ -9,9 +9,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict
 from accounts.models import User
 from accounts.services import audit
+from infra.errors import Conflict
 from scheduler import outbox
 from scheduler.models import Queue
 from scheduler.services.submission.fields import MAX_SECONDS, Inputs

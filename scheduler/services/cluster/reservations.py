@@ -11,11 +11,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, NotFound
 from accounts.models import Project, User
-from accounts.moments import written
 from accounts.selectors import project_by_ref
 from accounts.services import audit
+from infra.errors import Conflict, NotFound
+from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.models import Cluster, Job, Node, Reservation
 from scheduler.selectors import job_by_ref, visible_reservations

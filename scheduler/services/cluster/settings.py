@@ -9,10 +9,10 @@ from django.db import models, transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, InvalidInput
 from accounts.models import Project, User
-from accounts.names import check_line, check_row
 from accounts.services import audit
+from infra.errors import Conflict, InvalidInput
+from infra.plain_text import check_line, check_row
 from scheduler import outbox
 from scheduler.models import (
     Cluster,

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.prepared import ask, ask_together
+from infra.db.prepared import ask, ask_together
 from scheduler import outbox
 from scheduler.agent.protocol import Assignment, Stop
 from scheduler.core.lifecycle import AttemptState, StopReason, TaskState

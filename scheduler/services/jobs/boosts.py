@@ -10,10 +10,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import User
-from accounts.moments import written
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput
+from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.models import Job
 from scheduler.state.lifecycle.transitions import record_event

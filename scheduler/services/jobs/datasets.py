@@ -9,9 +9,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, NotAllowed
 from accounts.models import User
 from accounts.services import audit
+from infra.errors import Conflict, NotAllowed
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE
 from scheduler.models import Dataset, Job

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.errors import InvalidInput
+from infra.errors import InvalidInput
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_ATTEMPT
 from scheduler.models import Job, Node

@@ -6,9 +6,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.errors import Conflict, FieldProblem, InvalidInput
 from accounts.models import User
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_TASK, JobState, TaskState
 from scheduler.models import Attempt, Job, Task

@@ -12,11 +12,11 @@ from django.db.models.base import ModelState
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.bounds import stop_if_nobody_waits, while_somebody_waits
-from accounts.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotAllowed, TooMany
 from accounts.models import User
-from accounts.moments import written
 from accounts.services import audit
+from infra.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotAllowed, TooMany
+from infra.request_cost import stop_if_caller_gone, until_caller_gone
+from infra.times_in_text import written
 from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, RestartPolicy, StopReason
@@ -76,7 +76,7 @@ def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | Non
     catalogue = Catalogue(by)
     specs: list[JobSpec | None] = []
     errors: dict[int, MusterError] = {}
-    for number, payload in enumerate(while_somebody_waits(payloads, every=10)):
+    for number, payload in enumerate(until_caller_gone(payloads, every=10)):
         under = f"jobs/{number}/"
         try:
             if not isinstance(payload, Mapping):
@@ -118,7 +118,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
     others = look_at_others(specs)
     rows: list[dict[str, Any]] = []
     owners: list[JobSpec] = []
-    for spec in while_somebody_waits(specs, every=1):
+    for spec in until_caller_gone(specs, every=1):
         beginning = _beginning(spec, others, by=by, at=now)
         common = spec.columns() | _UNSTARTED | beginning | {
             "user_id": by.pk, "submitted_via": via, "created_at": now,
@@ -127,7 +127,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
         for index in spec.array or (None,):
             rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
             owners.append(spec)
-    stop_if_nobody_waits()
+    stop_if_caller_gone()
     # The head of the audit chain comes last. Without others to wait for, nothing comes between.
     head_too = () if any(spec.depends_on for spec in specs) else (audit.head_statement(by),)
     numbers, heads = insert_jobs_with_events(

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from django.db.models import Q
 
-from accounts.errors import MusterError
 from accounts.models import User
 from accounts.permissions import require
+from infra.errors import MusterError
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import show_cpus
 from scheduler.core.context.cycle_context import CycleContext

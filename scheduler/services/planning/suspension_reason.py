@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from accounts.moments import written
+from infra.times_in_text import written
 from quotas.core.resources import show_cpus
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Allocation, Job, Suspension

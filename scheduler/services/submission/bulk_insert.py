@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connection, models
 
-from accounts.prepared import Rows, Statement, ask_together
+from infra.db.prepared import Rows, Statement, ask_together
 
 
 def insert_jobs_with_events(

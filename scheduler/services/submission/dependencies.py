@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from accounts.bounds import while_somebody_waits
-from accounts.errors import FieldProblem
+from infra.errors import FieldProblem
+from infra.request_cost import until_caller_gone
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency
 from scheduler.services.submission.fields_dependencies import DependsOn, find_circle
@@ -125,7 +125,7 @@ def wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], others: Othe
         if spec.ref:
             named.setdefault(spec.ref, []).append(job)
     rows: list[JobDependency] = []
-    for job, spec in while_somebody_waits(zip(jobs, owners, strict=True)):
+    for job, spec in until_caller_gone(zip(jobs, owners, strict=True)):
         for d in spec.depends_on:
             common = {"job_id": job.number, "kind": d.kind, "group": d.group, "need": d.need}
             if d.kind == DependencyKind.DATA:
@@ -138,7 +138,7 @@ def wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], others: Othe
         return
     JobDependency.objects.bulk_create(rows)
     # Only now the jobs of the same request have numbers to be named by.
-    for job, spec in while_somebody_waits(zip(jobs, owners, strict=True), every=10):
+    for job, spec in until_caller_gone(zip(jobs, owners, strict=True), every=10):
         if job.state == JobState.BLOCKED and any(d.ref for d in spec.depends_on):
             reason = wait_reason(
                 conditions_of(job), at=at, until=job.depends_until_at, then=job.depends_on_timeout

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from django.utils.dateparse import parse_date, parse_datetime
 
-from accounts.errors import FieldProblem, InvalidInput, NotAllowed
-from accounts.names import line_trouble
 from accounts.services.audit import Thing
+from infra.errors import FieldProblem, InvalidInput, NotAllowed
+from infra.plain_text import line_problem
 from quotas.core.resources import BadAmount
 
 #: Far above any job's life and far below what a timestamp can hold.
@@ -88,7 +88,7 @@ class Inputs:
         if not isinstance(value, str):
             self.wrong(name, f"Must be text, not {_kind(value)}.", code="not-text")
             return default
-        trouble = text_trouble(value, most=most) or ("" if lines else line_trouble(value))
+        trouble = text_trouble(value, most=most) or ("" if lines else line_problem(value))
         if trouble:
             self.wrong(name, trouble, code="bad-text")
             return default

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from accounts.names import line_trouble
+from infra.plain_text import line_problem
 from scheduler.core.snapshot.request_classes import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
 from scheduler.services.submission.fields import BadValue, Inputs, read_integer, text_trouble
 
@@ -34,7 +34,7 @@ def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
             inputs.wrong(at, _BAD_KEY, code="bad-name")
         elif not isinstance(text, (str, int, float)):
             inputs.wrong(at, "Must be text.", code="not-text")
-        elif trouble := text_trouble(str(text), most=MAX_VALUE) or line_trouble(str(text)):
+        elif trouble := text_trouble(str(text), most=MAX_VALUE) or line_problem(str(text)):
             inputs.wrong(at, trouble, code="bad-text")
         else:
             found[key] = str(text)
@@ -236,7 +236,7 @@ def _requirement(inputs: Inputs, item: Any, at: str) -> dict[str, Any]:
     values = [str(value) for value in one.listing("values", most=MAX_VALUES) if isinstance(value, (str, int))]
     if not KEY.fullmatch(key) and not (key == "" and one.problems):
         one.wrong("key", _BAD_KEY, code="bad-name")
-    if any(text_trouble(value, most=MAX_VALUE) or line_trouble(value) for value in values):
+    if any(text_trouble(value, most=MAX_VALUE) or line_problem(value) for value in values):
         one.wrong("values", "Contains text that is not a valid label value.", code="bad-text")
     elif operator in ("In", "NotIn") and not values:
         one.wrong("values", f"Required with operator {operator!r}.", code="required")

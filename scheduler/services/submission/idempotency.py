@@ -11,9 +11,9 @@ from typing import Any, Final
 from django.db import connection, transaction
 
 from accounts import permissions
-from accounts.errors import Conflict, InvalidInput, NotAllowed
 from accounts.models import User
 from accounts.services.audit import Thing
+from infra.errors import Conflict, InvalidInput, NotAllowed
 from scheduler.models import IdempotencyKey
 
 ACCEPTABLE: Final = re.compile(r"[\x21-\x7e]{1,200}")

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.models import Project, User
-from accounts.names import without_hidden
+from infra.plain_text import without_hidden
 from quotas.core.gpu_models import read_slice, slice_share, sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib

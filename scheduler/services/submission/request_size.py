@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from accounts.bounds import check_rows, check_text
+from infra.request_cost import check_rows, check_text
 from scheduler.services.submission.fields import BadValue
 from scheduler.services.submission.fields_dependencies import array_size, refs_named
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from django.db.models import F, Q
 
-from accounts.errors import FieldProblem, InvalidInput
 from accounts.models import User
+from infra.errors import FieldProblem, InvalidInput
 from quotas.core.resources import BadAmount
 from scheduler.models import Partition, Queue
 from scheduler.selectors import visible_queues

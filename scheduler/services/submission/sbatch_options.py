@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from accounts.errors import FieldProblem
+from infra.errors import FieldProblem
 from quotas.core.resources import parse_mib
 from scheduler.services.submission.fields import BadValue, read_moment
 

@@ -9,9 +9,9 @@ from types import NoneType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from accounts.models import Project, User
-from accounts.prepared import ask_together
-from accounts.rows import Rows
 from accounts.selectors import submit_projects_statement, visible_projects
+from infra.db.prepared import ask_together
+from infra.db.row_loader import RowLoader
 from scheduler.models import PriorityClass, Queue
 from scheduler.services.submission.fields import Inputs
 
@@ -245,8 +245,8 @@ def _queues(columns: str) -> str:
 
 
 @cache
-def _readers() -> tuple[Rows[Project], Rows[Queue]]:
-    return Rows(Project, "p"), Rows(Queue, "q")
+def _readers() -> tuple[RowLoader[Project], RowLoader[Queue]]:
+    return RowLoader(Project, "p"), RowLoader(Queue, "q")
 
 
 def _name_or_id(inputs: Inputs, field: str, value: Any) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from accounts.prepared import ask
+from infra.db.prepared import ask
 from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, JobState, StopReason, TaskState
 from scheduler.core.plan import GiveBack, Preempt, Reserve, Start
 from scheduler.state.db.sql import Statement, int_array, run, run_together

@@ -13,8 +13,8 @@ import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from accounts.moments import written
-from accounts.prepared import ask_together
+from infra.db.prepared import ask_together
+from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.core.columns import Ints
 from scheduler.core.lifecycle import JobState

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db import connection
 
-from accounts.prepared import ask_together
+from infra.db.prepared import ask_together
 from scheduler.state.db.sql import Rows, Statement
 from scheduler.state.lease.lease_holder import is_gone
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pgtrigger
 
-from accounts.prepared import ask, ask_together
+from infra.db.prepared import ask, ask_together
 from quotas.core import ledger
 from quotas.core.budgets import BudgetTerms, Key, moves
 from quotas.core.ledger import Entry, Kind

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, Protocol
 
 from django.db import connection
 
-from accounts.moments import written
-from accounts.prepared import ask
+from infra.db.prepared import ask
+from infra.times_in_text import written
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.messages import sentence

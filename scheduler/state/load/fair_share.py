@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from quotas.core.fairshare import METERED
-from quotas.sharing import share_rules, share_source, shares_at, use_at
+from quotas.selectors.fair_share_source import share_rules, share_source, shares_at, use_at
 from scheduler.core.ordering.share_columns import share_columns
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import PendingColumns, ProjectColumns, ShareColumns

@@ -9,7 +9,7 @@ from django.db import connection
 
 from quotas.core.decay import Decay
 from quotas.core.share_tree import Pair, Use
-from quotas.sharing import Held
+from quotas.selectors.fair_share_source import Held
 from scheduler.state.db.sql import run
 
 #: The integral of 2^(-age / half-life) over the time in which something was held, from the window's edge on;
@@ -72,7 +72,7 @@ FROM scheduler_node
 
 
 class HeldShares:
-    """A `quotas.sharing.ShareSource` over allocations."""
+    """A `quotas.selectors.fair_share_source.ShareSource` over allocations."""
 
     def used(
         self, *, decay: Decay, at: float, running_only: bool, project_ids: Iterable[int] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
 
-from accounts.prepared import ask_together
+from infra.db.prepared import ask_together
 from quotas.providers.waiting import away_sentence
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.policy import Policy, options_of

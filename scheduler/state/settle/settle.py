@@ -13,11 +13,11 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.moments import written
-from accounts.prepared import ask, ask_together
+from infra.db.prepared import ask, ask_together
+from infra.times_in_text import written
 from quotas.core.limits import RUNNING_JOBS
+from quotas.selectors.fair_share_source import Held
 from quotas.services.shares import count_use, statements_of_use
-from quotas.sharing import Held
 from scheduler import outbox
 from scheduler.core.lifecycle import (
     ENDED_ATTEMPT,

@@ -13,10 +13,11 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounts import context, permissions
-from accounts.errors import MusterError, NotAllowed
+from accounts import permissions
 from accounts.models import AuditChain, AuditEvent, AuditOutcome
 from accounts.services import audit, audit_check
+from infra import request_context
+from infra.errors import MusterError, NotAllowed
 from tests.support.factories import JobFactory, ProjectFactory, UserFactory, the_cast
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +27,7 @@ def test_a_row_says_who_what_where_and_why() -> None:
     alice = UserFactory(username="alice")
     job = JobFactory(name="train")
 
-    with context.acting(
+    with request_context.acting(
         request_id="r-1", address="10.0.0.9", token_prefix="abc", on_behalf_of="bob", token_user_id=alice.pk
     ):
         audit.record(

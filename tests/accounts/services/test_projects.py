@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from accounts.errors import Conflict, InvalidInput, MusterError, NotAllowed, NotFound
 from accounts.models import AuditEvent, Membership, Project
 from accounts.services import projects
+from infra.errors import Conflict, InvalidInput, MusterError, NotAllowed, NotFound
 from tests.support.factories import (
     AdminFactory,
     MembershipFactory,

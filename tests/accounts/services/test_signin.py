@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from accounts import context
 from accounts.models import AuditEvent, AuditOutcome
 from accounts.services.signin import SignInRefused, sign_in, sign_out
+from infra import request_context
 from tests.support.factories import PASSWORD, UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def here() -> object:
-    with context.acting(address="127.0.0.1", request_id="r-1") as known:
+    with request_context.acting(address="127.0.0.1", request_id="r-1") as known:
         yield known
 
 
@@ -69,7 +69,7 @@ def test_odd_input_is_refused_and_nothing_breaks(here: object, username: str, pa
 def test_a_demo_account_opens_from_this_machine(address: str) -> None:
     alice = UserFactory(username="alice", is_demo=True)
 
-    with context.acting(address=address):
+    with request_context.acting(address=address):
         assert sign_in(username="alice", password=PASSWORD) == alice
 
 
@@ -87,7 +87,7 @@ def test_a_demo_account_opens_from_this_machine(address: str) -> None:
 def test_a_demo_account_opens_from_nowhere_else(known: dict) -> None:
     UserFactory(username="alice", is_demo=True)
 
-    with context.acting(**known), pytest.raises(SignInRefused) as refused:
+    with request_context.acting(**known), pytest.raises(SignInRefused) as refused:
         sign_in(username="alice", password=PASSWORD)
 
     assert (refused.value.code, refused.value.status) == ("demo-elsewhere", 403)
@@ -115,7 +115,7 @@ def test_failures_slow_the_name_at_that_address_and_only_there(here: object) -> 
     assert (refused.value.code, refused.value.status) == ("locked-out", 429)
     assert "Wait" in refused.value.way_out
 
-    with context.acting(address="10.0.0.7"):
+    with request_context.acting(address="10.0.0.7"):
         assert sign_in(username="alice", password=PASSWORD) == alice
 
 

@@ -11,11 +11,11 @@ import time_machine
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from accounts import context
-from accounts.errors import InvalidInput, NotAllowed, NotFound
 from accounts.models import ApiToken, AuditEvent
 from accounts.scopes import SCOPES, covers, implied
 from accounts.services.tokens import TokenRefused, authenticate_token, issue_token, revoke_token
+from infra import request_context
+from infra.errors import InvalidInput, NotAllowed, NotFound
 from tests.support.factories import AdminFactory, ProjectFactory, UserFactory, a_token, the_cast
 
 pytestmark = pytest.mark.django_db
@@ -176,14 +176,14 @@ def test_a_token_gives_away_no_more_than_it_has() -> None:
     cast = the_cast()
     own = {"token_user_id": cast.owner.pk, "token_scopes": frozenset({"tokens:write", "jobs:write"})}
 
-    with context.acting(**own):
+    with request_context.acting(**own):
         issue_token(user=cast.owner, by=cast.owner, name="narrower", scopes=["jobs:read"])
         with pytest.raises(NotAllowed, match="quota:read"):
             issue_token(user=cast.owner, by=cast.owner, name="wider", scopes=["quota:read"])
         with pytest.raises(NotAllowed):
             issue_token(user=cast.owner, by=cast.owner, name="everything", scopes=["admin"])
 
-    with context.acting(**own, token_project_id=cast.project.pk):
+    with request_context.acting(**own, token_project_id=cast.project.pk):
         issue_token(user=cast.owner, by=cast.owner, name="same", scopes=["jobs:read"], project=cast.project)
         with pytest.raises(NotAllowed, match="held to one project"):
             issue_token(user=cast.owner, by=cast.owner, name="free", scopes=["jobs:read"])

@@ -6,10 +6,10 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.test import Client
 
-from accounts.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from accounts.models import AuditEvent, User
 from accounts.services.tokens import TokenRefused, authenticate_token
 from accounts.services.users import disable_user, edit_user, enable_user, end_sessions, set_site_role
+from infra.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from tests.support.factories import AdminFactory, OperatorFactory, UserFactory, a_token
 
 pytestmark = pytest.mark.django_db

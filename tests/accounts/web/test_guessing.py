@@ -11,9 +11,9 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from accounts.delays import Bound
 from accounts.models import AuditEvent, SignInCount
-from accounts.services import attempts
+from accounts.services import signin_attempts
+from accounts.services.signin_delays import Bound
 from tests.support.factories import PASSWORD, UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -60,7 +60,7 @@ def alice(settings: Any) -> Any:
 
 
 def test_the_numbers_are_those_of_the_guide() -> None:
-    known = attempts.bounds()
+    known = signin_attempts.bounds()
 
     assert {kind: (bound.free, bound.most_seconds) for kind, bound in known.items()} == {
         "both": (5, 900.0), "device": (5, 900.0), "address": (20, 900.0), "name": (15, 60.0),
@@ -245,6 +245,6 @@ def test_the_delay_is_the_same_for_names_that_nobody_has() -> None:
 
 
 def test_a_try_counts_before_its_password_is_looked_at() -> None:
-    let_in = [attempts.begin(username="alice", address=HOME) for _ in range(20)]
+    let_in = [signin_attempts.begin(username="alice", address=HOME) for _ in range(20)]
 
-    assert sum(isinstance(one, attempts.Attempt) for one in let_in) == 6
+    assert sum(isinstance(one, signin_attempts.Attempt) for one in let_in) == 6

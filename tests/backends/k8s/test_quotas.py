@@ -14,8 +14,8 @@ import pytest
 from accounts.models import User
 from quotas.models import ProviderState
 from quotas.providers import k8s
-from quotas.providers.exchange import exchange
-from quotas.services.limits import set_quota
+from quotas.services.exchange import exchange
+from quotas.services.project_quota import set_quota
 from quotas.services.providers import repair_provider
 from tests.backends.k8s.server import K8sServer
 from tests.support.factories import OperatorFactory, ProjectFactory, QuotaFactory

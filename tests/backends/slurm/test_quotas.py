@@ -9,8 +9,8 @@ import pytest
 
 from accounts.models import AuditEvent, User
 from quotas.models import ProviderState
-from quotas.providers.exchange import due_projects, exchange
-from quotas.services.limits import set_quota
+from quotas.services.exchange import due_projects, exchange
+from quotas.services.project_quota import set_quota
 from quotas.services.providers import repair_provider
 from tests.backends.slurm.server import SlurmServer
 from tests.support.factories import (

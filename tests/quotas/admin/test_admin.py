@@ -9,9 +9,9 @@ from django.urls import reverse
 from accounts.models import AuditEvent, User
 from quotas.core.amounts import exact_amount
 from quotas.models import Quota
-from quotas.selectors import quota_sheet
-from quotas.services.limits import set_quota
-from quotas.services.lines import AMOUNTS
+from quotas.providers.registry import quota_sheet
+from quotas.services.project_quota import set_quota
+from quotas.services.quota_lines import AMOUNTS
 from tests.support.factories import Cast, JobFactory, NodeFactory, OrganizationFactory, QuotaFactory, the_cast
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from accounts.models import AuditEvent, User
 from quotas.models import ProviderState
-from quotas.providers.exchange import exchange
+from quotas.services.exchange import exchange
 from tests.support.factories import Cast, QuotaFactory, bearer, the_cast
 from tests.support.k8s_api import K8sApi
 

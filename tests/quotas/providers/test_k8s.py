@@ -10,15 +10,15 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from accounts.errors import Conflict, NotAllowed, NotFound
 from accounts.models import AuditEvent, User
+from infra.errors import Conflict, NotAllowed, NotFound
 from quotas import tasks
 from quotas.core.resources import Resources
 from quotas.models import ProviderCircuit, ProviderState
 from quotas.providers import circuit, k8s
-from quotas.providers.exchange import due_projects, exchange
 from quotas.providers.registry import provider
-from quotas.services.limits import set_quota
+from quotas.services.exchange import due_projects, exchange
+from quotas.services.project_quota import set_quota
 from quotas.services.providers import exchange_due, repair_provider
 from tests.support.factories import (
     MembershipFactory,
@@ -295,7 +295,7 @@ def test_a_process_that_dies_amid_an_exchange_blocks_nobody_for_long(api: K8sApi
 
 
 def test_one_who_lost_the_claim_writes_nothing_down(api: K8sApi, project) -> None:
-    from quotas.providers import exchange as module
+    from quotas.services import exchange as module
 
     exchange(project.pk)
     task = module.tasks_of([project.pk])[project.pk]
@@ -322,7 +322,7 @@ def test_no_transaction_is_open_while_the_network_is_asked(api: K8sApi, project,
 
     monkeypatch.setattr(k8s.K8sQuotaProvider, "read", spy)
 
-    provider("k8s").sync(project.pk)
+    exchange(project.pk)
 
     assert seen == [False, False]
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounts.models import Project, User
-from quotas.core import k8s_units
+from quotas.core.units import k8s as k8s_units
 from quotas.models import ProviderCircuit, ProviderState, Quota
-from quotas.providers.exchange import due_projects, exchange
 from quotas.providers.external import once_a_round, one_round
-from quotas.services.limits import set_quota
+from quotas.services.exchange import due_projects, exchange
+from quotas.services.project_quota import set_quota
 from quotas.services.providers import exchange_due
 from tests.support.factories import OperatorFactory, ProjectFactory, QuotaFactory
 from tests.support.k8s_api import K8sApi

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quotas.providers.external import Refused
-from quotas.providers.slurm_commands import CommandTransport
-from quotas.providers.slurm_rest import RestTransport
+from quotas.providers.slurm.commands import CommandTransport
+from quotas.providers.slurm.rest import RestTransport
 
 NEWER = {
     "QOS": [{"name": "project-7", "limits": {"max": {"active_jobs": {"count": {"set": True, "number": 5}}}}}]

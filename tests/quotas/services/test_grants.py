@@ -8,8 +8,8 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from accounts.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from accounts.models import AuditEvent
+from infra.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from quotas.models import Alert, Budget, Grant, GrantState, Notice, Quota
 from quotas.services.budgets import change_budget, make_budget
 from quotas.services.grants import (

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from accounts.models import AuditEvent
 from quotas.core.pricing import Price
 from quotas.models import Budget, BudgetPeriod, LedgerEntry, LedgerRollUp
-from quotas.rows import sum_of_period
+from quotas.selectors.budgets import sum_of_period
+from quotas.selectors.usage import GROUPS, usage, visible_entries, within
 from quotas.services import rollup
 from quotas.services.budgets import adjust, make_budget
-from quotas.usage import GROUPS, usage, visible_entries, within
 from tests.support.factories import Cast, JobFactory, MembershipFactory, ProjectFactory, the_cast
 from tests.support.ledgers import a_life
 from tests.support.roles import as_owner

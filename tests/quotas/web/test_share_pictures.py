@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from quotas.core.decay import Decay
-from quotas.fading import fading
-from quotas.sharing import share_rules, use_at
-from quotas.standing import standing
+from quotas.selectors.fair_share_report import standing
+from quotas.selectors.fair_share_source import share_rules, use_at
+from quotas.selectors.usage_decay import fading
 from quotas.templatetags.charts import WIDTH, hours
 from quotas.templatetags.share_charts import boxes_of
 from tests.quotas.sharing import a_shared_site

@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import AuditEvent, Membership
-from quotas.standing import ordinal, span
+from quotas.selectors.fair_share_report import ordinal, span
 from tests.quotas.sharing import a_shared_site
 
 pytestmark = pytest.mark.django_db

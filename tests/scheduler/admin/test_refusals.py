@@ -56,7 +56,7 @@ def test_a_booking_that_overlaps_another_is_refused_in_its_form(client: Client, 
 def test_settings_that_a_service_refuses_leave_what_was_typed(
     client: Client, portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from accounts.errors import Conflict
+    from infra.errors import Conflict
     from scheduler.admin import base
 
     def refuse(**_: object) -> None:

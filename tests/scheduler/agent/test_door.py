@@ -17,7 +17,7 @@ from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from accounts.models import AuditEvent
-from accounts.prepared import ask
+from infra.db.prepared import ask
 from scheduler.api import agent as door
 from scheduler.core.lifecycle import JobState
 from scheduler.models import JoinToken, LogChunk, Node, Task
@@ -282,10 +282,10 @@ def test_a_waiting_call_finds_work_without_any_hint(
     world: World, call: Caller, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T07: Redis is a hint only."""
-    from accounts import hints
+    from infra import notifications
 
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    monkeypatch.setattr(hints, "publish", lambda topics: None)
+    monkeypatch.setattr(notifications, "publish", lambda topics: None)
     _, key = a_node(world)
     job = world.submit("true")
     answers: list[Any] = []

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from accounts.models import Project
 from quotas.models import Quota
-from quotas.services.lines import Subject, set_line
+from quotas.services.quota_lines import Subject, set_line
 from scheduler.models import Attempt, Job, JobEvent, SchedulerProfile
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import World, stands_still, wait_for

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from accounts import bounds
-from accounts.bounds import Caller, CallerGone
+from infra import request_cost
+from infra.request_cost import Caller, CallerGone
 from quotas.services.budgets import adjust
 from scheduler.models import Job, JobDependency
 from scheduler.services.jobs.verbs import submit_many
@@ -126,7 +126,7 @@ def test_sums_with_too_many_groups_are_refused(portal: Portal, api: Api) -> None
 def test_nothing_is_written_for_a_caller_who_has_hung_up(portal: Portal) -> None:
     caller = Caller()
     caller.leave()
-    with bounds.waiting(caller), pytest.raises(CallerGone):
+    with request_cost.working_for(caller), pytest.raises(CallerGone):
         submit_many(payloads=[{"command": "true"}] * 3, by=portal.cast.owner)
     assert not Job.objects.exists()
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
-from accounts import hints
 from config.up.state import StateFolder
 from config.up.valkey import Valkey
+from infra import notifications
 from scheduler.core.lifecycle import JobState
 from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.realtime.conftest import Connect, LiveClient, rows
@@ -36,9 +36,9 @@ def valkey(tmp_path: Path, settings: Any) -> Iterator[Valkey]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     settings.REDIS_URL = server.url
-    hints.client.cache_clear()
+    notifications.client.cache_clear()
     yield server
-    hints.client.cache_clear()
+    notifications.client.cache_clear()
     server.process.ask_to_stop()
     server.process.wait_stopped(time.monotonic() + patience(10))
 

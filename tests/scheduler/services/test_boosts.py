@@ -10,8 +10,8 @@ from django.core.management import call_command
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
-from accounts.errors import Conflict, InvalidInput, NotAllowed
 from accounts.models import AuditEvent, User
+from infra.errors import Conflict, InvalidInput, NotAllowed
 from scheduler.models import Job, JobEvent, PriorityClass
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.state.load.snapshots import load_snapshot

@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
 
-from accounts.errors import InvalidInput
+from infra.errors import InvalidInput
 from scheduler.models import Job, JobDependency
 from tests.support.agents import World
 from tests.support.factories import bearer

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from accounts.errors import InvalidInput
+from infra.errors import InvalidInput
 from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.core.snapshot.snapshot import MUST, PACKS
 from scheduler.models import Attempt, Job, JobEvent, Node, Task

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from accounts.errors import Conflict, InvalidInput
+from infra.errors import Conflict, InvalidInput
 from scheduler.models import IdempotencyKey, Job
 from scheduler.services.submission.idempotency import Answer, do_once, request_hash
 from tests.scheduler.portal import Portal, a_portal

@@ -12,9 +12,9 @@ import pytest
 from django.db import connections, transaction
 from django.utils import timezone
 
-from accounts import hints as accounts_hints
-from accounts.errors import Conflict, InvalidInput, MusterError, NotAllowed, NotFound, TooMany
 from accounts.models import AuditEvent, User
+from infra import notifications as accounts_hints
+from infra.errors import Conflict, InvalidInput, MusterError, NotAllowed, NotFound, TooMany
 from scheduler import outbox
 from scheduler.core.lifecycle import AttemptState, JobState, StopReason
 from scheduler.models import Attempt, Job, JobDependency, JobEvent, Queue

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from accounts.errors import InvalidInput
+from infra.errors import InvalidInput
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.models import Attempt, Job, LogChunk, Task
 from scheduler.services.jobs import logs

@@ -10,7 +10,7 @@ import pytest
 from django.db.models import Sum
 from django.utils import timezone
 
-from accounts.errors import Conflict, InvalidInput
+from infra.errors import Conflict, InvalidInput
 from quotas.models import LedgerEntry, Quota
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import AttemptState, TaskFailure, TaskState

@@ -9,8 +9,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 
-from accounts.errors import InvalidInput, NotAllowed, NotFound
 from accounts.models import AuditEvent
+from infra.errors import InvalidInput, NotAllowed, NotFound
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Node, Partition
 from scheduler.services.cluster.inventory import apply_inventory, read_inventory

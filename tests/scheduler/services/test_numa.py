@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from accounts.errors import InvalidInput, MusterError
+from infra.errors import InvalidInput, MusterError
 from scheduler.api.serializers import row_of
 from scheduler.models import Allocation, Job, Node
 from scheduler.services.cluster.inventory import apply_inventory, read_inventory

@@ -11,8 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts.errors import MusterError
 from accounts.models import User
+from infra.errors import MusterError
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job
 from scheduler.services.planning import preview as preview_module

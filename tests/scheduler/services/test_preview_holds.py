@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from accounts.errors import MusterError
+from infra.errors import MusterError
 from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.models import Attempt, Job, SchedulerProfile, Task
 from scheduler.services.cluster.defaults import ensure_defaults

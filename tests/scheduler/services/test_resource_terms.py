@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from accounts.errors import MusterError
+from infra.errors import MusterError
 from quotas.core.resources import Resources
 from scheduler.api.serializers import row_of
 from scheduler.core.qos import Qos

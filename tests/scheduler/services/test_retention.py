@@ -14,8 +14,8 @@ from accounts.models import AuditEvent
 from accounts.services import audit
 from quotas.core.decay import Decay
 from quotas.models import LedgerEntry, ShareUsage
+from quotas.selectors.fair_share_source import Held, use_at
 from quotas.services.shares import count_use, recount_shares
-from quotas.sharing import Held, use_at
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Allocation, Attempt, Job, JobEvent, LogChunk, RetentionRun, Task
 from scheduler.services import retention

@@ -10,7 +10,7 @@ import time_machine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounts.errors import InvalidInput
+from infra.errors import InvalidInput
 from scheduler.models import Partition
 from scheduler.services.submission.job_spec import parse_job
 from scheduler.services.submission.sbatch import parse_sbatch

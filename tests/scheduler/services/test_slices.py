@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from accounts.errors import MusterError
+from infra.errors import MusterError
 from quotas.core.gpu_models import model_matches, read_slice, share_of, slice_of, suits
 from quotas.services.impact import Whose
 from scheduler import metrics

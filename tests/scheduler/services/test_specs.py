@@ -10,7 +10,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounts.errors import InvalidInput, MusterError, NotAllowed
+from infra.errors import InvalidInput, MusterError, NotAllowed
 from quotas.core.resources import Resources
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Queue

@@ -216,7 +216,7 @@ def test_a_backend_that_cannot_says_so_and_requeues(
 
 
 def test_fair_share_does_not_count_cpus_that_were_given_back(bench: FakeBench) -> None:
-    from quotas.sharing import share_rules
+    from quotas.selectors.fair_share_source import share_rules
 
     victim, _ = suspended(bench)
     now = timezone.now().timestamp()

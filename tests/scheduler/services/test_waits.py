@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from accounts.errors import Conflict, InvalidInput, MusterError, NotFound
 from accounts.models import Membership
+from infra.errors import Conflict, InvalidInput, MusterError, NotFound
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Dataset, Job, JobDependency
 from scheduler.services.execution.reconcile import reconcile_all

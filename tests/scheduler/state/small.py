@@ -8,7 +8,7 @@ from typing import Any
 
 from accounts.models import Project, User
 from quotas.models import BudgetPeriod, LedgerEntry, Quota
-from quotas.rows import sum_of_period
+from quotas.selectors.budgets import sum_of_period
 from scheduler.core.lifecycle import ACTIVE, ENDED_ATTEMPT, LIVE_TASK, TaskFailure
 from scheduler.models import Allocation, Attempt, Cluster, Device, Job, Node, Queue, Task
 from scheduler.services.planning.cycles import CycleResult, run_cycle

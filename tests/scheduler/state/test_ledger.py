@@ -16,7 +16,7 @@ from quotas.core.ledger import Entry, Kind
 from quotas.core.periods import Period
 from quotas.core.pricing import Rates
 from quotas.models import Budget, BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, OnSpent, PriceRow
-from quotas.rows import sum_of_period, terms_of
+from quotas.selectors.budgets import sum_of_period, terms_of
 from quotas.services.budgets import change_budget, open_periods
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState

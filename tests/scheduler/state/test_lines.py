@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.errors import Conflict, InvalidInput, NotAllowed, TooMany
 from accounts.models import Organization
+from infra.errors import Conflict, InvalidInput, NotAllowed, TooMany
 from quotas.models import Quota
-from quotas.services.lines import Subject, drifting_lines, remove_line, set_line, sync_lines
+from quotas.services.quota_lines import Subject, drifting_lines, remove_line, set_line, sync_lines
 from scheduler.models import Allocation, Attempt, Device, Job
 from scheduler.services.jobs.verbs import submit_job
 from scheduler.services.planning.cycles import run_cycle

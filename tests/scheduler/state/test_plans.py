@@ -14,7 +14,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts import hints
+from infra import notifications
 from quotas.models import ProviderState, Quota
 from scheduler import outbox
 from scheduler.core.cycle import plan_cycle
@@ -142,7 +142,7 @@ def test_everybody_concerned_is_told(world: SmallWorld, monkeypatch: pytest.Monk
     node, job = world.node("n1"), world.job()
     loaded, plan = seen_and_planned(world)
     told: list[str] = []
-    monkeypatch.setattr(hints, "publish", told.extend)
+    monkeypatch.setattr(notifications, "publish", told.extend)
 
     applied(world, loaded, plan, a_lease(world))
 

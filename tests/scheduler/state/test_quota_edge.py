@@ -15,7 +15,7 @@ from django.db import connection
 
 from accounts.models import Organization, Project, User
 from quotas.models import Quota
-from quotas.services.lines import Subject, drifting_lines, set_line
+from quotas.services.quota_lines import Subject, drifting_lines, set_line
 from scheduler.models import Attempt, Cluster, Job
 from scheduler.services.jobs.verbs import submit_job
 from scheduler.services.planning.cycles import run_cycle

@@ -22,11 +22,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from accounts.errors import Conflict, InvalidInput, TooMany
+from infra.errors import Conflict, InvalidInput, TooMany
 from quotas.models import BudgetPeriod, LedgerEntry, Quota
 from quotas.services.budgets import adjust, change_budget, make_budget
-from quotas.services.limits import drifting_projects, sync_quota
-from quotas.services.lines import Subject, drifting_lines, set_line, sync_lines
+from quotas.services.project_quota import drifting_projects, sync_quota
+from quotas.services.quota_lines import Subject, drifting_lines, set_line, sync_lines
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Device, Job, Lease, Task

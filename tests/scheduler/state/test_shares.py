@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from quotas.core.decay import SLICE_SECONDS, Decay
 from quotas.models import ShareUsage
+from quotas.selectors.fair_share_source import Held, share_source, use_at
 from quotas.services.shares import count_use, recount_shares
-from quotas.sharing import Held, share_source, use_at
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.ordering.ordering import job_order

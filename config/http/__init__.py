@@ -1,0 +1,1 @@
+"""The web process: its servers, probes, middleware and rate limits."""

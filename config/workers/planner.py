@@ -1,0 +1,77 @@
+"""The planner's process: one plans, and a second waits with everything loaded to go on where the first was killed.
+
+Loading Django, Celery and the scheduler takes seconds on a busy machine, and nothing starts meanwhile. So
+`manage.py up` runs two of these. Which of them plans is decided by a lock on a file, which the kernel takes from
+a process the moment it ends, however it ends. The lock is for speed alone: that no two plan at once is held by
+the lease in the database, here as everywhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from celery.signals import worker_ready
+
+from config.celery import app, tell_the_supervisor
+
+#: What a worker loads only once it begins, and what its first cycle does.
+LOADED_AHEAD = (
+    "celery.apps.worker", "celery.worker.worker", "celery.worker.consumer", "celery.concurrency.solo",
+    "celery.bin.worker", "kombu.transport.redis", "redis", "psycopg", "django.core.cache.backends.redis",
+    "scheduler.services.planning.cycles", "scheduler.services.execution.reconcile",
+)  # fmt: skip
+WORKER = [
+    *("worker", "-n", "scheduling@%h", "-Q", "scheduling", "-P", "solo"),
+    *("--without-gossip", "--without-mingle", "-l", "INFO"),
+]
+
+
+def main(arguments: list[str]) -> int:
+    parser = ArgumentParser(prog="python -m config.workers.planner")
+    parser.add_argument(
+        "--lock", type=Path, required=True, help="file whose lock only the one that plans holds"
+    )
+    given = parser.parse_args(arguments)
+    load()
+    lock = wait_for_turn(given.lock)
+    try:
+        app.worker_main(WORKER)
+    finally:
+        os.close(lock)
+    return 0
+
+
+def load() -> None:
+    """Import all that planning needs."""
+    app.loader.import_default_modules()
+    for name in LOADED_AHEAD:
+        importlib.import_module(name)
+
+
+def wait_for_turn(file: Path) -> int:
+    """Return once no other process plans; the descriptor that says that we do, with our number in the file."""
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        tell_the_supervisor()  # a spare is ready when it is loaded
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+@worker_ready.connect
+def plan_at_once(**_: Any) -> None:
+    """What was asked of the planner before us went with it, and would be asked again only by the clock."""
+    app.send_task("scheduler.tasks.plan_all", queue="scheduling", expires=10, ignore_result=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""How every API of the portal reads input, pages and answers errors."""

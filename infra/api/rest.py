@@ -1,0 +1,228 @@
+"""How the API reads and pages: clean input, stable pages."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig, ValidationError
+from rest_framework import exceptions
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.pagination import CursorPagination
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from infra.api.problems import SEND_JSON, BadInput, too_big
+from infra.errors import FieldProblem, InvalidInput, MusterError
+from infra.plain_text import SEVERAL_LINES, line_problem, without_hidden
+
+# ---------------------------------------------------------------- input
+
+
+MAX_DEPTH: Final = 32
+
+
+class CleanJSONParser(JSONParser):
+    """JSON that can be stored: no NUL, no half surrogate, no NaN, no number or nesting without end."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        try:
+            raw = stream.read(most + 1)
+        except RequestDataTooBig as big:
+            raise BadInput(too_big()) from big
+        if len(raw) > most:
+            raise BadInput(too_big())
+        try:
+            value = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant)
+        except UnicodeDecodeError as broken:
+            raise exceptions.ParseError("The body is not UTF-8.") from broken
+        except RecursionError as broken:
+            raise exceptions.ParseError("The body is nested too deep.") from broken
+        except ValueError as broken:
+            raise exceptions.ParseError(f"The body is not JSON: {str(broken)[:200]}.") from broken
+        _check_clean(value)
+        return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _check_clean(value: Any, at: str = "", depth: int = 0, *, lines: bool = False) -> None:
+    """`lines`: below a field that may have several."""
+    if depth > MAX_DEPTH:
+        raise exceptions.ParseError(f"The body is nested deeper than {MAX_DEPTH} levels.")
+    if isinstance(value, str):
+        _check_text(value, at, lines=lines)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            _check_text(name, at)
+            if isinstance(inner, (str, dict, list)):
+                below = f"{at}/{name}" if at else name
+                _check_clean(inner, below, depth + 1, lines=lines or name in SEVERAL_LINES)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            if isinstance(inner, (str, dict, list)):
+                _check_clean(inner, f"{at}/{number}" if at else str(number), depth + 1, lines=lines)
+
+
+def _check_text(text: str, at: str, *, lines: bool = False) -> None:
+    if text.isascii() and (text.isprintable() or (lines and "\x00" not in text)):
+        return
+    trouble = unclean(text) or ("" if lines else _not_one_line(text))
+    if trouble:
+        where = without_hidden(at.encode("utf-8", "replace").decode().replace("\x00", "\N{SYMBOL FOR NULL}"))[
+            :200
+        ]
+        raise BadInput(
+            MusterError(
+                message=f"{where or 'The body'} {trouble}.",
+                code="bad-text",
+                status=422,
+                way_out=SEND_JSON,
+                problems=[FieldProblem(where, f"{trouble[:1].upper()}{trouble[1:]}.", "bad-text")],
+            )
+        )
+
+
+def unclean(text: str) -> str:
+    """Why a text cannot be stored, or ""."""
+    if "\x00" in text:
+        return "contains a NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "contains half a surrogate pair, which is not a character"
+    return ""
+
+
+def _not_one_line(text: str) -> str:
+    trouble = line_problem(text).rstrip(".")
+    return trouble[:1].lower() + trouble[1:]
+
+
+def check_query(request: Request) -> None:
+    """Refuse query values that no column can be compared with."""
+    problems = [
+        FieldProblem(name.replace("\x00", "")[:60], f"The value {trouble}.", "bad-text")
+        for name, values in request.query_params.lists()
+        for value in (name, *values)
+        if (trouble := unclean(value))
+    ]
+    if problems:
+        raise BadInput(
+            MusterError(message=problems[0].message, code="bad-text", status=400, problems=problems)
+        )
+
+
+def check_known(request: Request, *names: str) -> None:
+    """Refuse parameters that a list does not know: a misspelt one would show more than was asked for."""
+    problems = unknown_filters(request, names)
+    if problems:
+        raise BadInput(
+            MusterError(
+                message=problems[0].message, code="invalid", status=400, problems=problems,
+                way_out="Correct the query and ask again.",
+            )
+        )  # fmt: skip
+
+
+def unknown_filters(request: Request, names: Iterable[str]) -> list[FieldProblem]:
+    """The parameters that are neither among these nor about pages and formats."""
+    known = {*names, "limit", "cursor", "format"}
+    return [
+        FieldProblem(name[:60], f"Unknown filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
+                     "unknown-filter")
+        for name in request.query_params
+        if name not in known
+    ]  # fmt: skip
+
+
+def bad_choice(name: str, choices: Iterable[str]) -> InvalidInput:
+    """A value of a query that is none of the choices: an empty list would hide the mistake."""
+    message = f"Has to be one of {', '.join(choices)}."
+    return InvalidInput(
+        f"{name}: {message}",
+        code="bad-filter",
+        status=400,
+        problems=[FieldProblem(name, message, "unknown-choice")],
+        way_out="Correct the query and ask again.",
+    )
+
+
+class Negotiation(DefaultContentNegotiation):
+    """Problems are JSON whatever was asked for, and a view that can only speak JSON never refuses to."""
+
+    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
+        try:
+            return super().select_renderer(request, renderers, None)
+        except exceptions.NotAcceptable:
+            return renderers[0], renderers[0].media_type
+
+    def filter_renderers(self, renderers: Any, format: str) -> Any:
+        return renderers
+
+
+# ---------------------------------------------------------------- pages
+
+
+class NewestFirst(CursorPagination):
+    """`{results, next, previous}`, newest first; a page stays whole while rows come and go."""
+
+    ordering = "-pk"
+    page_size = 100
+    max_page_size = 500
+    #: Rows of the same moment, as all jobs of one array are, are counted from the first of them.
+    offset_cutoff = 20_000
+    page_size_query_param = "limit"
+    cursor_query_param = "cursor"
+    invalid_cursor_message = "This cursor is not one that a list gave."
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
+        limit = request.query_params.get("limit", "")
+        if limit and not (
+            limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= self.max_page_size
+        ):
+            message = f"Has to be from 1 to {self.max_page_size}."
+            raise BadInput(
+                MusterError(
+                    message=f"limit: {message}",
+                    code="invalid",
+                    status=400,
+                    problems=[FieldProblem("limit", message, "out-of-range")],
+                )
+            )
+        try:
+            return super().paginate_queryset(queryset, request, view)
+        except (ValueError, TypeError, ValidationError) as broken:
+            # A position that cannot be compared with the column it stands for.
+            raise exceptions.NotFound(self.invalid_cursor_message) from broken
+
+    def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
+        return tuple(getattr(view, "page_ordering", ("-pk",)))
+
+    def decode_cursor(self, request: Request) -> Any:
+        given = request.query_params.get(self.cursor_query_param)
+        try:
+            if given and not parse_qs(b64decode(given.encode("ascii"), validate=True).decode("ascii")):
+                raise ValueError("no cursor")
+            return super().decode_cursor(request)
+        except (ValueError, TypeError, OverflowError) as broken:
+            raise exceptions.NotFound(self.invalid_cursor_message) from broken
+
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"results": data, "next": self.get_next_link(), "previous": self.get_previous_link()})
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        link = {"type": "string", "nullable": True, "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["results", "next", "previous"],
+            "properties": {"results": schema, "next": link, "previous": link},
+        }

@@ -1,0 +1,82 @@
+"""The OpenAPI schema of the API: its tags, and the problem that any operation may answer with."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.conf import settings
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+
+from infra.api.problems import PROBLEM_TYPE
+
+
+class Schema(AutoSchema):
+    """Names operations after their routes, and leaves the errors to `describe_errors`."""
+
+    def get_tags(self) -> list[str]:
+        view_tags = getattr(self.view, "schema_tags", None)
+        return list(view_tags) if view_tags else super().get_tags()
+
+
+class BearerScheme(OpenApiAuthenticationExtension):
+    """`Authorization: Bearer muster_pat_…`"""
+
+    target_class = "accounts.api.authentication.BearerAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "A token made under Tokens in the portal."}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):
+    """The portal's own session."""
+
+    target_class = "accounts.api.authentication.SessionAuthentication"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}
+
+
+_PROBLEM_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "RFC 9457 problem details.",
+    "required": ["type", "title", "status", "detail", "code", "errors", "request_id"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string", "description": "Stable and made for programs."},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["pointer", "field", "message", "code"],
+                "properties": {
+                    "pointer": {"type": "string", "description": "JSON pointer into the body."},
+                    "field": {"type": "string"},
+                    "message": {"type": "string"},
+                    "code": {"type": "string"},
+                },
+            },
+        },
+        "way_out": {"type": "string"},
+        "request_id": {"type": "string"},
+    },
+}
+
+
+def describe_errors(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """Every operation may answer with a problem."""
+    result.setdefault("components", {}).setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
+    answer = {
+        "description": "A problem (RFC 9457).",
+        "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for operations in result.get("paths", {}).values():
+        for operation in operations.values():
+            if isinstance(operation, dict) and "responses" in operation:
+                operation["responses"].setdefault("default", answer)
+    return result

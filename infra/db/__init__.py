@@ -1,0 +1,1 @@
+"""Connections, locks and statements of PostgreSQL."""

@@ -1,0 +1,1 @@
+"""Amounts in the units of other systems."""

@@ -1,0 +1,1 @@
+"""Quotas kept by a Slurm accounting database, over its commands or its REST API."""
