@@ -274,6 +274,6 @@ def _way_out(verb: str, thing: Any) -> str:
     if verb == "submit":
         project = thing if isinstance(thing, Project) else getattr(thing, "project", None)
         if project is not None and not project.active:
-            return "The project is closed and takes no new jobs; use another one."
+            return "The project is closed and accepts no new jobs; use another one."
         return "Viewers can only read; ask a lead of the project to make you a member."
     return "Ask a lead of the project, or an operator of this site."

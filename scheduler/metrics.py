@@ -133,7 +133,7 @@ def _read() -> Iterator[Metric]:
 def _preemptions() -> Metric:
     """Jobs that were told to end and wait again, as long as their attempts are kept, by why (P17, P25)."""
     family = CounterMetricFamily(
-        "muster_preemptions", "Jobs that were told to end and wait again, by why.", labels=["reason"]
+        "muster_preemptions", "Jobs that were stopped and requeued, by reason.", labels=["reason"]
     )
     counts = dict.fromkeys(("priority", "taint", "drain", "asked"), 0)
     rows = _rows(

@@ -133,7 +133,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         parameters=[REF, KEY],
         request=ReasonSerializer,
         responses=ProjectSerializer,
-        summary="Take no new jobs",
+        summary="Close the project to new jobs",
     )
     @action(detail=True, methods=["post"])
     @once
@@ -147,7 +147,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         parameters=[REF, KEY],
         request=ReasonSerializer,
         responses=ProjectSerializer,
-        summary="Take jobs again",
+        summary="Open the project again",
     )
     @action(detail=True, methods=["post"])
     @once

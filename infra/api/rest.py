@@ -146,7 +146,7 @@ def unknown_filters(request: Request, names: Iterable[str]) -> list[FieldProblem
 
 def bad_choice(name: str, choices: Iterable[str]) -> InvalidInput:
     """A value of a query that is none of the choices: an empty list would hide the mistake."""
-    message = f"Has to be one of {', '.join(choices)}."
+    message = f"Must be one of {', '.join(choices)}."
     return InvalidInput(
         f"{name}: {message}",
         code="bad-filter",
@@ -189,7 +189,7 @@ class NewestFirst(CursorPagination):
         if limit and not (
             limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= self.max_page_size
         ):
-            message = f"Has to be from 1 to {self.max_page_size}."
+            message = f"Must be from 1 to {self.max_page_size}."
             raise BadInput(
                 MusterError(
                     message=f"limit: {message}",

@@ -40,7 +40,7 @@ class BudgetSerializer(serializers.Serializer[BudgetState]):
     period_starts_at = serializers.DateTimeField(source="period.starts_at")
     period_ends_at = serializers.DateTimeField(source="period.ends_at")
     amount = serializers.IntegerField(source="period.amount")
-    held = serializers.IntegerField(source="period.held", help_text="Set aside for jobs that run.")
+    held = serializers.IntegerField(source="period.held", help_text="Reserved for running jobs.")
     charged = serializers.IntegerField(source="period.charged")
     left = serializers.IntegerField()
     percent = serializers.FloatField(help_text="Held and charged, of the amount.")

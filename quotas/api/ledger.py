@@ -45,8 +45,8 @@ class EntrySerializer(serializers.Serializer[LedgerEntry]):
     memory_mib = serializers.IntegerField()
     gpu_millis = serializers.IntegerField()
     storage_mib = serializers.IntegerField()
-    held_seconds = serializers.IntegerField(help_text="Set aside by this line; negative = no longer.")
-    charged_seconds = serializers.IntegerField(help_text="Charged by this line; negative = given back.")
+    held_seconds = serializers.IntegerField(help_text="Reserved by this entry; negative: released.")
+    charged_seconds = serializers.IntegerField(help_text="Charged by this entry; negative: refunded.")
     held_micros = serializers.IntegerField()
     charged_micros = serializers.IntegerField()
     starts_at = serializers.DateTimeField(help_text="The line counts on the day and in the period of this.")
@@ -113,7 +113,7 @@ def entries_of(request: Request) -> QuerySet[LedgerEntry]:
     problems += [FieldProblem("kind", f"There is no {k[:20]!r}.") for k in kinds if k not in list(Kind)]
     job = asked.get("job", "")
     if job and not (job.isascii() and job.isdecimal() and len(job) < 19):
-        problems.append(FieldProblem("job", "Has to be the number of a job."))
+        problems.append(FieldProblem("job", "Must be the number of a job."))
     moments = {name: _moment(asked.get(name, ""), name, problems) for name in ("since", "until")}
     if problems:
         raise InvalidInput(problems[0].message, code="bad-filter", status=400, problems=problems)

@@ -21,7 +21,7 @@ class AlertSerializer(serializers.Serializer[Alert]):
     kind = serializers.CharField()
     text = serializers.CharField()
     at = serializers.DateTimeField()
-    ended_at = serializers.DateTimeField(allow_null=True, help_text="When it was no longer so.")
+    ended_at = serializers.DateTimeField(allow_null=True, help_text="When the alert ended.")
 
 
 class NoticeSerializer(serializers.Serializer[Notice]):

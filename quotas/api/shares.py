@@ -130,7 +130,7 @@ IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
-    description="The ETag that was seen; 412 when it is no longer so.",
+    description="ETag of an earlier read; 412 if the object has changed.",
 )
 
 

@@ -65,7 +65,7 @@ def ask_for_quota(
     if same is not None:
         more = f"of the budget {budget.name}" if budget else grant_effects.what_words(resource, gpu_model)
         raise Conflict(
-            f"{same} already has an open request for more {more}.",
+            f"{same} already requests more {more}.",
             code="asked-already",
             way_out="Wait for the decision, or withdraw the request and send a new one.",
             extra={"request": same.pk},

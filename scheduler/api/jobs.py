@@ -99,8 +99,11 @@ class JobDetail(JobView):
 
     @extend_schema(
         operation_id="jobs_cancel",
-        parameters=[OpenApiParameter("reason", str, description="Why, for the record.")],
-        responses={200: JobSerializer, 202: OpenApiResponse(JobSerializer, "It runs and is told to stop.")},
+        parameters=[OpenApiParameter("reason", str, description="Reason, recorded in the audit trail.")],
+        responses={
+            200: JobSerializer,
+            202: OpenApiResponse(JobSerializer, "The job is running and is being stopped."),
+        },
     )
     def delete(self, request: Request, ref: str) -> Response:
         """Cancel a job: 200 when it is over, 202 while its processes are told to end."""

@@ -33,8 +33,8 @@ class AmountSerializer(serializers.Serializer):
 
 class SizedAmountSerializer(AmountSerializer):
     size = serializers.FloatField(
-        help_text="What the machine itself has; `total` may be given away, which is more where it is overcommitted. "
-        "No single task gets more than this."
+        help_text="Physical amount; `total` is allocatable, which is more where the node is overcommitted. "
+        "One task gets at most this amount."
     )
 
 

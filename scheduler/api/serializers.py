@@ -65,8 +65,10 @@ class JobDependencySerializer(serializers.Serializer):
     number = serializers.IntegerField(allow_null=True)
     data = serializers.CharField(allow_null=True)
     type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
-    group = serializers.IntegerField(help_text="Those of one group belong together; in 0 each has to hold.")
-    need = serializers.IntegerField(help_text="So many of its group are enough.")
+    group = serializers.IntegerField(
+        help_text="Dependencies of one group belong together; each of group 0 must be satisfied."
+    )
+    need = serializers.IntegerField(help_text="Number of dependencies of the group that must be satisfied.")
     satisfied = serializers.BooleanField(allow_null=True)
 
 

@@ -174,7 +174,7 @@ class Suspension(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.attempt} stands still for job {self.for_job}"
+        return f"{self.attempt} suspended for job {self.for_job}"
 
 
 class LogStream(models.TextChoices):

@@ -130,7 +130,7 @@ def likely_start(context: template.Context, start: Any, shown: str = "") -> Safe
         if start.p50_at is not None and start.p10_at is not None:
             return format_html("Likely starts about {}; latest start unknown.", when(context, start.p50_at))
         if start.unknown in ("", shown):
-            return format_html("Start time unknown.")
+            return SafeString("Start time unknown.")
         return format_html("Start time unknown. {}", show_times(context, start.unknown))
     zone = zone_of(context)
     first, last = start.p10_at or start.p90_at, start.p90_at + timedelta(seconds=59.999)  # to the minute, up

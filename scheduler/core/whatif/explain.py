@@ -32,12 +32,12 @@ from scheduler.core.snapshot.snapshot import PendingColumns, Snapshot
 
 #: What a closed gate says of one node, where there is no number to give.
 _ONE_NODE: Final = {
-    "partition": "is not in its partitions",
-    "wall": "is in partitions that allow less time than it asks for",
-    "affinity": "does not meet its affinity",
-    "reserved": "is reserved for others",
-    "gpu_model": "has no GPU of the kind it asks for",
-    "gpu_health": "has too few healthy GPUs",
+    "partition": "outside the job's partitions",
+    "wall": "in partitions with a shorter time limit",
+    "affinity": "does not match the node affinity",
+    "reserved": "reserved for others",
+    "gpu_model": "no GPU of the requested model",
+    "gpu_health": "too few healthy GPUs",
 }
 
 
@@ -257,13 +257,13 @@ def _node_sentence(
     nodes = workspace.cluster.snapshot.nodes
     if gate is None:
         tasks = job_class.shape.tasks
-        return "could take it" if tasks == 1 else f"could take {slots} of its {tasks} tasks"
+        return "eligible" if tasks == 1 else f"eligible for {slots} of {tasks} tasks"
     if gate == "state":
-        return f"does not answer (its state is {nodes.state[node]})"
+        return f"not responding (state {nodes.state[node]})"
     if gate == "cordoned":
-        return "is cordoned"
+        return "cordoned"
     if gate == "draining":
-        return "is draining"
+        return "draining"
     if gate == "labels":
         have = dict(nodes.labels[node])
         lacks = [f"{key}={value}" for key, value in query.request.node_selector if have.get(key) != value]
@@ -274,11 +274,11 @@ def _node_sentence(
             for taint in nodes.taints[node]
             if not any(toleration.tolerates(taint) for toleration in query.request.tolerations)
         ]
-        return f"has the taint {', '.join(keys)}"
+        return f"untolerated taint {', '.join(keys)}"
     if gate == "size":
         cores, memory = nodes.size_cpu_millis.item(node), nodes.size_memory_mib.item(node)
         has = f"{amount('cpu_millis', cores)} and {amount('memory_mib', memory)}"
-        return f"is itself smaller than one task of it: it has {has}"
+        return f"too small for one task: the node has {has}"
     if gate == "jobs":
         return _company_words(candidates, node)
     if gate == "numa":
@@ -286,14 +286,14 @@ def _node_sentence(
     room = _room(candidates, gate, node)
     if room is not None:
         return room
-    return _ONE_NODE.get(gate, f"is turned away by {gate}")
+    return _ONE_NODE.get(gate, f"excluded by {gate}")
 
 
 def _domain_words(candidates: Candidates, node: int) -> str:
     """`has 2 NUMA domains; the most free in one is 8 CPUs, 32 GiB of memory and 1 GPU`."""
     found = lacks_in_domains(candidates, node)
     if found is None:
-        return "does not say what each of its NUMA domains has"
+        return "reports no size of its NUMA domains"
     domains, cpu, memory, gpus = found
     most = [amount("cpu_millis", cpu), amount("memory_mib", memory)]
     most += [amount("gpus", gpus)] if candidates.query.request.per_task.gpus else []
@@ -302,18 +302,18 @@ def _domain_words(candidates: Candidates, node: int) -> str:
 
 
 def _company_words(candidates: Candidates, node: int) -> str:
-    """`its rack has no job labelled app=db`: the first rule about other jobs that closes a node."""
+    """`the rack has no job labelled app=db`: the first rule about other jobs that closes a node."""
     affinity_state, who = candidates.workspace.affinity_state, candidates.query.who
     for kind, like, topology, met in affinity_state.refusals(who) if affinity_state is not None else ():
         if not met[node]:
             jobs = affinity_state.affinity.likes[like].words if affinity_state is not None else ""
-            where = "it" if topology == "node" else f"its {topology}"
+            where = "the node" if topology == "node" else f"the {topology}"
             if kind == "near":
                 return f"{where} has no job {jobs}"
             if kind == "apart":
                 return f"{where} has a job {jobs}"
-            return f"{where} has a job that keeps away from jobs {jobs}"
-    return "is not where its rules about other jobs let it be"
+            return f"{where} has a job with anti-affinity to jobs {jobs}"
+    return "excluded by affinity to other jobs"
 
 
 def _room(candidates: Candidates, gate: str, node: int) -> str | None:

@@ -114,7 +114,7 @@ def _judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_te
         return Verdict(AttemptState.STOPPED, JobState.QUEUED, None, None, text, retry_seconds=wait)
     if stop_reason == StopReason.TIME_LIMIT:
         limit = f" of {duration(job.time_limit_seconds)}" if job.time_limit_seconds else ""
-        text = f"Stopped at its time limit{limit}."
+        text = f"Stopped at the time limit{limit}."
         return Verdict(AttemptState.FAILED, JobState.FAILED, code, exit_signal, text)
     text = describe(culprit, tasks) if culprit else "Ended."
     return _failed(job, code, exit_signal, text)

@@ -79,7 +79,7 @@ def test_an_expired_one_says_when() -> None:
     plain = a_token(UserFactory(), "jobs:read", days=1)
 
     with time_machine.travel(timezone.now() + timedelta(days=1, seconds=1)):
-        with pytest.raises(TokenRefused, match="expired on") as refused:
+        with pytest.raises(TokenRefused, match="expired at") as refused:
             authenticate_token(plain)
 
     assert refused.value.code == "token-expired"
@@ -185,7 +185,7 @@ def test_a_token_gives_away_no_more_than_it_has() -> None:
 
     with request_context.acting(**own, token_project_id=cast.project.pk):
         issue_token(user=cast.owner, by=cast.owner, name="same", scopes=["jobs:read"], project=cast.project)
-        with pytest.raises(NotAllowed, match="held to one project"):
+        with pytest.raises(NotAllowed, match="limited to one project"):
             issue_token(user=cast.owner, by=cast.owner, name="free", scopes=["jobs:read"])
 
 

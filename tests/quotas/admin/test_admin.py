@@ -221,7 +221,7 @@ def test_a_provider_that_is_not_there_is_refused(
     monkeypatch.setenv("PATH", "/nowhere")
     response = save(enter(cast.operator), change(line), form(line, provider="slurm"), follow=True)
 
-    assert "no way to Slurm" in response.content.decode()
+    assert "No connection to Slurm" in response.content.decode()
     line.refresh_from_db()
     assert line.provider == "local"
 

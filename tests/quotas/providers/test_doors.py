@@ -119,7 +119,7 @@ def test_a_quota_that_muster_keeps_has_nothing_outside(client: Client, cast: Cas
 def test_the_quota_page_shows_both_values_and_the_way_to_repair(cast: Cast) -> None:
     page = enter(cast.owner).get(reverse("quota")).content.decode()
     assert "Kubernetes: changed at the provider" in page
-    assert "<code>requests.cpu</code> is 400 there and 100 here" in page
+    assert "<code>requests.cpu</code> is 400 at the provider and 100 in Muster" in page
     assert "put right" not in page
 
     page = enter(cast.operator).get(reverse("quota")).content.decode()
@@ -146,7 +146,7 @@ def test_the_admin_lists_shows_and_puts_right_with_a_reason(cast: Cast, api: K8s
     change = reverse("admin:quotas_providerstate_change", args=[pk])
     page = client.get(change).content.decode()
     assert "requests.cpu" in page
-    assert "Put right" in page
+    assert "Repair" in page
 
     do = reverse("admin:quotas_providerstate_do", args=[pk, "repair"])
     assert "Overwrites the limits there" in client.get(do).content.decode()

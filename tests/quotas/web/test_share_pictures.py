@@ -87,7 +87,7 @@ def test_the_command_line_shows_the_tree(site) -> None:
     assert any(line.startswith("    owner") for line in tree)
     assert "Secret" in said("--tree")
     assert "Secret" not in said("--tree", "--as", "owner")
-    assert "Vision: Used 2.2 times its share" in said()
+    assert "Vision: Used 2.2 times the share" in said()
     assert {line["kind"] for line in json.loads(said("--tree", "--json"))} == {
         "organization",
         "project",

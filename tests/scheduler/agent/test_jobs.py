@@ -117,7 +117,7 @@ def test_a_time_limit_asks_first_and_kills_then(
     world.run_until(stubborn, "failed")
 
     assert world.output(polite) == b"saved\n"
-    assert polite.end_text == stubborn.end_text == "Stopped at its time limit of 1 s."
+    assert polite.end_text == stubborn.end_text == "Stopped at the time limit of 1 s."
     assert stubborn.attempts.get().stop_reason == "time_limit"
     task = world.task(stubborn)
     assert (task.exit_code, task.exit_signal) == (None, 9)

@@ -251,7 +251,7 @@ def test_a_waiting_job_is_explained_node_by_node(world: SmallWorld) -> None:
     assert [(line.number, line.name, line.gpus) for line in found.ahead] == [(ahead.number, "ahead", 4)]
     assert [(line.name, line.gate) for line in found.node_table] == [("n1", "gpus"), ("n2", "cordoned")]
     assert found.node_table[0].sentence == "needs 3 GPUs, has 0 GPUs free"
-    assert found.node_table[1].sentence == "is cordoned"
+    assert found.node_table[1].sentence == "cordoned"
     assert found.details is not None
     assert found.details["needs"] == 3
     first.refresh_from_db()

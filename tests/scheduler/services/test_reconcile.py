@@ -166,7 +166,7 @@ def test_an_overdue_job_is_asked_to_stop(world: World, settings: Any) -> None:
         reports=[Report(task=task.pk, epoch=1, state="stopped", exit_signal=15, stop_reason="time_limit")],
     )
     job.refresh_from_db()
-    assert (job.state, job.end_text) == ("failed", "Stopped at its time limit of 1 min.")
+    assert (job.state, job.end_text) == ("failed", "Stopped at the time limit of 1 min.")
 
 
 def test_t17_a_late_failure_of_an_old_epoch_changes_nothing(world: World) -> None:

@@ -188,7 +188,7 @@ def test_a_job_that_ends_without_a_checkpoint_never_will_have_one(portal: Portal
 def test_a_job_waits_for_data_of_its_project(portal: Portal) -> None:
     job = portal.submit(depends_on=[{"data": "faces/1"}])
     other = portal.submit(depends_on=[{"data": "faces/2"}])
-    assert job.reason_text == "Waits for data faces/1."
+    assert job.reason_text == "Waiting for data faces/1."
 
     declare_dataset(payload={"name": "faces/1", "path": "/data/faces"}, by=portal.cast.colleague)
 

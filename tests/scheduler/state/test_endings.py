@@ -83,7 +83,7 @@ def test_the_words_name_what_happened() -> None:
         == "No such folder."
     )
     limited = JobFacts(state="running", restart_policy="interrupted", max_restarts=0, time_limit_seconds=90)
-    assert judge(limited, "time_limit", [STOPPED]).text == "Stopped at its time limit of 1 min 30 s."
+    assert judge(limited, "time_limit", [STOPPED]).text == "Stopped at the time limit of 1 min 30 s."
     assert (
         judge(RUNNING, "", [GOOD], lost_text="Node n1 stopped responding.").text
         == "Node n1 stopped responding."

@@ -61,7 +61,7 @@ def test_a_job_is_told_what_would_have_been_enough(as_user, world, jobs) -> None
     assert (one["gpu_percent"], one["idle_gpu_milli_seconds"]) == (10.0, 3600 * HOUR)
     assert one["idle_memory_mib_seconds"] == (2 * 8192 - 1024 - 2048) * 2 * HOUR
     assert one["advice"] == [
-        "Ran 2 hours of the 10 hours time limit: request about 3 hours.",
+        "Ran for 2 hours of a 10 hours time limit: request about 3 hours.",
         "Used 25 % of the allocated cores: request fewer.",
         "GPUs were busy 10 % of the time: request fewer, or a share of one.",
         "Needed 2.0 of 8 GiB: 3 GiB are enough.",

@@ -258,9 +258,9 @@ def test_home_names_what_needs_the_person(as_user, world) -> None:
 
     page = as_user(world.cast.owner).get(reverse("home")).content.decode()
 
-    assert "Needs you" in page
+    assert "Needs attention" in page
     assert "Asks for 9 GPUs; a node has 2." in page
-    assert "long ago" not in re.search(r"Needs you.*?</section>", page, re.DOTALL)[0]
+    assert "long ago" not in re.search(r"Needs attention.*?</section>", page, re.DOTALL)[0]
 
 
 def test_home_of_somebody_new_offers_an_example(as_user, world) -> None:
@@ -316,7 +316,7 @@ def test_a_draining_node_says_until_when_something_runs_there_and_when_it_is_emp
     Allocation.objects.update(released_at=timezone.now())
     empty = client.get(url).content.decode()
 
-    assert "what runs there goes on to its end. Reason: a new fan" in busy
+    assert "running jobs continue to their end. Reason: a new fan" in busy
     assert re.search(r"<h2>1 task runs here, until <time[^>]+>[^<]+</time> at the latest</h2>", busy)
     assert "nothing runs there any more: it is empty" in empty
 
@@ -332,7 +332,7 @@ def test_why_nobody_can_say_when_a_job_starts_is_said_once(as_user, world) -> No
 
     for text in (page.split('class="tabs"')[1], preview):
         assert text.count("new disks") == 1
-        assert "Nobody can say when it starts." in text
+        assert "Start time unknown." in text
 
 
 @pytest.mark.parametrize(("policy", "counts"), [("priority", True), ("fifo", False)])
@@ -348,10 +348,10 @@ def test_a_boost_promises_a_turn_only_where_the_order_is_by_priority(as_user, wo
         reverse("job-act", args=[world.job.number, "boost"]), boost, follow=True
     ).content.decode()
 
-    assert ("Queues with a higher priority are looked at first" in queues) == counts
+    assert ("Queues with a higher priority are planned first" in queues) == counts
     assert SchedulingPolicy(policy).label.capitalize() in queues
     assert (
-        "a boost changes nobody&#x27;s turn" in dialog or "a boost changes nobody's turn" in dialog
+        "a boost does not change the position" in dialog or "a boost changes nobody's turn" in dialog
     ) != counts
     assert ("it goes before others of its priority" in said) == counts
     assert ("its turn stays" in said) != counts
@@ -364,7 +364,7 @@ def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
     text = (
         as_user(world.cast.owner).get(reverse("job", args=[job.number]), {"tab": "overview"}).content.decode()
     )
-    where = text.split("<h2>Where it is</h2>")[1].split("</section>")[0]
+    where = text.split("<h2>Placement</h2>")[1].split("</section>")[0]
 
     assert "suspended" in where
     assert "suspended" in where

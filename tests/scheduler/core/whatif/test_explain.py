@@ -49,11 +49,11 @@ def test_every_node_says_what_it_lacks() -> None:
 
     assert [(verdict.name, verdict.gate, verdict.sentence) for verdict in table] == [
         ("busy", "gpus", "needs 4 GPUs, has 2 GPUs free"),
-        ("cordoned", "cordoned", "is cordoned"),
+        ("cordoned", "cordoned", "cordoned"),
         ("other", "labels", "lacks a=b"),
-        ("tainted", "taints", "has the taint team=x:NoSchedule"),
+        ("tainted", "taints", "untolerated taint team=x:NoSchedule"),
         ("small", "gpus", "needs 4 GPUs, has 1 GPU free"),
-        ("silent", "state", "does not answer (its state is down)"),
+        ("silent", "state", "not responding (state down)"),
     ]
 
 
