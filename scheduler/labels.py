@@ -38,7 +38,7 @@ TONES: Final[dict[str, tuple[str, str]]] = {
 PUBLIC_STATES: Final[dict[PublicState, Label]] = {
     PublicState.QUEUED: Label("queued", "hourglass", "pending", "waiting in the queue"),
     PublicState.SCHEDULED: Label("scheduled", "dots", "starting", "nodes are assigned"),
-    PublicState.RUNNING: Label("running", "play", "running", "the processes run"),
+    PublicState.RUNNING: Label("running", "play", "running", "running on its nodes"),
     PublicState.PREEMPTED: Label(
         "preempted", "swap", "preempted", "stopped for other jobs; will be requeued"
     ),

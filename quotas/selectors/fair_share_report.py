@@ -267,7 +267,7 @@ def sentence(line: ShareLine, decay: Decay, *, is_tree: bool) -> str:
 
 def _times(times: float) -> str:
     if 0.95 <= times < 1.05:
-        return "just"
+        return "exactly"
     return f"{times:.1f} times" if times < 100 else f"{times:,.0f} times"
 
 

@@ -96,6 +96,8 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
     }
     if tab == "overview":
         context |= _holdings(job)
+        if job.state == JobState.RUNNING:
+            context["sentence"] = _running_on(context["allocation_rows"]) or context["sentence"]
     elif tab == "why":
         context |= _why(job, user)
         if context["found"].start is not None:
@@ -140,6 +142,13 @@ def sentence(job: Job) -> str:
     if still:
         return still
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
+
+
+def _running_on(rows: list[Any]) -> str:
+    """`Running on node-1, node-2 and 3 more nodes.`, from the rows of the placement."""
+    names = list(dict.fromkeys(allocation.node.name for allocation, _, _ in rows))
+    more = f" and {len(names) - 3} more nodes" if len(names) > 3 else ""
+    return f"Running on {', '.join(names[:3])}{more}." if names else ""
 
 
 def not_looked_at(job: Job) -> str:

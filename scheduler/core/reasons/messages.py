@@ -232,7 +232,7 @@ def _waiting_for_quota(facts: Facts) -> str:
     used, limit = _number_of(facts, "used"), _number_of(facts, "limit")
     if _number(facts, "elsewhere"):
         return (
-            f"Waiting for another GPU model: needs {_number_of(facts, 'needs')} {_text(facts, 'gpu_model')}, "
+            f"Needs GPUs of another model: {_number_of(facts, 'needs')} {_text(facts, 'gpu_model')} requested, "
             f"but the limit of {owner} is {limit}."
         )
     text = f"Needs {_amount(facts, 'needs')}; {owner} uses {used} of {limit}"
@@ -431,9 +431,9 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.BUDGET_SPENT: _budget_spent,
     ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
     ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(facts, "text", "The quota provider is unreachable."),
-    ReasonCode.APPROVAL_PENDING: lambda _: "Waiting for approval.",
+    ReasonCode.APPROVAL_PENDING: lambda _: "Needs approval.",
     ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as requested.",
-    ReasonCode.DEPENDENCY: lambda _: "Waiting for other jobs to end.",
+    ReasonCode.DEPENDENCY: lambda _: "Depends on other jobs.",
     ReasonCode.BACKOFF: _backoff,
     ReasonCode.RATE_LIMITED: _rate_limited,
     ReasonCode.WAITING_FOR_QUOTA: _waiting_for_quota,

@@ -268,7 +268,7 @@ def wait_reason(
     }
     if data := sorted({wait.name for wait in waits if wait.number is None}):
         details["data"] = data
-    return _reason(ReasonCode.DEPENDENCY, f"{waiting_text(missing)}{end and ';' + end}.", details, at)
+    return _reason(ReasonCode.DEPENDENCY, f"{waiting_text(missing)}{end and '; waits' + end}.", details, at)
 
 
 def waiting_text(missing: Sequence[Condition]) -> str:
@@ -295,7 +295,7 @@ def waiting_text(missing: Sequence[Condition]) -> str:
         one, several = names[what]
         count = f"{len(waits)} " if what == "job" and len(waits) > 1 else ""
         first.append(f"{count}{one if len(waits) == 1 else several} {_listed(waits)}")
-    return f"Waiting for {'; '.join([*first, *parts])}"
+    return f"Depends on {'; '.join([*first, *parts])}"
 
 
 def _listed(waits: Sequence[Wait]) -> str:
@@ -314,12 +314,12 @@ def _never(condition: Condition, details: dict[str, object], *, end: str, at: da
     )
     if len(condition.waits) == 1:
         kind = "a checkpoint" if wait.kind == DependencyKind.CHECKPOINT else wait.kind
-        text = f"Waiting for {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}. {what_now}"
+        text = f"Depends on {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}. {what_now}"
         details |= {"job": wait.number, "kind": wait.kind, "state": wait.state}
     else:
         others = "have ended" if len(lost) > 1 else "has ended"
         text = (
-            f"Waiting for {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
+            f"Depends on {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
             f"with the wrong result, so too few are left. {what_now}"
         )
         details |= {"jobs": [wait.number for wait in lost], "need": condition.need}

@@ -184,7 +184,7 @@ def test_a_job_waits_for_another_and_is_let_go_when_that_completes(portal: Porta
     first = portal.submit(name="prep")
     second = portal.submit(depends_on=[first.number])
     assert (second.state, second.reason_code) == (JobState.BLOCKED, "Dependency")
-    assert second.reason_text == f"Waits for job {first.number} (prep)."
+    assert second.reason_text == f"Depends on job {first.number} (prep)."
 
     running(portal, first)
     ended(first, JobState.COMPLETED)

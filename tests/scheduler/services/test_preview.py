@@ -329,5 +329,5 @@ def test_the_smallest_change_that_starts_it_is_named_before_and_after_submitting
     after = explain_job(job=job, by=world.person)
 
     assert before.verdict == "would_wait"
-    assert before.suggestion == "With 3 GPUs instead of 4 it would start now, on n1."
+    assert before.suggestion == "With 3 GPUs instead of 4 the job would start now, on n1."
     assert after.suggestion == before.suggestion

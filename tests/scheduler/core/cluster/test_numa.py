@@ -121,7 +121,7 @@ def test_devices_that_are_free_in_two_domains_are_not_enough() -> None:
     )
     assert change is not None
     assert change.sentence(strict.snapshot) == (
-        "Without the demand for one NUMA domain it would start now, on node-3."
+        "Without the demand for one NUMA domain the job would start now, on node-3."
     )
 
 

@@ -97,7 +97,7 @@ def test_what_has_no_limit_is_not_known_and_says_so() -> None:
     found = one(world, "big")
 
     assert minutes(found) == (None, None, None)
-    assert found.unknown == "1 job that may be in its way has no time limit."
+    assert found.unknown == "1 job that may delay the start has no time limit."
     seen = RunTimes(seconds=(600,) * 9)
     assert minutes(one(world, "big", runs=seen))[1:] == (5, None)  # likely then, but nobody knows the latest
 
@@ -155,7 +155,7 @@ def test_what_is_too_far_away_is_not_known() -> None:
     assert found[world.job("j2")].unknown == ""
     last = found[world.job("j11")]
     assert last.p90_ms is None
-    assert last.unknown == "It is too far ahead to say: 10 jobs are before it."
+    assert last.unknown == "Beyond the prediction horizon: 10 jobs ahead."
 
 
 @given(worlds(), policies())
