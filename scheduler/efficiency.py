@@ -1,4 +1,4 @@
-"""How well single jobs used what they were given: time, CPU, memory, and what came to nothing (U17, J20)."""
+"""How well single jobs used what they were given: time, CPU, memory, and what came to nothing."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _read() -> Iterator[Metric]:
 
 
 def _preemptions() -> Metric:
-    """Jobs that were told to end and wait again, as long as their attempts are kept, by why (P17, P25)."""
+    """Jobs that were told to end and wait again, as long as their attempts are kept, by why."""
     family = CounterMetricFamily(
         "muster_preemptions", "Jobs that were stopped and requeued, by reason.", labels=["reason"]
     )

@@ -136,7 +136,7 @@ def queue_by_ref(user: User, ref: str | int) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What is in one queue now (Q26)."""
+    """What is in one queue now."""
 
     running: int = 0
     pending: int = 0

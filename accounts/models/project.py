@@ -28,7 +28,7 @@ class Organization(models.Model):
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    #: Its part of what its siblings have together (F9), and limits of it in percent of the site (F14).
+    #: Its part of what its siblings have together, and limits of it in percent of the site.
     share_weight = models.PositiveIntegerField(default=1)
     share_soft_percent = models.PositiveSmallIntegerField(null=True, blank=True)
     share_hard_percent = models.PositiveSmallIntegerField(null=True, blank=True)

@@ -38,7 +38,7 @@ class User(AbstractUser):
     default_project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    #: The highest base priority this person may give a job (C26).
+    #: The highest base priority this person may give a job.
     priority_ceiling = models.PositiveSmallIntegerField(default=75)
     theme = models.CharField(max_length=8, choices=Theme, default=Theme.SYSTEM)
     time_zone = models.CharField(max_length=64, default="UTC")

@@ -94,7 +94,7 @@ TEMPLATES = [
 
 # ---------------------------------------------------------------- rows
 
-# V8. `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
+# `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
 DATABASE_URL = read("DATABASE_URL")
 DATABASES = {"default": environ.Env.db_url_config(DATABASE_URL)}
 # The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database.rights lists.
@@ -356,7 +356,7 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if read("MUSTER_QUIET_REQUESTS") else
 
 # ---------------------------------------------------------------- Muster itself
 
-# V1-V10: names and defaults as given; every one can be set in the environment.
+# Names and defaults as given; every one can be set in the environment.
 SCHEDULING_POLICY = read("SCHEDULING_POLICY")  # fifo, priority, fairshare
 QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm
 MUSTER_REPEATS = (
@@ -364,13 +364,13 @@ MUSTER_REPEATS = (
 )
 QUOTA_USAGE_SOURCE = "scheduler.services.accounting.quota_usage.HeldAllocations"
 QUOTA_FACTS_SOURCE = "scheduler.services.accounting.quota_impact.SchedulerFacts"
-#: Of the cluster, what projects' limits should leave over for the system when they are added up (V25).
+#: Of the cluster, what projects' limits should leave over for the system when they are added up.
 QUOTA_HEADROOM_PERCENT = read("QUOTA_HEADROOM_PERCENT")
 #: A grant that raises a limit by more than so many percent needs a second approver; 0 = never.
 QUOTA_SECOND_APPROVER_PERCENT = read("QUOTA_SECOND_APPROVER_PERCENT")
 PLAN_ALL_TASK = "scheduler.tasks.plan_all"
 SHARE_USAGE_SOURCE = "scheduler.state.load.share_usage.HeldShares"
-# Fair share (V12, V13): how long past use counts (exponential, window, none), and what counts how much.
+# Fair share: how long past use counts (exponential, window, none), and what counts how much.
 MUSTER_FAIRSHARE_MODE = read("MUSTER_FAIRSHARE_MODE")
 MUSTER_FAIRSHARE_HALF_LIFE_SECONDS = read("MUSTER_FAIRSHARE_HALF_LIFE_SECONDS")
 MUSTER_FAIRSHARE_WINDOW_SECONDS = read("MUSTER_FAIRSHARE_WINDOW_SECONDS")
@@ -432,7 +432,7 @@ MUSTER_NODE_SILENT_SECONDS = read("MUSTER_NODE_SILENT_SECONDS")
 MUSTER_NODE_LOST_SECONDS = read("MUSTER_NODE_LOST_SECONDS")
 # An agent's sync call is held open this long when there is nothing to say.
 MUSTER_SYNC_HOLD_SECONDS = read("MUSTER_SYNC_HOLD_SECONDS")
-# From SIGTERM to SIGKILL (V11).
+# From SIGTERM to SIGKILL.
 MUSTER_GRACE_SECONDS = read("MUSTER_GRACE_SECONDS")
 # Of each output stream of a task; the rest is dropped, visibly.
 MUSTER_LOG_CAP_BYTES = read("MUSTER_LOG_CAP_BYTES")

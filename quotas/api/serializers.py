@@ -1,4 +1,4 @@
-"""The shape of a quota in the API (U7, U8): amounts people say at the top, exact integers in `lines`."""
+"""The shape of a quota in the API: amounts people say at the top, exact integers in `lines`."""
 
 from __future__ import annotations
 

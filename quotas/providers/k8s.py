@@ -1,4 +1,4 @@
-"""Quotas that Kubernetes enforces itself (U3, U4): one ResourceQuota `project-{id}` in the namespace of the jobs.
+"""Quotas that Kubernetes enforces itself: one ResourceQuota `project-{id}` in the namespace of the jobs.
 
 Off unless K8S_CREATE_RESOURCE_QUOTAS is set: then nothing is asked there and nothing written, and Muster's own
 rows are all there is.

@@ -1,4 +1,4 @@
-"""Quotas kept in Muster's own rows (U2): the counters that apply and settle move, checked and recounted."""
+"""Quotas kept in Muster's own rows: the counters that apply and settle move, checked and recounted."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Impact:
 
     @property
     def usable(self) -> int | None:
-        """Of the capacity, what limits should add up to at most (U13)."""
+        """Of the capacity, what limits should add up to at most."""
         return None if self.capacity is None else self.capacity * (100 - self.headroom_percent) // 100
 
     @property

@@ -41,7 +41,7 @@ def set_quota(
     """Change bounds: `{"gpu_millis": {"hard": 8000, "soft": None}}`; lines that are missing are made.
 
     With `expected_generation`, the sheet's as the person saw it, raises Conflict (412) with the present
-    values when somebody has changed it since (T33). A bound may be cut below what is in use: nothing is
+    values when somebody has changed it since. A bound may be cut below what is in use: nothing is
     stopped, and nothing new starts until usage has gone down.
     """
     permissions.require(by, "edit_quota", project)
@@ -99,7 +99,7 @@ def set_quota(
 
 
 def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[Drift, ...]:
-    """Recount what the project holds and repair its counters (U12); drift that was found is audited.
+    """Recount what the project holds and repair its counters; drift that was found is audited.
 
     `by` is None for the recount that the clock asks for.
     """

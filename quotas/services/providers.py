@@ -16,14 +16,14 @@ log = structlog.get_logger(__name__)
 
 
 def exchange_quota(*, project: Project, by: User) -> ProviderState | None:
-    """Exchange with the provider now (U12) and say how things stand; None where Muster itself keeps the quota."""
+    """Exchange with the provider now and say how things stand; None where Muster itself keeps the quota."""
     permissions.require(by, "edit_quota", project)
     exchange(project.pk)
     return ProviderState.objects.filter(project=project).first()
 
 
 def repair_provider(*, project: Project, by: User, reason: str) -> Outcome:
-    """Put the provider's limits back to Muster's, whatever somebody has made of them there (U12).
+    """Put the provider's limits back to Muster's, whatever somebody has made of them there.
 
     Raises Conflict where there is nothing outside to put right, or when it cannot be done now.
     """

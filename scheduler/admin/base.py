@@ -202,7 +202,7 @@ class ReasonForm(forms.Form):
 
 
 class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that asks why, and notices when somebody else has changed the row meanwhile (T33)."""
+    """A form that asks why, and notices when somebody else has changed the row meanwhile."""
 
     reason = forms.CharField(
         max_length=200,

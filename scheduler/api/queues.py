@@ -203,7 +203,7 @@ class QueueSummary(ApiView):
 
     @extend_schema(operation_id="queue_status", responses=QueueSummarySerializer)
     def get(self, request: Request) -> Response:
-        """What waits and what runs, over all queues that you may see (A5)."""
+        """What waits and what runs, over all queues that you may see."""
         by = person(request)
         counts = dict.fromkeys((state.value for state in PublicState), 0)
         inner = state_counts(by)

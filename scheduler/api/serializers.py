@@ -28,7 +28,7 @@ def moment(value: datetime | None) -> str | None:
 
 
 def priority_band(value: int) -> str:
-    """Low, Normal or High, for those who think in three bands (C1)."""
+    """Low, Normal or High, for those who think in three bands."""
     return "low" if value <= 33 else "normal" if value <= 66 else "high"
 
 

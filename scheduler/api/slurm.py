@@ -140,7 +140,7 @@ class Sbatch(JobView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Submit an `sbatch` script (A12, S1-S4); it runs as it is, by its own first line."""
+        """Submit an `sbatch` script; it runs as it is, by its own first line."""
         script, overrides = self._read(request.data)
         payload, ignored = parse_sbatch(script, by=person(request), overrides=overrides)
         job = services.submit_job(payload=payload, by=person(request), via="sbatch")
@@ -235,7 +235,7 @@ class Squeue(ApiView):
         },
     )
     def get(self, request: Request) -> HttpResponse:
-        """Pending and running jobs, as squeue lists them (S3)."""
+        """Pending and running jobs, as squeue lists them."""
         rows = self._rows(request)
         total = rows.count()
         newest = Attempt.objects.prefetch_related(

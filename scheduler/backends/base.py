@@ -33,7 +33,7 @@ class Observation:
 
 
 class QuotaRefused(Exception):
-    """Whoever keeps the quota where these were to start refused some of them (C16); the others were taken.
+    """Whoever keeps the quota where these were to start refused some of them; the others were taken.
 
     `tasks` has the reason for each task that was refused, in the words of who refused it.
     """

@@ -14,7 +14,7 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
 
 
 class Attempt(models.Model):
-    """One try; the epoch fences every report about it, and a job has at most one live (I5)."""
+    """One try; the epoch fences every report about it, and a job has at most one live."""
 
     job = models.ForeignKey(
         "scheduler.Job", on_delete=models.CASCADE, related_name="attempts", db_index=False

@@ -120,7 +120,7 @@ def _choices(enum: type) -> list[tuple[str, str]]:
 
 
 class WaitEnd(models.TextChoices):
-    """What becomes of a job that has waited for others as long as it would (D7)."""
+    """What becomes of a job that has waited for others as long as it would."""
 
     FAIL = "fail", "fail"
     START = "start", "start anyway"
@@ -237,7 +237,7 @@ class Job(models.Model):
     reason_at = models.DateTimeField(null=True, blank=True)
     expected_start_at = models.DateTimeField(null=True, blank=True)
 
-    #: The epoch of its latest attempt; strictly rises (I5).
+    #: The epoch of its latest attempt; strictly rises.
     epoch = models.PositiveIntegerField(default=0)
     exit_code = models.IntegerField(null=True, blank=True)
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
@@ -352,7 +352,7 @@ class Job(models.Model):
 
 
 class DependencyKind(models.TextChoices):
-    """What must become of the other job (D1 to D3), or that data are ready (D4)."""
+    """What must become of the other job, or that data are ready."""
 
     COMPLETION = "completion", "ends (any result)"
     SUCCESS = "success", "completes"
@@ -364,7 +364,7 @@ class DependencyKind(models.TextChoices):
 class JobDependency(models.Model):
     """One job waits for another, or for data of its project.
 
-    Rows of one `group` belong together: `need` of them are enough (D8). In group 0 each has to hold.
+    Rows of one `group` belong together: `need` of them are enough. In group 0 each has to hold.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies", db_index=False)

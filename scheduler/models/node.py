@@ -24,7 +24,7 @@ class Node(models.Model):
     """A machine, or a virtual one: several agents may share a real machine.
 
     `*_capacity` is what jobs may be given, overcommit included; `used_*` is raised by apply and lowered by
-    settle only, and the CHECK constraints hold it within capacity whatever the code does (I2).
+    settle only, and the CHECK constraints hold it within capacity whatever the code does.
     """
 
     cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="nodes")

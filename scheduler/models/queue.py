@@ -10,7 +10,7 @@ from django.db.models import Q
 
 @pghistory.track()
 class PriorityClass(models.Model):
-    """A name for a priority (C1); `preempts` lists the classes it may stop (C8)."""
+    """A name for a priority; `preempts` lists the classes it may stop."""
 
     name = models.CharField(max_length=32, unique=True)
     value = models.PositiveSmallIntegerField(unique=True)
@@ -96,7 +96,7 @@ class Queue(models.Model):
     cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="queues")
     name = models.CharField(max_length=80)
     slug = models.SlugField(max_length=80, unique=True)
-    #: Only this project's members may use it; null is open to all projects (Q25).
+    #: Only this project's members may use it; null is open to all projects.
     project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.CASCADE, related_name="queues"
     )
@@ -104,7 +104,7 @@ class Queue(models.Model):
     partitions = models.ManyToManyField("scheduler.Partition", related_name="queues", blank=True)
     #: Jobs that name no queue go to the cluster's default one.
     is_default = models.BooleanField(default=False)
-    #: Orders queues among each other (Q8); not a job's priority.
+    #: Orders queues among each other; not a job's priority.
     priority = models.PositiveSmallIntegerField(default=50)
     profile = models.ForeignKey(
         SchedulerProfile, null=True, blank=True, on_delete=models.SET_NULL, related_name="queues"

@@ -37,7 +37,7 @@ REQUESTS_AT_ONCE: Final = 40
 BYTES_PER_SECOND: Final = 20_000
 BYTES_AT_ONCE: Final = 250_000
 LONGEST_PAUSE_SECONDS: Final = 10.0
-#: A message that takes longer to leave belongs to a client that does not read: it will ask again (T09).
+#: A message that takes longer to leave belongs to a client that does not read: it will ask again.
 SLOW_SECONDS: Final = 5.0
 #: One that takes this long has gone.
 GONE_SECONDS: Final = 60.0

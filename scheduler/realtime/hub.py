@@ -24,7 +24,7 @@ CLIENTS: Final = Gauge("muster_ws_clients", "Live sockets that are open.", multi
 RESYNCS: Final = Counter("muster_ws_resyncs", "Times a live client was told to ask again, or asked again.")
 
 #: Rights are asked for this often, for everybody at once, and trusted for no longer than the second number:
-#: somebody who lost theirs hears nothing after at most that time (T38: closed within 5 s).
+#: somebody who lost theirs gets nothing after at most that time; the promise is 5 s.
 CHECK_SECONDS: Final = 2.0
 TRUST_SECONDS: Final = 4.5
 #: Hints may be away so long before clients are told: a process that has just started is not degraded.

@@ -1,4 +1,4 @@
-"""Asking for more quota, from the page of limits to the audit trail (F3 of the flows)."""
+"""Asking for more quota, from the page of limits to the audit trail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of jobs that wait for each other, and of full queues, told step by step on real rows (D1-D8, C12, Q23).
+"""Stories of jobs that wait for each other, and of full queues, told step by step on real rows.
 
 Each file has `steps`; `then` is what every job says after each of them.
 `UPDATE_SCENARIOS=1 pytest tests/scenarios` writes what comes out into the files; review the diff.

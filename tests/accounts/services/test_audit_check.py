@@ -1,4 +1,4 @@
-"""Verification finds what somebody with the database in their hands has done to the trail (T32)."""
+"""Verification finds what somebody with the database in their hands has done to the trail."""
 
 from __future__ import annotations
 

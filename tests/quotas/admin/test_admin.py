@@ -1,4 +1,4 @@
-"""The admin page of quotas: a reason always, the service always, and a conflict in the open (T33)."""
+"""The admin page of quotas: a reason always, the service always, and a conflict in the open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old lines of the ledger are added up by the day: every sum stays, and the database takes nothing else (Z13, I8)."""
+"""Old lines of the ledger are added up by the day: every sum stays, and the database takes nothing else."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_an_elastic_job_loses_its_last_task_and_goes_on(world: World, start_agen
 def test_the_planner_takes_a_task_for_a_higher_job_and_gives_it_back(
     world: World, start_agent: StartAgent
 ) -> None:
-    """Two real processes: the last ends for another job; once that is over the first starts again with two (G4)."""
+    """Two real processes: the last ends for another job; once that is over the first starts again with two."""
     SchedulerProfile.objects.update(
         preemption_enabled=True, preemption={"protected_seconds": 0}, options={"resize_seconds": 300}
     )

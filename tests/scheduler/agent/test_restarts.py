@@ -1,4 +1,4 @@
-"""Whatever is killed, no job is lost or run twice (T01, T03, T04, T10, T15, T17)."""
+"""Whatever is killed, no job is lost or run twice."""
 
 from __future__ import annotations
 

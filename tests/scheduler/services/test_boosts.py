@@ -1,4 +1,4 @@
-"""Boosts (C26): effective priority only, capped, for a time, by operators, in the audit trail; and ageing by class."""
+"""Boosts: effective priority only, capped, for a time, by operators, in the audit trail; and ageing by class."""
 
 from __future__ import annotations
 

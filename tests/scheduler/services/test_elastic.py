@@ -1,4 +1,4 @@
-"""The planner changes sizes in rows: tasks are told to end for others, and a job starts again larger (G4)."""
+"""The planner changes sizes in rows: tasks are told to end for others, and a job starts again larger."""
 
 from __future__ import annotations
 

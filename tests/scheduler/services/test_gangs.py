@@ -1,4 +1,4 @@
-"""Gangs on real rows: as many tasks as fit, near to each other, counted as they are (G1, G2, C11)."""
+"""Gangs on real rows: as many tasks as fit, near to each other, counted as they are."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_only_the_least_size_has_to_exist(portal: Portal) -> None:
     assert (job.min_tasks, job.tasks, job.pack, job.pack_required) == (2, 64, "rack", True)
 
 
-# ---------------------------------------------------------------- gathering nodes (G3, G8)
+# ---------------------------------------------------------------- gathering nodes
 
 
 def a_gathering_gang(world: SmallWorld, **fields: object) -> Job:

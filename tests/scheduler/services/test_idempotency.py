@@ -1,4 +1,4 @@
-"""A repeated request is done once, however many send it at the same time (T15, T16)."""
+"""A repeated request is done once, however many send it at the same time."""
 
 from __future__ import annotations
 

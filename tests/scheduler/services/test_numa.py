@@ -1,4 +1,4 @@
-"""One NUMA domain from the door to the agent: asked for, planned, written, checked again, dispatched (R11)."""
+"""One NUMA domain from the door to the agent: asked for, planned, written, checked again, dispatched."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_a_preview_is_plain_data(world: SmallWorld) -> None:
 
 
 def test_what_the_preview_says_is_what_the_next_cycle_does(world: SmallWorld) -> None:
-    """T34: the same world, the same answer."""
+    """The same world, the same answer."""
     world.quota("running_jobs", 2)
     for gpus in (0, 2, 3):
         promised = asked(world, gpu_count=gpus)

@@ -1,4 +1,4 @@
-"""What a preview says is what happens when the same is submitted to the same world (T34)."""
+"""What a preview says is what happens when the same is submitted to the same world."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_silent_node_is_unknown_then_down(world: World) -> None:
 
 
 def test_nobody_is_lost_while_no_door_is_open(world: World) -> None:
-    """T04: we were away, not they."""
+    """We were away, not they."""
     job, _ = a_running_job(world)
     silent_for(5000)
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=5000))

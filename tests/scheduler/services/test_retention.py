@@ -1,4 +1,4 @@
-"""Retention: what is old goes, in batches, once; what is needed, proves or is paid for stays (Z13)."""
+"""Retention: what is old goes, in batches, once; what is needed, proves or is paid for stays."""
 
 from __future__ import annotations
 

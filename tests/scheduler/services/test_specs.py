@@ -283,7 +283,7 @@ def test_nobody_passes_their_priority_ceiling(portal: Portal) -> None:
     assert read(portal, priority="CRITICAL").priority == 100
 
 
-# ---------------------------------------------------------------- what can never start (C16)
+# ---------------------------------------------------------------- what can never start
 
 
 def test_a_thousand_gpus_are_refused_with_the_number_that_exists(portal: Portal) -> None:
@@ -425,7 +425,7 @@ def test_a_deadline_lies_in_the_future_and_after_the_beginning(portal: Portal) -
     assert read(portal, begin_at=later, deadline=latest).deadline_at is not None
 
 
-# ---------------------------------------------------------------- whatever comes (T27)
+# ---------------------------------------------------------------- whatever comes
 
 
 ANYTHING = st.recursive(

@@ -1,4 +1,4 @@
-"""Suspension in rows: a victim suspended, keeps its memory, gives its CPUs back, and goes on (C7, P16)."""
+"""Suspension in rows: a victim suspended, keeps its memory, gives its CPUs back, and goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs wait for: some of several, checkpoints, data, each other in one request, and never for ever (D1-D8)."""
+"""What jobs wait for: some of several, checkpoints, data, each other in one request, and never for ever."""
 
 from __future__ import annotations
 

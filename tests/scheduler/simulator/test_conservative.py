@@ -1,4 +1,4 @@
-"""Conservative backfill gives, job by job, the schedule that the obvious plan of reservations gives (B9)."""
+"""Conservative backfill gives, job by job, the schedule that the obvious plan of reservations gives."""
 
 from __future__ import annotations
 

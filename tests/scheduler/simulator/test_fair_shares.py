@@ -1,4 +1,4 @@
-"""Fair share in the simulator: on a saturated cluster everybody converges to their share (F5, F9 to F12, F19)."""
+"""Fair share in the simulator: on a saturated cluster everybody converges to their share."""
 
 from __future__ import annotations
 

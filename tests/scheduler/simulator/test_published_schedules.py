@@ -1,4 +1,4 @@
-"""The backfill of the core gives, job by job, the schedules that others published for a real log (B9, C10)."""
+"""The backfill of the core gives, job by job, the schedules that others published for a real log."""
 
 from __future__ import annotations
 

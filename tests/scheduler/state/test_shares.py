@@ -1,4 +1,4 @@
-"""Shares in rows: use is counted as attempts end, nothing drifts, the planner follows the tree (F10, F12, F14, F17)."""
+"""Shares in rows: use is counted as attempts end, nothing drifts, the planner follows the tree."""
 
 from __future__ import annotations
 

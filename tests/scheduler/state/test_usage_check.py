@@ -1,4 +1,4 @@
-"""What each attempt was charged is compared with what it held; each kind of error is found and corrected (I8)."""
+"""What each attempt was charged is compared with what it held; each kind of error is found and corrected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs asked for and used: the page, the API, the files; whose jobs one sees (U17, J20)."""
+"""What jobs asked for and used: the page, the API, the files; whose jobs one sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backfill on nodes and devices: the promise is real, and the gaps are filled (B1 to B11, C10)."""
+"""Backfill on nodes and devices: the promise is real, and the gaps are filled."""
 
 from __future__ import annotations
 

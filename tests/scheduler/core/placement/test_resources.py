@@ -1,4 +1,4 @@
-"""Requests, limits, classes of service and overcommit, slices of GPUs (R4, R5, R8, R10)."""
+"""Requests, limits, classes of service and overcommit, slices of GPUs."""
 
 from __future__ import annotations
 

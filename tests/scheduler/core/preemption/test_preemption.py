@@ -1,4 +1,4 @@
-"""Who is stopped for whom: both gates, the fewest victims, whole or nobody (P1-P25, C8, C9)."""
+"""Who is stopped for whom: both gates, the fewest victims, whole or nobody."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_higher_class_stops_a_lower_and_both_are_told() -> None:
         (100, 75, 10, True),
         (75, 50, 10, True),
         (50, 25, 10, True),
-        (25, 10, 10, False),  # LOW stops only SCAVENGER (P2)
+        (25, 10, 10, False),  # LOW stops only SCAVENGER
         (25, 0, 10, True),
         (75, 75, 1, False),  # an equal
         (80, 75, 1, False),  # of the same class
