@@ -181,7 +181,7 @@ class Asked:
 
 
 def job_uses(asked: Asked, *, limit: int) -> list[JobUse]:
-    """The jobs that wasted most, so many."""
+    """The `count` most wasteful jobs."""
     sql, words = asked.statement()
     with connection.cursor() as cursor:
         cursor.execute(f"{sql} LIMIT %(limit)s", words | {"limit": limit})

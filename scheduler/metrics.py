@@ -78,7 +78,7 @@ def _read() -> Iterator[Metric]:
         """,
     )  # fmt: skip
     yield _family(
-        "muster_agent_heartbeat_age_seconds", "Time since a node's agent was heard.", ["node"],
+        "muster_agent_heartbeat_age_seconds", "Time since the last heartbeat of a node's agent.", ["node"],
         """
         SELECT name, extract(epoch FROM clock_timestamp() - last_seen_at)::float
         FROM scheduler_node WHERE last_seen_at IS NOT NULL
@@ -131,7 +131,7 @@ def _read() -> Iterator[Metric]:
 
 
 def _preemptions() -> Metric:
-    """Jobs that were told to end and wait again, as long as their attempts are kept, by why."""
+    """Jobs that were stopped and requeued, as long as their attempts are kept, by reason."""
     family = CounterMetricFamily(
         "muster_preemptions", "Jobs that were stopped and requeued, by reason.", labels=["reason"]
     )

@@ -1,4 +1,4 @@
-"""One Redis subscription per web process, fanned out to whoever waits in it: sockets and agents."""
+"""One Redis subscription per web process, fanned out to the sockets and agent calls that wait in it."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def queue_overview(user: User) -> list[QueueOverview]:
 
 
 def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
-    """How often jobs of each queue were told in the last day to end for others, or to leave a node."""
+    """How often jobs of each queue were preempted or evicted in the last day."""
     rows = Attempt.objects.filter(
         stop_reason__in=[StopReason.PREEMPTED, StopReason.EVICTED, StopReason.DRAINED],
         stop_asked_at__gt=timezone.now() - timedelta(days=1),

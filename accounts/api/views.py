@@ -173,7 +173,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     @once
     def add_member(self, request: Request, ref: str) -> Response:
         project = self._project()
-        # Asked before the names in the body are looked up: they are told to nobody else.
+        # Asked before the names in the body are looked up: nobody else learns them.
         permissions.require(request.user, "manage", project)
         membership = services.add_member(
             project=project, by=request.user, **_valid(NewMemberSerializer, request)

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-#: A weight of 0 would be a share of nothing: whoever has it could only starve.
+#: A weight of 0 would be a share of nothing: its owner could only starve.
 SHARE_RANGE = (1, 1_000_000)
 
 

@@ -113,7 +113,7 @@ def revoke_token(*, token: ApiToken, by: User, reason: str = "") -> ApiToken:
 def authenticate_token(plain: str, address: str = "") -> ApiToken:
     """The token behind a plain one, with its person; raises TokenRefused otherwise.
 
-    Why a token is refused is told only to those who know its secret.
+    Only a caller who knows the secret learns why a token is refused.
     """
     match = SHAPE.fullmatch(plain)
     token = _find(match[1]) if match else None

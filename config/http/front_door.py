@@ -29,7 +29,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 KIB: Final = 1024
 #: Routes that take less than MUSTER_MAX_BODY_BYTES; the first that fits counts.
 SMALLER: Final[tuple[tuple[str, int], ...]] = (
-    ("/signin/", 64 * KIB),  # asked by people whom nobody knows yet
+    ("/signin/", 64 * KIB),  # sent by people who are not signed in
     ("/admin/login/", 64 * KIB),
     ("/api/v1/agent/register", 1024 * KIB),
 )

@@ -299,7 +299,7 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # taken away unle
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
 MUSTER_AUDIT_KEY = read("MUSTER_AUDIT_KEY")
 MUSTER_AUDIT_OLD_KEYS = read("MUSTER_AUDIT_OLD_KEYS")
-# Where the ends of its chains are written down, signed, out of reach of whoever has the database: a file, and a system
+# Where the ends of its chains are written down, signed, out of reach of the database server: a file, and a system
 # log, as /dev/log or host:port (UDP). Nothing is written to S3; the setting is there to be refused.
 MUSTER_AUDIT_CHECKPOINT_FILE = read("MUSTER_AUDIT_CHECKPOINT_FILE")
 MUSTER_AUDIT_SYSLOG = read("MUSTER_AUDIT_SYSLOG")
@@ -366,7 +366,7 @@ QUOTA_USAGE_SOURCE = "scheduler.services.accounting.quota_usage.HeldAllocations"
 QUOTA_FACTS_SOURCE = "scheduler.services.accounting.quota_impact.SchedulerFacts"
 #: Of the cluster, what projects' limits should leave over for the system when they are added up.
 QUOTA_HEADROOM_PERCENT = read("QUOTA_HEADROOM_PERCENT")
-#: A grant that raises a limit by more than so many percent needs a second approver; 0 = never.
+#: A grant that raises a limit by more than this percentage needs a second approver; 0 = never.
 QUOTA_SECOND_APPROVER_PERCENT = read("QUOTA_SECOND_APPROVER_PERCENT")
 PLAN_ALL_TASK = "scheduler.tasks.plan_all"
 SHARE_USAGE_SOURCE = "scheduler.state.load.share_usage.HeldShares"

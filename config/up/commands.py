@@ -58,7 +58,7 @@ def _find_or_start(command: str, cleanup: ExitStack) -> None:
         if state.take_lock():
             _start(state, command, cleanup)
             return
-        # Visiting first, then looking: whoever published these servers sees us before it stops them.
+        # Visiting first, then looking: the process that published these servers sees us before it stops them.
         with ExitStack() as visit:
             visit.enter_context(state.visiting())
             found = state.published()

@@ -40,7 +40,7 @@ def require_known(options: Options, *, running_on: Iterable[str] = ()) -> None:
 
 
 def beyond_loopback(options: Options) -> str:
-    """What lets other machines in, in the words of whoever asked for it; empty when nothing does."""
+    """What lets other machines in, as it was given; empty when nothing does."""
     if not is_loopback(options.host):
         return f"--host {options.host or repr('')}"
     names = [name.strip() for name in os.environ.get("MUSTER_ALLOWED_HOSTS", "").split(",")]

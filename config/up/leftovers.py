@@ -52,7 +52,7 @@ def end_keepers(folders: Iterable[Path], *, seconds: float) -> list[str]:
     left = [folder for folder in folders if is_held(folder / "keeper.lock")]
     with ExitStack() as lines:  # a keeper reads nothing more of a line that is closed
         for folder in left:
-            with suppress(OSError):  # one that ends just now hears nothing, and need not
+            with suppress(OSError):  # one that ends just now gets no signal, and needs none
                 _shut_down(lines.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)), folder)
         deadline = time.monotonic() + seconds
         while left and time.monotonic() < deadline:

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(options: Options) -> int:
-    """Run a portal until it is told to stop; the exit code of the process."""
+    """Run a portal until it is stopped; the exit code of the process."""
     try:
         return Portal(options).run()
     except (StateError, PortInUseError) as error:

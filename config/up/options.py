@@ -1,4 +1,4 @@
-"""What `manage.py up` can be told."""
+"""Options of `manage.py up`."""
 
 from __future__ import annotations
 

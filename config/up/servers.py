@@ -36,7 +36,7 @@ class EmbeddedServers:
 
     @property
     def owner_database_url(self) -> str:
-        """Where migrations run; never told to a process that serves people."""
+        """Where migrations run; never given to a process that serves people."""
         return self.postgres.owner_url if self.postgres else os.environ.get(OWNER_URL, "")
 
     @property
@@ -44,7 +44,7 @@ class EmbeddedServers:
         return self.valkey.url if self.valkey else self.given_redis_url
 
     def published(self, command: str, web_url: str = "") -> Servers:
-        """What other processes are told; URLs that came from the environment stay there."""
+        """What other processes get; URLs that came from the environment stay there."""
         return Servers(
             database_url=self.postgres.url if self.postgres else "",
             redis_url=self.valkey.url if self.valkey else "",

@@ -1,4 +1,4 @@
-"""Our own processes: web, workers, beat and agents; what each is told, and what it must not know."""
+"""Our own processes: web, workers, beat and agents; the environment each gets, and what it must not know."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from config.up.processes import Process
 from config.up.roles import OWNER_URL
 from config.up.state import CHECKOUT, StateError, StateFolder
 
-# An agent runs other people's commands, so it is told nothing but this.
+# An agent runs other people's commands, so it gets nothing but this.
 AGENT_MAY_KNOW = (
     "PATH",
     "HOME",
@@ -104,7 +104,7 @@ def web_processes() -> int:
 
 
 def webs(env: Environment, fd: int, serves: Callable[[], bool]) -> list[Process]:
-    """The web processes: all accept from the one socket, so whoever is free takes the next caller.
+    """The web processes: all accept from the one socket, so a free process takes the next caller.
 
     The first is ready when the portal answers; the others join in their own time.
     """

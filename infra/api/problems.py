@@ -264,7 +264,7 @@ def api_not_found(request: HttpRequest, path: str = "") -> HttpResponse:
     )
 
 
-# Nothing is there to be protected, and whoever posts should hear just that.
+# There is nothing to protect, and the poster should get the 404.
 api_not_found.csrf_exempt = True  # type: ignore[attr-defined]
 
 

@@ -120,7 +120,7 @@ class ProviderStateAdmin(FactsAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         extra = dict(extra_context or {})
-        # Only what could be a row's number makes an address; the rest is told below that there is no such row.
+        # Only what could be a row's number makes an address; the rest gets the answer below that there is no such row.
         if self._may_do(request) and object_id.isascii() and object_id.isdecimal():
             extra["muster_verbs"] = [
                 (verb, reverse("admin:quotas_providerstate_do", args=[object_id, name]))

@@ -130,7 +130,7 @@ def entries_of(request: Request) -> QuerySet[LedgerEntry]:
 
 
 def _user_id(asker: Any, name: str) -> int:
-    """-1 for nobody: a stranger's name is not told from one that does not exist."""
+    """-1 for nobody: a name that the caller may not see looks like one that does not exist."""
     found = visible_users(asker).filter(username=name).values_list("pk", flat=True).first()
     return -1 if found is None else found
 

@@ -1,4 +1,4 @@
-"""Single limits over HTTP, whoever they are of: read with how they stand, made, changed and taken away."""
+"""Single limits of every subject over HTTP: read with their usage, created, changed and removed."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Metering:
     """How much a GPU, a core and a GiB count; by default only GPUs do.
 
     `dominant`: not the sum counts but the largest part that somebody has of any one resource of the site
-    (dominant resource fairness), told in GPU-hours of the whole site's GPUs.
+    (dominant resource fairness), expressed in GPU-hours of the whole site's GPUs.
     """
 
     gpu: float = 1.0

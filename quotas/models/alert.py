@@ -1,4 +1,4 @@
-"""Notices about limits and budgets: told once, shown until read."""
+"""Notices about limits and budgets: created once, shown until read."""
 
 from __future__ import annotations
 

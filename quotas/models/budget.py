@@ -79,7 +79,7 @@ class Budget(models.Model):
 class BudgetPeriod(models.Model):
     """One period of a budget with its counters: the sums of the ledger's entries, kept as they are written.
 
-    The row is the gate: whoever starts a job raises `held` here in the same transaction, so that jobs that
+    The row is the gate: every start of a job raises `held` here in the same transaction, so that jobs that
     start at once wait for each other, and the database refuses what a spent budget refuses. What runs over
     is charged all the same: it was used.
     """

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from quotas.models import Provider, ProviderState, ProviderStatus
 
-#: In these the provider does not enforce what Muster's lines say, and nobody knows since when.
+#: In these the provider does not enforce what Muster's lines say, and since when is unknown.
 _AWAY = (ProviderStatus.UNREACHABLE, ProviderStatus.REFUSED)
 
 

@@ -1,4 +1,4 @@
-"""Alerts: what is nearly full, full, running out or about to end, told once, and in one digest a person."""
+"""Alerts: what is nearly full, full, running out or about to end, announced once, in one digest per person."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 #: From this share on, in percent, something is nearly full.
 NEARLY: Final = 80
-#: A budget that ends is told of so long before.
+#: A budget that ends is announced this long before.
 EXPIRES_WITHIN: Final = timedelta(days=7)
 
 WORDS: Final = {
@@ -187,7 +187,7 @@ def _budget_amount(state: BudgetState) -> str:
 def tell(*, kind: AlertKind, subject: str, text: str, people: Iterable[int], project_id: int | None) -> None:
     """Tell these people (ids) of something that happened, once a subject, in the digest of their turn.
 
-    Part of the caller's transaction: what is undone was never told.
+    Part of the caller's transaction: a rollback undoes the notice too.
     """
     now = timezone.now()
     alert, made = Alert.objects.get_or_create(
@@ -201,7 +201,7 @@ def tell(*, kind: AlertKind, subject: str, text: str, people: Iterable[int], pro
 
 
 def _tell(alerts: Iterable[Alert], found: dict[tuple[str, str], Found], now: datetime) -> None:
-    """Leads are told of their projects and of the organizations above them, people of what limits them alone."""
+    """Leads get the alerts of their projects and the organizations above, people those of their own limits."""
     wanted: defaultdict[int, list[Alert]] = defaultdict(list)
     leads = _leads()
     for alert in alerts:

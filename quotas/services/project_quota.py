@@ -106,7 +106,7 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
     if by is not None:
         permissions.require(by, "edit_quota", project)
     with transaction.atomic():
-        drifts = LocalQuotaProvider().sync(project.pk)  # the counters are ours, whoever keeps the limits
+        drifts = LocalQuotaProvider().sync(project.pk)  # the counters are ours, with every provider
         if drifts:
             _see_what_is_over(project, drifts)
             outbox.wake_planners()

@@ -1,4 +1,4 @@
-"""Changes of single quota lines, whoever they are of, and the recount that puts their counters right."""
+"""Changes of single quota lines of every subject, and the recount that corrects their counters."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def drifting_lines() -> list[int]:
 def sync_lines(line_ids: Iterable[int], *, reason: str = "counters differed from the allocations") -> int:
     """Recount these lines and repair those that were wrong; answers how many were.
 
-    The lines are locked before anything is counted: whoever starts or ends a job moves them in the same
+    The lines are locked before anything is counted: every start and end of a job moves them in the same
     transaction as its allocations, so nobody is half-way.
     """
     with transaction.atomic():

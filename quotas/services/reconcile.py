@@ -61,7 +61,7 @@ def check_budgets(*, by: User | None = None, reason: str = "found by the periodi
 
 
 def _check_period(pk: int, *, by: User | None, reason: str) -> int:
-    """1. Without a lock: nearly all are right. 2. Under the lock that whoever moves it takes, again."""
+    """1. Without a lock: nearly all are right. 2. Again under the lock that every writer takes."""
     row = BudgetPeriod.objects.select_related("budget__project").filter(pk=pk).first()
     if row is None:
         return 0  # its budget was given an earlier end meanwhile

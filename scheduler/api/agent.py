@@ -153,7 +153,7 @@ class AgentDoor:
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, _with_database, work, arguments)
 
-    # ------------------------------------------------------------ say that agents can be heard
+    # ------------------------------------------------------------ report liveness of agents
 
     def _keep_open(self) -> None:
         loop = asyncio.get_running_loop()

@@ -116,7 +116,7 @@ def incomplete_tail(data: bytes) -> int:
 
 
 class StartRangeSerializer(serializers.Serializer):
-    """When it is likely to start: 1, 5 and 9 of 10 times by then; null = nobody knows."""
+    """When it is likely to start: 1, 5 and 9 of 10 times by then; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
     p50_at = serializers.DateTimeField(allow_null=True)
@@ -139,7 +139,7 @@ class SuggestedChangeSerializer(serializers.Serializer):
 
 
 class ForecastRecordSerializer(serializers.Serializer):
-    """What became of the ranges that jobs were told first."""
+    """Accuracy of the first predicted ranges."""
 
     days = serializers.IntegerField()
     starts = serializers.IntegerField()

@@ -106,7 +106,7 @@ class JobDetail(JobView):
         },
     )
     def delete(self, request: Request, ref: str) -> Response:
-        """Cancel a job: 200 when it is over, 202 while its processes are told to end."""
+        """Cancel a job: 200 when it is over, 202 while its processes are being stopped."""
         job = services.cancel_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
         over = status.HTTP_200_OK if job.is_terminal else status.HTTP_202_ACCEPTED
         return Response(self.again(request, job), status=over)

@@ -73,7 +73,7 @@ class JobDependencySerializer(serializers.Serializer):
 
 
 class LikelyStartSerializer(serializers.Serializer):
-    """The last forecast of a waiting job: 1, 5 and 9 of 10 times it starts by then; null = nobody knows."""
+    """The last forecast of a waiting job: 1, 5 and 9 of 10 times it starts by then; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
     p50_at = serializers.DateTimeField(allow_null=True)

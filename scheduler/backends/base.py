@@ -20,7 +20,7 @@ class Capabilities:
     streams_logs: bool = False
     shares_gpus: bool = False
     several_nodes: bool = True
-    #: Processes can stand still and go on (SIGSTOP, SIGCONT), so a job can make way without losing its work.
+    #: Processes can be suspended and resumed (SIGSTOP, SIGCONT), so a job can be preempted without losing work.
     suspends: bool = False
 
 
@@ -33,7 +33,7 @@ class Observation:
 
 
 class QuotaRefused(Exception):
-    """Whoever keeps the quota where these were to start refused some of them; the others were taken.
+    """The quota provider of the backend refused some of them; the others were taken.
 
     `tasks` has the reason for each task that was refused, in the words of who refused it.
     """
@@ -59,7 +59,7 @@ class Backend(Protocol):
     def stop(self, node: str, stops: Sequence[Stop]) -> None: ...
 
     def pause(self, node: str, pauses: Sequence[Sequence[int]]) -> None:
-        """Let each (task, epoch) stand still where the third number is 1, and go on where it is 0."""
+        """Suspend each (task, epoch) where the third number is 1, resume it where it is 0."""
 
     def verify(self, node: str, asked: Sequence[Sequence[int]]) -> None:
         """Say of each (task, epoch) that is not there that it is lost."""

@@ -48,7 +48,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(state__in=[inner for inner, outer in PUBLIC.items() if outer in wanted])
 
     def in_projects(self, keys: Collection[int]) -> JobQuerySet:
-        """Of these projects; the newest so many of a few projects are looked for in each of them.
+        """Of these projects; the newest `count` of a few projects are looked for in each of them.
 
         In one go the database expects all of them to have as many of each state as the others have: where they
         have none it would look through everybody's jobs.
@@ -108,7 +108,7 @@ _BY_NUMBER: Final = (("-number",), ("number",), ("-pk",), ("pk",))
 #: In the order of the conditions of their indexes.
 OVER: Final = sorted(state.value for state in TERMINAL)
 NOT_OVER: Final = sorted(state.value for state in set(JobState) - TERMINAL)
-#: So many rows are read one by one in a few milliseconds.
+#: This number of rows is read one by one in a few milliseconds.
 FEW: Final = 2000
 
 

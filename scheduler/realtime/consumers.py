@@ -215,7 +215,7 @@ class Connection:
         fresh = subscriptions.make(topic, feed, request)
         if before is not None:
             RESYNCS.inc()
-            # The same rhythm goes on: asking again is no way to be told more often.
+            # The same rhythm goes on: asking again does not raise the rate.
             fresh.due_at = before.due_at
             if before.feed is not feed:
                 self.hub.release(before.feed, self)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 #: No topic is looked at more often (03, 4.6), and a costly one takes at most this share of a thread.
 REFRESH_SECONDS: Final = 1.0
 REFRESH_SHARE: Final = 0.2
-#: While hints arrive, every topic is still looked at this often: a notification may be lost, and pages must be right within 10 s.
+#: While notifications arrive, every topic is still read this often: one may be lost, and pages keep to 10 s.
 SAFETY_SECONDS: Final = 8.0
 #: While no hints arrive, the database is asked this often instead.
 FALLBACK_SECONDS: Final = 2.5

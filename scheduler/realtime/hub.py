@@ -1,4 +1,4 @@
-"""One hub per event loop: it hears the hints, keeps the feeds, and asks who may still listen."""
+"""One hub per event loop: receives notifications, keeps the feeds, and checks who may still subscribe."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from scheduler.relay import Listener, relay
 log = structlog.get_logger(__name__)
 
 CLIENTS: Final = Gauge("muster_ws_clients", "Live sockets that are open.", multiprocess_mode="livesum")
-RESYNCS: Final = Counter("muster_ws_resyncs", "Times a live client was told to ask again, or asked again.")
+RESYNCS: Final = Counter("muster_ws_resyncs", "Times a live client was asked to reload, or reloaded.")
 
 #: Rights are asked for this often, for everybody at once, and trusted for no longer than the second number:
 #: somebody who lost theirs gets nothing after at most that time; the promise is 5 s.
 CHECK_SECONDS: Final = 2.0
 TRUST_SECONDS: Final = 4.5
-#: Hints may be away so long before clients are told: a process that has just started is not degraded.
+#: Time without notifications before clients are informed: a process that has just started is not degraded.
 PATIENCE_SECONDS: Final = 3.0
 
 
@@ -150,7 +150,7 @@ class Hub:
         self.degraded = degraded
         log.warning("live_hints", degraded=degraded, clients=len(self.clients))
         for feed in self._feeds.values():
-            feed.nudge()  # what happened in between was not heard
+            feed.nudge()  # what happened in between was missed
         for client in list(self.clients):
             client.tell_health(degraded)
 

@@ -1,4 +1,4 @@
-"""The wire format of the live socket, version 1, and how a client merges what it hears."""
+"""The wire format of the live socket, version 1, and how a client merges messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import UUID
 
 VERSION: Final = 1
 
-#: A patch longer than this is not worth sending: the client is told to ask again (03, 4.6).
+#: A patch longer than this is not worth sending: the client is asked to reload.
 MAX_PATCH_BYTES: Final = 20_000
 #: The longest message a client may send.
 MAX_REQUEST_BYTES: Final = 4_096

@@ -29,7 +29,7 @@ class Subscription(ABC):
         self.every_seconds = every_seconds
         self.due_at = 0.0
         self.seq = -1
-        #: The client was told to ask again; until it does there is nothing to send.
+        #: The client was asked to reload; until then there is nothing to send.
         self.told_to_ask = False
 
     @property

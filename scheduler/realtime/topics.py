@@ -21,7 +21,7 @@ from scheduler.state.lease.planner_liveness import clusters_now
 JOBS_SHOWN: Final = 100
 #: Quota lines followed at once; the page shows no more projects.
 LINES_SHOWN: Final = 1000
-#: Of a gang, so many tasks are shown one by one.
+#: Tasks of a gang that are shown one by one.
 TASKS_SHOWN: Final = 64
 STREAMS: Final = ("stdout", "stderr", "merged")
 
@@ -128,7 +128,7 @@ def _no_such_job(number: str) -> MusterError:
 
 
 def site_rows() -> Rows:
-    """What keeps jobs from starting anywhere: clusters that are paused, and those whose planner is not heard.
+    """What keeps jobs from starting anywhere: clusters that are paused, and those whose planner does not respond.
 
     A planner that is stuck makes no sound: the rows change because everybody looks now and then.
     """
@@ -257,7 +257,7 @@ def _jobs_of(viewer: Viewer) -> Any:
 
 
 def _jobs_source(viewer: Viewer) -> Source:
-    """The latest jobs this person may see; whoever sees every job is told by the hint that all jobs give."""
+    """The latest jobs this person may see; a person who sees every job follows the notification that all jobs give."""
     if viewer.sees_everything:
         hints = {outbox.QUEUES_TOPIC}
     else:

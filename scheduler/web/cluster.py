@@ -224,9 +224,9 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
 
 
 def ends_by(allocation: Allocation) -> datetime | None:
-    """When its time limit ends it at the latest; None without one, and while it stands still for another.
+    """When its time limit ends it at the latest; None without one, and while it is suspended.
 
-    The time that it stood still does not count.
+    Suspended time does not count.
     """
     attempt = allocation.attempt
     limit = attempt.job.time_limit_seconds or attempt.job.queue.max_wall_seconds

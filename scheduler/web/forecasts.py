@@ -1,4 +1,4 @@
-"""How often starts fell inside the range that their jobs were told."""
+"""How often starts fell within the predicted range."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _pairs(field: str, text: str, problems: list[FieldProblem]) -> dict[str, str
 
 
 def _dependencies(form: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Jobs, all of them or so many, and data."""
+    """Dependencies on jobs (all, or a number of them) and on data."""
     kind, need = form.get("depends_kind", "success"), form.get("depends_need", "").strip()
     jobs: list[dict[str, Any]] = [
         {"job": int(part) if part.isdecimal() and len(part) < 19 else part, "type": kind}

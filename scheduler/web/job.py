@@ -40,10 +40,10 @@ TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "events": "Ev
 STREAMS: Final = ("merged", "stdout", "stderr")
 #: What the first paint carries of a log; the rest follows live or by download.
 FIRST_LOG_BYTES: Final = 65_536
-#: Of a gang, so many tasks are listed.
+#: Tasks of a gang that are listed.
 MOST_TASKS: Final = 200
 MOST_EVENTS: Final = 300
-#: What each node says is listed for so many; the counts of the gates cover all.
+#: Nodes whose reason is listed; the counts of the gates cover all.
 MOST_NODES: Final = 200
 
 VERBS: Final[dict[str, Callable[..., Any]]] = {
@@ -133,11 +133,11 @@ def sentence(job: Job) -> str:
         unseen = job.reason_code in ("", ReasonCode.NOT_EVALUATED_YET)
         return not_looked_at(job) if unseen else job.reason_text
     if job.is_terminal:
-        told, words = job.end_text, exit_words(job)
+        ended, words = job.end_text, exit_words(job)
         bare = words.removeprefix("ended by ").removeprefix("ended with ")
-        if not words or bare in told:
-            return told
-        return f"{told} The job {words}." if told else f"{words[:1].upper()}{words[1:]}."
+        if not words or bare in ended:
+            return ended
+        return f"{ended} The job {words}." if ended else f"{words[:1].upper()}{words[1:]}."
     still = why_it_stands_still(job)
     if still:
         return still

@@ -432,7 +432,7 @@
     }
   }
 
-  // ------------------------------------------------------------ what the reader is told
+  // ------------------------------------------------------------ notices
 
   // Every page follows the banner; the dot and "this may be old" are about what else the page shows.
   function showsMore() {

@@ -63,7 +63,7 @@ class RestTransport:
         return list(self._slurmdb("GET", f"associations?{urlencode(query)}").get("associations", []))
 
     def _used(self, name: str) -> dict[str, int]:
-        """What running jobs hold under the project's QOS, whoever sent them."""
+        """What running jobs hold under the project's QOS, from every submitter."""
         used: dict[str, int] = {JOBS: 0}
         path = f"/slurm/{self.version}/jobs"  # every job there is: megabytes on a busy cluster
         for job in once_a_round(self.url + path, lambda: self._call("GET", path).get("jobs", [])):

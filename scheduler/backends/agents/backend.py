@@ -18,7 +18,7 @@ class AgentsBackend:
         """Applying a plan announces the nodes it touched, and that wakes their agents."""
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None:
-        """Whoever asks an attempt to stop announces its nodes in the same transaction."""
+        """The code that asks an attempt to stop announces its nodes in the same transaction."""
 
     def pause(self, node: str, pauses: Sequence[Sequence[int]]) -> None:
         """Part of every answer to an agent."""

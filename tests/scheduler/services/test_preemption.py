@@ -129,7 +129,7 @@ def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: Fak
     SchedulerProfile.objects.update(preemption={"protected_seconds": 0, "mode": "suspend"})
     preview._taken.clear()  # a picture that took long is shared for a while
     again = preview_job(payload=payload | {"project": "vision"}, by=world.user)
-    assert again.headline == "It would have 1 job suspended, and start once it suspended."
+    assert again.headline == "Would suspend 1 job and start as soon as it is suspended."
     assert again.victims[0].lost_seconds == 0
     assert not Job.objects.filter(state=JobState.PREEMPTING).exists()  # nothing is written
 

@@ -1,4 +1,4 @@
-"""Suspension in rows: a victim suspended, keeps its memory, gives its CPUs back, and goes on."""
+"""Suspension in rows: a victim is suspended, keeps its memory, gives its CPUs back, and goes on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_victim(bench: FakeBench, **fields: object) -> Job:
 
 
 def suspended(bench: FakeBench) -> tuple[Job, Job]:
-    """A victim that suspended, and the job it does so for, which runs."""
+    """A victim that is suspended, and the job it does so for, which runs."""
     victim = a_victim(bench)
     urgent = bench.world.submit(priority=90, **all_cpus(bench))
     bench.world.plan()
@@ -84,7 +84,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     told = JobEvent.objects.get(job=victim, kind="job.preempting").because
     assert told == (
         f"suspended for job {urgent.number} of project vision: its priority is 90, this job's 10; "
-        "it suspended, and goes on where it is once its CPUs are free again"
+        "suspended, and resumes on the same nodes when the CPUs are free"
     )
     world.plan()  # nobody more is told while this one is at it
     assert Suspension.objects.count() == 1
