@@ -6,7 +6,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest
 
 from accounts.models import User
@@ -22,9 +21,9 @@ class PasswordBackend(ModelBackend):
         username: str | None = None,
         password: str | None = None,
         **kwargs: Any,
-    ) -> AbstractBaseUser | None:
+    ) -> User | None:
         person = super().authenticate(request, username=username, password=password, **kwargs)
-        if isinstance(person, User) and person.is_demo and not demo_logins_allowed(request):
+        if person is not None and person.is_demo and not demo_logins_allowed(request):
             if request is not None:
                 request.demo_account_refused = True  # type: ignore[attr-defined]
             return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts.models import Membership, Project, ProjectRole, SiteRole, User
@@ -135,7 +135,8 @@ def roles_of(user: User, *, project_ids: Iterable[int] | None = None) -> dict[in
     return dict(memberships.values_list("project_id", "role"))
 
 
-def current_memberships() -> Any:
+def current_memberships() -> QuerySet[Membership]:
+    """Memberships that have not expired."""
     return Membership.objects.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()))
 
 

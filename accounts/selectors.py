@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.models import ApiToken, AuditEvent, Project, ProjectRole, User
+from accounts.models import ApiToken, AuditEvent, Membership, Project, ProjectRole, User
 from infra.errors import NotFound
 
 
@@ -104,7 +104,7 @@ def visible_audit_events(user: User) -> QuerySet[AuditEvent]:
     return events if permissions.may(user, "audit") else events.none()
 
 
-def _memberships(user: User) -> QuerySet:  # type: ignore[type-arg]
+def _memberships(user: User) -> QuerySet[Membership]:
     if not user.is_active:
         return permissions.current_memberships().none()
     return permissions.current_memberships().filter(user=user)

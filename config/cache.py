@@ -41,10 +41,10 @@ class OneClient(RedisCacheClient):
         self._clients: dict[int, Any] = {}
 
     def get_client(self, key: Any = None, *, write: bool = False) -> Any:
-        pool = self._get_connection_pool(write)
+        pool = self._get_connection_pool(write)  # type: ignore[attr-defined]
         client = self._clients.get(id(pool))
         if client is None:
-            client = self._clients[id(pool)] = self._client(connection_pool=pool)
+            client = self._clients[id(pool)] = self._client(connection_pool=pool)  # type: ignore[attr-defined]
         return client
 
 
@@ -99,7 +99,7 @@ class QuietRedisCache(RedisCache):
     def delete_many(self, keys: Iterable[Any], version: int | None = None) -> None:
         self._try(lambda: RedisCache.delete_many(self, keys, version), None)
 
-    def clear(self) -> bool:
+    def clear(self) -> bool:  # type: ignore[override]  # so says Django's own
         return bool(self._try(lambda: RedisCache.clear(self), False))
 
     def take(self, key: str, *, rate: float, burst: int, most: int = 1) -> tuple[int, float] | None:

@@ -119,7 +119,7 @@ def may_look_inside(request: HttpRequest) -> bool:
     if kind.lower() == "bearer" and expected and hmac.compare_digest(token.encode(), expected.encode()):
         return True
     try:
-        return bool(request.user.is_staff)  # type: ignore[union-attr]
+        return bool(request.user.is_staff)
     except (AttributeError, DatabaseError):
         return False
 

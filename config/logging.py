@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-SHARED = [
+SHARED: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.add_log_level,

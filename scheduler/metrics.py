@@ -277,4 +277,4 @@ def _family(name: str, words: str, labels: Sequence[str], sql: str, parameters: 
 def _rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, list(parameters) or None)
-        return cursor.fetchall()
+        return list(cursor.fetchall())

@@ -49,6 +49,6 @@ def row_of_any_table(request: HttpRequest, path: str = "") -> HttpResponse:
     raise Http404
 
 
-admin.site.login = enter  # type: ignore[method-assign,assignment]
+admin.site.login = enter  # type: ignore[method-assign]
 admin.site.logout = leave  # type: ignore[method-assign,assignment]
 admin.site.password_change = change_password  # type: ignore[method-assign,assignment]

@@ -59,7 +59,7 @@ class RefusedInForm:
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
-            return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc,no-any-return]
+            return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc]
         except MusterError as error:  # raised in the admin's transaction, which is rolled back by now
             if request.method != "POST":
                 raise
@@ -70,7 +70,7 @@ class RefusedInForm:
     ) -> HttpResponse:
         audit.record_refusal(error, by=request.user)
         request.muster_refused = error  # type: ignore[attr-defined]
-        return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc,no-any-return]
+        return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc]
 
     def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, **kwargs)  # type: ignore[misc]
@@ -111,7 +111,7 @@ class OneLineFields:
         if request.POST.get("select_across") == "1":
             check_rows(count_up_to(queryset, settings.MUSTER_MAX_ROWS), what="changes or more", field="rows",
                        way_out="Choose fewer rows, with a filter.")  # fmt: skip
-        return super().response_action(request, queryset)  # type: ignore[misc,no-any-return]
+        return super().response_action(request, queryset)  # type: ignore[misc]
 
 
 class ServiceAdmin(OneLineFields, RefusedInForm, Rights, ModelAdmin):

@@ -78,7 +78,7 @@ class TokensOfPerson(FactsInline):
 
 
 @admin.register(get_user_model())
-class PersonAdmin(ServiceAdmin, DjangoUserAdmin):
+class PersonAdmin(ServiceAdmin, DjangoUserAdmin):  # type: ignore[misc, type-arg]  # mixins over both
     """Operators look; admins make accounts, give site roles, shut accounts and end sessions."""
 
     edit_verb = "administer"
@@ -147,7 +147,9 @@ class PersonAdmin(ServiceAdmin, DjangoUserAdmin):
         with transaction.atomic():
             return super().user_change_password(request, id, form_url)
 
-    def log_change(self, request: HttpRequest, obj: User, message: Any) -> None:
+    def log_change(  # type: ignore[override]  # the audit trail is the log
+        self, request: HttpRequest, obj: User, message: Any
+    ) -> None:
         """Django's own password page saves by itself and then comes here, in the transaction above."""
         match = request.resolver_match
         if match is not None and match.url_name == "auth_user_password_change":

@@ -138,9 +138,10 @@ class PreviewedForm(ReasonedForm):
 
     def _say(self, **values: Any) -> None:
         """What the hidden fields of the page that comes back carry."""
-        self.data = self.data.copy()
+        data: Any = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
         for name, value in values.items():
-            self.data[self.add_prefix(name)] = str(value)
+            data[self.add_prefix(name)] = str(value)
+        self.data = data
 
 
 class PreviewedAdmin(ServiceAdmin):

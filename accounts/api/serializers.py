@@ -24,7 +24,7 @@ from accounts.scopes import SCOPES
 from accounts.services.tokens import DEFAULT_DAYS, MAX_DAYS
 
 
-class StrictSerializer(serializers.Serializer):
+class StrictSerializer(serializers.Serializer[Any]):
     """Refuses fields it does not know: a misspelt one would otherwise be a silent default."""
 
     def to_internal_value(self, data: Any) -> Any:
@@ -49,7 +49,9 @@ def _unknown(name: str, known: set[str]) -> serializers.ErrorDetail:
 class MeSerializer(serializers.ModelSerializer[User]):
     """Whose credentials these are, and what they open."""
 
-    default_project = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    default_project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="slug", read_only=True
+    )
     roles = serializers.SerializerMethodField()
     scopes = serializers.SerializerMethodField()
     token = serializers.SerializerMethodField()
@@ -64,7 +66,8 @@ class MeSerializer(serializers.ModelSerializer[User]):
 
     def get_roles(self, user: User) -> dict[str, str]:
         """Project -> role."""
-        return self.context["roles"]
+        roles: dict[str, str] = self.context["roles"]
+        return roles
 
     def get_scopes(self, user: User) -> list[str] | None:
         """What the token in use may do; null with a session."""
@@ -108,7 +111,8 @@ class ProjectSerializer(serializers.ModelSerializer[Project]):
     @extend_schema_field(serializers.ChoiceField(choices=ProjectRole.choices, allow_null=True))
     def get_role(self, project: Project) -> str | None:
         """The caller's role in it; null when they have none and see it by their site role."""
-        return self.context["roles"].get(project.pk)
+        role: str | None = self.context["roles"].get(project.pk)
+        return role
 
 
 class NewProjectSerializer(StrictSerializer):
@@ -132,7 +136,9 @@ class ReasonSerializer(StrictSerializer):
 
 
 class MemberSerializer(serializers.ModelSerializer[Membership]):
-    user = serializers.SlugRelatedField(slug_field="username", read_only=True)
+    user: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="username", read_only=True
+    )
     name = serializers.CharField(source="user.get_full_name", read_only=True)
     ended = serializers.SerializerMethodField()
 
@@ -164,8 +170,12 @@ class MemberChangesSerializer(StrictSerializer):
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token without its secret, which is nowhere."""
 
-    user = serializers.SlugRelatedField(slug_field="username", read_only=True)
-    project = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    user: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="username", read_only=True
+    )
+    project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="slug", read_only=True
+    )
 
     class Meta:
         model = ApiToken
@@ -211,7 +221,9 @@ class NewTokenSerializer(StrictSerializer):
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
     actor = serializers.CharField(source="actor_name", read_only=True)
     object = serializers.SerializerMethodField()
-    project = serializers.SlugRelatedField(slug_field="slug", read_only=True)
+    project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="slug", read_only=True
+    )
 
     class Meta:
         model = AuditEvent

@@ -17,6 +17,7 @@ from accounts import permissions, selectors
 from accounts.api.etags import IF_MATCH, etag, expected
 from accounts.api.filters import AuditFilter
 from accounts.api.once import KEY, once
+from accounts.api.person import person
 from accounts.api.serializers import (
     AuditCheckSerializer,
     AuditEventSerializer,
@@ -48,10 +49,10 @@ class MeView(APIView):
     @extend_schema(responses=MeSerializer, operation_id="me")
     def get(self, request: Request) -> Response:
         known = {
-            "roles": selectors.roles_by_slug(request.user),
+            "roles": selectors.roles_by_slug(person(request)),
             "token": request.auth if isinstance(request.auth, ApiToken) else None,
         }
-        return Response(MeSerializer(request.user, context=known).data)
+        return Response(MeSerializer(person(request), context=known).data)
 
 
 REF = OpenApiParameter("ref", str, OpenApiParameter.PATH, description="The project's slug, id or exact name.")
@@ -76,10 +77,10 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     }
 
     def get_queryset(self) -> QuerySet[Project]:
-        return selectors.visible_projects(self.request.user)
+        return selectors.visible_projects(person(self.request))
 
     def get_serializer_context(self) -> dict[str, Any]:
-        return super().get_serializer_context() | {"roles": self._roles}
+        return {**super().get_serializer_context(), "roles": self._roles}
 
     @property
     def _roles(self) -> dict[int, str]:
@@ -101,7 +102,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     def create(self, request: Request) -> Response:
         permissions.require(request.user, "administer")
         data = _valid(NewProjectSerializer, request)
-        project = services.create_project(**data, by=request.user)
+        project = services.create_project(**data, by=person(request))
         return Response(self.get_serializer(project).data, status=status.HTTP_201_CREATED)
 
     @extend_schema(parameters=[REF], responses=ProjectSerializer, summary="One project, with its ETag")
@@ -120,7 +121,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         data = _valid(ProjectChangesSerializer, request)
         reason = data.pop("reason")
         services.edit_project(
-            project=project, changes=data, by=request.user, reason=reason,
+            project=project, changes=data, by=person(request), reason=reason,
             expected_generation=expected(request, "project", project.pk, "project"),
         )  # fmt: skip
         return self._answer(project)
@@ -139,7 +140,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     @once
     def close(self, request: Request, ref: str) -> Response:
         project = services.close_project(
-            project=self._project(), by=request.user, reason=_valid(ReasonSerializer, request)["reason"]
+            project=self._project(), by=person(request), reason=_valid(ReasonSerializer, request)["reason"]
         )
         return Response(self.get_serializer(project).data)
 
@@ -153,7 +154,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     @once
     def reopen(self, request: Request, ref: str) -> Response:
         project = services.reopen_project(
-            project=self._project(), by=request.user, reason=_valid(ReasonSerializer, request)["reason"]
+            project=self._project(), by=person(request), reason=_valid(ReasonSerializer, request)["reason"]
         )
         return Response(self.get_serializer(project).data)
 
@@ -176,7 +177,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         # Asked before the names in the body are looked up: nobody else learns them.
         permissions.require(request.user, "manage", project)
         membership = services.add_member(
-            project=project, by=request.user, **_valid(NewMemberSerializer, request)
+            project=project, by=person(request), **_valid(NewMemberSerializer, request)
         )
         return Response(MemberSerializer(membership).data, status=status.HTTP_201_CREATED)
 
@@ -193,7 +194,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         data = _valid(MemberChangesSerializer, request)
         membership = services.change_member(
             membership=membership,
-            by=request.user,
+            by=person(request),
             role=data.get("role"),
             expires_at=data.get("expires_at"),
             keep_expiry="expires_at" not in data,
@@ -204,11 +205,11 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     @extend_schema(parameters=[REF, WHO], request=None, responses={204: None}, summary="Take somebody out")
     @member.mapping.delete
     def remove_member(self, request: Request, ref: str, username: str) -> Response:
-        services.remove_member(membership=self._membership(username), by=request.user)
+        services.remove_member(membership=self._membership(username), by=person(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     def _project(self) -> Project:
-        return selectors.project_by_ref(self.request.user, self.kwargs["ref"])
+        return selectors.project_by_ref(person(self.request), self.kwargs["ref"])
 
     def _membership(self, username: str) -> Membership:
         project = self._project()
@@ -237,7 +238,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
         return super().list(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[ApiToken]:
-        return selectors.visible_tokens(self.request.user)
+        return selectors.visible_tokens(person(self.request))
 
     @extend_schema(
         request=NewTokenSerializer,
@@ -254,14 +255,14 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
             )
         data = _valid(NewTokenSerializer, request)
         if data["project"] is not None:
-            data["project"] = selectors.project_by_ref(request.user, data["project"])
-        token, plain = issue_token(user=request.user, by=request.user, **data)
+            data["project"] = selectors.project_by_ref(person(request), data["project"])
+        token, plain = issue_token(user=person(request), by=person(request), **data)
         answer = IssuedTokenSerializer(token, context={"plain": plain}).data
         return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
     @extend_schema(request=None, responses={204: None}, summary="Revoke a token, at once and for good")
     def destroy(self, request: Request, pk: str) -> Response:
-        revoke_token(token=self.get_object(), by=request.user)
+        revoke_token(token=self.get_object(), by=person(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -288,7 +289,7 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
         return super().list(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[AuditEvent]:
-        return selectors.visible_audit_events(self.request.user)
+        return selectors.visible_audit_events(person(self.request))
 
     @extend_schema(
         responses=AuditCheckSerializer, summary="Whether the audit chains were intact when last verified"

@@ -49,7 +49,7 @@ class User(AbstractUser):
     #: The token that signed this person in, where one did: its limits go wherever the person goes.
     held_by: ApiToken | None = None
 
-    class Meta(AbstractUser.Meta):  # type: ignore[name-defined,misc]
+    class Meta(AbstractUser.Meta):
         constraints = [
             models.CheckConstraint(
                 name="user_priority_ceiling_range", condition=models.Q(priority_ceiling__lte=100)

@@ -129,8 +129,10 @@ def _find(prefix: str) -> ApiToken | None:
     sql, tokens, users, projects = _by_prefix()
     row = next(iter(prepared.ask(sql, [prefix])), None)
     token = tokens.read(row) if row is not None else None
-    if token is not None:
-        token.user = users.read(row, tokens.width)
+    if row is not None and token is not None:
+        user = users.read(row, tokens.width)
+        assert user is not None  # a token has a person, by its foreign key
+        token.user = user
         token.project = projects.read(row, tokens.width + users.width)
     return token
 

@@ -109,7 +109,8 @@ def duration(value: float | int | timedelta | None) -> str:
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if seconds < 0:
         return "0 s"
-    left, parts = int(seconds), []
+    left = int(seconds)
+    parts: list[str] = []
     for size, unit in _STEPS:
         amount, left = divmod(left, size)
         if amount or (parts and len(parts) < 2):

@@ -38,7 +38,7 @@ def show(request: HttpRequest) -> HttpResponse:
     rows = list(events.order_by("-id")[: PAGE_SIZE + 1])
     shown = rows[:PAGE_SIZE]
     for event in shown:
-        event.differences = differences(event.before, event.after)  # type: ignore[attr-defined]
+        event.differences = differences(event.before, event.after)
     return render(
         request,
         "accounts/audit.html",

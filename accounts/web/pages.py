@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -21,7 +22,7 @@ from infra.errors import FieldProblem, InvalidInput, MusterError, NotAllowed, No
 
 log = structlog.get_logger(__name__)
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 TITLES = {403: "Permission denied", 404: "Page not found", 409: "Changed meanwhile"}
 
@@ -30,7 +31,7 @@ def page(view: View) -> View:
     """A view for people who are signed in; errors of services become a page, or a message after a post."""
 
     @functools.wraps(view)
-    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return _ask_to_sign_in(request)
         try:

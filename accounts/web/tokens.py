@@ -31,7 +31,7 @@ def show(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     context: dict[str, Any] = {"problems": {}, "given": {"scopes": USUAL_SCOPES, "days": DEFAULT_DAYS}}
     if request.method == "POST":
-        given = {
+        given: dict[str, Any] = {
             "name": request.POST.get("name", ""),
             "scopes": request.POST.getlist("scopes"),
             "days": request.POST.get("days", ""),

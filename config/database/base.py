@@ -77,7 +77,7 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
 
     @property
     def limits(self) -> Limits:
-        return self.settings_dict["MUSTER_LIMITS"]  # type: ignore[no-any-return]
+        return self.settings_dict["MUSTER_LIMITS"]
 
     @property
     def pulse(self) -> Pulse:

@@ -100,4 +100,4 @@ def watched(work: Generator[Any, Any, T], tick: Callable[[int], None]) -> Genera
                 tick(ticks)
             wanted = work.send(ready)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return end.value

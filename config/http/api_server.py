@@ -63,7 +63,7 @@ class ApiDoor:
 
     def __init__(self, inner: Application, *, threads: int = THREADS) -> None:
         self.inner = inner
-        self._handler = OneHopHandler()
+        self.handler = OneHopHandler()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,14 +73,14 @@ class ApiDoor:
         body = await _read(receive)
         if body is None:
             return
-        await _answer(self._threads, self._handler, scope, body, receive, send)
+        await _answer(self._threads, self.handler, scope, body, receive, send)
 
 
 class PageDoor:
     """Answers all the rest: pages, the admin, static files."""
 
     def __init__(self, *, threads: int = PAGE_THREADS) -> None:
-        self._handler = OneHopHandler()
+        self.handler = OneHopHandler()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="pages")
         self._inside = 0
 
@@ -92,7 +92,7 @@ class PageDoor:
         try:
             body = await _read(receive)
             if body is not None:
-                await _answer(self._threads, self._handler, scope, body, receive, send)
+                await _answer(self._threads, self.handler, scope, body, receive, send)
         finally:
             self._inside -= 1
 
@@ -150,6 +150,7 @@ class OneHopHandler(ASGIHandler):
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, BytesIO(body))
+        response: Any
         with notifications.deferred():
             response = refusal if request is None else self.get_response(request)
         response._handler_class = self.__class__
@@ -160,6 +161,7 @@ class OneHopHandler(ASGIHandler):
                         return Answer(response.status_code, _headers(response), file=_written(response))
                 except (DatabaseError, OSError) as error:  # nothing of it has been sent: it can still be said
                     response.close()
+                    assert request is not None  # a refusal is not streamed
                     response = response_for_exception(request, error)
             return Answer(response.status_code, _headers(response), b"".join(response))
         finally:

@@ -28,7 +28,7 @@ class ProbeDoor:
 
     def __init__(self, inner: Application) -> None:
         self.inner = inner
-        self._handler = OneHopHandler()
+        self.handler = OneHopHandler()
         # One looks; the second is for somebody who wants the details meanwhile.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="probes")
         self._looking: asyncio.Future[Answer] | None = None
@@ -43,10 +43,9 @@ class ProbeDoor:
 
     async def _ready(self, scope: Scope) -> Answer:
         loop = asyncio.get_running_loop()
+        looking: asyncio.Future[Answer] | None
         if scope.get("query_string"):  # with details, which depend on who asks
-            looking = loop.run_in_executor(
-                self._threads, copy_context().run, self._handler.answer, scope, b""
-            )
+            looking = loop.run_in_executor(self._threads, copy_context().run, self.handler.answer, scope, b"")
         else:
             # One is asked at a time, about nobody; who comes meanwhile shares its answer.
             looking = self._looking
@@ -54,7 +53,7 @@ class ProbeDoor:
                 health.begin()
                 plain = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] in KEPT_HEADERS]}
                 looking = self._looking = loop.run_in_executor(
-                    self._threads, copy_context().run, self._handler.answer, plain, b""
+                    self._threads, copy_context().run, self.handler.answer, plain, b""
                 )
         try:
             return await asyncio.wait_for(asyncio.shield(looking), ANSWER_SECONDS)

@@ -95,7 +95,9 @@ class Throttle(BaseThrottle):
         key = _caller(request)
         if self.lots.take(key):
             return True
-        answer = cache.take(f"rate:{key}", rate=rate, burst=burst, most=lot_size(rate, burst))
+        answer = cache.take(  # type: ignore[attr-defined]  # config.cache.QuietRedisCache
+            f"rate:{key}", rate=rate, burst=burst, most=lot_size(rate, burst)
+        )
         if answer is None:
             self._wait_seconds = self.own.take(key, rate=rate, burst=burst)
             return self._wait_seconds == 0

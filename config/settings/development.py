@@ -33,7 +33,7 @@ INTERNAL_IPS = ["127.0.0.1"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = True
 WHITENOISE_MAX_AGE = 0
-STATIC_ROOT = None
+STATIC_ROOT = None  # type: ignore[assignment]  # no folder: files come from where they are written
 
 MUSTER_METRICS_TOKEN = read("MUSTER_METRICS_TOKEN") or StateFolder.find().secret("metrics_token")
 

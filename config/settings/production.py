@@ -17,7 +17,7 @@ def needed(name: str, meaning: str) -> Any:
         raise ImproperlyConfigured(
             f"{name} is not set: {meaning}. Production settings have no default for it."
         )
-    return value
+    return str(value)
 
 
 SECRET_KEY = needed(

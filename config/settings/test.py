@@ -9,7 +9,7 @@ SECRET_KEY = "a key for tests, which protects nothing at all"  # noqa: S105
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # 20 times faster suites
 WHITENOISE_USE_FINDERS = True
-STATIC_ROOT = None
+STATIC_ROOT = None  # type: ignore[assignment]
 WHITENOISE_AUTOREFRESH = True  # no walk over every static file at each client's start
 
 # What a busy machine answers late is not a cache that is away.

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 BEAT_LOCK = 0x6D757374
 
 
-class OnlyBeatScheduler(DatabaseScheduler):  # type: ignore[misc]
+class OnlyBeatScheduler(DatabaseScheduler):
     """The database's timetable, under a PostgreSQL advisory lock that goes when this process goes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

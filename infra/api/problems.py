@@ -226,7 +226,8 @@ def _sentence(detail: Any) -> str:
 
 
 def _jsonable(extra: Mapping[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(dict(extra), default=str))
+    plain: dict[str, Any] = json.loads(json.dumps(dict(extra), default=str))
+    return plain
 
 
 def request_id(request: HttpRequest | Request | None) -> str:

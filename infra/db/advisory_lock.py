@@ -29,7 +29,7 @@ def hold_lock(number: int) -> Holder | None:
     It belongs to a transaction that does nothing else, on a connection of its own: a pooler that hands out
     connections by the transaction would pass on a session with its locks, and the next owner would keep them.
     """
-    holder = connection.get_new_connection(_parameters())
+    holder = connection.get_new_connection(connection_parameters())
     taken = False
     try:
         holder.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -41,7 +41,7 @@ def hold_lock(number: int) -> Holder | None:
     return holder if taken else None
 
 
-def _parameters() -> dict[str, Any]:
+def connection_parameters() -> dict[str, Any]:
     """Django's own, TLS and all, but what it does to cursors and values."""
     return {
         name: value

@@ -66,5 +66,5 @@ def _gives_rows(cursor: Cursor[Any]) -> bool:
 
 def _run(inner: Connection[Any], statement: Statement, prepare: bool) -> Cursor[Any]:
     cursor = Cursor(inner)
-    cursor.execute(statement[0], statement[1] or None, prepare=prepare)  # type: ignore[arg-type]
+    cursor.execute(statement[0], statement[1] or None, prepare=prepare)
     return cursor

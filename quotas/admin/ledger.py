@@ -14,6 +14,7 @@ from unfold.paginator import InfinitePaginator
 
 from accounts.admin.base import FactsAdmin, FactsInline
 from accounts.admin.previewed import PreviewedAdmin, PreviewedForm, Row, last_change
+from accounts.web.pages import reader
 from quotas.admin.limits import FIRST_SHOWN
 from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent, PriceRow
 from quotas.services.budget_impact import impact_of_budget, impact_of_price
@@ -126,7 +127,7 @@ class BudgetAdmin(PreviewedAdmin):
                 wanted["amount"] = amount
             if wanted:
                 change_budget(
-                    budget=obj, changes=wanted, by=request.user, reason=data["reason"],
+                    budget=obj, changes=wanted, by=reader(request), reason=data["reason"],
                     expected_generation=data.get("seen"),
                 )  # fmt: skip
             return
@@ -134,7 +135,7 @@ class BudgetAdmin(PreviewedAdmin):
         assert subject is not None
         made = make_budget(
             subject=subject, name=obj.name, resource=obj.resource, amount=amount, period=obj.period,
-            on_spent=obj.on_spent, starts_at=obj.starts_at, ends_at=obj.ends_at, by=request.user,
+            on_spent=obj.on_spent, starts_at=obj.starts_at, ends_at=obj.ends_at, by=reader(request),
             reason=data["reason"],
         )  # fmt: skip
         obj.pk = made.pk
@@ -223,7 +224,7 @@ class PriceAdmin(PreviewedAdmin):
         data = form.cleaned_data
         made = set_price(
             resource=obj.resource, gpu_model=obj.gpu_model, micros_per_hour=int(data["per_hour"] * MONEY),
-            valid_from=obj.valid_from, by=request.user, reason=data["reason"],
+            valid_from=obj.valid_from, by=reader(request), reason=data["reason"],
         )  # fmt: skip
         obj.pk = made.pk
 

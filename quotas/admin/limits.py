@@ -54,7 +54,8 @@ class QuotaForm(PreviewedForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "resource" in self.fields:
-            self.fields["resource"].choices = [("", "---------"), *RESOURCE_WORDS.items()]
+            choices: Any = self.fields["resource"]
+            choices.choices = [("", "---------"), *RESOURCE_WORDS.items()]
         resource = self.instance.resource
         for name in AMOUNTS:
             if name not in self.fields:

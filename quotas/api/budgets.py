@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 from accounts import permissions
 from accounts.api.etags import IF_MATCH, etag, expected
 from accounts.api.once import KEY, once
+from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.models import Organization
 from accounts.selectors import project_by_ref, visible_projects
@@ -23,11 +24,11 @@ from quotas.core.periods import Period
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Budget, BudgetResource, OnSpent
 from quotas.selectors.budgets import budgets_of_projects
-from quotas.selectors.usage import BudgetState, budget_state, budget_states
+from quotas.selectors.usage import budget_state, budget_states
 from quotas.services.budgets import change_budget, end_budget, make_budget
 
 
-class BudgetSerializer(serializers.Serializer[BudgetState]):
+class BudgetSerializer(serializers.Serializer[Any]):
     """A budget in its present period, or in its first or last one; amounts in the unit of its resource."""
 
     id = serializers.IntegerField(source="budget.id")
@@ -99,8 +100,8 @@ class BudgetsView(APIView):
     @extend_schema(responses=BudgetSerializer(many=True), summary="Budgets that your projects count on")
     def get(self, request: Request) -> Response:
         check_known(request)
-        everything = permissions.sees_everything(request.user)
-        states = budget_states(None if everything else visible_projects(request.user))
+        everything = permissions.sees_everything(person(request))
+        states = budget_states(None if everything else visible_projects(person(request)))
         return Response({"results": BudgetSerializer(states, many=True).data})
 
     @extend_schema(
@@ -120,14 +121,14 @@ class BudgetsView(APIView):
             raise InvalidInput(message, problems=[FieldProblem("project", message, "required")])
         subject: Any
         if project is not None:
-            subject = project_by_ref(request.user, project)
+            subject = project_by_ref(person(request), project)
         else:
             permissions.require(request.user, "operate")
             subject = Organization.objects.filter(slug=organization).first()
             if subject is None:
                 message = f"There is no organization {organization!r}."
                 raise InvalidInput(message, problems=[FieldProblem("organization", message, "unknown")])
-        budget = make_budget(subject=subject, by=request.user, **data)
+        budget = make_budget(subject=subject, by=person(request), **data)
         return _answer(budget, status=201)
 
 
@@ -152,7 +153,7 @@ class BudgetView(APIView):
         changes = dict(serializer.validated_data)
         reason, seen = changes.pop("reason"), changes.pop("generation", None)
         changed = change_budget(
-            budget=budget, changes=changes, by=request.user, reason=reason,
+            budget=budget, changes=changes, by=person(request), reason=reason,
             expected_generation=_seen(request, budget, seen),
         )  # fmt: skip
         return _answer(changed)
@@ -170,15 +171,15 @@ class BudgetView(APIView):
         budget = _visible(request, budget_id)
         reason = reason_of(request.query_params.get("reason") or "ended over the API", most=1000)
         ended = end_budget(
-            budget=budget, by=request.user, reason=reason, expected_generation=_seen(request, budget, None)
+            budget=budget, by=person(request), reason=reason, expected_generation=_seen(request, budget, None)
         )
         return _answer(ended)
 
 
 def _visible(request: Request, budget_id: int) -> Budget:
     budget = Budget.objects.select_related("project", "organization").filter(pk=budget_id).first()
-    if budget is not None and not permissions.sees_everything(request.user):
-        mine = visible_projects(request.user).order_by().values_list("pk", flat=True)
+    if budget is not None and not permissions.sees_everything(person(request)):
+        mine = visible_projects(person(request)).order_by().values_list("pk", flat=True)
         if budget.pk not in {pk for found in budgets_of_projects(mine).values() for pk in found}:
             budget = None
     if budget is None:

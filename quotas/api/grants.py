@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.once import KEY, once
+from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.selectors import project_by_ref
 from infra.api.rest import NewestFirst, bad_choice, check_known
@@ -28,10 +29,18 @@ VERBS = ("approve", "second", "decline", "withdraw")
 class GrantSerializer(serializers.ModelSerializer[Grant]):
     """A request and what became of it; amounts in the units of its resource."""
 
-    project = serializers.SlugRelatedField(slug_field="slug", read_only=True)
-    asked_by = serializers.SlugRelatedField(slug_field="username", read_only=True)
-    decided_by = serializers.SlugRelatedField(slug_field="username", read_only=True)
-    seconded_by = serializers.SlugRelatedField(slug_field="username", read_only=True)
+    project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="slug", read_only=True
+    )
+    asked_by: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="username", read_only=True
+    )
+    decided_by: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="username", read_only=True
+    )
+    seconded_by: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
+        slug_field="username", read_only=True
+    )
     renews = serializers.IntegerField(source="renews_id", allow_null=True, read_only=True)
 
     class Meta:
@@ -115,9 +124,9 @@ class GrantsView(APIView):
         check_known(request, "project", "state")
         if request.query_params.get("state", "") not in ("", *GrantState.values):
             raise bad_choice("state", GrantState.values)
-        rows = visible_grants(request.user)
+        rows = visible_grants(person(request))
         if request.query_params.get("project"):
-            rows = rows.filter(project=project_by_ref(request.user, request.query_params["project"]))
+            rows = rows.filter(project=project_by_ref(person(request), request.query_params["project"]))
         if request.query_params.get("state"):
             rows = rows.filter(state=request.query_params["state"])
         pages = NewestFirst()
@@ -135,7 +144,7 @@ class GrantsView(APIView):
         serializer = NewGrantSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         data: dict[str, Any] = dict(serializer.validated_data)
-        project = project_by_ref(request.user, data.pop("project"))
+        project = project_by_ref(person(request), data.pop("project"))
         renews, number = data.pop("renews", None), data.pop("budget", None)
         if number is not None:
             budget = budget_of_project(project, number)
@@ -145,8 +154,8 @@ class GrantsView(APIView):
             raise InvalidInput(message, problems=[FieldProblem("resource", message, "required")])
         grant = services.ask_for_quota(
             project=project,
-            by=request.user,
-            renews=None if renews is None else grant_by_id(request.user, renews),
+            by=person(request),
+            renews=None if renews is None else grant_by_id(person(request), renews),
             **data,
         )
         return Response(GrantSerializer(grant).data, status=status.HTTP_201_CREATED)
@@ -158,7 +167,7 @@ class GrantView(APIView):
 
     @extend_schema(responses=GrantSerializer, summary="One request")
     def get(self, request: Request, grant_id: int) -> Response:
-        return Response(GrantSerializer(grant_by_id(request.user, grant_id)).data)
+        return Response(GrantSerializer(grant_by_id(person(request), grant_id)).data)
 
 
 class GrantVerbView(APIView):
@@ -176,7 +185,7 @@ class GrantVerbView(APIView):
     )
     @once
     def post(self, request: Request, grant_id: int, verb: str) -> Response:
-        grant = grant_by_id(request.user, grant_id)
+        grant = grant_by_id(person(request), grant_id)
         serializer = DecisionSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         data = dict(serializer.validated_data)
@@ -222,7 +231,7 @@ class ImpactView(APIView):
         summary="What another bound would mean; for operators",
     )
     def get(self, request: Request, project_id: str) -> Response:
-        project = project_by_ref(request.user, project_id)
+        project = project_by_ref(person(request), project_id)
         permissions.require(request.user, "edit_quota", project)
         query = ImpactQuerySerializer(data=request.query_params)
         query.is_valid(raise_exception=True)

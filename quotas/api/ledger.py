@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.once import KEY, once
+from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.selectors import project_by_ref, visible_users
 from infra.api.rest import NewestFirst, check_query
@@ -103,7 +104,7 @@ FILTERS: Final = [
 def entries_of(request: Request) -> QuerySet[LedgerEntry]:
     """The lines that the person may see and the query asks for."""
     check_query(request)
-    asked, user = request.query_params, request.user
+    asked, user = request.query_params, person(request)
     problems = [
         FieldProblem(name, "There is no such filter.", "unknown")
         for name in asked
@@ -191,13 +192,13 @@ class LedgerView(APIView):
         serializer = AdjustSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         data = dict(serializer.validated_data)
-        project = project_by_ref(request.user, data.pop("project"))
+        project = project_by_ref(person(request), data.pop("project"))
         name = data.pop("user", "")
-        person = visible_users(request.user).filter(username=name).first() if name else None
-        if name and person is None:
+        owner = visible_users(person(request)).filter(username=name).first() if name else None
+        if name and owner is None:
             message = f"There is no user {name[:80]!r}."
             raise InvalidInput(message, problems=[FieldProblem("user", message, "unknown")])
-        entry = adjust(project=project, by=request.user, user=person, **data)
+        entry = adjust(project=project, by=person(request), user=owner, **data)
         return Response(EntrySerializer(entry).data, status=201)
 
 

@@ -14,6 +14,7 @@ from accounts import permissions
 from accounts.api import etags
 from accounts.api.etags import IF_MATCH
 from accounts.api.once import KEY, once
+from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.models import Organization, Project, User
 from accounts.selectors import project_by_ref, visible_users
@@ -23,14 +24,14 @@ from infra.plain_text import reason_of
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Quota, QuotaResource
 from quotas.selectors.limits import line_by_id, visible_lines
-from quotas.selectors.quota_status import LineState, line_states, lines_on_path
+from quotas.selectors.quota_status import line_states, lines_on_path
 from quotas.services.quota_lines import MOST_SECONDS, Subject, remove_line, set_line
 
 FILTERS: Final = ("path", "project", "organization", "user", "resource", "gpu_model", "job_type")
 REASON: Final = "Reason; recorded in the audit trail."
 
 
-class LineStateSerializer(serializers.Serializer[LineState]):
+class LineStateSerializer(serializers.Serializer[Any]):
     """One limit and how it stands now; amounts in the unit of its resource, null = nothing bounds it."""
 
     id = serializers.IntegerField(source="line.pk")
@@ -145,12 +146,12 @@ class LinesView(APIView):
         if query.get("resource", "") not in ("", *QuotaResource.values):
             raise bad_choice("resource", QuotaResource.values)
         if query.get("path"):
-            project = project_by_ref(request.user, query["path"])
+            project = project_by_ref(person(request), query["path"])
             permissions.require(request.user, "view_quota", project)
             return Response({"results": _shown(lines_on_path(project)), "next": None, "previous": None})
-        rows = visible_lines(request.user)
+        rows = visible_lines(person(request))
         if query.get("project"):
-            rows = rows.filter(project=project_by_ref(request.user, query["project"]))
+            rows = rows.filter(project=project_by_ref(person(request), query["project"]))
         for name, column in (
             ("organization", "organization__slug"), ("user", "user__username"), ("resource", "resource"),
             ("gpu_model", "gpu_model"), ("job_type", "job_type"),
@@ -177,7 +178,7 @@ class LinesView(APIView):
         what = {name: data.pop(name) for name in ("resource", "gpu_model", "job_type") if name in data}
         reason = data.pop("reason")
         line = set_line(
-            subject=subject, **what, changes=data, by=request.user, reason=reason, expected_generation=0
+            subject=subject, **what, changes=data, by=person(request), reason=reason, expected_generation=0
         )
         return _answer(line, status=201)
 
@@ -188,7 +189,7 @@ class LineView(APIView):
 
     @extend_schema(operation_id="quotas_lines_read", responses=LineStateSerializer, summary="One limit")
     def get(self, request: Request, line_id: int) -> Response:
-        return _answer(line_by_id(request.user, line_id))
+        return _answer(line_by_id(person(request), line_id))
 
     @extend_schema(
         operation_id="quotas_lines_change",
@@ -198,7 +199,7 @@ class LineView(APIView):
         summary="Change a limit; for operators, and for leads on people of their project",
     )
     def patch(self, request: Request, line_id: int) -> Response:
-        line = line_by_id(request.user, line_id)
+        line = line_by_id(person(request), line_id)
         serializer = LineChangeSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         data = dict(serializer.validated_data)
@@ -210,7 +211,7 @@ class LineView(APIView):
             gpu_model=line.gpu_model,
             job_type=line.job_type,
             changes=data,
-            by=request.user,
+            by=person(request),
             reason=reason,
             expected_generation=line.generation if seen is None else seen,
         )
@@ -224,10 +225,10 @@ class LineView(APIView):
         summary="Take a limit away; for operators, and for leads on people of their project",
     )
     def delete(self, request: Request, line_id: int) -> Response:
-        line = line_by_id(request.user, line_id)
+        line = line_by_id(person(request), line_id)
         remove_line(
             line=line,
-            by=request.user,
+            by=person(request),
             reason=reason_of(request.query_params.get("reason") or "", most=1000),
             expected_generation=_expected(request, line, None),
         )
@@ -238,12 +239,12 @@ def _subject(request: Request, data: dict[str, Any]) -> Subject:
     """Whose line it is to be, from what the asker may know of."""
     found: dict[str, Any] = {}
     if (project := data.pop("project", None)) is not None:
-        found["project"] = project_by_ref(request.user, project)
+        found["project"] = project_by_ref(person(request), project)
     if (slug := data.pop("organization", None)) is not None:
         permissions.require(request.user, "operate")
         found["organization"] = _one(Organization.objects.filter(slug=slug), "organization", slug)
     if (name := data.pop("user", None)) is not None:
-        found["user"] = _one(visible_users(request.user).filter(username=name), "user", name)
+        found["user"] = _one(visible_users(person(request)).filter(username=name), "user", name)
     return Subject(**found)
 
 

@@ -11,20 +11,21 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
+from accounts.api.person import person
 from infra.api.rest import NewestFirst, check_known
 from infra.errors import NotAllowed
-from quotas.models import Alert, DriftFinding, Notice
+from quotas.models import DriftFinding, Notice
 from quotas.services.alerts import read_notice, unread_notices
 
 
-class AlertSerializer(serializers.Serializer[Alert]):
+class AlertSerializer(serializers.Serializer[Any]):
     kind = serializers.CharField()
     text = serializers.CharField()
     at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True, help_text="When the alert ended.")
 
 
-class NoticeSerializer(serializers.Serializer[Notice]):
+class NoticeSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     created_at = serializers.DateTimeField()
     read_at = serializers.DateTimeField(allow_null=True)
@@ -55,7 +56,7 @@ class NoticesView(APIView):
 
     @extend_schema(responses=NoticeSerializer(many=True), summary="Your unread notices")
     def get(self, request: Request) -> Response:
-        return Response({"results": NoticeSerializer(unread_notices(request.user), many=True).data})
+        return Response({"results": NoticeSerializer(unread_notices(person(request)), many=True).data})
 
 
 class NoticeReadView(APIView):
@@ -64,7 +65,7 @@ class NoticeReadView(APIView):
 
     @extend_schema(request=None, responses=NoticeSerializer, summary="Dismiss a notice")
     def post(self, request: Request, notice_id: int) -> Response:
-        return Response(NoticeSerializer(read_notice(notice_id=notice_id, by=request.user)).data)
+        return Response(NoticeSerializer(read_notice(notice_id=notice_id, by=person(request))).data)
 
 
 class DriftView(APIView):

@@ -13,7 +13,7 @@ from accounts.api.serializers import StrictSerializer
 from infra.errors import FieldProblem, InvalidInput
 from quotas.core.resources import MAX_AMOUNT, BadAmount, bytes_to_mib, cores_to_millis, parse_mib
 from quotas.models import Provider, ProviderStatus, QuotaResource
-from quotas.providers.base import LineView, QuotaSheet
+from quotas.providers.base import QuotaSheet
 from quotas.providers.view import ProviderView
 
 #: The short name in `cpu_quota`, `used_cpu`, ... and how many of the line's units make one of what is shown:
@@ -27,7 +27,7 @@ SHOWN: Final[dict[str, tuple[QuotaResource, int]]] = {
 GIB: Final = 2**30
 
 
-class LineSerializer(serializers.Serializer[LineView]):
+class LineSerializer(serializers.Serializer[Any]):
     """One line in its own units: thousandths of cores and GPUs, MiB, jobs."""
 
     resource = serializers.CharField()

@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 from accounts import permissions
 from accounts.api import etags
 from accounts.api.etags import IF_MATCH
+from accounts.api.person import person
 from accounts.models import Project
 from accounts.selectors import project_by_ref
 from quotas.api.serializers import (
@@ -37,7 +38,7 @@ class QuotaView(APIView):
 
     @extend_schema(parameters=[PROJECT], responses=QuotaSerializer, summary="A project's quota and its use")
     def get(self, request: Request, project_id: str) -> Response:
-        project = project_by_ref(request.user, project_id)
+        project = project_by_ref(person(request), project_id)
         permissions.require(request.user, "view_quota", project)
         return _answer(project, quota_sheet(project))
 
@@ -48,7 +49,7 @@ class QuotaView(APIView):
         summary="Change a quota; for operators, with a reason",
     )
     def patch(self, request: Request, project_id: str) -> Response:
-        project = project_by_ref(request.user, project_id)
+        project = project_by_ref(person(request), project_id)
         permissions.require(request.user, "edit_quota", project)
         serializer = QuotaChangesSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
@@ -56,7 +57,7 @@ class QuotaView(APIView):
         sheet = set_quota(
             project=project,
             changes=changes_from(data),
-            by=request.user,
+            by=person(request),
             reason=data["reason"],
             expected_generation=_expected(request, project),
         )
@@ -76,9 +77,9 @@ class QuotaSyncView(APIView):
         summary="Recount and repair; for operators",
     )
     def post(self, request: Request, project_id: str) -> Response:
-        project = project_by_ref(request.user, project_id)
-        drift = sync_quota(project=project, by=request.user)
-        exchange_quota(project=project, by=request.user)
+        project = project_by_ref(person(request), project_id)
+        drift = sync_quota(project=project, by=person(request))
+        exchange_quota(project=project, by=person(request))
         sheet = quota_sheet(project)
         context = {"project": project, "drift": drift, "provider_state": _outside(sheet)}
         body = SyncedQuotaSerializer(sheet, context=context).data
@@ -98,11 +99,11 @@ class QuotaRepairView(APIView):
         summary="Overwrite what somebody changed at the provider; for operators, with a reason",
     )
     def post(self, request: Request, project_id: str) -> Response:
-        project = project_by_ref(request.user, project_id)
+        project = project_by_ref(person(request), project_id)
         permissions.require(request.user, "edit_quota", project)
         serializer = RepairSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        repair_provider(project=project, by=request.user, reason=serializer.validated_data["reason"])
+        repair_provider(project=project, by=person(request), reason=serializer.validated_data["reason"])
         return _answer(project, quota_sheet(project))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pghistory
 from django.conf import settings
 from django.db import models
@@ -26,7 +28,7 @@ CLOSED = (GrantState.DECLINED, GrantState.WITHDRAWN, GrantState.ENDED)
 OPEN = tuple(state for state in GrantState if state not in CLOSED)
 
 
-def _person(**words: object) -> models.ForeignKey:  # type: ignore[type-arg]
+def _person(**words: Any) -> models.ForeignKey[Any, Any]:
     return models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", **words
     )

@@ -78,12 +78,8 @@ class K8sQuotaProvider(ExternalQuotaProvider):
             else:
                 changed = _changed(quota, changes)
                 name = quota.metadata.name
-                made = self._ask(
-                    scope,
-                    lambda api, name=name, changed=changed: api.replace_namespaced_resource_quota(
-                        name, namespace, changed
-                    ),
-                )
+                replace = _replacement(name, namespace, changed)
+                made = self._ask(scope, replace)
             if made is not None:
                 return
             quota = self._get(scope)
@@ -108,7 +104,8 @@ class K8sQuotaProvider(ExternalQuotaProvider):
                 f"The address of Kubernetes is not configured: {str(error)[:160]}; set K8S_API_URL or KUBECONFIG."
             ) from error
         except ApiException as error:
-            return _judge(error, namespace_of(scope))
+            _judge(error, namespace_of(scope))
+            return None
         except urllib3.exceptions.TimeoutError as error:
             raise Unreachable(f"Kubernetes did not answer within {timeout_seconds():g} s.") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -118,7 +115,13 @@ class K8sQuotaProvider(ExternalQuotaProvider):
     def _client(self) -> CoreV1Api:
         if self._api is None:
             self._api = _api_from_settings()
-        return _with_timeouts(self._api)
+        client: CoreV1Api = _with_timeouts(self._api)
+        return client
+
+
+def _replacement(name: str, namespace: str, changed: Any) -> Callable[[CoreV1Api], Any]:
+    """The call that replaces the object as it was read."""
+    return lambda api: api.replace_namespaced_resource_quota(name, namespace, changed)
 
 
 def quota_name(scope: Scope) -> str:

@@ -115,7 +115,7 @@ class _Walk:
         self.flat = self._flat_places()
         self.children: dict[int, list[int]] = {}
         level = self.standings.level
-        order = np.lexsort((np.arange(len(self.tree)), self.standings.used, -level)) if len(self.tree) else []
+        order = np.lexsort((np.arange(len(self.tree)), self.standings.used, -level)) if len(self.tree) else ()
         for row in map(int, order):
             self.children.setdefault(int(self.tree.parent[row]), []).append(row)
         self.lines: list[ShareLine] = []

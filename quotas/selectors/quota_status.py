@@ -110,7 +110,7 @@ class Standings:
         if lock:
             rows = rows.select_for_update(of=("self",))
         found = [*wanted.values(), *rows.order_by("id")]
-        self.paths: LinePaths[Quota] = LinePaths(
+        self.paths: LinePaths[Quota] = LinePaths(  # type: ignore[type-var]  # a protocol does not see fields of Django
             found,
             above=above,
             organization_of={line.project_id: line.project.organization_id for line in found if line.project},
@@ -183,7 +183,7 @@ class Standings:
         below = {tuple(row[:5]): row[5:] for row in _rows(_BELOW, places)}
         found = {}
         for line, up in zip(lenders, parents, strict=True):
-            sums = below.get((up.organization_id, up.project_id, *limits_what(up)))
+            sums = below.get((up.organization_id, up.project_id, *limits_what(up)))  # type: ignore[arg-type]
             if sums is None:
                 continue
             shares, of_shares, lendable = sums
@@ -218,7 +218,7 @@ def find_lines(projects: Sequence[Project], *, user_id: int | None = None, every
         wanted &= Q(user__isnull=True) | Q(user=user_id)
     wanted |= Q(project__isnull=True, organization__isnull=True, user=user_id)
     rows = Quota.objects.filter(wanted).select_related("project", "organization", "user").order_by("id")
-    paths = LinePaths(rows, above=above, organization_of={p.pk: p.organization_id for p in projects})
+    paths = LinePaths(rows, above=above, organization_of={p.pk: p.organization_id for p in projects})  # type: ignore[type-var]
     own = [] if user_id is None else paths.of_person(user_id)
     return Found({pk: paths.of_project(pk) for pk in ids}, own, above)
 
@@ -261,4 +261,4 @@ def _tree(
 def _rows(sql: str, places: Mapping[str, Any]) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql, places)
-        return cursor.fetchall()
+        return list(cursor.fetchall())

@@ -128,7 +128,8 @@ def usage(
         "unused_cpu_milli_seconds": _sum("cpu_millis", "held_seconds", refund, sign=-1),
         "held_gpu_milli_seconds": _sum("gpu_millis", "held_seconds", Q()),
     }
-    found = (rows.values(*columns) if columns else rows.annotate(all=Value(1)).values("all")).annotate(**sums)
+    grouped: Any = rows.values(*columns) if columns else rows.annotate(all=Value(1)).values("all")
+    found = grouped.annotate(**sums)
     answers = [
         Usage(tuple(row[column] for column in columns), **{name: int(row[name]) for name in sums})
         for row in (found if most is None else found[: most + 1])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from smtplib import SMTPRecipientsRefused
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from django.conf import settings
@@ -60,11 +60,13 @@ def look_for_alerts(*, now: datetime | None = None) -> list[Alert]:
     3. New rows go into the notice of each person they concern.
     """
     now = now or timezone.now()
-    found = {(one.kind, one.subject): one for one in (*_quota_alerts(now), *_budget_alerts(now))}
+    found: dict[tuple[str, str], Found] = {
+        (one.kind, one.subject): one for one in (*_quota_alerts(now), *_budget_alerts(now))
+    }
     with transaction.atomic():
         with connection.cursor() as cursor:  # one looks at a time; a second would tell the same again
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext('quotas.alerts'))")
-        known = {
+        known: dict[tuple[str, str], Alert] = {
             (alert.kind, alert.subject): alert
             for alert in Alert.objects.filter(subject__in={subject for _, subject in found})
         }
@@ -95,7 +97,7 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
         if line.project and line.user:
             whose = f"{line.user} in {line.project}"
         what = " ".join(part for part in (line.gpu_model, WORDS[line.resource]) if part)
-        concerns = {
+        concerns: dict[str, Any] = {
             "project_id": line.project_id,
             "organization_id": line.organization_id,
             "user_ids": (line.user_id,) if line.user_id else (),
@@ -137,7 +139,7 @@ def _budget_alerts(now: datetime) -> Iterator[Found]:
         budget, period = state.budget, state.period
         subject = f"budget {budget.pk} {period.starts_at:%Y-%m-%d}"
         whose = f"The budget {budget.name} of {state.owner}"
-        concerns = {
+        concerns: dict[str, Any] = {
             "project_id": budget.project_id,
             "organization_id": budget.organization_id,
             "project_ids": tuple(projects_of(budget)) if budget.organization_id else (),

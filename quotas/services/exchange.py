@@ -148,7 +148,7 @@ def tasks_of(project_ids: Iterable[int] | None = None) -> dict[int, Task]:
     bounds: defaultdict[int, list[Bound]] = defaultdict(list)
     for line in lines.filter(project_id__in=names, enforce=True).order_by("id"):
         amount = strictest(line.hard, line.nominal, line.borrowing_limit)
-        if amount is not None:
+        if amount is not None and line.project_id is not None:
             bounds[line.project_id].append(Bound(line.resource, amount, line.gpu_model, line.job_type))
     members = _members(names)
     tasks = {}

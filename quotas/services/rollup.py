@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection, transaction
 from django.utils import timezone
@@ -57,7 +57,7 @@ def roll_up(entry_ids: Sequence[int]) -> int:
     """
     if not entry_ids:
         return 0
-    words = {"ids": list(entry_ids), "at": timezone.now()}
+    words: dict[str, Any] = {"ids": list(entry_ids), "at": timezone.now()}
     with transaction.atomic(), connection.cursor() as cursor:
         # The application's role may not lock these lines, for it may not change them.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('quotas.ledger_roll_up'))")

@@ -80,7 +80,7 @@ def _adding(slices: Mapping[Slice, Amounts]) -> list[Statement]:
 # ------------------------------------------------------------------ the recount
 
 #: One recount at a time, of all processes: two would both repair the same difference.
-_RECOUNT_LOCK: Final = 0x73686172
+RECOUNT_LOCK: Final = 0x73686172
 #: What sums of floats may differ by for being added in another order.
 _NOISE: Final = 1e-6
 
@@ -98,11 +98,11 @@ def recount_shares() -> int:
     from, for they change in the same transactions, and the repair adds the difference that was seen.
     """
     decay, _ = share_rules()
-    with try_lock(_RECOUNT_LOCK) as ours:
-        return _recount(decay) if ours else 0
+    with try_lock(RECOUNT_LOCK) as ours:
+        return recount_rows(decay) if ours else 0
 
 
-def _recount(decay: Decay) -> int:
+def recount_rows(decay: Decay) -> int:
     at = timezone.now().timestamp()
     since = Decay(window_seconds=decay.window_seconds).edge(at)
     with transaction.atomic(), connection.cursor() as cursor:

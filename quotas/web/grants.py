@@ -128,7 +128,9 @@ def decide(request: HttpRequest, grant_id: int, verb: str) -> HttpResponse:
     grant = grant_by_id(user, grant_id)
     seen = request.POST.get("generation", "")
     common: dict[str, Any] = {"grant": grant, "by": user, "reason": request.POST.get("reason", "")}
-    stale = {"expected_generation": int(seen) if seen.isdecimal() and len(seen) < 10 else None}
+    stale: dict[str, Any] = {
+        "expected_generation": int(seen) if seen.isdecimal() and len(seen) < 10 else None
+    }
     try:
         if verb == "approve":
             granted = _amount(grant.resource, request.POST.get("granted", ""), "granted")

@@ -74,7 +74,7 @@ class AgentDoor:
         if scope["type"] not in ("http", "websocket"):
             await self.inner(scope, receive, send)
             return
-        self._keep_open()
+        self.keep_calls_open()
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
             await self._serve(scope, receive, send)
         else:
@@ -155,7 +155,7 @@ class AgentDoor:
 
     # ------------------------------------------------------------ report liveness of agents
 
-    def _keep_open(self) -> None:
+    def keep_calls_open(self) -> None:
         loop = asyncio.get_running_loop()
         if loop not in self._keepers or self._keepers[loop].done():
             self._keepers = {known: task for known, task in self._keepers.items() if not known.is_closed()}

@@ -6,31 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from rest_framework.generics import GenericAPIView
+from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 
 from accounts.api.once import once
-from accounts.models import User
+from accounts.api.person import person
 from infra.api.rest import check_query
 from infra.errors import FieldProblem, InvalidInput
 
 __all__ = ["ApiView", "body_of", "once", "person"]
 
 
-class ApiView(GenericAPIView):
+class ApiView(GenericAPIView[Any]):
     """A view whose query values can be compared and whose errors are problems."""
 
-    pagination_class = None
+    pagination_class: type[BasePagination] | None = None
     filter_backends: list[Any] = []
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         check_query(request)
         super().initial(request, *args, **kwargs)
-
-
-def person(request: Request) -> User:
-    """Who asks; permissions have seen to it that it is somebody."""
-    assert isinstance(request.user, User)
-    return request.user
 
 
 def body_of(request: Request, *, optional: bool = False) -> Mapping[str, Any]:

@@ -9,17 +9,18 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.once import KEY
 from infra.api.rest import NewestFirst, check_known
 from infra.errors import NotFound
 from scheduler.api.base import ApiView, body_of, once, person
-from scheduler.api.jobs import KEY, reason_of
+from scheduler.api.jobs import reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Dataset
 from scheduler.selectors import visible_datasets
 from scheduler.services.jobs import datasets as services
 
 
-class DatasetSerializer(serializers.Serializer):
+class DatasetSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     project = serializers.CharField()
     name = serializers.CharField()
@@ -40,7 +41,7 @@ class DatasetSerializer(serializers.Serializer):
         }
 
 
-class DatasetRequestSerializer(serializers.Serializer):
+class DatasetRequestSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=200)
     project = serializers.CharField(required=False, help_text="Name, slug or id.")
     path = serializers.CharField(

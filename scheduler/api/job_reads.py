@@ -115,7 +115,7 @@ def incomplete_tail(data: bytes) -> int:
     return 0
 
 
-class StartRangeSerializer(serializers.Serializer):
+class StartRangeSerializer(serializers.Serializer[Any]):
     """When it is likely to start: 1, 5 and 9 of 10 times by then; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
@@ -127,7 +127,7 @@ class StartRangeSerializer(serializers.Serializer):
     computed_at = serializers.DateTimeField(allow_null=True)
 
 
-class SuggestedChangeSerializer(serializers.Serializer):
+class SuggestedChangeSerializer(serializers.Serializer[Any]):
     """The smallest single thing to ask differently, and what it gains."""
 
     field = serializers.CharField(help_text="Of the request: time_limit, gpu_count, gpu_type, queue, ...")
@@ -138,7 +138,7 @@ class SuggestedChangeSerializer(serializers.Serializer):
     gain_seconds = serializers.IntegerField()
 
 
-class ForecastRecordSerializer(serializers.Serializer):
+class ForecastRecordSerializer(serializers.Serializer[Any]):
     """Accuracy of the first predicted ranges."""
 
     days = serializers.IntegerField()
@@ -160,7 +160,7 @@ def with_moments(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-class WhySerializer(serializers.Serializer):
+class WhySerializer(serializers.Serializer[Any]):
     job = serializers.UUIDField()
     number = serializers.IntegerField()
     state = serializers.ChoiceField([s.value for s in PublicState])
@@ -206,7 +206,7 @@ class JobWhy(JobView):
         return Response({"job": str(job.uuid), "number": job.number, **found, "times": times})
 
 
-class VictimSerializer(serializers.Serializer):
+class VictimSerializer(serializers.Serializer[Any]):
     """One job that would make way; what the asker may not see of it is null."""
 
     number = serializers.IntegerField(allow_null=True)
@@ -222,7 +222,7 @@ class VictimSerializer(serializers.Serializer):
     grace_seconds = serializers.IntegerField()
 
 
-class PreviewSerializer(serializers.Serializer):
+class PreviewSerializer(serializers.Serializer[Any]):
     verdict = serializers.ChoiceField(["starts_now", "would_wait", "never", "refused"])
     headline = serializers.CharField()
     reason_code = serializers.CharField()
@@ -264,7 +264,7 @@ class JobPreview(ApiView):
         return Response(with_moments(found))
 
 
-class JobStateSerializer(serializers.Serializer):
+class JobStateSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     number = serializers.IntegerField()
     state = serializers.ChoiceField([s.value for s in PublicState])
@@ -272,7 +272,7 @@ class JobStateSerializer(serializers.Serializer):
     exit_code = serializers.IntegerField(allow_null=True)
 
 
-class JobStatesSerializer(serializers.Serializer):
+class JobStatesSerializer(serializers.Serializer[Any]):
     results = JobStateSerializer(many=True)
 
 

@@ -26,7 +26,7 @@ from scheduler.services.jobs.resize import resize_job
 from scheduler.services.submission.fields import Inputs
 
 
-class ReasonBodySerializer(serializers.Serializer):
+class ReasonBodySerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
 
 
@@ -141,7 +141,7 @@ class RequeueJob(JobVerb):
     verb = staticmethod(services.requeue_job)
 
 
-class BoostBodySerializer(serializers.Serializer):
+class BoostBodySerializer(serializers.Serializer[Any]):
     points = serializers.IntegerField(min_value=0, max_value=100, help_text="0 ends its boost.")
     seconds = serializers.IntegerField(required=False, help_text="For so long; a day where nothing is said.")
     reason = serializers.CharField(max_length=200)
@@ -172,7 +172,7 @@ class BoostJob(JobView):
         return Response(self.again(request, job))
 
 
-class CheckpointBodySerializer(serializers.Serializer):
+class CheckpointBodySerializer(serializers.Serializer[Any]):
     path = serializers.CharField(required=False, allow_blank=True, max_length=1024)
 
 
@@ -199,7 +199,7 @@ class JobCheckpoint(JobView):
         return Response(self.again(request, job))
 
 
-class ResizeBodySerializer(serializers.Serializer):
+class ResizeBodySerializer(serializers.Serializer[Any]):
     tasks = serializers.IntegerField(min_value=1)
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
 
@@ -228,7 +228,7 @@ class ResizeJob(JobView):
         return Response(self.again(request, job))
 
 
-class BulkItemSerializer(serializers.Serializer):
+class BulkItemSerializer(serializers.Serializer[Any]):
     index = serializers.IntegerField()
     status = serializers.IntegerField()
     id = serializers.UUIDField(required=False)
@@ -238,13 +238,13 @@ class BulkItemSerializer(serializers.Serializer):
     error = serializers.DictField(required=False)
 
 
-class BulkAnswerSerializer(serializers.Serializer):
+class BulkAnswerSerializer(serializers.Serializer[Any]):
     taken = serializers.IntegerField()
     refused = serializers.IntegerField()
     results = BulkItemSerializer(many=True)
 
 
-class BulkRequestSerializer(serializers.Serializer):
+class BulkRequestSerializer(serializers.Serializer[Any]):
     jobs = JobRequestSerializer(many=True)
     atomic = serializers.BooleanField(default=True)
 

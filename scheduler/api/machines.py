@@ -12,12 +12,13 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.once import KEY
 from infra.api.rest import NewestFirst
 from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
 from scheduler.api.base import ApiView, once, person
 from scheduler.api.filters import filtered
-from scheduler.api.jobs import KEY, ReasonBodySerializer, reason_of
+from scheduler.api.jobs import ReasonBodySerializer, reason_of
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Device, Node
@@ -25,7 +26,7 @@ from scheduler.selectors import cluster_map, node_by_ref, nodes_with_devices, vi
 from scheduler.services.cluster import nodes as services
 
 
-class AmountSerializer(serializers.Serializer):
+class AmountSerializer(serializers.Serializer[Any]):
     total = serializers.FloatField()
     used = serializers.FloatField()
     free = serializers.FloatField()
@@ -38,7 +39,7 @@ class SizedAmountSerializer(AmountSerializer):
     )
 
 
-class GpuSerializer(serializers.Serializer):
+class GpuSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     node = serializers.CharField()
     node_id = serializers.IntegerField()
@@ -61,7 +62,7 @@ class GpuSerializer(serializers.Serializer):
     )
 
 
-class NodeSerializer(serializers.Serializer):
+class NodeSerializer(serializers.Serializer[Any]):
     """A node: what it has, what is in use, and whether it takes jobs."""
 
     id = serializers.IntegerField()
@@ -259,7 +260,7 @@ class UncordonNode(NodeVerb):
         services.uncordon_node(node=node, by=person(request), reason=reason)
 
 
-class GpuListSerializer(serializers.Serializer):
+class GpuListSerializer(serializers.Serializer[Any]):
     total = serializers.IntegerField()
     free = serializers.IntegerField()
     by_type = serializers.DictField(help_text="total and free of each type")
@@ -297,7 +298,7 @@ class Gpus(ApiView):
         )
 
 
-class TopologySerializer(serializers.Serializer):
+class TopologySerializer(serializers.Serializer[Any]):
     clusters = serializers.ListField(
         child=serializers.DictField(), help_text="cluster > zones > racks > nodes > numa > gpus"
     )

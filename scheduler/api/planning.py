@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -19,7 +21,7 @@ from scheduler.selectors import visible_jobs, visible_queues
 from scheduler.services.planning.cycles import run_cycle
 
 
-class SchedulerInfoSerializer(serializers.Serializer):
+class SchedulerInfoSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     quota_provider = serializers.CharField()
     active_queues = serializers.IntegerField()
@@ -50,13 +52,13 @@ class SchedulerInfo(ApiView):
         )
 
 
-class TriggerRequestSerializer(serializers.Serializer):
+class TriggerRequestSerializer(serializers.Serializer[Any]):
     project_id = serializers.JSONField(
         required=False, help_text="Count only this project's jobs: id or slug."
     )
 
 
-class TriggerAnswerSerializer(serializers.Serializer):
+class TriggerAnswerSerializer(serializers.Serializer[Any]):
     scheduled_count = serializers.IntegerField()
     remaining_pending = serializers.IntegerField()
     planned = serializers.BooleanField(help_text="False where another planner was at work all the time.")

@@ -30,7 +30,7 @@ from scheduler.selectors import (
 from scheduler.services.cluster import queues as services
 
 
-class QueueSerializer(serializers.Serializer):
+class QueueSerializer(serializers.Serializer[Any]):
     """A queue and its counters."""
 
     id = serializers.IntegerField()
@@ -84,7 +84,7 @@ class QueueSerializer(serializers.Serializer):
         }
 
 
-class QueueChangeSerializer(serializers.Serializer):
+class QueueChangeSerializer(serializers.Serializer[Any]):
     paused = serializers.BooleanField(required=False)
     reason = serializers.CharField(max_length=200, required=False)
     generation = serializers.IntegerField(required=False, help_text="Refuse if the queue has changed since.")
@@ -125,7 +125,7 @@ class Queues(ApiView):
         if wanted:
             project = project_by_ref(person(request), wanted)
             rows = rows.filter(project__isnull=True) | rows.filter(project=project)
-        page = self.paginate_queryset(rows)
+        page = self.paginate_queryset(rows) or []
         loads = queue_loads(queue.pk for queue in page)
         return self.get_paginated_response(QueueSerializer(page, many=True, context={"loads": loads}).data)
 
@@ -176,7 +176,7 @@ class QueueDetail(ApiView):
             raise InvalidInput(message=problems[0].message, problems=problems)
 
 
-class QueueSummaryItemSerializer(serializers.Serializer):
+class QueueSummaryItemSerializer(serializers.Serializer[Any]):
     queue = serializers.CharField()
     paused = serializers.BooleanField()
     running_jobs = serializers.IntegerField()
@@ -186,7 +186,7 @@ class QueueSummaryItemSerializer(serializers.Serializer):
     preemption_count = serializers.IntegerField(help_text="Its jobs that were interrupted in the last day.")
 
 
-class QueueSummarySerializer(serializers.Serializer):
+class QueueSummarySerializer(serializers.Serializer[Any]):
     states = serializers.DictField(child=serializers.IntegerField())
     pending_jobs = serializers.IntegerField()
     running_jobs = serializers.IntegerField()

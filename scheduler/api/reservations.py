@@ -12,17 +12,18 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.once import KEY
 from infra.api.rest import NewestFirst
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import filtered
-from scheduler.api.jobs import KEY, reason_of
+from scheduler.api.jobs import reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Reservation
 from scheduler.selectors import visible_reservations
 from scheduler.services.cluster import reservations as services
 
 
-class ReservationSerializer(serializers.Serializer):
+class ReservationSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
     cluster = serializers.CharField()
@@ -67,7 +68,7 @@ def state_of(row: Reservation) -> str:
     return "planned" if row.starts_at > now else "active"
 
 
-class ReservationRequestSerializer(serializers.Serializer):
+class ReservationRequestSerializer(serializers.Serializer[Any]):
     """With `job_id`: hold nodes now for that job. Otherwise: book `nodes` for a window."""
 
     job_id = serializers.CharField(required=False, help_text="A pending job's id or number.")

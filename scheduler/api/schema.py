@@ -10,14 +10,14 @@ from drf_spectacular.views import SpectacularAPIView
 from rest_framework.request import Request
 
 
-class MadeOnce(SchemaGenerator):  # type: ignore[misc]
+class MadeOnce(SchemaGenerator):
     """Everybody gets the same: what an address may be used for is said there, not left out here."""
 
     def get_schema(self, request: Request | None = None, public: bool = False) -> dict[str, Any]:
         return _public_schema()
 
 
-class ApiSchema(SpectacularAPIView):  # type: ignore[misc]
+class ApiSchema(SpectacularAPIView):
     generator_class = MadeOnce
 
 

@@ -32,7 +32,7 @@ def priority_band(value: int) -> str:
     return "low" if value <= 33 else "normal" if value <= 66 else "high"
 
 
-class ReasonSerializer(serializers.Serializer):
+class ReasonSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     category = serializers.ChoiceField([c.value for c in ReasonCategory])
     text = serializers.CharField(help_text="Times in it are RFC 3339 in UTC.")
@@ -42,7 +42,7 @@ class ReasonSerializer(serializers.Serializer):
     )
 
 
-class JobAllocationSerializer(serializers.Serializer):
+class JobAllocationSerializer(serializers.Serializer[Any]):
     rank = serializers.IntegerField()
     node = serializers.CharField()
     cpu_cores = serializers.FloatField()
@@ -55,15 +55,15 @@ class JobAllocationSerializer(serializers.Serializer):
     released_at = serializers.DateTimeField(allow_null=True)
 
 
-class PackSerializer(serializers.Serializer):
+class PackSerializer(serializers.Serializer[Any]):
     level = serializers.ChoiceField([level.value for level in PackLevel])
-    required = serializers.BooleanField()
+    required = serializers.BooleanField()  # type: ignore[assignment]
 
 
-class JobDependencySerializer(serializers.Serializer):
+class JobDependencySerializer(serializers.Serializer[Any]):
     job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data.")
     number = serializers.IntegerField(allow_null=True)
-    data = serializers.CharField(allow_null=True)
+    data = serializers.CharField(allow_null=True)  # type: ignore[assignment]
     type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
     group = serializers.IntegerField(
         help_text="Dependencies of one group belong together; each of group 0 must be satisfied."
@@ -72,7 +72,7 @@ class JobDependencySerializer(serializers.Serializer):
     satisfied = serializers.BooleanField(allow_null=True)
 
 
-class LikelyStartSerializer(serializers.Serializer):
+class LikelyStartSerializer(serializers.Serializer[Any]):
     """The last forecast of a waiting job: 1, 5 and 9 of 10 times it starts by then; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
@@ -82,14 +82,14 @@ class LikelyStartSerializer(serializers.Serializer):
     computed_at = serializers.DateTimeField()
 
 
-class BoostSerializer(serializers.Serializer):
+class BoostSerializer(serializers.Serializer[Any]):
     """What an operator has added to its priority for a time; `priority` is without it."""
 
     points = serializers.IntegerField()
     until = serializers.DateTimeField()
 
 
-class JobSerializer(serializers.Serializer):
+class JobSerializer(serializers.Serializer[Any]):
     """A whole job. Amounts are per task."""
 
     id = serializers.UUIDField()
@@ -335,7 +335,7 @@ def _relations(job: Job) -> dict[str, Any]:
     }
 
 
-class JobEventSerializer(serializers.ModelSerializer):
+class JobEventSerializer(serializers.ModelSerializer[Any]):
     """What happened to a job, in a person's words."""
 
     actor = serializers.CharField(source="actor.username", allow_null=True, default=None)
@@ -346,7 +346,7 @@ class JobEventSerializer(serializers.ModelSerializer):
         fields = ["id", "at", "kind", "because", "epoch", "actor", "details"]
 
 
-class LogSerializer(serializers.Serializer):
+class LogSerializer(serializers.Serializer[Any]):
     stream = serializers.ChoiceField(["stdout", "stderr", "merged"])
     offset = serializers.IntegerField()
     next_offset = serializers.IntegerField()
@@ -358,16 +358,16 @@ class LogSerializer(serializers.Serializer):
 
 
 @extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
-class NumberOrText(serializers.Field):
+class NumberOrText(serializers.Field[Any, Any, Any, Any]):
     """A number, or text that names one."""
 
 
 @extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string"}]})
-class AmountField(serializers.Field):
+class AmountField(serializers.Field[Any, Any, Any, Any]):
     """A number, or text with a unit."""
 
 
-class JobRequestSerializer(serializers.Serializer):
+class JobRequestSerializer(serializers.Serializer[Any]):
     """A job as it is submitted; only for the schema, `scheduler.services.submission.job_spec` reads it."""
 
     name = serializers.CharField(max_length=200, required=False)

@@ -17,12 +17,13 @@ from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.once import KEY
 from infra.api.problems import BadInput, too_big
 from infra.api.rest import CleanJSONParser, unclean
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, once, person
 from scheduler.api.job_reads import bad_query, wants_text
-from scheduler.api.jobs import KEY, JobView
+from scheduler.api.jobs import JobView
 from scheduler.api.serializers import JobSerializer
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
@@ -105,20 +106,20 @@ class ScriptParser(BaseParser):
         return {"script": text}
 
 
-class IgnoredDirectiveSerializer(serializers.Serializer):
+class IgnoredDirectiveSerializer(serializers.Serializer[Any]):
     line = serializers.IntegerField()
     text = serializers.CharField()
     reason = serializers.CharField()
 
 
-class SbatchAnswerSerializer(serializers.Serializer):
+class SbatchAnswerSerializer(serializers.Serializer[Any]):
     job_id = serializers.IntegerField(help_text="The number, as sbatch prints it.")
     job = JobSerializer()
     ignored = IgnoredDirectiveSerializer(many=True, help_text="Directives without effect here, and why.")
     notes = serializers.ListField(child=serializers.CharField())
 
 
-class SbatchRequestSerializer(serializers.Serializer):
+class SbatchRequestSerializer(serializers.Serializer[Any]):
     """A script, and fields of a job that win over its directives."""
 
     script = serializers.CharField()
@@ -127,7 +128,7 @@ class SbatchRequestSerializer(serializers.Serializer):
 class Sbatch(JobView):
     """`/slurm/sbatch`"""
 
-    serializer_class = SbatchAnswerSerializer
+    serializer_class = SbatchAnswerSerializer  # type: ignore[assignment]
     parser_classes = [CleanJSONParser, ScriptParser]
     required_scopes = {"POST": "jobs:write"}
     schema_tags = ["slurm"]
@@ -185,7 +186,7 @@ def notes_on(job: Job) -> list[str]:
     return notes
 
 
-class SqueueRowSerializer(serializers.Serializer):
+class SqueueRowSerializer(serializers.Serializer[Any]):
     job_id = serializers.CharField()
     number = serializers.IntegerField()
     partition = serializers.CharField()
@@ -205,7 +206,7 @@ class SqueueRowSerializer(serializers.Serializer):
     priority = serializers.IntegerField()
 
 
-class SqueueSerializer(serializers.Serializer):
+class SqueueSerializer(serializers.Serializer[Any]):
     jobs = SqueueRowSerializer(many=True)
     total = serializers.IntegerField()
     truncated = serializers.BooleanField()
@@ -262,7 +263,7 @@ class Squeue(ApiView):
                 raise bad_query("states", f"Must be of {', '.join(sorted(set(LETTERS.values())))} or ALL.")
         rows = rows.filter(state__in=states)
         if user := query.get("user"):
-            rows = rows.filter(user=request.user) if user == "me" else rows.filter(user__username=user)
+            rows = rows.filter(user=person(request)) if user == "me" else rows.filter(user__username=user)
         if queue := query.get("partition"):
             rows = rows.filter(queue__slug=queue)
         if account := query.get("account"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from django.urls import include, path, re_path
+from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from infra.api.problems import api_not_found
@@ -24,7 +24,7 @@ from scheduler.api import (
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
 
-urlpatterns = [
+urlpatterns: list[URLPattern | URLResolver] = [
     path("schema", schema.ApiSchema.as_view(), name="api-schema"),
     # The split form: our content policy lets no script inside a page run.
     path(

@@ -68,7 +68,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         if not self._arms or not isinstance(wanted, slice) or wanted.stop is None or wanted.step is not None:
             return super().__getitem__(wanted)
         query: Any = self.query
-        if self._result_cache is not None or query.order_by not in _BY_NUMBER:  # type: ignore[attr-defined]
+        if self._result_cache is not None or query.order_by not in _BY_NUMBER:
             return super().__getitem__(wanted)
         if query.is_sliced or query.combinator or query.distinct:
             return super().__getitem__(wanted)
@@ -334,7 +334,7 @@ class Job(models.Model):
     @property
     def likely_start(self) -> Any:
         """The StartForecast of a waiting job if its row brought it along; asks the database for nothing."""
-        if self.state != JobState.QUEUED or not Job.forecast.is_cached(self):  # type: ignore[attr-defined]
+        if self.state != JobState.QUEUED or not Job.forecast.is_cached(self):
             return None
         return getattr(self, "forecast", None)
 

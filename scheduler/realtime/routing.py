@@ -6,4 +6,4 @@ from django.urls import path
 
 from scheduler.realtime.consumers import LiveConsumer
 
-websocket_urlpatterns = [path("ws/live/", LiveConsumer())]
+websocket_urlpatterns = [path("ws/live/", LiveConsumer())]  # type: ignore[arg-type]  # an ASGI application

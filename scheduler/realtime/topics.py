@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -155,11 +155,12 @@ def cluster_rows() -> Rows:
             "storage_mib", "used_storage_mib", "gpu_millis", "used_gpu_millis",
         )
     }  # fmt: skip
-    cells = Device.objects.filter(gone=False).order_by("node_id", "index")
-    for cell in cells.values(
+    devices = Device.objects.filter(gone=False).order_by("node_id", "index")
+    cells: Iterable[dict[str, Any]] = devices.values(  # type: ignore[assignment]  # rows are changed below
         "node_id", "id", "index", "model", "memory_mib", "healthy", "fake", "used_millis",
         "utilisation_percent", "memory_used_mib", "temperature_c", "power_watts", "trouble",
-    ):  # fmt: skip
+    )  # fmt: skip
+    for cell in cells:
         node = rows.get(f"node:{cell.pop('node_id')}")
         if node is not None:
             node["gpus"].append(cell)
@@ -281,11 +282,12 @@ def job_rows(number: int) -> Rows:
     if job is None:
         return {}
     rows: dict[str, dict[str, Any]] = {f"job:{number}": _job_row(job)}
-    tasks = Task.objects.filter(attempt__job=number, attempt__epoch=job["epoch"]).order_by("rank")
-    for task in tasks.values(
+    latest = Task.objects.filter(attempt__job=number, attempt__epoch=job["epoch"]).order_by("rank")
+    tasks: Iterable[dict[str, Any]] = latest.values(  # type: ignore[assignment]  # rows are changed below
         "rank", "node__name", "state", "started_at", "ended_at", "exit_code", "exit_signal", "end_text",
         "peak_memory_mib", "cpu_time_ms", "gpu_watched_ms", "gpu_busy_ms", "peak_gpu_memory_mib",
-    )[:TASKS_SHOWN]:  # fmt: skip
+    )[:TASKS_SHOWN]  # fmt: skip
+    for task in tasks:
         task["node"] = task.pop("node__name")
         rows[f"task:{task['rank']}"] = task
     rows["story"] = JobEvent.objects.filter(job=number).aggregate(

@@ -34,7 +34,7 @@ KEEP_RECORDINGS_BYTES: Final = 512 * 1024 * 1024
 #: Jobs of one transaction: hundreds of rows may hang on each.
 JOBS_AT_ONCE: Final = 200
 #: One run at a time, of all processes.
-_RUN_LOCK: Final = 0x72657465
+RUN_LOCK: Final = 0x72657465
 
 _LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
 _RUNNING_ATTEMPTS: Final = (
@@ -185,11 +185,11 @@ def prune_all() -> dict[str, int]:
     Nothing while another run is under way. A rule that fails stops the run, and the run says so; what went
     before stays gone, for every batch is a transaction of its own.
     """
-    with try_lock(_RUN_LOCK) as ours:
-        return _run() if ours else {}
+    with try_lock(RUN_LOCK) as ours:
+        return run_rules() if ours else {}
 
 
-def _run() -> dict[str, int]:
+def run_rules() -> dict[str, int]:
     run = RetentionRun.objects.create(started_at=timezone.now())
     removed: dict[str, int] = {}
     facts = []

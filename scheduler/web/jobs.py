@@ -45,7 +45,7 @@ class Filters:
 
     @classmethod
     def of(cls, request: HttpRequest, user: User) -> Filters:
-        given = {name: value.replace("\x00", "").strip() for name, value in request.GET.items()}
+        given = {name: str(value).replace("\x00", "").strip() for name, value in request.GET.items()}
         scope = given.get("scope", "mine")
         state, category = given.get("state", ""), given.get("category", "")
         allowed = SCOPES if user.is_operator or user.is_auditor else ("mine", "project")

@@ -82,7 +82,7 @@ def _how_many(states: QuerySet[Any, Any]) -> list[tuple[str, int]]:
         return []
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT state, count(*) FROM ({sql}) AS counted GROUP BY state", parameters)  # noqa: S608
-        return cursor.fetchall()
+        return list(cursor.fetchall())
 
 
 def node_names(jobs: Sequence[Job]) -> dict[int, list[str]]:

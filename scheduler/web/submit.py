@@ -25,7 +25,8 @@ from scheduler.services.jobs.verbs import submit_job
 from scheduler.services.planning.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, Gate, preview_job
 from scheduler.services.submission.fields import BadValue, read_seconds
 from scheduler.services.submission.idempotency import Answer, do_once, request_hash
-from scheduler.services.submission.sbatch import Unhonoured, parse_sbatch
+from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch_options import Unhonoured
 from scheduler.web import forms
 
 MOST_SHOWN_IGNORED: Final = 20

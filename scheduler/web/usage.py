@@ -254,7 +254,7 @@ STILL_RUNNING: Final = "still running"
 def _bars(entries: QuerySet[LedgerEntry], asked: Question, running: Sequence[Running]) -> Bars | None:
     """GPU-hours of each day by model; of CPUs where no GPU was used. What still runs stands on today's."""
     rows = usage(entries, ("day", "gpu_model"))
-    by_gpu = any(row.gpu_milli_seconds for row in (*rows, *running))
+    by_gpu = any(row.gpu_milli_seconds for row in rows) or any(row.gpu_milli_seconds for row in running)
     figure = "gpu_milli_seconds" if by_gpu else "cpu_milli_seconds"
     still = _together(running)[figure]
     sums: dict[str, int] = {}

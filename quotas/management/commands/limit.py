@@ -100,7 +100,8 @@ class Command(BaseCommand):
 
     def _operator(self, name: str) -> User:
         if name:
-            return self._one(User, "username", name)
+            named: User = self._one(User, "username", name)
+            return named
         user = next((user for user in User.objects.order_by("id") if user.is_site_admin), None)
         if user is None:
             raise CommandError("There is no administrator yet; name an operator with --by.")

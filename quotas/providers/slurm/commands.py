@@ -50,15 +50,13 @@ class CommandTransport:
         return record
 
     def _rows(self, what: str, which: str, columns: str, *more: str) -> list[list[str]]:
-        text = self._run("sacctmgr", "-nP", "show", what, which, *more, f"format={columns}")
+        text = self.run("sacctmgr", "-nP", "show", what, which, *more, f"format={columns}")
         width = columns.count(",") + 1
         return [row for line in text.splitlines() if len(row := line.split("|")) == width]
 
     def _used(self, name: str) -> dict[str, int]:
         used: dict[str, int] = {JOBS: 0}
-        text = self._run(
-            "squeue", "-h", "-t", "RUNNING", "-q", name, "-O", "tres-alloc:300", missing_qos=True
-        )
+        text = self.run("squeue", "-h", "-t", "RUNNING", "-q", name, "-O", "tres-alloc:300", missing_qos=True)
         for line in text.splitlines():
             used[JOBS] += 1
             for key, amount in _numbers(line).items():
@@ -70,7 +68,7 @@ class CommandTransport:
         columns = "Account,User,NormShares,RawUsage,EffectvUsage,FairShare"
         facts: dict[str, Any] = {}
         try:
-            text = self._run("sshare", "-nP", "-a", "-A", name, "-o", columns)
+            text = self.run("sshare", "-nP", "-a", "-A", name, "-o", columns)
         except (Refused, Unreachable):
             return {}
         for line in text.splitlines():
@@ -122,9 +120,9 @@ class CommandTransport:
     # ------------------------------------------------------------ commands
 
     def _change(self, *words: str) -> None:
-        self._run("sacctmgr", "-i", *words)
+        self.run("sacctmgr", "-i", *words)
 
-    def _run(self, *command: str, missing_qos: bool = False) -> str:
+    def run(self, *command: str, missing_qos: bool = False) -> str:
         seconds = timeout_seconds()
         try:
             done = subprocess.run(

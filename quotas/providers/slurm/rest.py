@@ -66,7 +66,7 @@ class RestTransport:
         """What running jobs hold under the project's QOS, from every submitter."""
         used: dict[str, int] = {JOBS: 0}
         path = f"/slurm/{self.version}/jobs"  # every job there is: megabytes on a busy cluster
-        for job in once_a_round(self.url + path, lambda: self._call("GET", path).get("jobs", [])):
+        for job in once_a_round(self.url + path, lambda: self.call("GET", path).get("jobs", [])):
             if job.get("qos") == name and job.get("job_state") == "RUNNING":
                 used[JOBS] += 1
                 try:
@@ -147,11 +147,11 @@ class RestTransport:
     def _slurmdb(
         self, method: str, path: str, body: Any = None, *, ignore: str = "", nothing_is_fine: bool = False
     ) -> dict[str, Any]:
-        return self._call(
+        return self.call(
             method, f"/slurmdb/{self.version}/{path}", body, ignore=ignore, nothing_is_fine=nothing_is_fine
         )
 
-    def _call(
+    def call(
         self, method: str, path: str, body: Any = None, *, ignore: str = "", nothing_is_fine: bool = False
     ) -> dict[str, Any]:
         seconds = timeout_seconds()

@@ -40,7 +40,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         cluster = ensure_defaults()
         _queues(cluster)
-        people = {username: _person(username, *rest) for username, *rest in PEOPLE}
+        people = {person[0]: _person(*person) for person in PEOPLE}
         university, _ = Organization.objects.get_or_create(
             slug="example-university", defaults={"name": "Example University"}
         )

@@ -128,7 +128,7 @@ def test_a_long_answer_is_sent_in_pieces_and_never_held_whole(
     def answer(_: Any) -> StreamingHttpResponse:
         return StreamingHttpResponse(line for _ in range(5000))
 
-    monkeypatch.setattr(caller.door._handler, "get_response", answer)
+    monkeypatch.setattr(caller.door.handler, "get_response", answer)
 
     async def ask() -> list[bytes]:
         scope = {
@@ -204,7 +204,7 @@ def test_more_pages_than_anybody_would_wait_for_are_refused_at_once(
         go_on.wait(20)
         return HttpResponse("page")
 
-    monkeypatch.setattr(caller.door._handler, "get_response", slow)
+    monkeypatch.setattr(caller.door.handler, "get_response", slow)
 
     async def together() -> list[int]:
         waiting = [asyncio.create_task(caller._send("GET", "/", b"", {})) for _ in range(3)]

@@ -91,7 +91,9 @@ def server() -> Iterator[Server]:
     from scheduler.api.agent import AgentDoor
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(AgentDoor, "_keep_open", lambda _: None)  # it writes to the database by the clock
+        patched.setattr(
+            AgentDoor, "keep_calls_open", lambda _: None
+        )  # it writes to the database by the clock
         server = Server(application)
         yield server
         server.stop()
@@ -172,7 +174,7 @@ def test_work_stops_when_its_caller_hangs_up(monkeypatch: pytest.MonkeyPatch) ->
             ended.set()
         return HttpResponse("late")
 
-    monkeypatch.setattr(door._handler, "get_response", work)
+    monkeypatch.setattr(door.handler, "get_response", work)
     server = Server(FrontDoor(door))
     try:
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
@@ -198,7 +200,7 @@ def test_a_file_is_no_longer_made_once_nobody_reads_it(monkeypatch: pytest.Monke
         finally:
             closed.set()
 
-    monkeypatch.setattr(door._handler, "get_response", lambda _: StreamingHttpResponse(lines()))
+    monkeypatch.setattr(door.handler, "get_response", lambda _: StreamingHttpResponse(lines()))
     server = Server(FrontDoor(door))
     try:
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
@@ -219,7 +221,7 @@ def test_a_request_whose_caller_left_in_the_queue_is_not_begun(monkeypatch: pyte
         free.wait(patience(20))
         return HttpResponse("done")
 
-    monkeypatch.setattr(door._handler, "get_response", work)
+    monkeypatch.setattr(door.handler, "get_response", work)
     server = Server(FrontDoor(door))
     try:
         first = socket.create_connection(("127.0.0.1", server.port))

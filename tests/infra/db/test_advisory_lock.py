@@ -43,15 +43,15 @@ def test_a_run_keeps_its_right_whatever_connection_its_statements_go_over(
         again.extend([shares.recount_shares(), retention.prune_all()])
         return 7
 
-    monkeypatch.setattr(shares, "_recount", run)
-    monkeypatch.setattr(retention, "_run", lambda: (run(), {"cycles": 3})[1])
+    monkeypatch.setattr(shares, "recount_rows", run)
+    monkeypatch.setattr(retention, "run_rules", lambda: (run(), {"cycles": 3})[1])
 
-    with try_lock(retention._RUN_LOCK), try_lock(shares._RECOUNT_LOCK):
+    with try_lock(retention.RUN_LOCK), try_lock(shares.RECOUNT_LOCK):
         run()
     assert again == [0, {}]
-    with try_lock(retention._RUN_LOCK):
+    with try_lock(retention.RUN_LOCK):
         assert shares.recount_shares() == 7
-    with try_lock(shares._RECOUNT_LOCK):
+    with try_lock(shares.RECOUNT_LOCK):
         assert retention.prune_all() == {"cycles": 3}
     assert again == [0, {}] * 3
 
@@ -61,6 +61,6 @@ def test_it_goes_over_the_same_tls_as_all_else(monkeypatch: pytest.MonkeyPatch) 
     options = connection.settings_dict["OPTIONS"] | {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
 
-    asked = module._parameters()
+    asked = module.connection_parameters()
 
     assert (asked["sslmode"], asked["sslrootcert"]) == ("verify-full", "/etc/ca.pem")

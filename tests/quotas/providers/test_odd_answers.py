@@ -31,7 +31,7 @@ def test_an_answer_of_another_version_is_a_refusal_that_names_it(
     monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
 ) -> None:
     transport = RestTransport("http://slurm", "a token", user="slurm", version="v0.0.41", cluster="one")
-    monkeypatch.setattr(transport, "_call", lambda *_, **__: answer)
+    monkeypatch.setattr(transport, "call", lambda *_, **__: answer)
 
     with pytest.raises(Refused, match=r"v0\.0\.41"):
         transport.read("project-7")
@@ -41,7 +41,7 @@ def test_an_answer_of_another_version_is_a_refusal_that_names_it(
 def test_a_number_that_is_none_is_a_refusal(monkeypatch: pytest.MonkeyPatch, jobs: str) -> None:
     transport = CommandTransport("ssh login1")
     said = {"sacctmgr": f"project-7|cpu=8|{jobs}\n"}
-    monkeypatch.setattr(transport, "_run", lambda *command, **_: said.get(command[0], ""))
+    monkeypatch.setattr(transport, "run", lambda *command, **_: said.get(command[0], ""))
 
     with pytest.raises(Refused, match="cannot read"):
         transport.read("project-7")
@@ -55,7 +55,7 @@ def test_what_fair_share_says_there_is_never_a_reason_to_stop(monkeypatch: pytes
             return "project-7|mia|parent|1.5e3|0.2|inf\nproject-7||0.5|nan||0.9\n"
         return "project-7||project-7\n" if "assoc" in command else ""
 
-    monkeypatch.setattr(transport, "_run", said)
+    monkeypatch.setattr(transport, "run", said)
 
     facts = transport.read("project-7").facts["fair_share"]
 
