@@ -103,3 +103,29 @@ def texts_of(folder: Path) -> Iterator[tuple[str, str]]:
                 yield where, re.sub(r"{[{%#].*?[}%#]}", " … ", shown)
             without = re.sub(r"{[{%#].*?[}%#]}", " … ", line)
             yield where, re.sub(r"<(?:[^<>\"]|\"[^\"]*\")*>", " | ", without)
+
+
+#: Where sentences are made that are stored or answered: a time in them is a value, see `infra.times_in_text`.
+SENTENCES: Final = (
+    "accounts/services",
+    "quotas/services",
+    "scheduler/core",
+    "scheduler/services",
+    "scheduler/state",
+)
+#: Output of commands, which names the zone itself.
+_ON_A_TERMINAL: Final = ("scheduler/state/load/history.py",)
+
+
+@pytest.mark.parametrize("package", SENTENCES)
+def test_no_stored_sentence_has_a_time_as_text(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in _ON_A_TERMINAL
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FormattedValue)
+        and re.search(r"%[-#]?[HIbBaAp]", ast.unparse(node.format_spec or ast.Constant("")))
+    ]
+
+    assert found == []
