@@ -50,7 +50,7 @@ def test_the_last_tasks_end_for_a_higher_job_and_the_others_go_on(world: World) 
     ]  # fmt: skip
     receipt = JobEvent.objects.get(job=sweep, kind="job.smaller")
     assert receipt.because == (
-        f"gives up 2 of its 4 tasks and goes on with 2, for job {urgent.number} of project {world.project.slug}: "
+        f"releases 2 of 4 tasks and continues with 2, for job {urgent.number} of project {world.project.slug}: "
         "its priority is 90, this job's 10"
     )
     assert receipt.details["ranks"] == [2, 3]
@@ -112,7 +112,7 @@ def test_room_that_nobody_wants_is_used_once_its_work_is_saved(world: World) -> 
     assert fresh(sweep).state == "preempting"
     assert replay(cycle_id=Cycle.objects.latest("id").pk).identical
     said = JobEvent.objects.filter(job=sweep, kind="job.preempting").latest("id")
-    assert said.because.startswith("stopped to start again with 4 tasks instead of 2: room is idle")
+    assert said.because.startswith("stopped to start again with 4 tasks instead of 2: resources are idle")
     for task in tasks:
         say(task.node, task, state="stopped", exit_signal=15)
     late = world.submit(gpu_count=1, priority=10)

@@ -146,7 +146,7 @@ def test_a_gang_gathers_its_nodes_over_several_cycles(world: SmallWorld) -> None
     gang = a_gathering_gang(world)
 
     assert (gang.public_state, gang.reason_code) == ("queued", "WaitingForResources")
-    assert gang.reason_text.startswith("Gathers 2 nodes until ")
+    assert gang.reason_text.startswith("Reserving 2 nodes until ")
     assert sorted(gang.assembly_node_ids) == sorted(Node.objects.values_list("pk", flat=True))
     assert JobEvent.objects.get(job=gang, kind="job.reserved").details["nodes"] == ["n1", "n2"]
     generation = gang.generation
@@ -233,5 +233,5 @@ def test_the_page_of_why_knows_a_gang_that_gathers(world: SmallWorld) -> None:
 
     found = explain_job(job=gang, by=world.person, nodes=True)
 
-    assert found.headline.startswith("Gathers 2 nodes until ")
+    assert found.headline.startswith("Reserving 2 nodes until ")
     assert {line.name for line in found.node_table} == {"n1", "n2"}

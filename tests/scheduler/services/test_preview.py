@@ -81,7 +81,7 @@ def test_what_does_not_fit_now_would_wait_and_says_for_what_and_behind_whom(worl
 
     assert (found.verdict, found.reason_code, found.category) == ("would_wait", "WaitingForResources", "wait")
     assert found.headline.startswith("Needs 4 GPUs; 0 of 8 free.")
-    assert found.headline.endswith("1 job (4 GPUs) is ahead of it.")
+    assert found.headline.endswith("1 job (4 GPUs) is ahead.")
     assert (found.ahead_jobs, found.ahead_gpus, found.position) == (1, 4, 2)
     assert found.nodes == ()
     assert [blocker.code for blocker in found.blockers] == ["WaitingForResources"]

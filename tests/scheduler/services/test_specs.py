@@ -345,7 +345,7 @@ def test_a_drained_node_still_counts_for_what_could_ever_start(portal: Portal) -
 def test_more_than_the_hard_quota_is_refused_with_its_number(portal: Portal) -> None:
     QuotaFactory(project=portal.cast.project, resource="gpu_millis", hard=2000)
 
-    assert "Asks for 3 GPUs in all; the hard limit of project vision is 2." in message(
+    assert "Requests 3 GPUs in all; the hard limit of project vision is 2." in message(
         portal, tasks=3, gpu_count=1
     )
     assert read(portal, tasks=2, gpu_count=1).tasks == 2

@@ -80,7 +80,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     attempt = victim.attempts.get()
     assert (attempt.stop_asked_at, attempt.suspend_asked_at is None) == (None, False)
     urgent.refresh_from_db()
-    assert urgent.reason_text == f"Job {victim.number} is being suspended for it."
+    assert urgent.reason_text == f"Job {victim.number} is being suspended for this job."
     told = JobEvent.objects.get(job=victim, kind="job.preempting").because
     assert told == (
         f"suspended for job {urgent.number} of project vision: its priority is 90, this job's 10; "

@@ -308,7 +308,7 @@ def test_a_paused_cluster_pauses_every_queue_and_says_who_and_why() -> None:
 
     assert queues.paused.tolist() == [True]
     assert queues.paused_text == (
-        "with the whole cluster main by A. Admin since 2026-11-28 09:12 UTC: maintenance",
+        "with the whole cluster main by A. Admin since 2026-11-28T09:12:00Z: maintenance",
     )
 
 

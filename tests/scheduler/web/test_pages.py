@@ -249,7 +249,7 @@ def test_many_jobs_are_cancelled_at_once_and_the_refused_are_named(as_user, worl
 def test_home_names_what_needs_the_person(as_user, world) -> None:
     JobFactory(
         name="impossible", project=world.cast.project, user=world.cast.owner, queue=world.queue,
-        reason_category="fix", reason_code="NoMatchingNode", reason_text="Asks for 9 GPUs; a node has 2.",
+        reason_category="fix", reason_code="NoMatchingNode", reason_text="Requests 9 GPUs; a node has 2.",
     )  # fmt: skip
     JobFactory(
         name="long ago", project=world.cast.project, user=world.cast.owner, queue=world.queue,
@@ -259,7 +259,7 @@ def test_home_names_what_needs_the_person(as_user, world) -> None:
     page = as_user(world.cast.owner).get(reverse("home")).content.decode()
 
     assert "Needs attention" in page
-    assert "Asks for 9 GPUs; a node has 2." in page
+    assert "Requests 9 GPUs; a node has 2." in page
     assert "long ago" not in re.search(r"Needs attention.*?</section>", page, re.DOTALL)[0]
 
 

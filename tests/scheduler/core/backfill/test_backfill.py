@@ -63,7 +63,7 @@ def test_a_short_job_passes_and_a_long_one_does_not() -> None:
     assert world.starts(plan) == {"short": ["n2"]}
     decision = plan.decision_of(world.job("long"))
     assert sentence(decision.reason, decision.facts).startswith(
-        "It would fit now, but it could still be running at"
+        "Fits now, but could still be running at"
     )
 
 

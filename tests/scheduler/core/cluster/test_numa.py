@@ -193,11 +193,11 @@ def test_what_no_domain_ever_has_is_said_at_once() -> None:
     plan = plan_cycle(world.snapshot, Policy())
 
     assert said(world, plan, "wide") == (
-        "Asks for all of it in one NUMA domain; on the nodes that suit it none has more than "
+        "Requests one NUMA domain; on the matching nodes no domain has more than "
         "32 CPUs, 128 GiB of memory and 4 GPUs. The job can never start as written."
     )
     assert said(world, plan, "many") == (
-        "Asks for 3 tasks at once, each in one NUMA domain; all matching nodes, idle, hold 2 so. "
+        "Requests 3 tasks at once, each in one NUMA domain; all matching nodes, idle, hold 2. "
         "The job can never start as written."
     )
 
@@ -212,7 +212,7 @@ def test_a_node_that_does_not_say_what_its_domains_have_promises_nothing() -> No
 
     assert set(world.starts(plan)) == {"any"}
     assert said(world, plan, "one") == (
-        "Asks for one NUMA domain; no matching node reports the size of its domains. "
+        "Requests one NUMA domain; no matching node reports the size of its domains. "
         "The job can never start as written."
     )
     (node,) = node_table(world.snapshot, Policy(), world.job("one"), plan)

@@ -100,7 +100,7 @@ def test_a_higher_class_stops_a_lower_and_both_are_told() -> None:
     decision = plan.decision_of(world.job("urgent"))
     assert decision.reason is ReasonCode.WAITING_FOR_PREEMPTION
     assert sentence(decision.reason, decision.facts) == (
-        "Job 1 is being stopped for it and has until 14 Nov 22:15 UTC to end."
+        "Job 1 is being stopped for this job and has until 2023-11-14T22:15:20Z to end."
     )
     assert explain(world.snapshot, a_policy(), world.job("urgent")).headline is not None
 
