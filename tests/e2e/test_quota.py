@@ -27,7 +27,7 @@ def test_f3_a_lead_asks_an_operator_approves_part_and_the_bars_grow_without_a_re
     sign_in(page, "alice")
     page.goto("/quota/")
     before = bound(page)
-    page.locator("#project-vision").get_by_role("link", name="Ask for more").click()
+    page.locator("#project-vision").get_by_role("link", name="Request quota").click()
     expect(page.get_by_text("Attached usage data")).to_be_visible()
     page.locator("#ask-resource").select_option("gpu_millis")
     page.locator("#ask-amount").fill("4")

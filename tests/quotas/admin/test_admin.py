@@ -168,8 +168,8 @@ def test_before_anything_is_saved_the_form_says_what_it_would_mean(cast: Cast, l
     assert [(row.label, row.one, row.other) for row in preview.rows] == [("Hard", "500 GiB", "100 GiB")]
     assert list(preview.sentences) == [
         f"1 running job and 1 pending job of project {cast.project.slug} are affected; 1 of them wait for a limit.",
-        "300 GiB more would be in use than allowed: nothing is stopped, and nothing new starts until use has gone"
-        " down.",
+        "300 GiB more would be in use than allowed: running jobs continue, and no new job starts until usage is"
+        " below the limit.",
         "All projects' limits add up to 300 GiB of 1000 GiB in the cluster (now 700 GiB).",
     ]
     assert preview.warns

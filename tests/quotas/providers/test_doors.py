@@ -149,7 +149,7 @@ def test_the_admin_lists_shows_and_puts_right_with_a_reason(cast: Cast, api: K8s
     assert "Repair" in page
 
     do = reverse("admin:quotas_providerstate_do", args=[pk, "repair"])
-    assert "Overwrites the limits there" in client.get(do).content.decode()
+    assert "Overwrites the provider" in client.get(do).content.decode()
     client.post(do, {"reason": ""})
     assert ProviderState.objects.get().status == "drift"
     page = client.post(do, {"reason": "nobody asked"}, follow=True).content.decode()

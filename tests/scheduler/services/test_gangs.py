@@ -186,7 +186,7 @@ def test_what_was_gathered_in_vain_is_given_back_and_tried_again_later(world: Sm
     gang.refresh_from_db()
     small.refresh_from_db()
     assert (gang.state, gang.reason_code, gang.assemblies_failed) == (JobState.QUEUED, "Backoff", 1)
-    assert gang.reason_text.startswith("Not all the nodes it gathered came free")
+    assert gang.reason_text.startswith("Node assembly timed out at ")
     assert timedelta(seconds=50) < gang.eligible_at - timezone.now() < timedelta(seconds=70)
     assert (gang.assembly_until_at, gang.assembly_node_ids, small.state) == (None, [], JobState.SCHEDULED)
 

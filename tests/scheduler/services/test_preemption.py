@@ -109,9 +109,7 @@ def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: Fak
     own = preview_job(payload=payload | {"project": "vision"}, by=world.user)
     other = preview_job(payload=payload | {"project": "speech"}, by=stranger)
 
-    assert own.headline == (
-        "It would have 1 job stopped, and start once it has ended, after 7 s at the latest."
-    )
+    assert own.headline == ("Would preempt 1 job and start as soon as it has ended, after 7 s at the latest.")
     (victim,) = own.victims
     assert (victim.number in victims, victim.project, victim.user, victim.priority) == (
         True,

@@ -195,7 +195,7 @@ def test_an_array_says_how_many_jobs_it_becomes(world: SmallWorld) -> None:
 
 
 def test_that_a_job_runs_at_most_once_is_said_before_it_is_submitted(world: SmallWorld) -> None:
-    assert asked(world, restart_policy="never").restarts.startswith("It runs at most once: ")
+    assert asked(world, restart_policy="never").restarts.startswith("The job runs at most once: ")
     assert asked(world).restarts == ""
 
 
@@ -255,7 +255,7 @@ def test_a_waiting_job_is_explained_node_by_node(world: SmallWorld) -> None:
     assert found.details is not None
     assert found.details["needs"] == 3
     first.refresh_from_db()
-    assert explain_job(job=first, by=world.person).headline == "It is scheduled: nothing keeps it waiting."
+    assert explain_job(job=first, by=world.person).headline == "The job is scheduled."
 
 
 def test_jobs_ahead_that_one_may_not_see_have_no_name(world: SmallWorld) -> None:
@@ -289,7 +289,7 @@ def test_a_job_that_starts_in_the_next_cycle_says_so(world: SmallWorld) -> None:
     job = world.job()
 
     assert explain_job(job=job, by=world.person).headline == (
-        "Nothing keeps it waiting: the next cycle starts it on n1."
+        "Nothing blocks the job: the next cycle starts it on n1."
     )
 
 
@@ -300,10 +300,10 @@ def test_a_job_that_starts_in_the_next_cycle_says_so(world: SmallWorld) -> None:
             {"state": JobState.HELD, "reason_code": "HeldByUser", "reason_text": "Held by ann."},
             "Held by ann.",
         ),
-        ({"state": JobState.BLOCKED, "reason_code": "Dependency"}, "Waiting for other jobs to end."),
-        ({"state": JobState.RUNNING}, "It is running: nothing keeps it waiting."),
+        ({"state": JobState.BLOCKED, "reason_code": "Dependency"}, "Depends on other jobs."),
+        ({"state": JobState.RUNNING}, "The job is running."),
         ({"state": JobState.FAILED, "end_text": "exit code 3"}, "exit code 3"),
-        ({"state": JobState.COMPLETED}, "It has completed: nothing keeps it waiting."),
+        ({"state": JobState.COMPLETED}, "The job has completed."),
     ],
 )
 def test_a_job_in_any_state_has_an_answer(world: SmallWorld, columns: dict[str, Any], headline: str) -> None:

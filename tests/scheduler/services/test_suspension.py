@@ -107,7 +107,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     assert victim.state == JobState.SUSPENDED  # no room yet
     said = explain_job(job=victim, by=world.user).headline
     assert said.startswith(f"Suspended for job {urgent.number} since ")
-    assert f"goes on when {node.name} has" in said
+    assert f"resumes when {node.name} has" in said
 
     bench.finish(urgent)
     bench.settle(urgent, "completed")

@@ -126,7 +126,7 @@ def test_a_wait_that_is_over_fails_the_job_and_tells_those_behind_it(portal: Por
     assert reconcile_all().ended_waits == 1
 
     assert (fresh(second).state, fresh(third).reason_code) == (JobState.FAILED, "DependencyNeverSatisfied")
-    assert fresh(second).end_text.startswith("Waited until ")
+    assert fresh(second).end_text.startswith("Dependency timeout at ")
     assert f"{first.number}" in fresh(second).end_text
 
 
@@ -265,7 +265,7 @@ def test_names_that_nobody_has_or_two_have_are_refused(portal: Portal) -> None:
             by=portal.cast.owner,
         )
     assert [problem.code for problem in refused.value.problems] == ["twice", "not-found", "circle"]
-    with pytest.raises(InvalidInput, match="nothing else is sent"):
+    with pytest.raises(InvalidInput, match="has no other job"):
         portal.submit(depends_on={"ref": "prepare"})
 
 

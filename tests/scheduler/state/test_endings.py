@@ -93,7 +93,7 @@ def test_the_words_name_what_happened() -> None:
 def test_codes_of_the_shell_are_told_in_words() -> None:
     lacking = replace(BAD, exit_code=127)
 
-    assert judge(RUNNING, "", [lacking]).text == "Ended with exit code 127: a command was not found."
+    assert judge(RUNNING, "", [lacking]).text == "Ended with exit code 127: command not found."
 
 
 def test_waits_double_up_to_a_bound() -> None:

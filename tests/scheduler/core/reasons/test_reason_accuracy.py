@@ -39,8 +39,8 @@ def nodes_say(world: World, policy: Policy, job: str) -> list[str]:
 @pytest.mark.parametrize(
     ("knobs", "who", "why"),
     [
-        ({"backfill_max_priority": 66}, "high", "here a job of its priority passes nobody."),
-        ({"backfill_scan": 1}, "low", "only some jobs behind that are tried each time."),
+        ({"backfill_max_priority": 66}, "high", "jobs of this priority are not backfilled."),
+        ({"backfill_scan": 1}, "low", "each cycle tries a limited number of jobs behind it."),
     ],
     ids=["priority", "scan"],
 )
