@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from config.up import roles
+from config.up.servers import roles
 from config.up.state import StateFolder
 from tests.support.stack import ROOT, Stack, scratch_state, wait_until
 

@@ -50,6 +50,18 @@ class Check:
     milliseconds: float
 
 
+def _verbose(request: HttpRequest, checks: list[Check], status: str, code: int) -> HttpResponse:
+    """Each check with its time, as text or, where JSON is accepted, as JSON."""
+    if "application/json" in request.headers.get("Accept", ""):
+        return JsonResponse({"status": status, "checks": [asdict(check) for check in checks]}, status=code)
+    lines = [
+        f"[{'+' if c.ok else '-'}] {c.name}: {c.text} ({c.milliseconds:.1f} ms)"
+        + ("" if c.needed or c.ok else " (not needed: the portal goes on without it)")
+        for c in checks
+    ]
+    return HttpResponse("\n".join([*lines, f"readyz: {status}", ""]), content_type="text/plain", status=code)
+
+
 @never_cache
 def readyz(request: HttpRequest) -> HttpResponse:
     """200 when the database answers and is migrated; Redis down, a silent planner or a disk that is short of room
@@ -60,18 +72,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
     status = "unavailable" if failed else "degraded" if degraded else "ok"
     code = 503 if failed else 200
     if "verbose" in request.GET and may_look_inside(request):
-        if "application/json" in request.headers.get("Accept", ""):
-            return JsonResponse(
-                {"status": status, "checks": [asdict(check) for check in checks]}, status=code
-            )
-        lines = [
-            f"[{'+' if c.ok else '-'}] {c.name}: {c.text} ({c.milliseconds:.1f} ms)"
-            + ("" if c.needed or c.ok else " (not needed: the portal goes on without it)")
-            for c in checks
-        ]
-        return HttpResponse(
-            "\n".join([*lines, f"readyz: {status}", ""]), content_type="text/plain", status=code
-        )
+        return _verbose(request, checks, status, code)
     return JsonResponse({"status": status, "failed": failed, "degraded": degraded}, status=code)
 
 

@@ -141,7 +141,7 @@ class JobUse:
         if peak is not None and self.memory_mib >= 2048 and peak < self.memory_mib // 2:
             enough = max(-(-peak * 5 // 4 // 1024), 1)
             found.append(
-                f"Peak memory {peak / 1024:.1f} of {self.memory_mib / 1024:.0f} GiB: {enough} GiB are enough."
+                f"Peak memory {peak / 1024:.1f} of {self.memory_mib / 1024:.0f} GiB: request {enough} GiB."
             )
         return tuple(found)
 

@@ -1,4 +1,4 @@
-"""How a manage.py command gets its servers: those that run, else its own for as long as it lasts."""
+"""How a manage.py command gets its servers: running ones, else its own for as long as the command lasts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from config.up import roles
-from config.up.servers import EmbeddedServers
+from config.up.servers import roles
+from config.up.servers.embedded import EmbeddedServers
 from config.up.state import StateError, StateFolder
 
 # These look at code, not at rows.
@@ -58,7 +58,7 @@ def _find_or_start(command: str, cleanup: ExitStack) -> None:
         if state.take_lock():
             _start(state, command, cleanup)
             return
-        # Visiting first, then looking: the process that published these servers sees us before it stops them.
+        # Visit first, then look: the process that published these servers sees the visit before it stops them.
         with ExitStack() as visit:
             visit.enter_context(state.visiting())
             found = state.published()

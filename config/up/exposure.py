@@ -27,9 +27,9 @@ def require_known(options: Options, *, running_on: Iterable[str] = ()) -> None:
     nodes = options.nodes or len(list(running_on))
     if not where or not nodes or options.i_know:
         return
-    still = "" if options.nodes else f" (of {', '.join(running_on)}, from before this start)"
+    earlier = "" if options.nodes else f" (of {', '.join(running_on)}, from before this start)"
     raise StateError(
-        f"{where} lets other machines in, and jobs run here{still} under the portal's own account, "
+        f"{where} lets other machines in, and jobs run here{earlier} under the portal's own account, "
         f"{account()}. Everybody who may submit a job can read:\n"
         + "".join(f"  - {what};\n" for what in A_JOB_READS)
         + "With these one becomes any person of the portal, or changes its database. Do one of:\n"
@@ -40,7 +40,7 @@ def require_known(options: Options, *, running_on: Iterable[str] = ()) -> None:
 
 
 def beyond_loopback(options: Options) -> str:
-    """What lets other machines in, as it was given; empty when nothing does."""
+    """The option or variable that lets other machines in, as it was given; empty when none does."""
     if not is_loopback(options.host):
         return f"--host {options.host or repr('')}"
     names = [name.strip() for name in os.environ.get("MUSTER_ALLOWED_HOSTS", "").split(",")]
@@ -67,7 +67,7 @@ def account() -> str:
 
 
 def banner_lines(options: Options) -> list[str]:
-    """What somebody who starts this must know about its jobs."""
+    """What the person who starts the portal must know about its jobs."""
     if not options.nodes:
         return []
     lines = [

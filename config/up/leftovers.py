@@ -1,4 +1,4 @@
-"""Agents and keepers that outlived a supervisor that was killed: who is there, and how the last of them ends."""
+"""Agents and shims that outlived a supervisor that was killed: which there are, and how to end them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from scheduler.agent.folder import FolderInUse, claim
+from scheduler.agent.state_folder import FolderInUse, claim
 
-NAP_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 def nodes_with_jobs(agents: Path) -> list[str]:
-    """The nodes of this state folder whose keeper lives, by name: they may have jobs that run."""
+    """The names of the nodes of this state folder whose shim runs: they may have running jobs."""
     return sorted(folder.name for folder in agents.glob("*") if is_held(folder / "keeper.lock"))
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a living process holds the lock on this file; a file that somebody left is held by nobody."""
+    """Whether a running process holds the lock on this file; one that has ended may have left the file."""
     try:
         file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -37,36 +37,38 @@ def is_held(lock: Path) -> bool:
 
 
 def kill_agents(folders: Iterable[Path]) -> None:
-    """End the agents of these nodes, which would only start keepers again; jobs do not notice."""
+    """End the agents of these nodes, which would only start shims again; their jobs go on."""
     for folder in folders:
         if is_held(folder / "agent.lock"):
             with suppress(FolderInUse, OSError):
                 os.close(claim(folder, take_over=True))
 
 
-def end_keepers(folders: Iterable[Path], *, seconds: float) -> list[str]:
-    """Have the keepers of these nodes end their jobs and themselves; the names of those that did not in time.
+def end_shims(folders: Iterable[Path], *, seconds: float) -> list[str]:
+    """Have the shims of these nodes end their jobs and themselves; returns the names of nodes that took too long.
 
-    Agents do this as they stop. This is for nodes whose agent was gone when everything was stopped.
+    An agent does this as it stops. This is for nodes whose agent had ended before everything was stopped.
     """
     left = [folder for folder in folders if is_held(folder / "keeper.lock")]
-    with ExitStack() as lines:  # a keeper reads nothing more of a line that is closed
+    with ExitStack() as connections:  # a shim may read nothing from a connection that is closed already
         for folder in left:
-            with suppress(OSError):  # one that ends just now gets no signal, and needs none
-                _shut_down(lines.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)), folder)
+            with suppress(OSError):  # a shim that ends at this moment needs no command
+                _shut_down(
+                    connections.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)), folder
+                )
         deadline = time.monotonic() + seconds
         while left and time.monotonic() < deadline:
-            time.sleep(NAP_SECONDS)
+            time.sleep(POLL_SECONDS)
             left = [folder for folder in left if is_held(folder / "keeper.lock")]
     return [folder.name for folder in left]
 
 
-def _shut_down(line: socket.socket, folder: Path) -> None:
-    """Say so over the keeper's socket, as an agent would."""
+def _shut_down(connection: socket.socket, folder: Path) -> None:
+    """Send the shim the command with which an agent stops everything."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # By way of the folder's descriptor: the path itself may be longer than the kernel takes.
-        line.connect(f"/proc/self/fd/{opened}/keeper.sock")
+        connection.connect(f"/proc/self/fd/{opened}/keeper.sock")
     finally:
         os.close(opened)
-    line.sendall(json.dumps({"op": "shutdown"}).encode() + b"\n")
+    connection.sendall(json.dumps({"op": "shutdown"}).encode() + b"\n")

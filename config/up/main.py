@@ -16,7 +16,7 @@ from config.up.nodes import LocalNode, remember, remembered
 from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen
 from config.up.processes import Process, die_with_parent
-from config.up.servers import EmbeddedServers, wait_ready
+from config.up.servers.embedded import EmbeddedServers, wait_ready
 from config.up.services import Environment, agent, beat, planners, webs, worker
 from config.up.state import StateError, StateFolder
 from config.up.supervisor import Supervisor
@@ -24,8 +24,8 @@ from config.up.supervisor import Supervisor
 PORTS_TO_TRY = 50
 # A command that borrowed this state folder's servers gets this long to end.
 LOCK_SECONDS = 20.0
-# For jobs whose agent was gone when everything was stopped.
-KEEPER_SECONDS = 10.0
+# For the jobs of nodes whose agent had ended before everything was stopped.
+SHIM_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(options: Options) -> int:
-    """Run a portal until it is stopped; the exit code of the process."""
+    """Run a portal until it is asked to stop; returns the exit code of the process."""
     try:
         return Portal(options).run()
     except (StateError, PortInUseError) as error:
@@ -79,7 +79,7 @@ class Portal:
 
     def _take_lock(self) -> None:
         deadline = time.monotonic() + LOCK_SECONDS
-        said = False
+        announced = False
         while not self.state.take_lock():
             other = self.state.published()
             if other and other.web_url:
@@ -93,11 +93,11 @@ class Portal:
                 raise StateError(
                     f"{who} uses {self.state.path}. Wait for it to end, or stop it, and try again."
                 )
-            if not said:
+            if not announced:
                 self.say(
                     f"waiting for {f'`{other.command}`' if other else 'another start'} in {self.state.path}"
                 )
-                said = True
+                announced = True
             time.sleep(0.1)
             self.supervisor.require_not_stopping()
 
@@ -145,7 +145,7 @@ class Portal:
             self.say(f"started {len(self.agents)} node agents")
 
     def _nodes(self, env: Environment) -> list[LocalNode]:
-        """Those that were asked for, and those whose jobs outlived the supervisor before us."""
+        """The nodes of the command line, and nodes whose jobs outlived the supervisor before us."""
         file = self.state.run / "nodes.json"
         before = remembered(file)
         asked = {node.name for node in env.nodes}
@@ -261,13 +261,13 @@ class Portal:
             self.say("stopped; everything is kept for the next start")
 
     def _end_leftovers(self) -> None:
-        """End the jobs of agents that are gone: a stop of everything ends those too, a start that fails does not."""
+        """End the jobs of nodes whose agent has ended: a stop of everything does this, a start that fails does not."""
         if not self.agents and not self.supervisor.stop_reason:
             return
         folders = list(self.state.agents.iterdir())
         leftovers.kill_agents(folders)
-        seconds = 0.0 if self.supervisor.hurried else KEEPER_SECONDS
-        if late := leftovers.end_keepers(folders, seconds=seconds):
+        seconds = 0.0 if self.supervisor.hurried else SHIM_SECONDS
+        if late := leftovers.end_shims(folders, seconds=seconds):
             self.say(f"jobs of {', '.join(late)} have not ended yet")
 
 

@@ -1,4 +1,4 @@
-"""The local nodes that `manage.py up` runs: agents on this machine that stand for machines of a cluster."""
+"""The local nodes that `manage.py up` runs: each is an agent on this machine in the role of a machine of its own."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def this_machine(count: int) -> list[LocalNode]:
 
 
 def remember(file: Path, nodes: Iterable[LocalNode]) -> None:
-    """Write down what these nodes are, for a start that finds them still at work."""
+    """Write down what these nodes are, for a start that finds their jobs running."""
     file.write_text(json.dumps([asdict(node) for node in nodes]))
 
 

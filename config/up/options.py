@@ -1,4 +1,4 @@
-"""Options of `manage.py up`."""
+"""The command line of `manage.py up`."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_port(wanted: int | None = None) -> int:
-    """The wanted port on the loopback address if nobody has it, else any free one."""
+    """The wanted port on the loopback address if it is free, else any free one."""
     if wanted and is_free(wanted):
         return wanted
     with socket.socket() as sock:

@@ -80,7 +80,7 @@ class Process:
 
     @property
     def pid_file(self) -> Path:
-        """Says which process this is, for `ps` and other tools."""
+        """Holds the pid, for people and for tests."""
         return self.log_folder.parent / "run" / f"{self.name}.pid"
 
     @property

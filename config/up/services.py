@@ -1,4 +1,4 @@
-"""Our own processes: web, workers, beat and agents; the environment each gets, and what it must not know."""
+"""Our own processes: web, workers, beat and agents, and the environment of each, without what it must not know."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
 from config.up.processes import Process
-from config.up.roles import OWNER_URL
+from config.up.servers.roles import OWNER_URL
 from config.up.state import CHECKOUT, StateError, StateFolder
 
-# An agent runs other people's commands, so it gets nothing but this.
+# An agent runs other people's commands, so it gets only these variables.
 AGENT_MAY_KNOW = (
     "PATH",
     "HOME",
@@ -30,8 +30,8 @@ AGENT_MAY_KNOW = (
     "LD_LIBRARY_PATH",
 )
 
-# Without its compiled modules, each start would compile hundreds of files again. Who owns the tables is for
-# those to know that migrate them.
+# Without its compiled modules, each start would compile hundreds of files again. The owner of the tables is only for
+# the process that migrates.
 NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PORT", OWNER_URL)
 
 MAX_WEB_PROCESSES = 16
@@ -104,13 +104,13 @@ def web_processes() -> int:
 
 
 def webs(env: Environment, fd: int, serves: Callable[[], bool]) -> list[Process]:
-    """The web processes: all accept from the one socket, so a free process takes the next caller.
+    """The web processes: all accept from one socket, so a free process takes the next connection.
 
     The first is ready when the portal answers; the others join in their own time.
     """
     count = web_processes()
     ceiling_mib()  # a value that means nothing stops the start, and not each web process
-    # One process counts for itself; several write their counters where each can read those of all.
+    # One process counts in its memory; several write their counters to files, so that each can report them all.
     counters = {"PROMETHEUS_MULTIPROC_DIR": str(env.empty_folder("counters"))} if count > 1 else {}
     return [
         _web(env, fd, "web", serves, counters),
@@ -188,7 +188,7 @@ def agent(env: Environment, node: LocalNode) -> Process:
         name=node.name,
         argv=[
             *(sys.executable, "-m", "scheduler.agent", "--server-file", str(env.state.address_file)),
-            # The server is this machine: what is said to it does not leave the machine, whatever its address.
+            # The server is on this machine: requests do not leave it, whatever the address.
             "--insecure-ok",
             *("--state", str(folder), "--end-jobs-on-stop", "--take-over", *node.agent_arguments()),
             *("--join-token-file", str(env.join_token_file)),

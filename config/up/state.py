@@ -89,7 +89,7 @@ class StateFolder:
         return self.run / "address"
 
     def say_address(self, url: str) -> None:
-        """Let agents, also those from before this start, find our web server for as long as this process lives."""
+        """Let agents, also agents from before this start, find our web server for as long as this process lives."""
         self._address_fd = os.open(self.address_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._address_fd, fcntl.LOCK_EX)  # an agent that looks just now holds it for an instant
         os.ftruncate(self._address_fd, 0)
@@ -135,7 +135,7 @@ class StateFolder:
     # ------------------------------------------------------------ the lock, and who holds it
 
     def take_lock(self) -> bool:
-        """Become the one that runs the servers of this folder; False when somebody else is."""
+        """Become the process that runs the servers of this folder; False when another process is."""
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,7 +159,7 @@ class StateFolder:
         write_private(self.path / "servers.json", json.dumps(asdict(servers)))
 
     def running(self) -> Servers | None:
-        """Where the servers are, or None while nobody runs them.
+        """Where the servers are, or None while no process runs them.
 
         The lock is the truth: a file left by a killed owner is not believed.
         """

@@ -69,7 +69,7 @@ class Supervisor:
                 self._wait(0.05)
 
     def adopt(self, processes: Iterable[Process]) -> None:
-        """Look after processes that already run, and start those that do not, without waiting for them."""
+        """Supervise these processes, and start the ones that do not run, without waiting for them."""
         for process in processes:
             self._running.append(process)
             if process.popen is None:
@@ -77,7 +77,7 @@ class Supervisor:
 
     @property
     def hurried(self) -> bool:
-        """Whether somebody asked a third time: nothing is waited for any more."""
+        """Whether a third signal has come: processes get no more time to end."""
         return self._signals > 2
 
     def require_not_stopping(self) -> None:
@@ -85,7 +85,7 @@ class Supervisor:
             raise KeyboardInterrupt
 
     def watch(self) -> None:
-        """Restart what ends, until somebody asks to stop or something that cannot be missed keeps failing."""
+        """Restart processes that end, until a signal comes; raises StateError when an essential one keeps failing."""
         while not self.stopping:
             self._look_after(self._running)
             self._wait(TICK_SECONDS)

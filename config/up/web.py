@@ -1,7 +1,6 @@
 """The web process: uvicorn on a socket that the supervisor opened and keeps.
 
-Because the socket outlives the process, a crash of the web process refuses nobody: who connects meanwhile
-waits for the next one.
+The socket outlives the process, so after a crash no connection is refused: connections wait for the next process.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class SayingServer(uvicorn.Server):
 
 
 def forget_the_dead() -> None:
-    """What processes that are gone had open is not open; what they counted goes on counting."""
+    """Drop the gauges of ended processes; their counters stay."""
     for file in Path(os.environ.get("PROMETHEUS_MULTIPROC_DIR") or os.devnull).glob("gauge_live*_*.db"):
         if not Path(f"/proc/{file.stem.rpartition('_')[2]}").exists():
             file.unlink(missing_ok=True)
 
 
 def server_config() -> uvicorn.Config:
-    """How the web process serves; the peer of a connection stays as it is."""
+    """How the web process serves; uvicorn leaves the peer address of a connection alone."""
     return uvicorn.Config(
         "config.asgi:application",
         lifespan="off",
@@ -67,7 +66,7 @@ def main(arguments: list[str]) -> int:
 
     watch_memory(most_mib=ceiling_mib(), drain=drain, say=say)
     server.run(sockets=[listening])
-    if full:  # threads that still compute for somebody would keep an orderly exit waiting
+    if full:  # threads of requests that still compute would delay an orderly exit
         os._exit(EXIT_CODE)
     return 0 if server.started else 3
 

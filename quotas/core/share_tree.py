@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -68,6 +68,10 @@ MemberRow = tuple[int, int, str, int]
 NO_MEMBER: Final = 0
 
 
+#: Kind, id, name, index of the parent's row, weight, soft and hard percent.
+_Row = tuple[str, int, str, int, int, "int | None", "int | None"]
+
+
 def build_tree(
     organizations: Iterable[OrganizationRow],
     projects: Iterable[ProjectRow],
@@ -80,24 +84,9 @@ def build_tree(
     """
     every = _without_circles({row[0]: row for row in organizations})
     listed = list(projects)
-    wanted: set[int] = set()
-    for project in listed:
-        above: int | None = project[2]
-        while above is not None and above not in wanted:
-            wanted.add(above)
-            above = every[above][2]
-    depth: dict[int, int] = {}
-
-    def depth_of(number: int) -> int:
-        found = depth.get(number)
-        if found is None:
-            above = every[number][2]
-            found = depth[number] = 0 if above is None else depth_of(above) + 1
-        return found
-
-    rows: list[tuple[str, int, str, int, int, int | None, int | None]] = []
+    rows: list[_Row] = []
     place: dict[int, int] = {}
-    for number in sorted(wanted, key=lambda one: (depth_of(one), one)):
+    for number in _from_the_root(every, listed):
         _, name, above, weight, soft, hard = every[number]
         place[number] = len(rows)
         rows.append((ORGANIZATION, number, name, -1 if above is None else place[above], weight, soft, hard))
@@ -111,6 +100,25 @@ def build_tree(
             people.setdefault(pair, ("", NO_MEMBER))
     for (number, user), (name, weight) in sorted(people.items()):
         rows.append((PERSON, user, name, home[number], weight, None, None))
+    return _as_columns(rows)
+
+
+def _from_the_root(every: Mapping[int, OrganizationRow], projects: Iterable[ProjectRow]) -> list[int]:
+    """The organizations with a project somewhere below them, each after the one it is in."""
+    depth: dict[int, int] = {}
+    for project in projects:
+        path: list[int] = []
+        above: int | None = project[2]
+        while above is not None and above not in depth:
+            path.append(above)
+            above = every[above][2]
+        for number in reversed(path):
+            depth[number] = 0 if above is None else depth[above] + 1
+            above = number
+    return sorted(depth, key=lambda number: (depth[number], number))
+
+
+def _as_columns(rows: Sequence[_Row]) -> ShareTree:
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
     return ShareTree(
         kind=tuple(columns[0]),

@@ -93,17 +93,12 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
         Quota.objects.filter(used__gt=0).select_related("project", "organization", "user").order_by("id")
     ):
         subject = f"quota {line.pk} {now:%Y-%m-%d}"
-        whose = str(line.project or line.organization or line.user)
-        if line.project and line.user:
-            whose = f"{line.user} in {line.project}"
-        what = " ".join(part for part in (line.gpu_model, WORDS[line.resource]) if part)
+        whose, what = _names(line)
         concerns: dict[str, Any] = {
             "project_id": line.project_id,
             "organization_id": line.organization_id,
             "user_ids": (line.user_id,) if line.user_id else (),
         }
-        if line.job_type:
-            what += f" of {line.job_type} jobs"
         used = _amount(line, line.used)
         # What it may borrow belongs to the limit; one that only reports still has its hard bound to tell of.
         most = bound_of_line(line)
@@ -126,6 +121,15 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
         if line.soft is not None and line.used > line.soft:
             text = f"{whose}: {used} of {what} in use, above the soft limit of {_amount(line, line.soft)}."
             yield Found(AlertKind.SOFT_PASSED, subject, text, **concerns)
+
+
+def _names(line: Quota) -> tuple[str, str]:
+    """Whose limit a line is, and of what."""
+    whose = str(line.project or line.organization or line.user)
+    if line.project and line.user:
+        whose = f"{line.user} in {line.project}"
+    what = " ".join(part for part in (line.gpu_model, WORDS[line.resource]) if part)
+    return whose, f"{what} of {line.job_type} jobs" if line.job_type else what
 
 
 def _amount(line: Quota, count: int) -> str:

@@ -329,18 +329,24 @@ def _check(values: Mapping[str, Any], reason: str) -> None:
         problems.append(FieldProblem("period", "A period is month, week or window."))
     if values["on_spent"] not in OnSpent.values:
         problems.append(FieldProblem("on_spent", f"Must be one of {', '.join(OnSpent.values)}."))
-    starts_at, ends_at = values["starts_at"], values["ends_at"]
+    problems += _time_problems(values["starts_at"], values["ends_at"], values["period"])
+    if problems:
+        raise InvalidInput(problems[0].message, problems=problems)
+
+
+def _time_problems(starts_at: datetime | None, ends_at: datetime | None, period: str) -> list[FieldProblem]:
+    """Begin and end are at midnight UTC, the end is later, and a window has one."""
+    problems = []
     for field, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         if moment is not None and (
             moment.tzinfo is None or int(moment.timestamp()) % DAY or moment.microsecond
         ):
             problems.append(FieldProblem(field, "Budgets begin and end at midnight UTC."))
-    if ends_at is not None and ends_at <= starts_at:
+    if ends_at is not None and starts_at is not None and ends_at <= starts_at:
         problems.append(FieldProblem("ends_at", "It must end after it begins."))
-    if ends_at is None and values["period"] == Period.WINDOW:
+    if ends_at is None and period == Period.WINDOW:
         problems.append(FieldProblem("ends_at", "A window needs an end.", "required"))
-    if problems:
-        raise InvalidInput(problems[0].message, problems=problems)
+    return problems
 
 
 def _periods_at(project: Project, resource: str, at: datetime) -> list[BudgetPeriod]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from django import forms
 from django.contrib import admin
@@ -134,6 +135,49 @@ class PriorityClassAdmin(SettingsAdmin):
     removable = True
 
 
+class _Shape(NamedTuple):
+    """What a field of JSON has to hold, and what an empty one means."""
+
+    empty: Any
+    fits: Callable[[Any], bool]
+    message: str
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _whole_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(one) is int for one in value.values())
+
+
+def _object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_SHAPES: Final = {
+    "tie_breakers": _Shape([], _texts, f"A list of names out of {', '.join(sorted(TIE_BREAKERS))}."),
+    "score_weights": _Shape({}, _whole_numbers, 'An object of whole numbers, such as {"gpu_fit": 3}.'),
+    "plugins": _Shape([], _texts, "A list of plugin names."),
+    "options": _Shape({}, _object, 'An object, such as {"backfill_promises": 16}.'),
+    "preemption": _Shape({}, _object, 'An object, such as {"grace_seconds": 120}.'),
+}
+
+
+def _policy(values: Mapping[str, Any]) -> Policy:
+    """The policy that a planner would make of these values; raises ValueError for one that none can follow."""
+    return Policy(
+        name=values["policy"],
+        tie_breakers=tuple(TIE_BREAKERS.get(name, name) for name in values["tie_breakers"]),
+        placement=values["placement"],
+        weights=tuple(sorted(values["score_weights"].items())),
+        plugins=tuple(values["plugins"]),
+        strict_order=bool(values.get("strict_order")),
+        backfill=values["backfill"],
+        **options_of(values["options"], class_begins()),
+    )
+
+
 class ProfileForm(SettingsForm):
     """Refuses what a planner could not follow: a broken profile would stop every cycle of its cluster."""
 
@@ -158,42 +202,18 @@ class ProfileForm(SettingsForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
-        breakers, weights = cleaned.get("tie_breakers") or [], cleaned.get("score_weights") or {}
-        plugins = cleaned.get("plugins") or []
-        if not _texts(breakers):
-            self.add_error("tie_breakers", f"A list of names out of {', '.join(sorted(TIE_BREAKERS))}.")
-        if not isinstance(weights, dict) or not all(type(weight) is int for weight in weights.values()):
-            self.add_error("score_weights", 'An object of whole numbers, such as {"gpu_fit": 3}.')
-        if not _texts(plugins):
-            self.add_error("plugins", "A list of plugin names.")
-        options = cleaned.get("options") or {}
-        if not isinstance(options, dict):
-            self.add_error("options", 'An object, such as {"backfill_promises": 16}.')
-        rules = cleaned.get("preemption") or {}
-        if not isinstance(rules, dict):
-            self.add_error("preemption", 'An object, such as {"grace_seconds": 120}.')
+        given = {name: cleaned.get(name) or shape.empty for name, shape in _SHAPES.items()}
+        for name, shape in _SHAPES.items():
+            if not shape.fits(given[name]):
+                self.add_error(name, shape.message)
         if self.errors:
             return cleaned
         try:
-            preemption_of(True, rules)
-            policy = Policy(
-                name=cleaned["policy"],
-                tie_breakers=tuple(TIE_BREAKERS.get(name, name) for name in breakers),
-                placement=cleaned["placement"],
-                weights=tuple(sorted(weights.items())),
-                plugins=tuple(plugins),
-                strict_order=bool(cleaned.get("strict_order")),
-                backfill=cleaned["backfill"],
-                **options_of(options, class_begins()),
-            )
-            resolve(policy, installed_plugins())
+            preemption_of(True, given["preemption"])
+            resolve(_policy({**cleaned, **given}), installed_plugins())
         except (ValueError, PluginError) as error:
             raise forms.ValidationError(f"Not a valid policy: {error}.") from error
         return cleaned
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 @admin.register(SchedulerProfile)

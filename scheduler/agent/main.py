@@ -10,11 +10,14 @@ import socket
 import sys
 from pathlib import Path
 
-from scheduler.agent import VERSION, folder
-from scheduler.agent.agent import Agent, Settings, say
-from scheduler.agent.client import InsecureServer, ServerClient
-from scheduler.agent.inventory import BadFakeGpus, Overrides, parse_fake_gpus
-from scheduler.agent.orders import PROCESS_LIMIT
+from scheduler.agent import VERSION, state_folder
+from scheduler.agent.agent import Agent
+from scheduler.agent.console import say
+from scheduler.agent.node.fake_gpus import BadFakeGpus, parse_fake_gpus
+from scheduler.agent.node.inventory import Overrides
+from scheduler.agent.server.client import InsecureServer, ServerClient
+from scheduler.agent.settings import Settings
+from scheduler.agent.tasks.orders import PROCESS_LIMIT
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?")
 
@@ -30,8 +33,8 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        folder.claim(settings.state, take_over=settings.take_over)
-    except folder.FolderInUse as error:
+        state_folder.claim(settings.state, take_over=settings.take_over)
+    except state_folder.FolderInUse as error:
         print(error, file=sys.stderr)
         return 1
     agent = Agent(settings)
@@ -47,7 +50,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m scheduler.agent", description="Runs a node's jobs for a Muster server."
     )
-    add = parser.add_argument
+    _add_server(parser)
+    _add_node(parser)
+    _add_offer(parser)
+    _add_lifetime(parser)
+    parser.add_argument("--version", action="version", version=VERSION)
+    return parser
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    """Which server to work for, and how to prove that we may."""
     server = parser.add_mutually_exclusive_group(required=True)
     server.add_argument(
         "--server", default="", help="address of the server, for example https://muster.example.org"
@@ -57,10 +69,25 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="file with its address, which counts while its writer keeps it locked",
     )
-    add("--name", default=socket.gethostname(), help="name of this node (default: the host name)")
-    add("--state", type=Path, required=True, help="folder for the node's key and its jobs' working folders")
+    add = parser.add_argument
     add("--join-token", default="", help="lets the node register; better by file: others see a command line")
     add("--join-token-file", type=Path, help="file with the join token (or set MUSTER_JOIN_TOKEN)")
+    add("--insecure-ok", action="store_true", help="speak plain http to a server on another machine")
+    add("--ca-file", help="certificates to trust instead of the system's")
+
+
+def _add_node(parser: argparse.ArgumentParser) -> None:
+    """Who this node is, and where it keeps what it has to keep."""
+    add = parser.add_argument
+    add("--name", default=socket.gethostname(), help="name of this node (default: the host name)")
+    add("--state", type=Path, required=True, help="folder for the node's key and its jobs' working folders")
+    add("--labels", type=_labels, default={}, help="key=value,key=value")
+    add("--partition", action="append", default=[], help="partition to be part of; may be given again")
+
+
+def _add_offer(parser: argparse.ArgumentParser) -> None:
+    """What the node offers, and what a task may use of it."""
+    add = parser.add_argument
     add("--cpus", type=_positive, help="cores to offer (default: all this process may use)")
     add("--memory-mib", type=_positive, help="memory to offer (default: all)")
     add("--storage-mib", type=_positive, help="storage to offer (default: that of the state folder)")
@@ -72,7 +99,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="give no job a GPU while a program that Muster did not start uses it",
     )
-    add("--labels", type=_labels, default={}, help="key=value,key=value")
     add(
         "--max-processes",
         type=_positive,
@@ -80,9 +106,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"end a task that has more processes at a time (default: {PROCESS_LIMIT})",
     )
-    add("--partition", action="append", default=[], help="partition to be part of; may be given again")
-    add("--insecure-ok", action="store_true", help="speak plain http to a server on another machine")
-    add("--ca-file", help="certificates to trust instead of the system's")
+
+
+def _add_lifetime(parser: argparse.ArgumentParser) -> None:
+    """When jobs end with the agent, and when it replaces another."""
+    add = parser.add_argument
     add("--end-jobs-on-stop", action="store_true", help="end the jobs when we are asked to stop (SIGTERM)")
     add(
         "--die-with-parent",
@@ -94,8 +122,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="kill an agent that runs with the same state folder, and take its jobs over",
     )
-    add("--version", action="version", version=VERSION)
-    return parser
 
 
 def _settings(given: argparse.Namespace) -> Settings:

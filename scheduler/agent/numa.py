@@ -1,4 +1,4 @@
-"""The NUMA domains of this machine, and how what is started is bound to one of them."""
+"""The NUMA domains of this machine, and how a process that is started is bound to one of them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scheduler.agent import limits
+from scheduler.agent.cpus import usable_cpus
 
 _NODES: Final = Path("/sys/devices/system/node")
 #: set_mempolicy(2), which the C library does not wrap, by what `uname` calls the machine.
 _SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261, "s390x": 270}
 _DEFAULT: Final = 0
 _BIND: Final = 2
-_MOST_DOMAINS: Final = 1024
+#: More domains than any kernel numbers.
+MOST_DOMAINS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """`real` is what the kernel knows too; others are only laid out, and no memory can be bound to them."""
+    """A domain that the kernel knows (`real`), or one that is only laid out: no memory can be bound to that one."""
 
     number: int
     cpus: tuple[int, ...]
@@ -31,12 +32,18 @@ class Domain:
     real: bool = True
 
 
-def domains(laid_out: int | None = None, root: Path = _NODES) -> list[Domain]:
-    """The domains of the machine; `laid_out` of another number divide its CPUs and memory into even parts."""
-    real = _real(root)
+def domains(
+    laid_out: int | None = None, root: Path = _NODES, *, usable: Sequence[int] | None = None
+) -> list[Domain]:
+    """The domains of the machine, or `laid_out` even parts of its CPUs and memory where that number differs.
+
+    `usable` are the CPUs to divide (default: the CPUs that this process may use).
+    """
+    cpus = usable_cpus() if usable is None else sorted(usable)
+    real = _real(root, cpus)
     if laid_out is None or laid_out == len(real):
         return real
-    cpus, memory = limits.usable(), sum(domain.memory_mib for domain in real)
+    memory = sum(domain.memory_mib for domain in real)
     return [
         Domain(
             number,
@@ -48,12 +55,11 @@ def domains(laid_out: int | None = None, root: Path = _NODES) -> list[Domain]:
     ]
 
 
-def _real(root: Path) -> list[Domain]:
+def _real(root: Path, usable: Iterable[int]) -> list[Domain]:
     found = []
-    usable = set(limits.usable())
     for folder in root.glob("node[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
-            cpus = usable & set(_numbers((folder / "cpulist").read_text()))
+            cpus = set(usable) & set(_numbers((folder / "cpulist").read_text()))
             number = int(folder.name.removeprefix("node"))
             found.append(Domain(number, tuple(sorted(cpus)), _of_meminfo(folder, ("MemTotal",))))
     return sorted(found, key=lambda domain: domain.number) or [
@@ -62,7 +68,7 @@ def _real(root: Path) -> list[Domain]:
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
-    """A total divided into whole parts as near to these weights as can be; evenly where all are 0."""
+    """Divide a total into whole parts in proportion to these weights; evenly where all weights are 0."""
     parts, before, done = [], 0, 0
     whole = sum(weights)
     for place, weight in enumerate(weights, 1):
@@ -74,7 +80,7 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def free_mib(number: int, root: Path = _NODES) -> int:
-    """What a domain has for a new process: what is free, and files that the kernel drops when it has to."""
+    """MiB of a domain that a new process can get: free memory, and file pages that the kernel can drop."""
     with contextlib.suppress(OSError, ValueError):
         return _of_meminfo(root / f"node{number}", ("MemFree", "Active(file)", "Inactive(file)"))
     return 0
@@ -82,9 +88,9 @@ def free_mib(number: int, root: Path = _NODES) -> int:
 
 @contextlib.contextmanager
 def on_memory(number: int | None) -> Iterator[bool]:
-    """What is started inside gets its memory from this domain only, as does all that it starts; None = anywhere.
+    """Bind the memory of processes that are started inside, and of their descendants, to this domain; None to none.
 
-    Gives whether it does: a kernel, or a container's filter, may refuse.
+    Yields whether the memory is bound: a kernel, or a container's filter, may refuse.
     """
     if number is None or not _set_policy(_BIND, number):
         yield False
@@ -97,12 +103,12 @@ def on_memory(number: int | None) -> Iterator[bool]:
 
 def _set_policy(mode: int, number: int | None) -> bool:
     call = _SET_MEMPOLICY.get(os.uname().machine)
-    if call is None or (number is not None and not 0 <= number < _MOST_DOMAINS):
+    if call is None or (number is not None and not 0 <= number < MOST_DOMAINS):
         return False
     bits = 8 * ctypes.sizeof(ctypes.c_ulong)
     mask, length = None, 0  # the kernel takes no mask of no length
     if number is not None:
-        mask, length = (ctypes.c_ulong * (_MOST_DOMAINS // bits))(), _MOST_DOMAINS + 1
+        mask, length = (ctypes.c_ulong * (MOST_DOMAINS // bits))(), MOST_DOMAINS + 1
         mask[number // bits] = 1 << number % bits
     try:
         answer: int = ctypes.CDLL(None).syscall(
@@ -114,7 +120,7 @@ def _set_policy(mode: int, number: int | None) -> bool:
 
 
 def _of_meminfo(folder: Path, names: Iterable[str]) -> int:
-    """MiB of these lines together: `Node 0 MemTotal: 18966300 kB`."""
+    """The sum, in MiB, of the lines with these names: `Node 0 MemTotal: 18966300 kB`."""
     text = (folder / "meminfo").read_text()
     found = dict(re.findall(r"^Node \d+ ([\w()]+):\s+(\d+) kB", text, re.MULTILINE))
     return sum(int(found[name]) for name in names if name in found) // 1024

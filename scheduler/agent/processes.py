@@ -1,4 +1,4 @@
-"""Processes by pid, start time and boot: a pid alone may mean another process tomorrow."""
+"""Processes by pid, start time and boot: a pid alone may mean another process later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def boot_id() -> str:
-    """Names one start of this machine; no process outlives it."""
+    """The id of this start of the machine; no process outlives it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -19,12 +19,13 @@ def boot_id() -> str:
 
 
 def boot_ms() -> int:
-    """Milliseconds on a clock that nobody can set."""
+    """Milliseconds since the machine started, on a clock that cannot be set."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
 
 
 def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on; None when there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode(errors="replace")
@@ -34,8 +35,14 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
+def state_of(pid: int) -> str:
+    """The letter that `ps` shows, `T` for stopped and `Z` for a zombie; empty when there is no such process."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
 def start_ticks(pid: int) -> int:
-    """When the process began, in ticks since boot; 0 when there is none (or only its zombie)."""
+    """When the process started, in ticks since boot; 0 when there is none, or only a zombie."""
     fields = _stat(pid)
     if fields is None or fields[0] in "ZX":
         return 0
@@ -46,19 +53,14 @@ def is_running(pid: int, ticks: int) -> bool:
     return ticks > 0 and start_ticks(pid) == ticks
 
 
-def parent_of(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
-
-
 def session_of(pid: int) -> int:
-    """The pid of the leader of its session; 0 when there is no such process (any more)."""
+    """The pid of the leader of its session; 0 when there is no such process."""
     fields = _stat(pid)
     return int(fields[3]) if fields and fields[0] not in "ZX" else 0
 
 
 def children_of(pid: int) -> list[int]:
-    """Its children, those that its other threads have started included."""
+    """Its children, the children of all its threads."""
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -81,7 +83,7 @@ def all_pids() -> Iterator[int]:
 
 
 def environment_value(pid: int, name: str) -> str:
-    """What the process was started with under this name; empty when nothing, or when it cannot be read."""
+    """A variable of the environment that the process was started with; empty without one, or when it is unreadable."""
     prefix = name.encode() + b"="
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -92,13 +94,13 @@ def environment_value(pid: int, name: str) -> str:
 
 
 def signal_group(group: int, sig: int) -> None:
-    """Signal a whole process group; one that is gone already is as good."""
+    """Signal a whole process group; a group that is gone is ignored."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, sig)
 
 
 def signal_tree(leader: int, sig: int, *, below: int) -> None:
-    """Signal a process group, and those descendants of `below` that are not in it."""
+    """Signal a process group, and the descendants of `below` that are not in it."""
     signal_group(leader, sig)
     for pid in descendants_of(below):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -107,7 +109,7 @@ def signal_tree(leader: int, sig: int, *, below: int) -> None:
 
 
 def descendants_of(pid: int) -> Iterator[int]:
-    """Parents before their children; however deep they are."""
+    """All descendants of a process, parents before their children."""
     waiting = children_of(pid)
     while waiting:
         child = waiting.pop()
@@ -116,7 +118,7 @@ def descendants_of(pid: int) -> Iterator[int]:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL to a process and its descendants; one that is forked meanwhile falls to whoever reaps orphans."""
+    """SIGKILL to a process and its descendants; a process that is forked meanwhile is left to the subreaper."""
     waiting = [pid]
     while waiting:
         victim = waiting.pop()
@@ -124,10 +126,3 @@ def kill_tree(pid: int) -> None:
             children = children_of(victim)
             os.kill(victim, signal.SIGKILL)
             waiting += children
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

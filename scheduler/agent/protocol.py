@@ -1,20 +1,25 @@
-"""The messages between agent and server, and between agent and keeper, as they travel in JSON."""
+"""The messages between agent and server, and between agent and shim, as JSON has them.
+
+An agent, a server and a shim of different versions may meet: fields are added, and never renamed.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final, NotRequired, TypedDict
 
-#: What one log message may carry, and one chunk of it.
+#: The most output in one chunk, and in all chunks of a log message.
 CHUNK_BYTES: Final = 256 * 1024
 LOG_BATCH_BYTES: Final = 2 * 1024 * 1024
-#: Why a task is gone whose agent was told to end: nobody's fault, however often it happens.
+#: Names the task in the environment of its processes, unless they clear it.
+KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
+#: The end of a task whose agent was asked to stop: not the job's fault, however often it happens.
 SHUT_DOWN: Final = "Muster was stopped on this node."
-#: Why a task is gone of which the node knows for certain that it never began.
+#: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
 
 class Assignment(TypedDict):
-    """One task this node is to run; asked for again, it is the same."""
+    """One task that this node is to run; it may be assigned twice."""
 
     task: int
     epoch: int
@@ -37,18 +42,18 @@ class Assignment(TypedDict):
     env: dict[str, str]
     working_dir: str
     devices: list[int]
-    #: What the driver calls them, where it knows no numbers: slices.
+    #: The UUIDs of the devices, where the driver has no numbers: slices.
     device_names: NotRequired[list[str]]
     cpu_millis: int
     memory_mib: int
     limit_seconds: int | None
     grace_seconds: int
-    #: What it may use at most, where its job says so.
+    #: The most that the task may use, where its job has limits.
     cpu_limit_millis: NotRequired[int]
     memory_limit_mib: NotRequired[int]
-    #: The NUMA domain of the node that its CPUs and memory have to be of.
+    #: The NUMA domain of the node that its CPUs and its memory have to come from.
     numa_domain: NotRequired[int]
-    #: A job whose size is chosen when it starts: the least and the most tasks it may have.
+    #: Of an elastic job: the least and the most tasks that it may have.
     least_tasks: NotRequired[int]
     most_tasks: NotRequired[int]
     array_id: NotRequired[str]
@@ -56,7 +61,7 @@ class Assignment(TypedDict):
 
 
 class Stop(TypedDict):
-    """End this task; `stale` means that nobody waits for its report any more."""
+    """End this task; `stale` means that the server needs no report on it any more."""
 
     task: int
     epoch: int
@@ -83,16 +88,16 @@ class Report(TypedDict):
     text: NotRequired[str]
     peak_memory_mib: NotRequired[int]
     cpu_time_ms: NotRequired[int]
-    #: Over all its GPUs: the time they were watched while it held them, and of it the time they worked for it.
+    #: Over all its GPUs: the time in which their use was measured, and the part in which they worked for this task.
     gpu_watched_ms: NotRequired[int]
     gpu_busy_ms: NotRequired[int]
     peak_gpu_memory_mib: NotRequired[int]
     stdout_bytes: NotRequired[int]
     stderr_bytes: NotRequired[int]
-    #: When it last said that it has saved its work, and where.
+    #: When the job last wrote its checkpoint file, and the path in it.
     saved_ago_ms: NotRequired[int]
     saved_path: NotRequired[str]
-    #: Its processes stand still; of a task that runs.
+    #: Of a running task: whether its processes are suspended.
     suspended: NotRequired[bool]
 
 
@@ -111,9 +116,9 @@ class SyncRequest(TypedDict):
 
 
 class SyncAnswer(TypedDict):
-    """`verify` are tasks the server believes to be here; the agent says so when it does not know them.
+    """`verify` are tasks that the server believes to be on the node; the agent reports the ones it does not know.
 
-    `pauses` are tasks whose processes are to stand still (1) or to go on (0), as [task, epoch, 0 or 1].
+    `pauses` are tasks to suspend (1) or to resume (0), as [task, epoch, 0 or 1].
     """
 
     node_id: int
@@ -151,7 +156,7 @@ class LogAnswer(TypedDict):
 
 
 class TaskOrder(TypedDict):
-    """What the keeper is to start; `meta` is given back with every record of the task."""
+    """A task for the shim to start; `meta` comes back with every record of the task."""
 
     key: str
     folder: str
@@ -162,20 +167,20 @@ class TaskOrder(TypedDict):
     limit_seconds: int | None
     grace_seconds: int
     meta: dict[str, Any]
-    #: Ended when its processes together hold more; left out = no limit.
+    #: The task is ended when its processes together hold more; left out = no limit.
     memory_limit_mib: NotRequired[int]
-    #: Ended when it has more processes at a time; left out = no bound.
+    #: The task is ended when it has more processes at a time; left out = no limit.
     process_limit: NotRequired[int]
-    #: Runs on no more CPUs than these; left out = on all.
+    #: The task runs on no more CPUs than these; left out = on all.
     cpu_limit_millis: NotRequired[int]
-    #: The CPUs of the NUMA domain that it is bound to, the domain where memory can be bound, and how much it needs.
+    #: The CPUs of its NUMA domain, the domain where memory can be bound to it, and the memory that the task needs.
     cpus: NotRequired[list[int]]
     memory_domain: NotRequired[int]
     memory_mib: NotRequired[int]
 
 
 class TaskRecord(TypedDict):
-    """What the keeper knows of one task: `starting`, `running` or `ended`; times on the boot clock."""
+    """What the shim knows of one task: `starting`, `running` or `ended`; times are on the boot clock."""
 
     key: str
     state: str
@@ -188,14 +193,14 @@ class TaskRecord(TypedDict):
     ended_boot_ms: int
     exit_code: int | None
     exit_signal: int | None
-    #: Why we stopped it, when we did: a StopReason, or `fenced`, `shutdown`.
+    #: Why the shim stopped it, when it did: a StopReason, or `fenced`, `shutdown`.
     stop_reason: str
     #: The end was not seen: the exit code is unknown.
     lost: bool
     text: str
     peak_memory_mib: int | None
     cpu_time_ms: int | None
-    #: Since when its processes stand still, and how long they have before; its time limit does not run then.
+    #: Since when its processes are suspended (0 = not now), and for how long they were before; the time limit waits.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]
 

@@ -1,1 +1,1 @@
-"""Where jobs really run."""
+"""Backends: where the tasks of jobs really run."""

@@ -1,4 +1,4 @@
-"""What every backend promises: start tasks once, stop them, and say what became of them."""
+"""What every backend promises: to start a task once, to stop it, and to report what became of it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from scheduler.agent.protocol import Assignment, Report, Stop
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do; what it cannot is said, not pretended."""
+    """What a backend can do; the planner asks for nothing else."""
 
-    #: We ask it and tell it (`reconcile.drive_backend`); otherwise it asks us, as agents do.
+    #: Muster calls it (`reconcile.drive_backend`); otherwise it calls Muster, as agents do.
     is_driven: bool
     runs_processes: bool = True
     reports_usage: bool = False
     streams_logs: bool = False
     shares_gpus: bool = False
     several_nodes: bool = True
-    #: Processes can be suspended and resumed (SIGSTOP, SIGCONT), so a job can be preempted without losing work.
+    #: Processes can be suspended and resumed (SIGSTOP, SIGCONT): a job can make room without losing its work.
     suspends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a backend has on one node: the tasks it answers for (id -> epoch), and what is new of them."""
+    """What a backend has on one node: the tasks that it answers for (id -> epoch), and new reports on them."""
 
     known: Mapping[int, int] = field(default_factory=dict)
     reports: Sequence[Report] = ()
 
 
 class QuotaRefused(Exception):
-    """The quota provider of the backend refused some of them; the others were taken.
+    """A quota at the backend refused some of the tasks that were to start; the others were taken.
 
-    `tasks` has the reason for each task that was refused, in the words of who refused it.
+    `tasks` has the reason for each refused task, as the backend gave it.
     """
 
     def __init__(self, tasks: Mapping[int, str]) -> None:
@@ -46,22 +46,22 @@ class QuotaRefused(Exception):
 class Backend(Protocol):
     """Where attempts of a cluster really run.
 
-    Every call may be repeated: a task that is known is not started again, a stop that was asked is not
-    asked anew, a report may be given twice. Calls happen outside any transaction, and may fail.
+    Every call may be repeated: a known task is not started again, a task that is being stopped is not stopped
+    anew, a report may come twice. Calls happen outside any transaction, and may fail.
     """
 
     name: str
     capabilities: Capabilities
 
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
-        """Raises QuotaRefused, once all the others are taken, for those that a quota there does not let in."""
+        """Start these tasks; raises QuotaRefused for tasks that a quota refuses, after it has taken all the others."""
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None: ...
 
     def pause(self, node: str, pauses: Sequence[Sequence[int]]) -> None:
-        """Suspend each (task, epoch) where the third number is 1, resume it where it is 0."""
+        """Suspend each (task, epoch) whose third number is 1, and resume it where the number is 0."""
 
     def verify(self, node: str, asked: Sequence[Sequence[int]]) -> None:
-        """Say of each (task, epoch) that is not there that it is lost."""
+        """Report each of these (task, epoch) as lost that the node does not have."""
 
     def observe(self, node: str) -> Observation: ...

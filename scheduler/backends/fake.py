@@ -1,4 +1,4 @@
-"""A backend in memory that fails on demand: for tests of everything above it."""
+"""A backend in memory that fails on demand, for tests of its callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler.backends.base import Capabilities, Observation, QuotaRefused
 
 
 class BackendDown(ConnectionError):
-    """What an unreachable backend raises."""
+    """The backend cannot be reached."""
 
 
 @dataclass
@@ -30,8 +30,8 @@ class FakeTask:
 class FakeBackend:
     """Tasks run until a test ends them.
 
-    `down` refuses every call; `ignores_stops` is a job that traps SIGTERM; `repeats` gives every report
-    again and again; `forget` is a machine that was reinstalled.
+    `down` makes every call fail; `ignores_stops` is a job that traps SIGTERM; `repeats` returns every report
+    with each call; `forget` is a machine that was reinstalled.
     """
 
     name: str = "fake"
@@ -71,10 +71,10 @@ class FakeBackend:
 
     def pause(self, node: str, pauses: Sequence[Sequence[int]]) -> None:
         self._require_up()
-        for task_id, epoch, still in pauses:
+        for task_id, epoch, suspended in pauses:
             task = self.tasks.get((task_id, epoch))
-            if task is not None and task.state == "running" and task.suspended != bool(still):
-                task.suspended, task.reported = bool(still), ""
+            if task is not None and task.state == "running" and task.suspended != bool(suspended):
+                task.suspended, task.reported = bool(suspended), ""
 
     def verify(self, node: str, asked: Sequence[Sequence[int]]) -> None:
         self._require_up()
@@ -101,7 +101,7 @@ class FakeBackend:
     # ------------------------------------------------------------ what a test does to it
 
     def end(self, task: int, epoch: int, *, exit_code: int = 0, exit_signal: int | None = None) -> None:
-        """This task ends."""
+        """End this task."""
         ended = self.tasks[task, epoch]
         ended.state = "succeeded" if exit_code == 0 and exit_signal is None else "failed"
         ended.exit_code = exit_code if exit_signal is None else None

@@ -24,7 +24,7 @@ def backend_of(cluster: Cluster) -> Backend:
 
 def capabilities_of(name: str) -> Capabilities:
     """What the backend of this name can do; raises UnknownBackend."""
-    return _named(name, "somebody").capabilities
+    return _named(name, "a caller").capabilities
 
 
 def _named(name: str, who: str) -> Backend:
@@ -36,7 +36,7 @@ def _named(name: str, who: str) -> Backend:
 
 
 def use_backend(name: str, backend: Backend | None) -> None:
-    """Put a ready backend in the place of this name, or take it out again."""
+    """Have this name mean a ready backend; None makes it mean the installed one again."""
     if backend is None:
         _made.pop(name, None)
     else:

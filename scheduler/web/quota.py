@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
@@ -144,6 +145,20 @@ def index(request: HttpRequest) -> HttpResponse:
     return render(request, template, context)
 
 
+def _kinds_of_lines(lines: Iterable[Quota], user: User) -> tuple[list[Quota], list[Quota], list[Quota]]:
+    """The project's own limits by resource; limits around them and the reader's; limits of other people."""
+    order = list(RESOURCE_WORDS)
+    plain, others, people = [], [], []
+    for one in lines:
+        if one.project_id is not None and one.is_plain:
+            plain.append(one)
+        elif one.user_id in (None, user.pk):
+            others.append(one)
+        else:
+            people.append(one)
+    return sorted(plain, key=lambda one: order.index(one.resource)), others, people
+
+
 def _sections(projects: list[Project], user: User, roles: dict[int, str]) -> tuple[list[Section], list[Line]]:
     """Every project's limits and those around them; and what limits the reader wherever a job runs."""
     asked = asked_of(project.pk for project in projects)
@@ -159,15 +174,10 @@ def _sections(projects: list[Project], user: User, roles: dict[int, str]) -> tup
         pk for pk, lines in found.of_project.items() if any(one.provider != Provider.LOCAL for one in lines)
     ]
     outside = provider_views(kept_outside) if kept_outside else {}
-    order = list(RESOURCE_WORDS)
     sections = []
     for project in projects:
-        rows = found.of_project[project.pk]
-        plain = [one for one in rows if one.project_id is not None and one.is_plain]
-        others = [one for one in rows if one not in plain and one.user_id in (None, user.pk)]
-        people = [one for one in rows if one.user_id not in (None, user.pk)]
+        plain, others, people = _kinds_of_lines(found.of_project[project.pk], user)
         people.sort(key=lambda one: (-_fullness(states[one.pk]), one.pk))
-        plain.sort(key=lambda one: order.index(one.resource))
         sections.append(
             Section(
                 project=project,

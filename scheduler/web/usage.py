@@ -257,30 +257,40 @@ def _bars(entries: QuerySet[LedgerEntry], asked: Question, running: Sequence[Run
     by_gpu = any(row.gpu_milli_seconds for row in rows) or any(row.gpu_milli_seconds for row in running)
     figure = "gpu_milli_seconds" if by_gpu else "cpu_milli_seconds"
     still = _together(running)[figure]
-    sums: dict[str, int] = {}
-    for row in rows:
-        sums[row.group[1]] = sums.get(row.group[1], 0) + getattr(row, figure)
-    names = [name for name in sorted(sums, key=lambda name: -sums[name]) if sums[name]]
-    if not names and not still:
-        return None
     span = (asked.until - asked.first).days
     step = max(1, -(-span // 60))  # many days share a bar
     labels = [(asked.first + timedelta(days=n)).isoformat() for n in range(0, span, step)]
-    figures = {name: [0.0] * len(labels) for name in names}
-    for row in rows:
-        place = (row.group[0] - asked.first).days // step
-        if row.group[1] in figures and 0 <= place < len(labels):
-            figures[row.group[1]][place] += getattr(row, figure) / 3_600_000
-    kept, others = names[: PARTS - 1], names[PARTS - 1 :]
-    parts = [(name or "no GPU", figures[name]) for name in kept]
-    if others:
-        parts.append(("others", [sum(day) for day in zip(*(figures[name] for name in others), strict=True)]))
+    parts = _parts(_hours_by_model(rows, figure, asked.first, step, len(labels)))
+    if not parts and not still:
+        return None
     if still:
         today = (timezone.now().astimezone(UTC).date() - asked.first).days // step
         parts.append((STILL_RUNNING, [still / 3_600_000 if n == today else 0.0 for n in range(len(labels))]))
     unit = "GPU-hours" if by_gpu else "core-hours"
     each = "day" if step == 1 else f"{step} days"
     return Bars(labels, parts, unit, f"{unit} of each {each}, by GPU model", hollow=STILL_RUNNING)
+
+
+def _hours_by_model(
+    rows: Sequence[Usage], figure: str, first: date, step: int, bars: int
+) -> dict[str, list[float]]:
+    """Hours in each bar of `step` days from `first` on, by GPU model; the model with the most hours first."""
+    hours: dict[str, list[float]] = {}
+    for row in rows:
+        day, model = row.group
+        amount, bar = getattr(row, figure) / 3_600_000, (day - first).days // step
+        if amount and 0 <= bar < bars:
+            hours.setdefault(model, [0.0] * bars)[bar] += amount
+    return dict(sorted(hours.items(), key=lambda item: -sum(item[1])))
+
+
+def _parts(hours: Mapping[str, list[float]]) -> list[tuple[str, list[float]]]:
+    """The parts of each bar: a colour for each of the first models, one more for all others."""
+    models = list(hours)
+    parts = [(model or "no GPU", hours[model]) for model in models[: PARTS - 1]]
+    if others := models[PARTS - 1 :]:
+        parts.append(("others", [sum(bar) for bar in zip(*(hours[model] for model in others), strict=True)]))
+    return parts
 
 
 def _tables(

@@ -42,11 +42,34 @@ RETIRED = {
     "sooner_change": "earlier_change",
     "own_blockers": "job_reasons",
     "array_blockers": "array_reasons",
+    "Keeper": "Shim",
+    "KeeperLink": "ShimLink",
+    "keeper": "shim",
+    "keeper_pid": "shim_pid",
+    "end_keepers": "end_shims",
+    "_obey": "handle_command",
+    "_welcome": "accept",
+    "Slip": "GuardStatus",
+    "read_slip": "read_status",
+    "be_reaper": "become_subreaper",
+    "leave_the_keeper": "detach_from_shim",
+    "pause_task": "suspend_task",
+    "pump": "upload_batch",
+    "Pumped": "Uploaded",
 }
 
 
 @pytest.mark.parametrize(
-    "package", ["scheduler/core", "scheduler/simulator", "scheduler/state", "scheduler/services"]
+    "package",
+    [
+        "scheduler/core",
+        "scheduler/simulator",
+        "scheduler/state",
+        "scheduler/services",
+        "scheduler/agent",
+        "scheduler/backends",
+        "config/up",
+    ],
 )
 def test_no_retired_word_is_an_identifier(package: str) -> None:
     found = [

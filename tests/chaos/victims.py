@@ -13,7 +13,7 @@ import psutil
 from tests.support.stack import Stack
 
 KINDS = (
-    "planner", "spare planner", "worker", "beat", "web", "postgres", "valkey", "agent", "keeper", "supervisor"
+    "planner", "spare planner", "worker", "beat", "web", "postgres", "valkey", "agent", "shim", "supervisor"
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def _candidates(stack: Stack, kind: str) -> list[int]:
             return _numbers(run, "worker-default.pid")
         case "agent":
             return _numbers(run, "node-*.pid")
-        case "keeper":
+        case "shim":
             return _numbers(stack.state / "agents", "*/keeper.lock")
         case "web":
             return _numbers(run, "web*.pid")

@@ -13,8 +13,8 @@ from kombu.transport.redis import Transport as KombuTransport
 
 from config import broker
 from config.celery import app
+from config.up.servers.valkey import Valkey
 from config.up.state import StateFolder
-from config.up.valkey import Valkey
 from tests.support.patience import patience
 
 

@@ -21,7 +21,7 @@ from django.conf import settings as django_settings
 from accounts.models import AuditChain, AuditCheckpoint, AuditEvent, User
 from accounts.services import audit, audit_check, audit_prune
 from config import checks
-from config.up import roles
+from config.up.servers import roles
 from quotas.core.ledger import Kind
 from quotas.models import LedgerEntry
 from scheduler.services.accounting.usage_audit import check_usage

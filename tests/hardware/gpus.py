@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.agent import gpu_use
-from scheduler.agent.gpus import Gpus
+from scheduler.agent.gpu import usage
+from scheduler.agent.gpu.gpus import Gpus
 from tests.hardware import programs
 from tests.hardware.door import Door, Message
 from tests.hardware.recording import everything
@@ -158,18 +158,18 @@ class Check:
     def alone(self) -> None:
         """The reader by itself, and what a look costs."""
         began = time.monotonic()
-        self.gpus.look()
+        self.gpus.poll()
         first_ms = (time.monotonic() - began) * 1000
         self.same("reader, idle", self.gpus.devices()[0])
         mode = smi("mig.mode.current")["mig.mode.current"]
         whole = len(self.gpus.devices()) == 1 and "MIG" not in self.gpus.devices()[0]["model"]
         self.that("it is whole where MIG is off", whole or mode == "Enabled", smi=mode)
         self.that(
-            "it sees all processes", gpu_use.sees_all_processes(), namespace=os.readlink("/proc/self/ns/pid")
+            "it sees all processes", usage.sees_all_processes(), namespace=os.readlink("/proc/self/ns/pid")
         )
         began, cpu = time.monotonic(), time.process_time()
         for _ in range(20):
-            self.gpus.look()
+            self.gpus.poll()
         each_ms, cpu_ms = (time.monotonic() - began) * 50, (time.process_time() - cpu) * 50
         self.that("a look is cheap", each_ms < 200, first_ms=first_ms, each_ms=each_ms, cpu_ms=cpu_ms)
 
@@ -200,14 +200,14 @@ class Check:
         door = self.door
         task = door.start(programs.work(20))
         self.that("it works", door.said(task, "BEGIN"), stderr=door.text(task, "stderr")[-500:])
-        self.gpus.look()
+        self.gpus.poll()
         began, rows, shown = time.monotonic(), [], []
         while door.runs(task) and time.monotonic() < began + 40:
             time.sleep(1.0)
             rows.append(smi("utilization.gpu", "memory.used", "power.draw", "temperature.gpu", "clocks.sm"))
             shown.append(door.gpu.get("utilisation_percent"))
             if len(rows) == 8:
-                self.gpus.look()
+                self.gpus.poll()
                 self.same("reader, busy", self.gpus.devices()[0])
         report, done = door.ended(task), door.facts(task, "DONE")
         self.result["busy"] = rows
@@ -218,9 +218,9 @@ class Check:
         peak, most = report["peak_gpu_memory_mib"], max(int(row["memory.used"]) for row in rows)
         self.that("its memory is its own", near(peak, most, 700), agent=peak, smi=most)
         time.sleep(2.0)
-        self.gpus.look()
+        self.gpus.poll()
         time.sleep(1.5)
-        self.gpus.look()
+        self.gpus.poll()
         self.same("reader, after", self.gpus.devices()[0])
         after = self.gpus.devices()[0]
         self.that(
@@ -269,8 +269,8 @@ class Check:
         told = door.wait(lambda: "not given it" in door.gpu["trouble"], 40)
         self.that("so is a job that was not given it", told, **door.gpu)
         careful = Gpus(None, avoid_used=True)
-        careful.look()
-        careful.look()
+        careful.poll()
+        careful.poll()
         self.that("--avoid-used-gpus takes it out", not careful.devices()[0]["healthy"])
         careful.close()
         stranger.kill()
@@ -293,7 +293,7 @@ class Check:
         task = door.start(programs.FAULT)
         report = door.ended(task)
         time.sleep(2.0)
-        self.gpus.look()
+        self.gpus.poll()
         heard = dict(self.gpus._session._xids) if self.gpus._session else {}
         sound = report["state"] == "failed" and self.gpus.devices()[0]["healthy"]
         self.that("a program's own error leaves it sound", sound, xids=heard, report=report)

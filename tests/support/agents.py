@@ -45,20 +45,15 @@ def wait_for(what: Callable[[], Any], *, seconds: float = SECONDS, every: float 
     return answer
 
 
-def stands_still(pid: int) -> bool:
-    """Whether this process is there and stopped, and so are its descendants (but those that only wait to be reaped).
+def is_stopped(pid: int) -> bool:
+    """Whether this process and its descendants are stopped (SIGSTOP); zombies are left out.
 
-    A shell may have been caught within `vfork`: its child was stopped before it became another program, and until
-    that goes on the shell waits in the kernel, which calls it "D".
+    A shell may have been stopped within `vfork`: its child was stopped before it became another program, and until
+    the child continues the shell waits in the kernel, which calls this state "D".
     """
-    state = _state_of(pid)
-    children = [child for child in processes.children_of(pid) if _state_of(child) != "Z"]
-    return (state == "T" or (state == "D" and bool(children))) and all(map(stands_still, children))
-
-
-def _state_of(pid: int) -> str:
-    fields = processes._stat(pid)
-    return fields[0] if fields else ""
+    state = processes.state_of(pid)
+    children = [child for child in processes.children_of(pid) if processes.state_of(child) != "Z"]
+    return (state == "T" or (state == "D" and bool(children))) and all(map(is_stopped, children))
 
 
 class Server:
@@ -163,22 +158,22 @@ class AgentProcess:
             self.popen = None
 
     @property
-    def keeper_pid(self) -> int:
+    def shim_pid(self) -> int:
         return int((self.state / "keeper.lock").read_text())
 
-    def kill_keeper(self) -> None:
-        os.kill(self.keeper_pid, signal.SIGKILL)
+    def kill_shim(self) -> None:
+        os.kill(self.shim_pid, signal.SIGKILL)
 
     def clean_up(self) -> None:
         """Leave nothing running."""
-        from tests.support.keepers import kill_guards
+        from tests.support.shims import kill_guards
 
         self.kill()
         try:
-            pid = self.keeper_pid
+            pid = self.shim_pid
             with (self.state / "keeper.lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # It has ended, and its number may be somebody else's by now.
+            # It has ended, and its number may mean another process by now.
         except BlockingIOError:
             os.kill(pid, signal.SIGKILL)
         except (OSError, ValueError):

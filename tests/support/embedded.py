@@ -32,9 +32,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from config.up import roles
-from config.up.postgres import DATABASE
-from config.up.servers import EmbeddedServers
+from config.up.servers import roles
+from config.up.servers.embedded import EmbeddedServers
+from config.up.servers.postgres import DATABASE
 from config.up.state import StateFolder, write_private
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +109,7 @@ def fingerprint() -> str:
     """Changes whenever a migrated database could come out differently, or is kept in another way."""
     files = [
         Path(__file__).resolve(),
-        ROOT / "config/up/roles.py",
+        ROOT / "config/up/servers/roles.py",
         ROOT / "config/database/rights.py",
         *sorted(ROOT.glob("*/migrations/*.py")),
     ]

@@ -11,7 +11,7 @@ import pgtrigger
 from django.db import connection
 from psycopg.pq import TransactionStatus
 
-from config.up import roles
+from config.up.servers import roles
 from tests.support.embedded import TESTER
 
 

@@ -191,20 +191,10 @@ class RestTransport:
     def _complain(self, content: dict[str, Any], status: int, *, ignore: str, nothing_is_fine: bool) -> None:
         errors = [error for error in content.get("errors") or [] if isinstance(error, dict)]
         for error in errors:
-            number = int(error.get("error_number") or error.get("error_code") or 0)
-            text = str(error.get("description") or error.get("error") or number)
+            number, text = _number_and_text(error)
             if (nothing_is_fine and number == _NOTHING_FOUND) or (ignore and ignore in text):
                 continue
-            if number in _AWAY:
-                raise Unreachable(f"slurmrestd answers, but what is behind it does not: {text}.")
-            if number == _BAD_TOKEN or "config is unable to load" in text or "Failed while looking" in text:
-                raise Refused(
-                    "Slurm does not accept the token: it has run out, or is another user's. Make a new one with"
-                    " `scontrol token` and set EXECUTOR_SLURM_AUTH_TOKEN."
-                )
-            detail = str(error.get("error") or "")
-            more = f" ({detail})" if detail and detail != text else ""
-            raise Refused(f"Slurm refuses: {text}{more}.")
+            raise _failure(number, text, str(error.get("error") or ""))
         if status >= 500 and not errors:
             raise Unreachable(f"slurmrestd answered {status}.")
 
@@ -236,3 +226,22 @@ def _seconds(text: str | None) -> int:
 def _short(error: Exception) -> str:
     """The last part of what urllib3 says, without the objects it prints."""
     return str(error).rpartition(": ")[2].rstrip(".")[:160]
+
+
+def _number_and_text(error: dict[str, Any]) -> tuple[int, str]:
+    """Slurm's error number and its description; releases name the two differently."""
+    number = int(error.get("error_number") or error.get("error_code") or 0)
+    return number, str(error.get("description") or error.get("error") or number)
+
+
+def _failure(number: int, text: str, detail: str) -> Unreachable | Refused:
+    """What an error of slurmrestd means: try again later, renew the token, or a person must act."""
+    if number in _AWAY:
+        return Unreachable(f"slurmrestd answers, but what is behind it does not: {text}.")
+    if number == _BAD_TOKEN or "config is unable to load" in text or "Failed while looking" in text:
+        return Refused(
+            "Slurm does not accept the token: it has run out, or is another user's. Make a new one with"
+            " `scontrol token` and set EXECUTOR_SLURM_AUTH_TOKEN."
+        )
+    more = f" ({detail})" if detail and detail != text else ""
+    return Refused(f"Slurm refuses: {text}{more}.")

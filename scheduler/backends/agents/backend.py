@@ -1,4 +1,4 @@
-"""Node agents ask for their orders themselves; all there is to do here is to tell them that there are some."""
+"""The backend of our own node agents: they pull their assignments, so every call here does nothing."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from scheduler.backends.base import Capabilities, Observation
 
 
 class AgentsBackend:
-    """The rows are the orders: an agent's sync call reads them, woken by the outbox."""
+    """An agent's sync call reads its assignments from the rows, and the outbox wakes it."""
 
     name = "agents"
     capabilities = Capabilities(is_driven=False, reports_usage=True, streams_logs=True, suspends=True)
 
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
-        """Applying a plan announces the nodes it touched, and that wakes their agents."""
+        """Nothing to do: applying a plan notifies the agents of the nodes that it has changed."""
 
     def stop(self, node: str, stops: Sequence[Stop]) -> None:
-        """The code that asks an attempt to stop announces its nodes in the same transaction."""
+        """Nothing to do: the transaction that asks an attempt to stop notifies the agents of its nodes."""
 
     def pause(self, node: str, pauses: Sequence[Sequence[int]]) -> None:
-        """Part of every answer to an agent."""
+        """Nothing to do: it is part of every answer to an agent."""
 
     def verify(self, node: str, asked: Sequence[Sequence[int]]) -> None:
-        """Part of every answer to an agent."""
+        """Nothing to do: it is part of every answer to an agent."""
 
     def observe(self, node: str) -> Observation:
-        """Agents report by themselves, at once."""
+        """Nothing to observe: agents report changes themselves."""
         return Observation()

@@ -496,7 +496,7 @@ def _priority(inputs: Inputs, catalogue: Catalogue) -> int:
     if number > ceiling:
         inputs.wrong(
             "priority",
-            f"Asks for priority {number}; your maximum is {ceiling}. Ask an operator to raise the ceiling.",
+            f"Requests priority {number}; your maximum is {ceiling}. Ask an operator to raise it.",
             code="above-priority-ceiling",
             denied=True,
         )

@@ -101,7 +101,7 @@ def load(cycle_id: int) -> Recording:
     if row is None:
         raise NotRecorded(f"there is no cycle {cycle_id}")
     if any(part is None for part in row):
-        raise NotRecorded(f"cycle {cycle_id} is known, but its bytes were dropped when they grew old")
+        raise NotRecorded(f"cycle {cycle_id} is known, but its recording was pruned by age")
     return Recording(*(bytes(part) for part in row))
 
 

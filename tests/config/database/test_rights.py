@@ -16,7 +16,7 @@ from django_celery_beat.models import PeriodicTask
 from accounts.models import Membership, SignInCount
 from config.database import rights as database_rights
 from config.database.rights import ADD, TABLES
-from config.up import roles
+from config.up.servers import roles
 from quotas.models import BudgetPeriod, ProviderState, Quota
 from scheduler.models import Job, Partition, PriorityClass, Queue, SchedulerProfile
 from tests.support.roles import as_owner

@@ -298,7 +298,7 @@ def test_only_a_budget_of_the_project_alone_that_is_not_over(cast: Cast) -> None
             project=cast.project, resource="money_micros", budget=own, amount=1, reason="x", by=cast.lead
         )
     ask_budget(cast, own)
-    with pytest.raises(Conflict, match="already requests for more of the budget Autumn"):
+    with pytest.raises(Conflict, match="already requests more of the budget Autumn"):
         ask_budget(cast, own)
     assert ask(cast).pk  # a limit is another thing
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)

@@ -80,7 +80,7 @@ def test_a_request_that_is_there_already_leaves_what_was_typed(client: Client, c
     page = again.content.decode()
 
     assert again.status_code == 409
-    assert "already requests for more" in page
+    assert "already requests more" in page
     assert "the long run of spring" in page
     assert 'value="3"' in page
     assert Grant.objects.count() == 1

@@ -43,7 +43,7 @@ def test_a_preview_says_that_it_is_one(client: Client, site) -> None:
     page = sign_in(client, site.cast.owner).get(reverse("shares"), {"half_life": "1"}).content.decode()
 
     assert "Preview" in page
-    assert "what is 1 hour old counts half" in page
+    assert "with a half-life of 1 hour" in page
 
 
 def test_an_operator_changes_a_share_and_says_why(client: Client, site) -> None:

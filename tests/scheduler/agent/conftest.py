@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.models import Node
 from tests.support.agents import AgentProcess, Server, World, wait_for
-from tests.support.keepers import Kept
+from tests.support.shims import LoneShim
 
 StartAgent = Callable[..., AgentProcess]
 
@@ -47,8 +47,8 @@ def start_agent(world: World, server: Server, tmp_path: Path) -> Iterator[StartA
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    kept = Kept(tmp_path)
-    kept.link.start()
-    yield kept
-    kept.clean_up()
+def shim(tmp_path: Path) -> Iterator[LoneShim]:
+    shim = LoneShim(tmp_path)
+    shim.link.start()
+    yield shim
+    shim.clean_up()

@@ -38,7 +38,7 @@ def test_a_job_sees_its_own_environment_and_no_secret(world: World, start_agent:
     everything = b"\n".join(seen.values()) + world.output(job, "stderr")
     assert agent.token.encode() not in everything
     assert b"muster_agent_" not in everything
-    assert b"PYTHONPATH" in world.output(job, "stderr")  # the keeper's environment was really read
+    assert b"PYTHONPATH" in world.output(job, "stderr")  # the shim's environment was really read
 
 
 def test_a_gang_knows_where_everybody_is(world: World, start_agent: StartAgent) -> None:
@@ -134,7 +134,7 @@ def test_nothing_of_a_job_survives_it(world: World, start_agent: StartAgent) -> 
 
     key = f"{world.task(job).pk}-1"
     wait_for(lambda: not _processes_of(key), seconds=5)
-    assert processes.children_of(agent.keeper_pid) == []
+    assert processes.children_of(agent.shim_pid) == []
     wait_for(lambda: list((agent.state / "tasks").iterdir()) == [], seconds=5)
 
 

@@ -1,4 +1,4 @@
-"""Whatever is killed, no job is lost or run twice."""
+"""Kills of agent, shim, guard and server, cuts of the network, repeated calls: no job is lost or run twice."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from scheduler.services.execution import reconcile
 from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, Server, World, wait_for
-from tests.support.keepers import kill_guards
 from tests.support.patience import patience
+from tests.support.shims import kill_guards
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,9 +35,7 @@ def count_to(seconds: float = 3.0) -> bytes:
     return b"".join(b"%d\n" % number for number in range(1, int(seconds * 10) + 1))
 
 
-def test_t03_a_killed_agent_comes_back_and_adopts(
-    world: World, start_agent: StartAgent, tmp_path: Path
-) -> None:
+def test_a_killed_agent_comes_back_and_adopts(world: World, start_agent: StartAgent, tmp_path: Path) -> None:
     agent = start_agent()
     job = world.submit(counting(tmp_path / "starts"))
     world.run_until(job, "running")
@@ -72,7 +70,7 @@ def test_a_job_that_ends_while_its_agent_is_away_is_reported_with_its_exit_code(
     assert world.output(job) == b"last words\n"
 
 
-def test_t04_a_server_that_was_away_is_told_everything(
+def test_a_server_that_was_away_gets_all_reports(
     world: World, server: Server, start_agent: StartAgent, tmp_path: Path
 ) -> None:
     start_agent()
@@ -92,7 +90,7 @@ def test_t04_a_server_that_was_away_is_told_everything(
 
 
 @pytest.mark.parametrize("agent_killed", [False, True])
-def test_a_killed_keeper_costs_nothing(
+def test_a_killed_shim_costs_nothing(
     world: World, start_agent: StartAgent, tmp_path: Path, agent_killed: bool
 ) -> None:
     agent = start_agent()
@@ -101,7 +99,7 @@ def test_a_killed_keeper_costs_nothing(
     world.run_until(good, "running")
     world.run_until(bad, "running")
 
-    agent.kill_keeper()
+    agent.kill_shim()
     if agent_killed:
         agent.kill()
         agent.start()
@@ -145,7 +143,7 @@ def test_a_killed_guard_fails_its_job_and_leaves_nothing(
     assert (tmp_path / "starts").read_text() == "start\n"
 
 
-def test_t17_a_stale_epoch_is_told_to_stop(world: World, start_agent: StartAgent) -> None:
+def test_a_task_of_a_stale_epoch_is_stopped(world: World, start_agent: StartAgent) -> None:
     start_agent()
     job = world.submit("sleep 60")
     world.run_until(job, "running")
@@ -199,7 +197,7 @@ class _Twice:
         await self.inner(scope, again(), send)
 
 
-def test_t15_every_call_may_come_twice(world: World, tmp_path: Path, settings: Settings) -> None:
+def test_every_call_may_come_twice(world: World, tmp_path: Path, settings: Settings) -> None:
     settings.MUSTER_SYNC_HOLD_SECONDS = 0.3
     twice: list[_Twice] = []
 
@@ -233,7 +231,7 @@ def test_t15_every_call_may_come_twice(world: World, tmp_path: Path, settings: S
     world.assert_nothing_is_held()
 
 
-def test_t10_a_cut_off_node_stops_its_jobs_before_they_start_elsewhere(
+def test_a_cut_off_node_stops_its_jobs_before_they_start_elsewhere(
     world: World, server: Server, start_agent: StartAgent, settings: Settings
 ) -> None:
     settings.MUSTER_NODE_SILENT_SECONDS, settings.MUSTER_NODE_LOST_SECONDS = 1, 6
@@ -254,10 +252,10 @@ def test_t10_a_cut_off_node_stops_its_jobs_before_they_start_elsewhere(
     )
 
 
-def test_silence_counts_only_while_somebody_could_hear(
+def test_silence_counts_only_while_the_server_listens(
     world: World, server: Server, start_agent: StartAgent, settings: Settings
 ) -> None:
-    # So long that a busy machine cuts nobody off by itself.
+    # So long that a busy machine does not cut a node off by itself.
     settings.MUSTER_NODE_SILENT_SECONDS, settings.MUSTER_NODE_LOST_SECONDS = patience(1.5), patience(3)
     settings.MUSTER_SYNC_HOLD_SECONDS = 0.3
     agent = start_agent()
@@ -282,12 +280,12 @@ def test_one_that_must_not_outlive_its_parent_takes_its_jobs_along(
     agent = start_agent("n1", "--die-with-parent")
     job = world.submit("sleep 60")
     world.run_until(job, "running")
-    pid, keeper = world.task(job).pid, agent.keeper_pid
+    pid, shim = world.task(job).pid, agent.shim_pid
 
     agent.kill(signal.SIGTERM)
 
     assert not processes.start_ticks(pid)
-    wait_for(lambda: not processes.start_ticks(keeper), seconds=5)
+    wait_for(lambda: not processes.start_ticks(shim), seconds=5)
     world.run_until(job, "queued")
     assert job.attempts.get().end_text == "Muster was stopped on this node."
 
@@ -308,7 +306,7 @@ def test_an_agent_alone_is_stopped_without_its_jobs(
     assert world.output(job) == b"still here\n"
 
 
-def test_a_removed_state_folder_loses_its_jobs_by_its_own_word(world: World, start_agent: StartAgent) -> None:
+def test_jobs_of_a_removed_state_folder_are_reported_lost(world: World, start_agent: StartAgent) -> None:
     import shutil
 
     agent = start_agent()
@@ -319,7 +317,7 @@ def test_a_removed_state_folder_loses_its_jobs_by_its_own_word(world: World, sta
     agent.clean_up()
     processes.signal_group(pid, signal.SIGKILL)
     shutil.rmtree(agent.state)
-    Node.objects.update(lease_expires_at=timezone.now())  # nobody waits for the old agent
+    Node.objects.update(lease_expires_at=timezone.now())  # the server does not wait for the old agent
     agent.start()
     world.run_until(job, "queued")
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import redis
 
+from config.up.servers.valkey import Valkey
 from config.up.state import StateFolder
-from config.up.valkey import Valkey
 from infra import notifications
 from scheduler.core.lifecycle import JobState
 from scheduler.state.lifecycle.transitions import move_job

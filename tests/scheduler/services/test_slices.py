@@ -11,7 +11,7 @@ from infra.errors import MusterError
 from quotas.core.gpu_models import model_matches, read_slice, share_of, slice_of, suits
 from quotas.services.impact import Whose
 from scheduler import metrics
-from scheduler.agent.inventory import BadFakeGpus, parse_fake_gpus
+from scheduler.agent.node.fake_gpus import BadFakeGpus, parse_fake_gpus
 from scheduler.api.machines import NodeSerializer
 from scheduler.models import Allocation, Device, Node
 from scheduler.services.accounting.quota_impact import SchedulerFacts

@@ -275,7 +275,7 @@ def test_a_queue_of_another_project_cannot_be_used(portal: Portal) -> None:
 def test_nobody_passes_their_priority_ceiling(portal: Portal) -> None:
     assert read(portal, priority="high").priority == 75
     assert read(portal, priority="medium").priority == 50
-    with pytest.raises(NotAllowed, match="at most 75") as refused:
+    with pytest.raises(NotAllowed, match="maximum is 75") as refused:
         read(portal, priority="CRITICAL")
 
     assert refused.value.code == "above-priority-ceiling"
@@ -313,7 +313,7 @@ def test_a_model_that_no_node_has_is_refused_and_a_prefix_is_not(portal: Portal)
 def test_parts_that_exist_on_different_nodes_only_are_refused(portal: Portal) -> None:
     NodeFactory(cluster=portal.cluster, cpu_millis=64_000)
 
-    assert "together" in message(portal, cpu_cores=32, gpu_count=1)
+    assert "each part exists" in message(portal, cpu_cores=32, gpu_count=1)
 
 
 def test_shares_of_a_gpu_count_as_shares(portal: Portal) -> None:

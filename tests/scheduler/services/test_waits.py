@@ -119,7 +119,7 @@ def test_a_wait_that_is_over_fails_the_job_and_tells_those_behind_it(portal: Por
     first = portal.submit()
     second = portal.submit(depends_on=[first.number], depends_timeout="30m")
     third = portal.submit(depends_on=[second.number])
-    assert ", then it fails." in second.reason_text
+    assert ", then the job fails." in second.reason_text
 
     assert reconcile_all().ended_waits == 0
     Job.objects.filter(pk=second.pk).update(depends_until_at=timezone.now() - timedelta(seconds=1))

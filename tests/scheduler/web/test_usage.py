@@ -51,7 +51,7 @@ def test_a_stranger_sees_neither_figures_nor_names(as_user, used) -> None:
     for hidden in ("Vision", "Autumn", "H100", "colleague"):
         assert hidden not in text
     assert client.get(reverse("usage"), {"project": "vision"}).status_code == 404
-    assert "0 lines" in client.get(reverse("ledger"), {"user": "owner"}).content.decode()
+    assert "0 entries" in client.get(reverse("ledger"), {"user": "owner"}).content.decode()
 
 
 def test_every_row_opens_to_lines_whose_sum_it_is(as_user, used) -> None:

@@ -114,7 +114,7 @@ def test_a_name_and_a_node_that_is_in_no_rack() -> None:
 
     assert where == {}
     told = node_table(world.snapshot, a_policy(), world.job("near"), plan)
-    assert [verdict.sentence for verdict in told] == ["its rack has no job named cache"] * 2
+    assert [verdict.sentence for verdict in told] == ["the rack has no job named cache"] * 2
 
 
 def test_whoever_is_stopped_takes_its_rule_along() -> None:

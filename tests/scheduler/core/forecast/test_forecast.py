@@ -110,7 +110,7 @@ def test_what_somebody_has_to_do_first_is_said_instead_of_a_time() -> None:
     )
 
     assert one(world, "large").unknown.endswith("The job can never start as written.")
-    assert one(world, "shut").unknown == "The queue shut is paused by A.."
+    assert one(world, "shut").unknown == "Queue shut is paused by A.."
 
 
 def test_quotas_queues_begin_times_and_maintenance_are_kept_in_the_future_too() -> None:

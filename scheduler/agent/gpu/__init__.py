@@ -1,0 +1,1 @@
+"""The NVIDIA GPUs of the node: read through NVML, numbered, checked, and watched for who uses them."""

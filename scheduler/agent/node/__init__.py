@@ -1,0 +1,1 @@
+"""What the node has: measured, or as the command line says."""

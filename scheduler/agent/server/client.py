@@ -1,0 +1,147 @@
+"""HTTP to the server: one kept connection for each thread, JSON both ways, a sentence for each failure."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+CONNECT_SECONDS: Final = 10.0
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+
+
+class ServerUnreachable(Exception):
+    """No answer, or one that says to come back later."""
+
+
+class Refused(Exception):
+    """The server answered, and its answer to the same call will be the same."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+
+class InsecureServer(Exception):
+    """The node's key would be sent over a network without encryption."""
+
+
+class ServerClient:
+    """One connection to the server; use one in each thread.
+
+    With `find`, each new connection asks this function for the address; it may raise ServerUnreachable.
+    """
+
+    def __init__(
+        self,
+        url: str = "",
+        *,
+        find: Callable[[], str] | None = None,
+        insecure_ok: bool = False,
+        ca_file: str | None = None,
+    ) -> None:
+        self._find, self._insecure_ok, self._ca_file = find, insecure_ok, ca_file
+        self._connection: http.client.HTTPConnection | None = None
+        self._url = ""
+        self.key = ""
+        if find is None:
+            self._point_at(url)
+
+    def _point_at(self, url: str) -> None:
+        if url == self._url:
+            return
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InsecureServer(
+                f"{url} is no address of a server; write for example https://muster.example.org"
+            )
+        if parts.scheme == "http" and not self._insecure_ok and not is_loopback(parts.hostname):
+            raise InsecureServer(
+                f"{url} is not encrypted, and this node's key would travel over it. "
+                "Use https, or --insecure-ok on a network that nobody else can listen to."
+            )
+        self._host, self._tls = parts.hostname, parts.scheme == "https"
+        self._port = parts.port or (443 if self._tls else 80)
+        self._path = parts.path.rstrip("/")
+        self._context = ssl.create_default_context(cafile=self._ca_file) if self._tls else None
+        self._url = url
+
+    def post(self, path: str, body: Any, *, timeout_seconds: float = 30.0) -> Any:
+        """Send a message and return the answer.
+
+        Every message may be sent twice, so a kept connection that the server has closed meanwhile is simply
+        tried once more.
+        """
+        data = json.dumps(body, separators=(",", ":")).encode()
+        kept = self._connection is not None
+        try:
+            return self._exchange(path, data, timeout_seconds)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if not kept or isinstance(error, TimeoutError):
+                raise ServerUnreachable(f"{type(error).__name__}: {error}") from error
+        try:
+            return self._exchange(path, data, timeout_seconds)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise ServerUnreachable(f"{type(error).__name__}: {error}") from error
+
+    def _exchange(self, path: str, data: bytes, timeout_seconds: float) -> Any:
+        connection = self._connection or self._connect()
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_seconds)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        connection.request("POST", self._path + path, body=data, headers=headers)
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_seconds)
+        answer = connection.getresponse()
+        text = answer.read(MAX_ANSWER_BYTES)
+        if answer.status >= 500 or answer.status == 429:
+            raise ServerUnreachable(f"the server answers {answer.status} {answer.reason}")
+        try:
+            parsed = json.loads(text) if text else {}
+        except ValueError as error:
+            raise ServerUnreachable(
+                f"the server answers {answer.status} with something that is no JSON"
+            ) from error
+        if answer.status >= 400:
+            raise Refused(
+                answer.status, str(parsed.get("code", "")), str(parsed.get("detail", answer.reason))
+            )
+        return parsed
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._find is not None:
+            self._point_at(self._find())
+        if self._context is not None:
+            self._connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=CONNECT_SECONDS, context=self._context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        self._connection.connect()
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def clock_ms() -> int:
+    return time.time_ns() // 1_000_000

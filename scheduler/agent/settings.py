@@ -1,0 +1,30 @@
+"""What the command line of the agent says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.agent.node.inventory import Overrides
+from scheduler.agent.tasks.orders import PROCESS_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    server: str
+    name: str
+    state: Path
+    join_token: str
+    overrides: Overrides
+    insecure_ok: bool = False
+    ca_file: str | None = None
+    #: How many processes a task may have at a time.
+    process_limit: int = PROCESS_LIMIT
+    #: End our tasks when this process has ended; 0 lets them live.
+    parent_pid: int = 0
+    #: End our tasks when we are asked to stop.
+    ends_jobs: bool = False
+    #: Read the server's address from this file instead; see AddressFile.
+    server_file: Path | None = None
+    #: Kill an agent that runs with our state folder.
+    take_over: bool = False

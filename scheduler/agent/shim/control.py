@@ -1,0 +1,73 @@
+"""What can be done to a task that was started: stop it, suspend it, resume it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Final
+
+from scheduler.agent import processes
+from scheduler.agent.shim.task import ShimTask
+from scheduler.agent.shim.task_store import TaskStore
+
+#: After a fence or a stop of everything: too short for a checkpoint.
+SHORT_GRACE_SECONDS: Final = 5
+
+
+def stop(store: TaskStore, task: ShimTask, reason: str, grace_seconds: float) -> None:
+    """SIGTERM to the process group now, SIGKILL after the grace; a second stop can only shorten the grace."""
+    if not task.live:
+        return
+    kill_at = time.monotonic() + grace_seconds
+    task.kill_at = kill_at if task.kill_at is None else min(task.kill_at, kill_at)
+    if task.record["stop_reason"]:
+        return
+    task.record["stop_reason"] = reason
+    _count_suspension(task)
+    store.write(task)
+    task.signal(signal.SIGTERM)
+    task.signal(signal.SIGCONT, tree=True)  # a stopped process cannot handle SIGTERM
+
+
+def stop_all(store: TaskStore, reason: str) -> None:
+    for task in list(store.live.values()):
+        stop(store, task, reason, SHORT_GRACE_SECONDS)
+
+
+def suspend(store: TaskStore, task: ShimTask) -> None:
+    """SIGSTOP to the process group and to descendants outside it; a second call sends the signal again.
+
+    The time is written to the journal first: the next shim reads it.
+    """
+    store.mark_changed(task)
+    if not task.live or task.record["stop_reason"]:
+        return
+    if not task.record.get("suspended_boot_ms"):
+        task.record["suspended_boot_ms"] = processes.boot_ms()
+    store.write(task)
+    task.signal(signal.SIGSTOP, tree=True)
+
+
+def resume(store: TaskStore, task: ShimTask) -> None:
+    """SIGCONT to the process group and to descendants outside it; a second call sends the signal again."""
+    store.mark_changed(task)
+    if not task.live or task.record["stop_reason"]:
+        return
+    _count_suspension(task)
+    store.write(task)
+    task.signal(signal.SIGCONT, tree=True)
+
+
+def apply_pending(task: ShimTask) -> None:
+    """Send a task that has just started running what was asked for before it ran."""
+    if task.record["stop_reason"]:
+        task.signal(signal.SIGTERM)
+    elif task.record.get("suspended_boot_ms"):
+        task.signal(signal.SIGSTOP, tree=True)
+
+
+def _count_suspension(task: ShimTask) -> None:
+    """End the present suspension, if any, and add its length to the time that the task was suspended."""
+    if since := task.record.get("suspended_boot_ms", 0):
+        task.record["suspended_ms"] = task.record.get("suspended_ms", 0) + processes.boot_ms() - since
+        task.record["suspended_boot_ms"] = 0

@@ -1,0 +1,94 @@
+"""A guard's status file: where the guard of a task writes down what it started and how the task ended.
+
+The file holds a few lines of JSON. Its space is reserved before the task starts, so that a full disk loses no exit
+code. The guard holds the file's lock for as long as it lives: a process number, which another process may have by now,
+need not be trusted, and a file that is unlocked and empty is of a task that was never started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: Space that is reserved for a status file.
+STATUS_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStatus:
+    """What a guard has written; `alive` says whether the guard still runs."""
+
+    alive: bool
+    lines: tuple[dict[str, Any], ...] = ()
+
+    def line(self, name: str) -> dict[str, Any] | None:
+        """The line that has this field: `guard`, `error`, `pid` or `ended`; None while it is not written."""
+        return next((line for line in self.lines if name in line), None)
+
+    @property
+    def began(self) -> bool:
+        """Whether the task may have started: its guard writes a line before it starts anything."""
+        return self.line("guard") is not None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the guard has written how the task ended, or why it could not be started."""
+        return self.line("ended") is not None or self.line("error") is not None
+
+
+def read_status(path: str) -> GuardStatus:
+    """What the guard wrote, and whether it lives; when it does not, nothing will be added to the lines."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return GuardStatus(alive=False)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return GuardStatus(alive=True, lines=_lines(file))
+        return GuardStatus(alive=False, lines=_lines(file))  # read under the lock: the guard has ended
+    finally:
+        os.close(file)
+
+
+def _lines(file: int) -> tuple[dict[str, Any], ...]:
+    found = []
+    for line in os.pread(file, STATUS_BYTES, 0).rstrip(b"\0").split(b"\n"):
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return tuple(found)
+
+
+def create_status_file(path: str) -> int:
+    """Make the file, locked and with its space reserved; returns its descriptor. Raises OSError where it exists."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, STATUS_BYTES)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+class StatusWriter:
+    """Writes a guard's lines into the reserved space, and announces each on the shim's pipe by the task's key."""
+
+    def __init__(self, file: int, announce_fd: int, key: str) -> None:
+        self._file, self._announce_fd, self._key = file, announce_fd, key
+        self._offset = 0
+
+    def write(self, line: dict[str, Any], *, announce: bool = True) -> None:
+        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        self._offset += os.pwrite(self._file, text, self._offset)
+        if announce:
+            with contextlib.suppress(
+                OSError
+            ):  # no shim reads it, or the pipe is full: the shim polls as well
+                os.write(self._announce_fd, self._key.encode() + b"\n")

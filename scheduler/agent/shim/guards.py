@@ -1,0 +1,186 @@
+"""The guards of a state folder: forks one for each task, and takes over what they write about their tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from scheduler.agent import cpus, processes
+from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder
+from scheduler.agent.shim import control, guard
+from scheduler.agent.shim.guard_status import GuardStatus, read_status
+from scheduler.agent.shim.task import ShimTask
+from scheduler.agent.shim.task_store import TaskStore
+from scheduler.agent.shim.trash import Trash
+
+#: How often guards are polled that are not our children (a shim before us forked them), or that have not yet started.
+POLL_SECONDS: Final = 0.25
+#: From one round of killing orphans to the next, while there are some.
+SWEEP_SECONDS: Final = 0.05
+
+GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
+
+
+class Guards:
+    """Guards by their status files; `announcements` is the pipe on which they announce new lines."""
+
+    def __init__(self, state: Path, store: TaskStore, trash: Trash) -> None:
+        self._store = store
+        self._trash = trash
+        #: The guards that are our children, by pid.
+        self._children: dict[int, ShimTask] = {}
+        self._folder = state / "guards"
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self.announcements, self._announce_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll_at = 0.0
+        self._sweep_at: float | None = None
+
+    # ------------------------------------------------------------ start
+
+    def start(self, task: ShimTask, order: TaskOrder) -> None:
+        """Fork the guard that starts this task; a task whose guard cannot be forked has ended."""
+        among = order.get("cpus", [])
+        if "cpu_limit_millis" in order or among:
+            bound = [other.cpus for other in self._store.live.values()]
+            task.cpus = cpus.choose_cpus(order.get("cpu_limit_millis"), among, bound)
+        status_path = self._status_path(task.key)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                # Left by another journal: this task has just been written down for the first time.
+                os.unlink(status_path)
+            task.guard_pid = guard.fork_guard(
+                order, status_path, bind_to=task.cpus, announce_fd=self._announce_fd
+            )
+        except OSError as error:
+            self._store.end_unstarted(task, guard.why_not_started(order, error))
+            return
+        self._children[task.guard_pid] = task
+
+    # ------------------------------------------------------------ what guards write
+
+    def read_announced(self) -> None:
+        """Read the status files that have new lines; `poll` and `reap` find what is missed here."""
+        with contextlib.suppress(BlockingIOError):
+            for name in set(os.read(self.announcements, 65536).split(b"\n")):
+                if (task := self._store.live.get(name.decode(errors="replace"))) is not None:
+                    self.update(task, self.status_of(task))
+
+    def update(self, task: ShimTask, status: GuardStatus) -> None:
+        """Move a task on by what its guard wrote; the same status again changes nothing."""
+        if (line := status.line("guard")) is not None:
+            task.guard_pid = line["guard"]
+        if (line := status.line("error")) is not None:
+            self._store.end_unstarted(task, line["error"])
+            return
+        record = task.record
+        if (line := status.line("pid")) is not None and not task.runs:
+            record |= {"state": "running", "pid": line["pid"], "start_ticks": line["ticks"]}
+            record["started_boot_ms"] = line["at"]
+            self._store.mark_changed(task)
+            control.apply_pending(task)
+        if (line := status.line("ended")) is not None:
+            code = line["code"]
+            record["exit_code"], record["exit_signal"] = (code, None) if code >= 0 else (None, -code)
+            record["peak_memory_mib"], record["cpu_time_ms"] = line["memory_mib"], line["cpu_ms"]
+            if (left := line.get("left")) and not record["text"]:
+                record["text"] = f"{left} of its processes cannot be ended: another account's."
+            self._store.end(task, at_boot_ms=line["ended"])
+
+    def status_of(self, task: ShimTask) -> GuardStatus:
+        return read_status(self._status_path(task.key))
+
+    # ------------------------------------------------------------ guards that end
+
+    def reap(self) -> None:
+        """Collect ended children: guards, orphans of tasks whose guard was killed, and what empties the trash."""
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._trash.is_emptied_by(pid):
+                continue
+            task = self._children.pop(pid, None)
+            if task is not None and task.live:
+                self.check(task)
+
+    def poll(self) -> None:
+        """Now and then, look after guards of a shim before us, and guards whose announcement may be lost."""
+        now = time.monotonic()
+        if now < self._poll_at:
+            return
+        self._poll_at = now + POLL_SECONDS
+        for task in list(self._store.live.values()):
+            if task.adopted:
+                self.check(task)
+            elif not task.runs:
+                self.update(task, self.status_of(task))
+
+    def check(self, task: ShimTask) -> None:
+        """Take over the last lines of a guard that may have ended; one that was killed ends its task."""
+        status = self.status_of(task)
+        if status.alive or status.is_final:
+            self.update(task, status)
+        elif not status.began:
+            task.record |= {"lost": True, "text": NEVER_BEGAN}
+            self._store.end(task)
+        else:
+            self.update(task, status)  # its line about the first process may be new
+            self._end_without_guard(task)
+
+    def _end_without_guard(self, task: ShimTask) -> None:
+        """Kill all processes of a task whose guard was killed: its group, its environment's, our orphans."""
+        task.signal(signal.SIGKILL, tree=True)
+        _kill_named_in_environment(self._status_path(task.key))
+        self.sweep()
+        task.record["text"] = task.record["text"] or GUARD_KILLED
+        self._store.end(task)
+
+    def sweep(self) -> None:
+        """Kill orphans of tasks whose guard was killed, until none is left: other processes have a guard."""
+        ours = {*self._children, self._trash.emptier}
+        orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in ours]
+        for pid in orphans:
+            processes.kill_tree(pid)
+        self._sweep_at = time.monotonic() + SWEEP_SECONDS if orphans else None
+
+    def sweep_when_due(self, now: float) -> None:
+        if self._sweep_at is not None and now >= self._sweep_at:
+            self.sweep()
+
+    def due_at(self) -> Iterable[float]:
+        """The next times (monotonic) at which guards need attention."""
+        if self._sweep_at is not None:
+            yield self._sweep_at
+        if any(task.adopted or not task.runs for task in self._store.live.values()):
+            yield self._poll_at
+
+    # ------------------------------------------------------------ status files
+
+    def drop_status(self, task: ShimTask) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._status_path(task.key))
+
+    def drop_unknown_statuses(self) -> None:
+        """Remove the files of forgotten tasks, but not of a guard that is alive."""
+        for name in os.listdir(self._folder):
+            if name not in self._store.tasks and not read_status(self._status_path(name)).alive:
+                os.unlink(self._status_path(name))
+
+    def _status_path(self, key: str) -> str:
+        return f"{self._folder}/{key}"
+
+
+def _kill_named_in_environment(status_path: str) -> None:
+    """Kill every process, with its descendants, whose environment names this status file."""
+    wanted = os.path.abspath(status_path)
+    for pid in processes.all_pids():
+        if pid != os.getpid() and processes.environment_value(pid, guard.STATUS_FILE_VARIABLE) == wanted:
+            processes.kill_tree(pid)

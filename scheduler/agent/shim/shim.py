@@ -1,0 +1,167 @@
+"""The shim: a small process that has a node's tasks started, stopped and watched, and outlives its agent.
+
+Each task has a guard of its own (`guard`), which is its parent and writes down how the task ended; so the shim may be
+killed as well, and the next one reads all of it. The shim speaks JSON lines over a unix socket in the state folder,
+and writes every step to a journal first. It needs nothing but the standard library and is started with `-S`, so it
+stays small and starts fast.
+
+Its name on disk, on the socket and in `ps` is older: `keeper`. An agent and a shim of different versions meet there.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from scheduler.agent.protocol import TaskOrder
+from scheduler.agent.shim import control, guard
+from scheduler.agent.shim.agent_connection import AgentConnection
+from scheduler.agent.shim.deadlines import Deadlines, Owner
+from scheduler.agent.shim.guards import Guards
+from scheduler.agent.shim.recovery import recover
+from scheduler.agent.shim.task import ShimTask
+from scheduler.agent.shim.task_store import TaskStore
+from scheduler.agent.shim.trash import Trash
+from scheduler.agent.shim.usage_watch import UsageWatch
+
+#: How long the shim stays without an agent: an agent that is started again within this adopts what runs.
+ORPHAN_SECONDS: Final = 15.0
+#: The longest sleep of the loop, and the longest without an agent.
+_MOST_SLEEP_SECONDS: Final = 60.0
+_SLEEP_ALONE_SECONDS: Final = 1.0
+
+
+class Shim:
+    """The loop over all tasks of one state folder: commands of the agent, ends of guards, deadlines."""
+
+    def __init__(self, state: Path, *, owner: Owner | None = None) -> None:
+        self.store = TaskStore(state)
+        self.trash = Trash(state)
+        self.guards = Guards(state, self.store, self.trash)
+        self.deadlines = Deadlines(self.store)
+        self.usage = UsageWatch(self.store)
+        self.owner = owner or Owner(0, 0)
+        self.ending = False
+        self._selector = selectors.DefaultSelector()
+        self.agent = AgentConnection(state, self._selector, self.store.records)
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Serve until there is neither an agent nor a task left."""
+        guard.become_subreaper("muster-keeper")  # of guards that are killed, and of their tasks
+        self._wake_on_child_exit()
+        listener = self.agent.listen()
+        self.recover()
+        while not self.may_exit():
+            for key, events in self._selector.select(self._seconds_to_next_deadline()):
+                if key.data == "listener":
+                    self.agent.accept(listener)
+                elif key.data == "children":
+                    os.read(key.fd, 4096)
+                elif key.data == "guards":
+                    self.guards.read_announced()
+                elif key.data == "agent":
+                    for command in self.agent.handle(key.fd, events):
+                        self.handle_command(command)
+            self.guards.reap()
+            self.guards.poll()
+            self._keep_deadlines()
+            self.agent.publish(self.store.take_changes())
+            self.store.compact()
+            self.trash.empty_beside()
+
+    def recover(self) -> None:
+        """Take over from the shims before this one: their tasks, their folders, their status files."""
+        recover(self.store, self.guards)
+        self.usage.schedule()
+        self.trash.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
+        self.guards.drop_unknown_statuses()
+
+    def _wake_on_child_exit(self) -> None:
+        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._selector.register(read_end, selectors.EVENT_READ, "children")
+        self._selector.register(self.guards.announcements, selectors.EVENT_READ, "guards")
+
+    def may_exit(self) -> bool:
+        if self.store.live:
+            return False
+        return self.ending or self._is_alone(time.monotonic())
+
+    def _is_alone(self, now: float) -> bool:
+        """Whether no agent has come back for so long that none is expected."""
+        return self.agent.absent_seconds(now) > ORPHAN_SECONDS
+
+    def _keep_deadlines(self) -> None:
+        now = time.monotonic()
+        self.deadlines.enforce(now)
+        self.guards.sweep_when_due(now)
+        self.usage.check_when_due(now)
+        if self._is_alone(now) and self.owner.has_ended():
+            self._shut_down()
+
+    def _seconds_to_next_deadline(self) -> float:
+        now = time.monotonic()
+        due = [now + (_MOST_SLEEP_SECONDS if self.agent.is_open else _SLEEP_ALONE_SECONDS)]
+        due += self.deadlines.due_at(now)
+        due += self.guards.due_at()
+        if self.usage.due_at is not None:
+            due.append(self.usage.due_at)
+        return max(0.0, min(due) - now)
+
+    # ------------------------------------------------------------ commands of the agent
+
+    def handle_command(self, command: dict[str, Any]) -> None:
+        """Do what the agent says; each command may come twice."""
+        match command.get("op"):
+            case "start":
+                self.start(command["tasks"])
+            case "stop":
+                if task := self.store.tasks.get(command["key"]):
+                    control.stop(self.store, task, command["reason"], command["grace_seconds"])
+            case "pause":
+                if task := self.store.tasks.get(command["key"]):
+                    self._set_suspended(task, command["still"])
+            case "forget":
+                self.forget(command["keys"])
+            case "lease":
+                self.deadlines.extend_lease(command["fence_seconds"])
+            case "watch":
+                self.owner = Owner(command["pid"], command["start_ticks"])
+            case "shutdown":
+                self._shut_down()
+
+    def _set_suspended(self, task: ShimTask, suspended: bool) -> None:
+        if suspended:
+            control.suspend(self.store, task)
+        else:
+            control.resume(self.store, task)
+
+    def start(self, orders: list[TaskOrder]) -> None:
+        """Start the tasks that are new; a known task is published as it is, and never started twice."""
+        fresh = self.store.add(orders)
+        try:
+            self.store.write_new(task for task, _ in fresh)
+        except OSError as error:  # a task that is not written down must not run
+            for task, order in fresh:
+                self.store.end_unstarted(task, guard.why_not_started(order, error))
+            return
+        for task, order in fresh:
+            self.guards.start(task, order)
+        self.usage.task_started()
+
+    def forget(self, keys: list[str]) -> None:
+        """Remove what is left of tasks that have ended and that the server knows all about."""
+        for task in self.store.forget(keys):
+            self.trash.take(task.record["folder"])
+            self.guards.drop_status(task)
+
+    def _shut_down(self) -> None:
+        self.ending = True
+        control.stop_all(self.store, "shutdown")

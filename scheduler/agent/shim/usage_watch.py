@@ -1,0 +1,96 @@
+"""Ends tasks that hold more memory or more processes than they may."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from scheduler.agent import processes
+from scheduler.agent.shim.task import ShimTask
+from scheduler.agent.shim.task_store import TaskStore
+
+#: How often memory and processes of tasks are measured.
+POLL_SECONDS: Final = 1.0
+#: The share of one CPU that measuring may take: where a measurement is slow, the next one comes later.
+_MOST_OF_A_CPU: Final = 0.01
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_MIB: Final = 1024 * 1024
+
+
+class UsageWatch:
+    """Measures the running tasks now and then; `due_at` is the next time (monotonic), None while nothing runs."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self.due_at: float | None = None
+        self._store = store
+
+    def task_started(self) -> None:
+        """Begin to measure; a steady flow of starts does not put a measurement off."""
+        if self.due_at is None:
+            self.schedule()
+
+    def schedule(self, took_seconds: float = 0.0) -> None:
+        """Plan the next measurement, where there is a live task; `took_seconds` is what the last one took."""
+        wait = max(POLL_SECONDS, took_seconds / _MOST_OF_A_CPU)
+        self.due_at = time.monotonic() + wait if self._store.live else None
+
+    def check_when_due(self, now: float) -> None:
+        if self.due_at is None or now < self.due_at:
+            return
+        before = time.monotonic()
+        for task in list(self._store.live.values()):
+            if task.runs and task.guard_pid and (text := _excess_of(task)):
+                task.record["text"] = text
+                self._store.write(task)
+                task.signal(signal.SIGKILL)  # the guard ends the other processes of the task
+        self.schedule(time.monotonic() - before)
+
+
+def _excess_of(task: ShimTask) -> str:
+    """A sentence that says what the task has too much of; empty while it keeps its limits."""
+    members = list(processes.descendants_of(task.guard_pid))
+    if task.process_limit is not None and len(members) > task.process_limit:
+        return f"It had {len(members):,} processes; a task may have {task.process_limit:,} on this node."
+    if task.memory_limit_mib is None:
+        return ""
+    held = held_mib(members, task.memory_limit_mib)
+    if held <= task.memory_limit_mib:
+        return ""
+    return f"It held {held} MiB of memory; its limit is {task.memory_limit_mib} MiB."
+
+
+def held_mib(pids: Iterable[int], over_mib: int) -> int:
+    """MiB that these processes hold together.
+
+    The kernel is slow to say how processes share their pages. So every page is first counted once for each
+    process that has it, and shared pages are divided only where that sum exceeds `over_mib`.
+    """
+    pids = list(pids)
+    held = sum(map(_resident_bytes, pids))
+    if held > over_mib * _MIB:
+        held = sum(map(_proportional_bytes, pids))
+    return held // _MIB
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _proportional_bytes(pid: int) -> int:
+    """The process's share of every page that it has in memory (PSS); whole pages where the kernel has no PSS."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        pass
+    return _resident_bytes(pid)

@@ -1,0 +1,144 @@
+"""The sync call: sends reports and the inventory to the server, and does what the answer says."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from scheduler.agent import PROTOCOL, VERSION, processes
+from scheduler.agent.gpu.gpus import Gpus
+from scheduler.agent.node.inventory import MeasuredInventory
+from scheduler.agent.protocol import Assignment, Report, Stop, SyncAnswer, SyncRequest, TaskOrder
+from scheduler.agent.server.client import ServerClient, clock_ms
+from scheduler.agent.settings import Settings
+from scheduler.agent.shim_link import ShimLink
+from scheduler.agent.tasks.orders import task_order
+from scheduler.agent.tasks.task_table import TaskTable
+
+PATH: Final = "/api/v1/agent/sync"
+#: Beyond the time for which the server may hold a call.
+_ANSWER_SECONDS: Final = 20.0
+#: Leases that end this near to each other are the same one.
+_SAME_LEASE_SECONDS: Final = 0.5
+#: The shortest lease that the shim gets: 0 would mean no fence.
+_LEAST_FENCE_SECONDS: Final = 0.1
+
+
+class ServerSync:
+    """Carries tasks between the server and the shim; any thread may call `poll` and `send`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        table: TaskTable,
+        link: ShimLink,
+        inventory: MeasuredInventory,
+        gpus: Gpus | None,
+    ) -> None:
+        self._settings = settings
+        self._session = uuid.uuid4().hex
+        self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
+        self._lease_until = 0.0
+
+    def poll(self, client: ServerClient, *, wait_seconds: float) -> SyncAnswer:
+        """Say which tasks and devices are here, and wait up to `wait_seconds` for news from the server."""
+        request = self._request(wait_seconds=wait_seconds, known=self._table.known())
+        if (inventory := self._inventory.to_send()) is not None:
+            request["inventory"] = inventory
+        return self._call(client, request)
+
+    def send(self, client: ServerClient, reports: list[Report]) -> SyncAnswer:
+        """Send these reports; the server answers at once."""
+        return self._call(client, self._request(reports=reports))
+
+    def _request(
+        self,
+        *,
+        wait_seconds: float = 0.0,
+        known: list[list[int]] | None = None,
+        reports: list[Report] | None = None,
+    ) -> SyncRequest:
+        return SyncRequest(
+            protocol=PROTOCOL,
+            session=self._session,
+            wait_seconds=wait_seconds,
+            known=known or [],
+            reports=reports or [],
+            boot_id=processes.boot_id(),
+            agent_version=VERSION,
+            clock_ms=clock_ms(),
+        )
+
+    def _call(self, client: ServerClient, request: SyncRequest) -> SyncAnswer:
+        sent_at = time.monotonic()
+        timeout_seconds = request["wait_seconds"] + _ANSWER_SECONDS
+        answer: SyncAnswer = client.post(PATH, request, timeout_seconds=timeout_seconds)
+        if "inventory" in request:
+            self._inventory.was_sent(request["inventory"])
+        if answer["inventory_wanted"]:
+            self._inventory.send_again()
+        self.apply(answer, sent_at=sent_at)
+        return answer
+
+    # ------------------------------------------------------------ the answer
+
+    def apply(self, answer: SyncAnswer, *, sent_at: float) -> None:
+        """Do what the server says; each part may come twice. `sent_at` is when it was asked (monotonic)."""
+        self._table.cap_bytes = answer["log_cap_bytes"]
+        self._extend_lease(answer["fence_seconds"], sent_at=sent_at)
+        self._start(answer["assignments"])
+        self._stop(answer["stops"])
+        self._suspend_and_resume(answer.get("pauses", ()))
+        if answer["verify"]:
+            self._table.verify(answer["verify"])
+
+    def _extend_lease(self, fence_seconds: float, *, sent_at: float) -> None:
+        """Pass the lease on before tasks start under it.
+
+        It counts from when we asked: however long the answer took, the server counts from before the answer. Leases
+        are compared by when they end, not by when they came: after the agent was suspended, the answer to an old
+        question comes first, and a task that is started with the next answer must not end with the old lease.
+        """
+        until = sent_at + fence_seconds
+        if fence_seconds and abs(until - self._lease_until) > _SAME_LEASE_SECONDS:
+            self._link.extend_lease(max(_LEAST_FENCE_SECONDS, until - time.monotonic()))
+            self._lease_until = until
+
+    def _start(self, assignments: Iterable[Assignment]) -> None:
+        orders: list[TaskOrder] = []
+        for assignment in assignments:
+            task, epoch, devices = assignment["task"], assignment["epoch"], assignment["devices"]
+            order = task_order(
+                assignment,
+                self._settings.state,
+                node_name=self._settings.name,
+                gpu_names=self._gpus.names(devices) if self._gpus and devices else None,
+                numa_domains=self._settings.overrides.numa_domains,
+                process_limit=self._settings.process_limit,
+            )
+            if self._table.add(task, epoch, job=assignment["job"], folder=order["folder"]):
+                orders.append(order)
+        if orders:
+            self._link.start_tasks(orders)
+
+    def _stop(self, stops: Iterable[Stop]) -> None:
+        for stop in stops:
+            entry = self._table.get(stop["task"], stop["epoch"])
+            if entry is None:
+                continue
+            entry.stale = entry.stale or stop["stale"]
+            if not entry.ended:
+                self._link.stop_task(entry.key, reason=stop["reason"], grace_seconds=stop["grace_seconds"])
+
+    def _suspend_and_resume(self, pauses: Iterable[Sequence[int]]) -> None:
+        for task, epoch, suspended in pauses:
+            entry = self._table.get(task, epoch)
+            if entry is None or entry.ended:
+                continue
+            if suspended:
+                self._link.suspend_task(entry.key)
+            else:
+                self._link.resume_task(entry.key)

@@ -1,0 +1,98 @@
+"""One task of this node as the agent knows it: its record, its files, and what the server has of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduler.agent.protocol import TaskRecord
+
+STREAMS: Final = ("stdout", "stderr")
+#: The file in its folder that a task writes when it has saved its work; the first line says where.
+CHECKPOINT: Final = "checkpoint"
+
+
+@dataclass
+class LocalTask:
+    """`version` rises with each change that is reported; `acknowledged` is the version that the server has."""
+
+    key: str
+    task: int
+    epoch: int
+    job: int
+    folder: str
+    record: TaskRecord | None = None
+    version: int = 0
+    acknowledged: int = 0
+    #: The server waits for no report of it any more.
+    stale: bool = False
+    #: Bytes of each stream that the server has; None until the server has said.
+    uploaded: dict[str, int | None] = field(default_factory=dict)
+    #: The server takes no more of its logs.
+    logs_refused: bool = False
+    #: When it last wrote its checkpoint file (ns since 1970), and the first line of that.
+    saved_ns: int = 0
+    saved_path: str = ""
+    #: The age at which the use of its GPUs is reported next.
+    use_due_ms: int = 60_000
+
+    @property
+    def running(self) -> bool:
+        return self.record is not None and self.record["state"] == "running"
+
+    @property
+    def ended(self) -> bool:
+        return self.record is not None and self.record["state"] == "ended"
+
+    @property
+    def reported(self) -> bool:
+        """Whether the server needs no report of it any more."""
+        return self.stale or (self.ended and self.acknowledged == self.version)
+
+    @property
+    def has_pending_report(self) -> bool:
+        return self.version != self.acknowledged and not self.stale
+
+    def stream_path(self, stream: str) -> str:
+        return f"{self.folder}/{stream}"
+
+    def has_saved(self) -> bool:
+        """Whether the job has written its checkpoint file since the last call.
+
+        The file is the job's: no link is followed, and nothing but a regular file is read.
+        """
+        try:
+            file = os.open(f"{self.folder}/{CHECKPOINT}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_mtime_ns == self.saved_ns:
+                return False
+            line = os.read(file, 4096).split(b"\n", 1)[0].decode(errors="replace")
+            self.saved_ns, self.saved_path = found.st_mtime_ns, line.strip().replace("\0", "")[:1024]
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+
+
+def is_suspended(record: TaskRecord) -> bool:
+    return bool(record.get("suspended_boot_ms"))
+
+
+def cap_marker(cap_bytes: int) -> bytes:
+    """The line that ends a stream of which only the first `cap_bytes` are kept."""
+    return f"\n[muster: only the first {cap_bytes // 1024} KiB of this output are kept]\n".encode()
+
+
+def stored_bytes(path: str, cap_bytes: int) -> int:
+    """How many bytes of this stream the server is to have in the end, given what is there now."""
+    try:
+        size = os.stat(path).st_size
+    except OSError:
+        return 0
+    return size if size <= cap_bytes else cap_bytes + len(cap_marker(cap_bytes))

@@ -1,0 +1,78 @@
+"""From an assignment of the server to an order for the shim: folder, arguments, environment, limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from scheduler.agent import numa
+from scheduler.agent.protocol import Assignment, TaskOrder, task_key
+from scheduler.agent.tasks.environment import GpuNames, environment
+
+#: One argument may be this long on Linux (MAX_ARG_STRLEN); longer commands go through a file.
+MAX_ARGUMENT_BYTES: Final = 100_000
+#: Processes, not threads: a task with more is most likely out of control, and would take the node down.
+PROCESS_LIMIT: Final = 1024
+
+
+def task_order(
+    assignment: Assignment,
+    state: Path,
+    *,
+    node_name: str,
+    gpu_names: GpuNames | None = None,
+    numa_domains: int | None = None,
+    process_limit: int = PROCESS_LIMIT,
+) -> TaskOrder:
+    """What the shim is to start for this assignment.
+
+    `numa_domains` is how many domains the command line lays out; None = the machine's own.
+    """
+    key = task_key(assignment["task"], assignment["epoch"])
+    folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
+    argv, script = _program(assignment["command"], assignment["script"], folder)
+    order = TaskOrder(
+        key=key,
+        folder=folder,
+        cwd=assignment["working_dir"] or folder + "/work",
+        script=script,
+        argv=argv,
+        env=environment(assignment, folder, node_name=node_name, gpu_names=gpu_names),
+        limit_seconds=assignment["limit_seconds"],
+        grace_seconds=assignment["grace_seconds"],
+        meta={
+            "task": assignment["task"],
+            "epoch": assignment["epoch"],
+            "job": assignment["job"],
+            "devices": assignment["devices"],
+        },
+        process_limit=process_limit,
+    )
+    if "memory_limit_mib" in assignment:
+        order["memory_limit_mib"] = assignment["memory_limit_mib"]
+    if "cpu_limit_millis" in assignment:
+        order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
+    if "numa_domain" in assignment:
+        _bind_to_numa_domain(order, assignment, numa.domains(numa_domains))
+    return order
+
+
+def _program(command: str, script: str, folder: str) -> tuple[list[str], str]:
+    """(argv, the text of the script file): the shell runs a command, and a script that names no interpreter."""
+    if len(command.encode(errors="surrogateescape")) > MAX_ARGUMENT_BYTES:
+        command, script = "", command
+    if command:
+        return ["/bin/sh", "-c", command], script
+    if script.startswith("#!"):
+        return [folder + "/script"], script
+    return ["/bin/sh", folder + "/script"], script
+
+
+def _bind_to_numa_domain(order: TaskOrder, assignment: Assignment, domains: list[numa.Domain]) -> None:
+    """Name the CPUs of the task's NUMA domain, and its memory where the kernel knows the domain."""
+    number = assignment["numa_domain"]
+    order["env"]["MUSTER_NUMA_DOMAIN"] = str(number)
+    domain = next((one for one in domains if one.number == number), None)
+    order["cpus"] = list(domain.cpus) if domain is not None else []
+    if domain is not None and domain.real:
+        order["memory_domain"], order["memory_mib"] = number, assignment["memory_mib"]

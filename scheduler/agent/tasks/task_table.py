@@ -1,0 +1,206 @@
+"""The tasks of this agent, and what of them the server does not have yet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from scheduler.agent import processes
+from scheduler.agent.gpu.usage import Holder, Use
+from scheduler.agent.protocol import Report, TaskRecord, task_key
+from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
+from scheduler.agent.tasks.reports import report_of
+
+
+class TaskTable:
+    """Shared by the agent's threads; `changed` is notified when there is something to report or to upload."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.cap_bytes = 64 * 1024 * 1024
+        #: How a task has used its GPUs; None where they are not measured.
+        self.gpu_use_of: Callable[[str], Use | None] = lambda key: None
+        #: What is wrong with GPUs, by their numbers.
+        self.gpu_faults_of: Callable[[Sequence[int]], str] = lambda numbers: ""
+        self._tasks: dict[str, LocalTask] = {}
+        #: Reports on tasks that the server asked for and that are not here.
+        self._unknown: dict[str, Report] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def add(self, task: int, epoch: int, *, job: int, folder: str) -> bool:
+        """Add a task that the shim is to start; False when it is here already: an assignment may come twice."""
+        key = task_key(task, epoch)
+        with self.changed:
+            if key in self._tasks:
+                return False
+            self._tasks[key] = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
+            return True
+
+    def get(self, task: int, epoch: int) -> LocalTask | None:
+        return self._tasks.get(task_key(task, epoch))
+
+    def update(self, records: Iterable[TaskRecord], *, complete: bool) -> None:
+        """Take over records of the shim; `complete` means that tasks without a record are unknown to the shim."""
+        with self.changed:
+            seen = set()
+            for record in records:
+                seen.add(record["key"])
+                self._take_record(record)
+            if complete:
+                self._drop_unknown_to_shim(seen)
+            self.changed.notify_all()
+
+    def _take_record(self, record: TaskRecord) -> None:
+        meta = record["meta"]
+        entry = self._tasks.get(record["key"])
+        if entry is None:  # started before this agent: adopted
+            entry = LocalTask(
+                record["key"], meta["task"], meta["epoch"], meta["job"], record["folder"],
+                uploaded=dict.fromkeys(STREAMS),
+            )  # fmt: skip
+            self._tasks[record["key"]] = entry
+        before = (entry.record["state"], is_suspended(entry.record)) if entry.record else ("", False)
+        entry.record = record
+        if (record["state"], is_suspended(record)) != before and record["state"] != "starting":
+            entry.version += 1
+
+    def _drop_unknown_to_shim(self, seen: set[str]) -> None:
+        for key in [key for key in self._tasks if key not in seen]:
+            entry = self._tasks[key]
+            if entry.record is None:
+                del self._tasks[key]  # the order never arrived; the server will give it again
+            elif not entry.ended:
+                entry.record = entry.record.copy()
+                entry.record |= {"state": "ended", "lost": True, "text": "Its record on the node is gone."}
+                entry.version += 1
+
+    # ------------------------------------------------------------ reports
+
+    def known(self) -> list[list[int]]:
+        """Tasks whose end has not been reported, as [task, epoch]."""
+        with self.changed:
+            return [[entry.task, entry.epoch] for entry in self._tasks.values() if not entry.reported]
+
+    def verify(self, asked: Iterable[list[int]]) -> None:
+        """The server asks for these tasks: report the ones that are not here, and ended ones once more."""
+        with self.changed:
+            for task, epoch in asked:
+                key = task_key(task, epoch)
+                entry = self._tasks.get(key)
+                if entry is None:
+                    text = "The node knows nothing of it: its state folder was removed."
+                    self._unknown[key] = Report(task=task, epoch=epoch, state="lost", text=text)
+                elif entry.ended and entry.reported and not entry.stale:
+                    entry.acknowledged = -1
+            self.changed.notify_all()
+
+    def pending_reports(self, limit: int) -> tuple[list[Report], dict[str, int]]:
+        """Reports to send, and the version of each that an answer will acknowledge."""
+        with self.changed:
+            reports: list[Report] = []
+            versions: dict[str, int] = {}
+            for key, report in list(self._unknown.items())[:limit]:
+                reports.append(report)
+                versions[key] = -1
+            for entry in self._tasks.values():
+                if len(reports) >= limit:
+                    break
+                if entry.has_pending_report and entry.record is not None:
+                    reports.append(self._report_of(entry, entry.record))
+                    versions[entry.key] = entry.version
+            return reports, versions
+
+    def _report_of(self, entry: LocalTask, record: TaskRecord) -> Report:
+        use, cap = self.gpu_use_of(entry.key), self.cap_bytes
+        return report_of(entry, record, use=use, gpu_faults_of=self.gpu_faults_of, cap_bytes=cap)
+
+    def look_for_checkpoints(self) -> None:
+        """Report the running tasks that have written their checkpoint file since the last call."""
+        with self.changed:
+            for entry in self._tasks.values():
+                if entry.running and entry.has_saved():
+                    entry.version += 1
+                    self.changed.notify_all()
+
+    def report_gpu_use(self) -> None:
+        """Report the use of GPUs while a task runs: after a minute, after two, after four, then every five minutes."""
+        now = processes.boot_ms()
+        with self.changed:
+            for entry in self._tasks.values():
+                if (record := entry.record) is None or record["state"] != "running":
+                    continue
+                age_ms = now - record["started_boot_ms"]
+                if age_ms < entry.use_due_ms or not record["meta"].get("devices"):
+                    continue
+                entry.use_due_ms = age_ms + min(age_ms, 300_000)
+                if self.gpu_use_of(entry.key) is not None:
+                    entry.version += 1
+                    self.changed.notify_all()
+
+    def has_pending_reports(self) -> bool:
+        return bool(self._unknown) or any(entry.has_pending_report for entry in self._tasks.values())
+
+    def wait_for_reports(self, seconds: float) -> None:
+        """Wait until there is something to report, or until the time is up."""
+        with self.changed:
+            self.changed.wait_for(self.has_pending_reports, timeout=seconds)
+
+    def acknowledge(self, versions: dict[str, int]) -> None:
+        with self.changed:
+            for key, version in versions.items():
+                if version == -1:
+                    self._unknown.pop(key, None)
+                elif entry := self._tasks.get(key):
+                    entry.acknowledged = version
+            self.changed.notify_all()
+
+    # ------------------------------------------------------------ logs, and tasks to forget
+
+    def with_logs(self) -> list[LocalTask]:
+        """Tasks whose output the server still takes."""
+        with self.changed:
+            return [
+                entry for entry in self._tasks.values() if entry.record is not None and not entry.logs_refused
+            ]
+
+    def take_finished(self) -> list[str]:
+        """Forget the tasks whose report and output the server has to the end; returns their keys."""
+        with self.changed:
+            done = [
+                entry.key
+                for entry in self._tasks.values()
+                if entry.ended and entry.reported and (entry.logs_refused or self._uploaded_whole(entry))
+            ]
+            for key in done:
+                del self._tasks[key]
+            return done
+
+    def _uploaded_whole(self, entry: LocalTask) -> bool:
+        return all(
+            (at := entry.uploaded[stream]) is not None
+            and at >= stored_bytes(entry.stream_path(stream), self.cap_bytes)
+            for stream in STREAMS
+        )
+
+    def gpu_holders(self) -> list[Holder]:
+        """The running tasks with their GPUs, also tasks without: these may use GPUs all the same."""
+        now = processes.boot_ms()
+        with self.changed:
+            return [
+                Holder(
+                    key, record["pid"], tuple(record["meta"].get("devices", ())),
+                    max(0, now - record["started_boot_ms"]),
+                )
+                for key, entry in self._tasks.items()
+                if (record := entry.record) is not None and record["state"] == "running"
+            ]  # fmt: skip
+
+    def keys(self) -> list[str]:
+        with self.changed:
+            return list(self._tasks)
+
+    def live(self) -> int:
+        with self.changed:
+            return sum(not entry.ended for entry in self._tasks.values())

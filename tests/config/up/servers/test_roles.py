@@ -1,0 +1,343 @@
+"""A running portal and its roles: data of earlier versions is handed over; no process knows more than it needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg
+import pytest
+
+from config.up.servers import roles
+from config.up.servers.embedded import wait_ready
+from config.up.servers.postgres import Postgres
+from config.up.state import StateFolder
+from tests.support.embedded import PASSWORD, give_migrated_data
+from tests.support.stack import ROOT, Stack, scratch_state, wait_until
+
+pytestmark = pytest.mark.stack
+
+GUIDE = ROOT / "docs" / "guides" / "running.md"
+SERVICES = ("web", "worker-scheduling", "worker-default", "beat", "node-1")
+AS_EARLIER = """
+REASSIGN OWNED BY muster_owner TO muster;
+DROP OWNED BY muster_app, muster_owner;
+ALTER DATABASE muster OWNER TO muster;
+GRANT ALL ON DATABASE muster TO PUBLIC;
+"""
+
+
+@contextmanager
+def a_server(path: Path) -> Iterator[Postgres]:
+    """The PostgreSQL of a state folder, without a portal."""
+    server = Postgres(StateFolder(path), throw_away=True)
+    server.prepare()
+    server.process.start()
+    try:
+        wait_ready(server.process)
+        yield server
+    finally:
+        server.process.ask_to_stop()
+        server.process.wait_stopped(float("inf"))
+
+
+def connect(port: int, role: str, password: str, database: str = "muster") -> psycopg.Connection[Any]:
+    return psycopg.connect(
+        host="127.0.0.1", port=port, user=role, password=password, dbname=database, autocommit=True
+    )
+
+
+def make_as_earlier(path: Path) -> None:
+    """Data as the versions left it that did everything as the superuser."""
+    give_migrated_data(path)
+    for part in ("log", "run", "agents"):
+        (path / part).mkdir()
+    with a_server(path) as server, connect(server.port, roles.SUPERUSER, PASSWORD) as connection:
+        connection.execute("DROP DATABASE test_muster")
+        connection.execute(AS_EARLIER)
+        connection.execute("DROP ROLE muster_app")
+        connection.execute("DROP ROLE muster_owner")
+    for name in ("postgres_app_password", "postgres_owner_password"):
+        (path / name).unlink()
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    state = scratch_state("roles")
+    make_as_earlier(state)
+    stack = Stack(state, ["--nodes", "1"])
+    try:
+        yield stack.start()
+    finally:
+        stack.stop()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def password(stack: Stack, file: str) -> str:
+    return (stack.state / file).read_text().strip()
+
+
+def as_superuser(stack: Stack) -> psycopg.Connection[Any]:
+    where = urlsplit(psycopg_url(stack))
+    return connect(where.port or 0, roles.SUPERUSER, password(stack, "postgres_password"))
+
+
+def psycopg_url(stack: Stack) -> str:
+    environ = psutil.Process(stack.pid("web")).environ()
+    return environ["DATABASE_URL"]
+
+
+def test_data_of_an_earlier_version_is_handed_over(stack: Stack) -> None:
+    with as_superuser(stack) as connection:
+        owners = connection.execute(
+            "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+            " UNION SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+            " AND proname LIKE '%muster%'"
+            " UNION SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'muster'"
+            " UNION SELECT pg_get_userbyid(stxowner) FROM pg_statistic_ext"
+        ).fetchall()
+        supers = connection.execute("SELECT rolname FROM pg_roles WHERE rolsuper").fetchall()
+
+    assert owners == [(roles.OWNER,)]
+    assert supers == [(roles.SUPERUSER,)]
+
+
+def test_the_password_that_every_process_had_opens_nothing_any_more(stack: Stack) -> None:
+    where = urlsplit(psycopg_url(stack))
+
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        connect(where.port or 0, roles.SUPERUSER, PASSWORD)
+
+
+def test_no_process_that_serves_knows_the_owner_or_the_superuser(stack: Stack) -> None:
+    secrets = {password(stack, name) for name in ("postgres_password", "postgres_owner_password")}
+    assert len(secrets) == 2
+    for name in SERVICES:
+        process = psutil.Process(stack.pid(name))
+        told = [*process.environ().values(), *process.cmdline()]
+        assert not any(secret in text for secret in secrets for text in told), name
+        assert roles.OWNER_URL not in process.environ()
+    assert urlsplit(psycopg_url(stack)).username == roles.APPLICATION
+    assert not any(secret in (stack.state / "servers.json").read_text() for secret in secrets)
+    for file in stack.state.glob("postgres_*password"):
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_connects_but_as_the_application(stack: Stack) -> None:
+    with as_superuser(stack) as connection:
+        found = connection.execute(
+            "SELECT DISTINCT usename FROM pg_stat_activity WHERE datname = 'muster' AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        ).fetchall()
+
+    assert found == [(roles.APPLICATION,)]
+
+
+def test_a_job_goes_through_and_every_hourly_task_too(stack: Stack) -> None:
+    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    job = stack.post("/api/v1/jobs", {"name": "x", "command": "true", "cpu_cores": 1}, token=token)
+
+    def state() -> str:
+        return stack.manage("shell", "--no-imports", "-c", STATE_OF % job["number"]).strip()
+
+    wait_until(lambda: state() == "completed", seconds=60, why=stack.said)
+    stack.manage("shell", "--no-imports", "-c", ALL_TASKS)
+
+
+STATE_OF = "from scheduler.models import Job; print(Job.objects.get(number=%s).state)"
+#: What beat asks for, at once and in the open.
+ALL_TASKS = """
+from django.conf import settings
+from config.celery import app
+app.loader.import_default_modules()
+for entry in settings.CELERY_BEAT_SCHEDULE.values():
+    app.tasks[entry["task"]](**entry.get("kwargs", {}))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["share", "--tree"],
+        ["simulate", "past:1h"],
+        ["retention"],
+        ["seed_demo"],
+        ["migrate"],
+        ["makemigrations", "--check", "--dry-run"],
+        ["createsuperuser", "--noinput", "--username", "root2", "--email", "r@example.org"],
+        ["join_token"],
+        ["audit_verify"],
+    ],
+    ids=" ".join,
+)
+def test_an_operators_commands_work(stack: Stack, command: list[str]) -> None:
+    stack.env["DJANGO_SUPERUSER_PASSWORD"] = "a-long-enough-password-1"
+    stack.manage(*command)
+
+
+def test_the_door_shows_what_the_command_found(stack: Stack) -> None:
+    token = stack.manage("token", "auditor", "--scopes", "audit:read").splitlines()[-1]
+    with as_superuser(stack) as connection:
+        connection.execute("DELETE FROM accounts_auditcheck")
+    assert ask(stack, token)[0] == 404
+
+    stack.manage("audit_verify")
+
+    status, text = ask(stack, token)
+    assert (status, '"ok":true' in text.replace(" ", "")) == (200, True)
+    assert (stack.state / "audit-checkpoints").stat().st_mode & 0o777 == 0o600
+
+
+def ask(stack: Stack, token: str) -> tuple[int, str]:
+    request = urllib.request.Request(
+        f"{stack.base_url}/api/v1/audit/check", headers={"Authorization": f"Bearer {token}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_change_of_password_that_was_cut_short_locks_nobody_out() -> None:
+    state = scratch_state("cut-short")
+    try:
+        give_migrated_data(state)
+        for part in ("log", "run", "agents"):
+            (state / part).mkdir()
+        with a_server(state) as server:
+            with connect(server.port, roles.SUPERUSER, PASSWORD) as connection:
+                connection.execute("ALTER ROLE muster PASSWORD 'the next one'")
+        (state / "postgres_password.next").write_text("the next one\n")
+        with a_server(state) as server, connect(server.port, roles.SUPERUSER, "the next one"):
+            assert (state / "postgres_password").read_text() == "the next one\n"
+        (state / "postgres_password.next").write_text("one that the database never had\n")
+        with a_server(state) as server, connect(server.port, roles.SUPERUSER, "the next one"):
+            assert (state / "postgres_password").read_text() == "the next one\n"
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+# ------------------------------------------------------------------ a server of one's own
+
+
+def sql_of_the_guide() -> list[str]:
+    section = GUIDE.read_text().split("### The roles of the database")[1].split("\n### ")[0]
+    return re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
+
+
+class Bare(Postgres):
+    """A server that somebody else runs: nothing of ours is in it."""
+
+    def answers(self) -> bool:
+        try:
+            with self._connect("postgres"):
+                return True
+        except psycopg.OperationalError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Bare]:
+    path = scratch_state("bare")
+    for part in ("log", "run", "agents"):
+        (path / part).mkdir()
+    server = Bare(StateFolder(path), throw_away=True)
+    server.prepare()
+    server.process.start()
+    try:
+        wait_ready(server.process)
+        yield server
+    finally:
+        server.process.ask_to_stop()
+        server.process.wait_stopped(float("inf"))
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def run_each(connection: psycopg.Connection[Any], text: str) -> None:
+    for statement in filter(None, map(str.strip, text.split(";"))):
+        connection.execute(statement)
+
+
+def test_the_sql_of_the_guide_makes_a_portal_that_runs(bare: Bare) -> None:
+    first = sql_of_the_guide()[0]
+    with connect(bare.port, roles.SUPERUSER, bare.passwords.of(roles.SUPERUSER), "postgres") as connection:
+        run_each(connection, first)
+    urls = {
+        "DATABASE_URL": f"postgres://muster_app:another%20long%20password@127.0.0.1:{bare.port}/muster",
+        roles.OWNER_URL: f"postgres://muster_owner:one%20long%20password@127.0.0.1:{bare.port}/muster",
+    }
+    state = scratch_state("guide")
+    stack = Stack(state, ["--nodes", "1"], env=dict(urls))
+    try:
+        stack.start()
+        assert roles.OWNER_URL not in psutil.Process(stack.pid("web")).environ()
+        del stack.env[roles.OWNER_URL]
+        token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+        job = stack.post("/api/v1/jobs", {"name": "x", "command": "true", "cpu_cores": 1}, token=token)
+        wait_until(
+            lambda: "completed" in stack.manage("shell", "--no-imports", "-c", STATE_OF % job["number"]),
+            seconds=60,
+            why=stack.said,
+        )
+        stack.manage("audit_verify")
+        assert "muster.W001" not in deploy_check(urls["DATABASE_URL"])
+        assert "muster.W001" in deploy_check(urls[roles.OWNER_URL])
+        assert "superuser" in deploy_check(
+            f"postgres://muster:{bare.passwords.of(roles.SUPERUSER)}@127.0.0.1:{bare.port}/muster"
+        )
+    finally:
+        stack.stop()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def deploy_check(url: str) -> str:
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "config.settings.production",
+        "MUSTER_SECRET_KEY": "x7Kq" * 20,
+        "MUSTER_ALLOWED_HOSTS": "muster.example.org",
+        "DATABASE_URL": url,
+        "REDIS_URL": "redis://127.0.0.1:1/0",
+    }
+    said = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return said.stdout + said.stderr
+
+
+def test_the_sql_of_the_guide_divides_what_one_role_has_owned(bare: Bare) -> None:
+    second = re.sub(r"\bmuster\b", "old", sql_of_the_guide()[1])
+    secret = bare.passwords.of(roles.SUPERUSER)
+    with connect(bare.port, roles.SUPERUSER, secret, "postgres") as connection:
+        for role in ("muster_owner", "muster_app"):
+            if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
+                connection.execute(f"CREATE ROLE {role} LOGIN")
+        connection.execute("CREATE ROLE old LOGIN PASSWORD 'x'")
+        connection.execute("CREATE DATABASE old OWNER old")
+    with connect(bare.port, "old", "x", "old") as connection:
+        connection.execute("CREATE TABLE things (id serial)")
+    with connect(bare.port, roles.SUPERUSER, secret, "old") as connection:
+        run_each(connection, second)
+        owners = connection.execute(
+            "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relname LIKE 'things%'"
+        ).fetchall()
+
+    assert owners == [("muster_owner",)]
