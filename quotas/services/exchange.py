@@ -127,7 +127,7 @@ def _outcome(task: Task, result: Comparison, written: tuple[Difference, ...] = (
 def drift_text(provider: ExternalQuotaProvider, drift: Iterable[Difference]) -> str:
     """`cpu is 12 there and 8 here; gres/gpu is none there and 2 here.`"""
     parts = [
-        f"{d.key} is {provider.show(d.key, d.there)} there and {provider.show(d.key, d.here)} in Muster"
+        f"{d.key} is {provider.show(d.key, d.there)} at the provider and {provider.show(d.key, d.here)} in Muster"
         for d in drift
     ]
     return ("; ".join(parts) + ".") if parts else ""
