@@ -162,7 +162,7 @@ def test_a_log_is_downloaded_whole(as_user, world) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "words", "file"),
-    [(500_000, "still sending the 488.3", "-so-far.log"), (0, "The job printed no output.", "-merged.log")],
+    [(500_000, "still sending 488.3", "-so-far.log"), (0, "The job printed no output.", "-merged.log")],
 )
 def test_a_log_that_has_not_arrived_is_not_called_empty(
     as_user, world, printed: int, words: str, file: str
