@@ -190,6 +190,7 @@ def begin_and_end(*, now: datetime | None = None) -> tuple[int, int]:
         ended += _by_itself(pk, GrantState.ACTIVE, lambda row: _end(row, by=None, reason="expired"))
     soon = Grant.objects.filter(state=GrantState.ACTIVE, ends_at__gt=now, ends_at__lte=now + ENDS_SOON)
     for row in soon.select_related("project"):
+        assert row.ends_at is not None  # the filter above
         with transaction.atomic():
             _tell_of(row, f"ends at {written(row.ends_at)}; request a renewal in time", occasion="ends soon")
     return begun, ended

@@ -49,7 +49,7 @@ class DecisionTable:
         self.of_row[rows[stronger]] = numbers[stronger]
 
     def wait_for_people(self, rows: Ints) -> Bools:
-        """Of these rows, those that wait for somebody to change something, and not for room or a turn."""
+        """Of these rows, those that wait for a person to change something, and not for capacity or a turn."""
         persons = {ReasonCategory.FIX, ReasonCategory.ASK}
         flags = [CATEGORY[decision.reason] in persons for decision in self._decisions]
         return np.array([*flags, False], dtype=np.bool_)[self.of_row[rows]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.core.columns import Bools
+from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.pending_reasons import PendingReasons
 from scheduler.core.decision_table import DecisionTable
@@ -26,9 +26,32 @@ def explain_rows(
 
     The same as the first of `PendingReasons.of_class` for each class of jobs, but for all classes at once.
     """
-    reasons = PendingReasons(context)
     cluster, job_classes = context.cluster, context.job_classes
     rows = np.flatnonzero(waiting)
+    of_class = _class_reasons(context, rows, decisions)
+    decisions.add_numbers(rows, of_class.of_row[job_classes.of_row[rows]])
+    for array_rows, decision in array_reasons(cluster, context.workspace):
+        decisions.add(array_rows, decision)
+    for poor, decision in context.workspace.budgets.blockers():
+        decisions.add(poor[waiting[poor]], decision)
+    # Only a strict order and backfill leave a job waiting that would fit, or a plugin filter that answers
+    # differently now.
+    clear = rows[decisions.is_clear[rows]]
+    for queue_row in np.unique(cluster.pending.queue[clear]).tolist():
+        here = clear[cluster.pending.queue[clear] == queue_row]
+        queue = cluster.snapshot.queues.name[queue_row]
+        if strict[queue_row]:
+            decisions.add(here, decide(ReasonCode.PRIORITY, queue=queue))
+        elif (turns := starter.turn_reasons(here)) is not None:
+            for some, facts in turns:
+                decisions.add(some, decide(ReasonCode.PRIORITY, queue=queue, **facts))
+        else:
+            decisions.add(here, decide(ReasonCode.NOT_EVALUATED_YET, queue=queue))
+
+
+def _class_reasons(context: CycleContext, rows: Ints, decisions: DecisionTable) -> DecisionTable:
+    """The strongest reason of every class of these jobs: of its placement class, its queue and its quota lines."""
+    reasons, cluster, job_classes = PendingReasons(context), context.cluster, context.job_classes
     met = np.zeros(len(job_classes), dtype=np.bool_)
     met[job_classes.of_row[rows]] = True
     of_class = DecisionTable(len(job_classes), decisions)
@@ -50,22 +73,4 @@ def explain_rows(
                 of_class.add(numbers[job_classes.payer[numbers] == row], decision)
     for number, decision in reasons.other_models():
         of_class.add(np.array([number], dtype=np.int64), decision)
-
-    decisions.add_numbers(rows, of_class.of_row[job_classes.of_row[rows]])
-    for array_rows, decision in array_reasons(cluster, context.workspace):
-        decisions.add(array_rows, decision)
-    for poor, decision in context.workspace.budgets.blockers():
-        decisions.add(poor[waiting[poor]], decision)
-    # Only a strict order and backfill leave a job waiting that would fit, or a plugin filter that answers
-    # differently now.
-    clear = rows[decisions.is_clear[rows]]
-    for queue_row in np.unique(cluster.pending_queue[clear]).tolist():
-        here = clear[cluster.pending_queue[clear] == queue_row]
-        queue = cluster.snapshot.queues.name[queue_row]
-        if strict[queue_row]:
-            decisions.add(here, decide(ReasonCode.PRIORITY, queue=queue))
-        elif (turns := starter.turn_reasons(here)) is not None:
-            for some, facts in turns:
-                decisions.add(some, decide(ReasonCode.PRIORITY, queue=queue, **facts))
-        else:
-            decisions.add(here, decide(ReasonCode.NOT_EVALUATED_YET, queue=queue))
+    return of_class

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -105,7 +105,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """A gang that gathers nodes: nobody else gets these until its time is up, unless gone before they are needed."""
+    """A gang that gathers nodes: no other job gets these until its time is up, unless gone before they are needed."""
 
     job_id: int
     generation: int  # of the job when it was seen
@@ -161,7 +161,7 @@ def sorted_facts(facts: Facts) -> tuple[Fact, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedStart:
-    """When a waiting job starts at the latest, if nobody ahead of it comes and everything ends in time.
+    """When a waiting job starts at the latest, if no job ahead of it comes and everything ends in time.
 
     Backfill keeps its place: no job that would still be running then is started in its way.
     """
@@ -236,6 +236,3 @@ class Plan:
         bounds = np.searchsorted(self.waiting.decision[order], np.arange(len(self.decisions) + 1))
         for number, decision in enumerate(self.decisions):
             yield decision, self.waiting.job_id[order[bounds[number] : bounds[number + 1]]]
-
-
-EMPTY_PLAN: Final = Plan()

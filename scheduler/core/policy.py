@@ -81,13 +81,13 @@ class Policy:
     `shares` "auto": fair share follows the tree of organizations, projects and people where there is one, and the
     projects alone where all of them stand side by side with members of equal weight. "flat", "tree": always so.
 
-    `assemblies`: so many gangs at most gather nodes at once, of those that want to; 0 = none.
+    `assemblies`: the most gangs that gather nodes at once, of those that ask for it; 0 = none.
 
     `resize_seconds`: elastic jobs give up tasks instead of being stopped whole, and start again from their
     checkpoint with more when room is idle, each no sooner than so long after its last change; 0 = never.
 
     `packing` "rack": a job over several nodes goes into one rack if one holds it, else into one zone, else
-    anywhere; "zone" begins with the zone. It keeps nobody waiting.
+    anywhere; "zone" begins with the zone. It keeps no job waiting.
 
     `weights` are (scorer, weight) pairs that replace those of the placement; empty takes the placement's own.
     `plugins` names outside plugins, in order; the caller of `plan_cycle` hands over the objects.
@@ -125,6 +125,24 @@ class Policy:
     def __post_init__(self) -> None:
         if any(own.queues for _, own in self.queues):
             raise ValueError("a queue's own policy is about that queue alone")
+        self._check_names()
+        if any(weight <= 0 for _, weight in self.weights):
+            raise ValueError("a score weight must be above 0")
+        if self.age_cap_seconds < 1:
+            raise ValueError("age must be capped at 1 second or more")
+        if self.backfill != "none" and self.strict_order:
+            raise ValueError("a strict order lets nobody pass: it has no backfill")
+        if self.resize_seconds < 0:
+            raise ValueError(
+                "elastic jobs change their size no sooner than 0 or more seconds after the last time"
+            )
+        if self.assemblies < 0:
+            raise ValueError("0 or more gangs gather nodes at once")
+        if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
+            raise ValueError("backfill promises a start to 1 job or more; its delay and scan are 0 or more")
+
+    def _check_names(self) -> None:
+        """Raise ValueError for a name that no rule has."""
         for what, given, known in (
             ("policy", (self.name,), POLICIES),
             ("placement", (self.placement,), PLACEMENTS),
@@ -140,20 +158,6 @@ class Policy:
             for name in given:
                 if name not in known:
                     raise ValueError(f"{name!r} is not a {what}; there are {', '.join(known)}")
-        if any(weight <= 0 for _, weight in self.weights):
-            raise ValueError("a score weight must be above 0")
-        if self.age_cap_seconds < 1:
-            raise ValueError("age must be capped at 1 second or more")
-        if self.backfill != "none" and self.strict_order:
-            raise ValueError("a strict order lets nobody pass: it has no backfill")
-        if self.resize_seconds < 0:
-            raise ValueError(
-                "elastic jobs change their size no sooner than 0 or more seconds after the last time"
-            )
-        if self.assemblies < 0:
-            raise ValueError("0 or more gangs gather nodes at once")
-        if self.backfill_promises < 1 or min(self.backfill_delay_seconds, self.backfill_scan) < 0:
-            raise ValueError("backfill promises a start to 1 job or more; its delay and scan are 0 or more")
 
 
 #: Knobs that a profile keeps by name among its options.

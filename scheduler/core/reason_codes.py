@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -74,5 +73,3 @@ CATEGORY: Final[dict[ReasonCode, ReasonCategory]] = {
 
 #: 0 is the strongest; ties between gates are broken by it.
 PRECEDENCE: Final[dict[ReasonCode, int]] = {code: rank for rank, code in enumerate(ReasonCode)}
-
-Details = Mapping[str, object]

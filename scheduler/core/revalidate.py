@@ -82,7 +82,7 @@ class _Facts:
         self.row_of = {number: row for row, number in enumerate(pending.id.tolist())}
         self.generation: list[int] = pending.generation.tolist()
         self.array_id: list[int] = pending.array_id.tolist()
-        self.device_node: list[int] = context.cluster.device_node.tolist()
+        self.device_node: list[int] = context.cluster.devices.node.tolist()
         self._gates: dict[int, _Gates] = {}
 
     def gates(self, candidates: Candidates) -> _Gates:
@@ -109,7 +109,7 @@ class _Facts:
                 # Where other jobs are was asked before the first task: its own do not count.
                 others.append(gate)
         request = query.request
-        usable = workspace.gpu_features(request).usable if request.per_task.gpus else []
+        usable = workspace.columns.gpu_features(request).usable if request.per_task.gpus else []
         return _Gates(closed, room, others, usable)
 
 
@@ -203,7 +203,7 @@ def _short(
     start: Start, job_class: JobClass, charges: Charges, context: CycleContext, reasons: PendingReasons
 ) -> Conflict | None:
     """Whether a quota line has too little left for the devices that it is given."""
-    short = context.workspace.short_quota(charges)
+    short = context.workspace.limits.short_quota(charges)
     no_room = reasons.quota_line(*short, job_class.payer) if short is not None else None
     return None if no_room is None else Conflict(start.job_id, no_room.reason, no_room.facts)
 
@@ -211,7 +211,7 @@ def _short(
 def _count(row: int, job_class: JobClass, charges: Charges, context: CycleContext, facts: _Facts) -> None:
     """Count the job that starts on its queue, array, quota lines, pools and budgets."""
     workspace = context.workspace
-    workspace.take_limits(
+    workspace.limits.take(
         queue_row=job_class.queue_row,
         array_id=facts.array_id[row],
         charges=charges,
@@ -223,12 +223,12 @@ def _count(row: int, job_class: JobClass, charges: Charges, context: CycleContex
 
 def _is_near(start: Start, level: str, cluster: ClusterIndex) -> bool:
     """Whether its nodes, as they are now, are one node, or in one rack or zone."""
-    rows = [cluster.node_row.get(node, -1) for node in start.node_ids]
+    rows = [cluster.nodes.row.get(node, -1) for node in start.node_ids]
     if len(rows) == 1 or -1 in rows:
         return True  # a node that is gone is found where it is missed
     if level == "node":
         return False
-    domains = {cluster.domains(level).item(row) for row in rows}
+    domains = {cluster.nodes.domains(level).item(row) for row in rows}
     return len(domains) == 1 and -1 not in domains
 
 
@@ -236,7 +236,7 @@ def _moved(start: Start, job_class: JobClass, candidates: Candidates, facts: _Fa
     """Whether its nodes are still where its rules about other jobs and its own tasks let it be."""
     workspace, spread = candidates.workspace, job_class.shape.spread
     cluster = workspace.cluster
-    rows = [cluster.node_row[one.node_id] for one in start.placements if one.node_id in cluster.node_row]
+    rows = [cluster.nodes.row[one.node_id] for one in start.placements if one.node_id in cluster.nodes.row]
     if len(rows) < len(start.placements):
         return None  # one is gone, which is said below
     if spread is not None and len(rows) > 1 and not spread.term.soft and not spread.is_kept(rows):
@@ -268,29 +268,23 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
     """The place that the plan names for one task, if it can be had now."""
     workspace, request = candidates.workspace, candidates.query.request
     cluster = workspace.cluster
-    row = cluster.node_row.get(placement.node_id)
+    row = cluster.nodes.row.get(placement.node_id)
     if row is None:
         return _Closed((("gate", "gone"), ("node_id", placement.node_id)))
-    gates = facts.gates(candidates)
     name = cluster.snapshot.nodes.name[row]
-    if gates.closed[row]:
-        return _Closed((("gate", gates.closed[row]), ("node", name)))
-    for gate, column, need in gates.room:
-        if column.item(row) < need:
-            return _Closed((("gate", gate), ("node", name)))
-    for other in gates.others:
-        if not other.filter(candidates.query, NodeView(workspace, np.array([row], dtype=np.int64)))[0]:
-            return _Closed((("gate", other.name), ("node", name)))
+    gates = facts.gates(candidates)
+    if (closed_by := _closing_filter(gates, candidates, row)) is not None:
+        return _Closed((("gate", closed_by), ("node", name)))
     wanted = request.device_millis
-    room = wanted if request.shares_gpu else GPU_MILLIS  # whole devices and slices are nobody else's
+    room = wanted if request.shares_gpu else GPU_MILLIS  # whole devices and slices are not shared
     devices: list[int] = []
     for device_id in placement.device_ids:
-        device = cluster.device_row.get(device_id)
+        device = cluster.devices.row.get(device_id)
         if (
             device is None
             or facts.device_node[device] != row
             or not gates.usable[device]
-            or not workspace.device_is_free(device, room)
+            or not workspace.devices.has_free(device, room)
             or device in devices
         ):
             return _Closed((("device_id", device_id), ("gate", "device"), ("node", name)))
@@ -303,6 +297,20 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
         if not numa.fits(request, row, domain, devices):
             return _Closed((("gate", "numa"), ("node", name), ("numa", placement.numa)))
     return _Place(row, devices, wanted, domain)
+
+
+def _closing_filter(gates: _Gates, candidates: Candidates, row: int) -> str | None:
+    """The name of the first filter that closes a node to the query now; None when all let it through."""
+    if gates.closed[row]:
+        return gates.closed[row]
+    for name, column, need in gates.room:
+        if column.item(row) < need:
+            return name
+    only = NodeView(candidates.workspace, np.array([row], dtype=np.int64))
+    for other in gates.others:
+        if not other.filter(candidates.query, only)[0]:
+            return other.name
+    return None
 
 
 def _hold(place: _Place, candidates: Candidates) -> None:

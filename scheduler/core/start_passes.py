@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from scheduler.core.backfill.availability import FutureUse
 from scheduler.core.backfill.backfill import FOREVER_MS, ReservedStart, limits_of, run_backfill
 from scheduler.core.backfill.cluster_backfill import ClusterBackfill, lengths_ms
+from scheduler.core.backfill.future_use import FutureUse
 from scheduler.core.backfill.gang_reservation import GangReservations
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints, rows_of
@@ -56,7 +56,7 @@ class BackfillPass:
     def __init__(self, context: CycleContext, policy: Policy) -> None:
         self._context, self._policy = context, policy
         cluster, snapshot = context.cluster, context.cluster.snapshot
-        bounds = snapshot.queues.max_wall_seconds[cluster.pending_queue]
+        bounds = snapshot.queues.max_wall_seconds[cluster.pending.queue]
         lengths = lengths_ms(snapshot.pending.time_limit_seconds, bounds)
         self._ends_ms = np.where(lengths == FOREVER_MS, FOREVER_MS, snapshot.now_ms + lengths)
         self._may_pass = may_pass(cluster, policy)
@@ -72,7 +72,7 @@ class BackfillPass:
     @property
     def reserved(self) -> Mapping[int, Sequence[FutureUse]]:
         """By row, the capacity that is kept for each job with an expected start."""
-        return self._capacity.promised
+        return self._capacity.reserved
 
     def run(self, rows: Ints, *, gangs: GangReservations | None = None) -> Ints:
         """Start what fits beside all expected starts; answers all rows: none has to be tried again."""
@@ -92,7 +92,7 @@ class BackfillPass:
     def occupy(self, uses: Sequence[FutureUse]) -> None:
         """Count what resumed jobs use from now on."""
         for use in uses:
-            self._capacity.runs_on(use)
+            self._capacity.occupy(use)
 
     @property
     def expected(self) -> tuple[ExpectedStart, ...]:
@@ -103,7 +103,7 @@ class BackfillPass:
             ExpectedStart(
                 pending.id.item(one.row),
                 min(one.at_ms, (pending.promised_ms.item(one.row) if slips else 0) or one.at_ms),
-                self._capacity.promised_nodes[one.row],
+                self._capacity.reserved_nodes[one.row],
             )
             for one in self._reserved
             if one.at_ms != FOREVER_MS
@@ -146,7 +146,7 @@ def may_pass(cluster: ClusterIndex, policy: Policy) -> Bools:
     """The pending jobs that backfill may start ahead of others, by the policy of their queue."""
     own = [policy.of_queue(queue_id) for queue_id in cluster.snapshot.queues.id.tolist()]
     most = np.array([-1 if one.strict_order else one.backfill_max_priority for one in own], dtype=np.int64)
-    may: Bools = cluster.snapshot.pending.priority <= most[cluster.pending_queue]
+    may: Bools = cluster.snapshot.pending.priority <= most[cluster.pending.queue]
     return may
 
 
@@ -161,9 +161,7 @@ def start_in_order(
 
     A gang that waits may begin to gather nodes before jobs behind it get these.
     """
-    job_classes, workspace = context.job_classes, context.workspace
-    pending = context.cluster.snapshot.pending
-    array_bound = pending.array_max_running
+    job_classes = context.job_classes
     settled = bytearray(len(job_classes))
     is_settled = np.frombuffer(settled, dtype=np.uint8)  # the same bytes, for many classes at once
     starts: list[Start] = []
@@ -173,11 +171,8 @@ def start_in_order(
         for row, number in zip(rows.tolist(), job_classes.of_row[rows].tolist(), strict=True):
             if settled[number]:
                 continue
-            bound = array_bound.item(row)
-            if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
-                continue  # others of its class may be in no array, or in one with room
-            if workspace.budgets.refuse and workspace.budgets.short(row):
-                continue  # others of its class may ask for less time
+            if _is_limited_itself(context, row):
+                continue  # others of its class may not be
             job_class = job_classes[number]
             start = try_start(context, row, job_class)
             if start is not None:
@@ -197,17 +192,24 @@ def start_in_order(
     return starts
 
 
+def _is_limited_itself(context: CycleContext, row: int) -> bool:
+    """Whether the array of a job runs as many jobs as it may, or too little is left of a budget for its time limit."""
+    pending, workspace = context.cluster.snapshot.pending, context.workspace
+    bound = pending.array_max_running.item(row)
+    if bound and workspace.limits.array_is_full(pending.array_id.item(row), bound):
+        return True
+    return workspace.budgets.refuse and workspace.budgets.short(row)
+
+
 def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | None:
     """Start the pending job in this row with everything it asks for, or change nothing."""
     workspace, pending = context.workspace, context.cluster.snapshot.pending
     request, shape, queue_row = job_class.query.request, job_class.shape, job_class.queue_row
     tasks = shape.tasks
-    charges = workspace.charges(job_class.payer, job_class.class_index, tasks)
-    if workspace.queue_is_full(queue_row) or workspace.limits.short(charges):
+    charges = context.charges(job_class)
+    if not workspace.limits.admits(queue_row, charges, request, tasks):
         return None
     if workspace.budgets.refuse and workspace.budgets.short(row):
-        return None
-    if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
         return None
     candidates = context.candidates(job_class)
     if shape.most > tasks:
@@ -218,10 +220,10 @@ def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | N
         return None
     parts = candidates.parts(chosen[0][0])
     placements, _ = bind_tasks(candidates, chosen)
-    if workspace.has_model_lines or len(placements) != tasks:
+    if context.cluster.charges.has_model_lines or len(placements) != tasks:
         tasks = len(placements)
         charges = context.charges_placed(job_class, placements)
-    workspace.take_limits(
+    workspace.limits.take(
         queue_row=queue_row,
         array_id=pending.array_id.item(row),
         charges=charges,

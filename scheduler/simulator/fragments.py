@@ -26,14 +26,15 @@ class Fragments:
     def __init__(self, snapshot: Snapshot) -> None:
         cluster = ClusterIndex(snapshot)
         self._nodes = snapshot.nodes
-        self._node = cluster.device_node
+        self._node = cluster.devices.node
         self._count = len(snapshot.nodes)
         nodes = snapshot.nodes
-        takes = cluster.is_up & ~nodes.cordoned & ~nodes.draining
+        takes = cluster.nodes.is_up & ~nodes.cordoned & ~nodes.draining
         #: Devices that work, on nodes that take new tasks: what is idle elsewhere could serve nobody.
-        self._usable = cluster.device_healthy & takes[cluster.device_node]
+        self._usable = cluster.devices.healthy & takes[cluster.devices.node]
         self._share = np.array(
-            [share_of(cluster.model_of(row)) for row in range(len(cluster.device_id))], dtype=np.int64
+            [share_of(cluster.devices.model_of(row)) for row in range(len(cluster.devices.id))],
+            dtype=np.int64,
         )
         tasks = np.zeros(len(snapshot.classes), dtype=np.int64)
         np.add.at(tasks, snapshot.pending.class_index, snapshot.pending.tasks)
@@ -43,7 +44,9 @@ class Fragments:
         self._requests = [
             (
                 snapshot.classes[row].per_task,
-                cluster.gpu_matches(snapshot.classes[row].gpu_model, snapshot.classes[row].gpu_memory_mib),
+                cluster.devices.matching(
+                    snapshot.classes[row].gpu_model, snapshot.classes[row].gpu_memory_mib
+                ),
                 int(tasks[row]) / total,
             )
             for row in usual

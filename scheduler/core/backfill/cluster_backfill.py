@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import replace
 
 import numpy as np
 
-from scheduler.core.backfill.availability import (
-    Availability,
-    FutureUse,
-    SpareWorkspace,
-    after_ms,
-    barring_of,
-    open_now,
-)
+from scheduler.core.backfill.availability import Availability
 from scheduler.core.backfill.backfill import FOREVER_MS, StartResult
+from scheduler.core.backfill.earliest_start import EarliestStart, candidates_at, open_now
+from scheduler.core.backfill.future_use import FutureUse, after_ms
 from scheduler.core.backfill.reserved_capacity import ReservedCapacity
+from scheduler.core.backfill.reserved_limits import ReservedLimits
+from scheduler.core.backfill.spare_levels import SpareLevels
+from scheduler.core.cluster.job_charges import LineCharges
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
-from scheduler.core.context.running_jobs import RunningJobs
-from scheduler.core.placement.binding import BoundTask, bind_tasks, choose_largest, choose_nodes, largest
+from scheduler.core.context.running_jobs import ChosenNodes, RunningJobs
+from scheduler.core.placement.binding import BoundTask, bind_tasks, choose_largest, choose_nodes
 from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.plan import Start
@@ -30,39 +27,33 @@ _NONE = 1 << 14
 
 
 class ClusterBackfill:
-    """Room for the pending jobs of one cycle.
+    """The `CapacityModel` of one cycle.
 
-    Level 0 is the workspace itself: what is free now. A job of level k must fit into what is free now *and*
-    at the beginning of each of the first k promises, on the same nodes and devices; a workspace of that
-    (`_spare`) is asked by the same filters and scores. A class that fails at a level fails at all above it.
+    Level 0 is the workspace itself: what is free now. A job of level k must leave the first k reserved starts what
+    these need; `SpareLevels` finds its nodes. A class that fails at a level fails at all levels above.
     """
 
     def __init__(self, context: CycleContext, lengths_ms: Ints, may_pass: Bools) -> None:
         self.starts: list[Start] = []
-        self.promised_nodes: dict[int, tuple[int, ...]] = {}
-        #: What is kept for each pending row that was promised a start.
-        self.promised: dict[int, list[FutureUse]] = {}
+        #: Of each pending row with a reserved start, the ids of its nodes and what is kept for its tasks.
+        self.reserved_nodes: dict[int, tuple[int, ...]] = {}
+        self.reserved: dict[int, list[FutureUse]] = {}
         self._context = context
         self._lengths = lengths_ms
         self._may_pass = may_pass
         self._all_pass = bool(may_pass.all())
-        self._horizon: Availability | None = None
-        self._holds: list[FutureUse] = []
-        self._promises = ReservedCapacity()
-        self._spare: dict[int, tuple[SpareWorkspace, dict[int, Candidates]]] = {}
-        self._synced: dict[int, int] = {}
-        self._later_limits = context.workspace.limits
-        self._later_queue: list[int] = []
-        self._first = -1  # the row of the first promise
-        self._short: set[int] = set()  # rows that a limit keeps now, and that were promised a start before
+        self._availability: Availability | None = None
+        self._uses: list[FutureUse] = []  # what starts before the availability is first asked for
+        self._capacity = ReservedCapacity()
+        self._levels = SpareLevels(context, self._capacity)
+        self._limits: ReservedLimits | None = None  # None while no start is reserved
+        self._short: set[int] = set()  # rows that a limit keeps now, and that had a reserved start before
         self._jobs: RunningJobs | None = None
-        self._later_pool: list[int] = []
-        self._pool_row = {name: row for row, name in enumerate(context.cluster.snapshot.pools.name)}
         job_classes = len(context.job_classes)
         self._fails_from = np.full(job_classes, _NONE, dtype=np.int16)
         self._barred = np.zeros(job_classes, dtype=np.bool_)
 
-    # `backfill.Room`.
+    # `CapacityModel`.
 
     def closed(self, rows: Ints, levels: Ints, *, asking: bool) -> Bools:
         numbers = self._context.job_classes.of_row[rows]
@@ -72,55 +63,196 @@ class ClusterBackfill:
         return closed if self._all_pass else closed | ~self._may_pass[rows]
 
     def start(self, row: int, level: int) -> StartResult:
-        context, workspace = self._context, self._context.workspace
-        pending = context.cluster.snapshot.pending
-        number = context.job_classes.of_row.item(row)
+        job_classes = self._context.job_classes
+        number = job_classes.of_row.item(row)
         if self._barred.item(number):
             return StartResult.BARRED
-        if level >= self._fails_from.item(number) or (self._promises and not self._may_pass.item(row)):
+        passes = self._limits is not None
+        if level >= self._fails_from.item(number) or (passes and not self._may_pass.item(row)):
             return StartResult.NO_ROOM
+        job_class = job_classes[number]
+        refused = self._refused_now(row, job_class, number)
+        if refused is None and level:
+            refused = self._refused_beside_first(row, job_class, number, level)
+        if refused is not None:
+            return refused
+        candidates = self._candidates(job_class, level)
+        chosen = None if candidates is None else self._choose(candidates, job_class, level)
+        if candidates is None or chosen is None:
+            self._note_no_nodes(job_class, number, level if candidates is not None else 0)
+            return StartResult.NO_ROOM
+        self._start(row, job_class, candidates, chosen, level)
+        return StartResult.STARTED
+
+    def earliest_ms(self, row: int) -> int | None:
+        context = self._context
+        job_class = open_now(context, context.job_classes.of(row))
+        length = self._lengths.item(row)
+        at_ms = EarliestStart(context, self._planned(), job_class, row, length).find()
+        if at_ms is not None and row in self._short and not self._admits_by(at_ms, row, job_class):
+            return None
+        if at_ms is None:
+            whole = context.asks_whole(job_class)
+            self._barred[
+                context.job_classes.of_placement_class(job_class.placement_class)
+                if whole
+                else context.job_classes.of_row[row]
+            ] = True
+        return at_ms
+
+    def reserve(self, row: int, at_ms: int, place: int) -> None:
+        """Choose its nodes and devices as of then, and keep them from every job that would still be there."""
+        context, availability = self._context, self._planned()
+        job_class, length = open_now(context, context.job_classes.of(row)), self._lengths.item(row)
+        candidates = candidates_at(context, availability, job_class, row, at_ms, length)
+        candidates.workspace.follow(context.workspace)
+        chosen = choose_nodes(candidates, job_class.shape)
+        free, until_ms = availability.free_at(at_ms), after_ms(at_ms, length)
+        placements, tasks = bind_tasks(candidates, chosen) if chosen is not None else ((), [])
+        if self._limits is None:
+            self._limits = ReservedLimits(context, row, job_class)
+        self._capacity.insert(place, at_ms, free)
+        beside = [
+            other
+            for other, then in enumerate(self._capacity.at_ms)
+            if other == place or at_ms <= then < until_ms
+        ]
+        self.reserved[row] = _uses(tasks, job_class, at_ms, until_ms)
+        for use in self.reserved[row]:
+            availability.reserved.append(use)
+            self._capacity.take(use, beside)
+        self.reserved_nodes[row] = tuple(dict.fromkeys(placement.node_id for placement in placements))
+        self._levels.clear()
+        # What failed above this place failed beside fewer reserved starts, so it still does, one level further up.
+        higher = (self._fails_from > place) & (self._fails_from < _NONE)
+        self._fails_from[higher] = np.minimum(self._fails_from[higher] + 1, len(self._capacity))
+
+    def occupy(self, use: FutureUse) -> None:
+        """Count what the workspace has handed out to a job that goes on, until its end."""
+        self._note_use(use)
+        if met := bisect_left(self._capacity.at_ms, use.until_ms):
+            self._capacity.take(use, slice(met))
+
+    # Limits.
+
+    def _refused_now(self, row: int, job_class: JobClass, number: int) -> StartResult | None:
+        """What becomes of a job that the limits keep from starting now; None when they admit it."""
+        context, pending = self._context, self._context.cluster.snapshot.pending
+        limits, budgets = context.workspace.limits, context.workspace.budgets
         bound = pending.array_max_running.item(row)
-        if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+        if bound and limits.array_is_full(pending.array_id.item(row), bound):
             # Others of its class may be in no array, or in one with room.
-            return StartResult.NO_ROOM if self._was_promised(row) else StartResult.BARRED
-        if workspace.budgets.refuse and workspace.budgets.short(row):
+            return StartResult.NO_ROOM if self._had_reserved_start(row) else StartResult.BARRED
+        if budgets.refuse and self._budget_is_short(row):
             return StartResult.BARRED  # others of its class may ask for less time
-        if self._promises and workspace.budgets.refuse and workspace.budgets.short(row, beside=self._first):
-            return StartResult.BARRED  # what is spent is not freed when it ends
-        job_class = context.job_classes[number]
-        charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
-        if not self._within_limits(job_class, charges):
-            if self._was_promised(row):
-                return StartResult.NO_ROOM
-            self._barred[number] = True
-            self._fails_from[number] = 0
-            return StartResult.BARRED
-        if level and bound and not self._leaves_array(row, bound):
+        if limits.admits(
+            job_class.queue_row,
+            context.charges(job_class),
+            job_class.query.request,
+            job_class.shape.tasks,
+        ):
+            return None
+        if self._had_reserved_start(row):
             return StartResult.NO_ROOM
-        if level and not self._leaves_limits(job_class, charges, job_class.shape.tasks):
+        self._barred[number] = True
+        self._fails_from[number] = 0
+        return StartResult.BARRED
+
+    def _budget_is_short(self, row: int) -> bool:
+        """Also beside the first reserved start: what is spent of a budget is not freed when a job ends."""
+        budgets = self._context.workspace.budgets
+        if budgets.short(row):
+            return True
+        return self._limits is not None and budgets.short(row, beside=self._limits.row)
+
+    def _refused_beside_first(
+        self, row: int, job_class: JobClass, number: int, level: int
+    ) -> StartResult | None:
+        """The same of a job that would still run when the first reserved start begins."""
+        assert self._limits is not None
+        if not self._limits.admits_in_array(row):
+            return StartResult.NO_ROOM
+        if not self._limits.admits(job_class, job_class.shape.tasks):
             self._fails_from[number] = min(self._fails_from.item(number), level)
             return StartResult.NO_ROOM
-        candidates = self._candidates(job_class, level)
-        if candidates is None:
-            chosen = None
-        elif job_class.shape.most > job_class.shape.tasks:
-            chosen = choose_largest(candidates, job_class.shape, self._most_allowed(job_class, level))
-        else:
-            chosen = choose_nodes(candidates, job_class.shape)
-        if candidates is None or chosen is None:
-            if context.candidates(job_class).may_open:
-                return StartResult.NO_ROOM
-            if not context.asks_whole(job_class):  # what is closed to it alone
-                self._fails_from[number] = min(self._fails_from.item(number), level)
-                return StartResult.NO_ROOM
-            same = context.job_classes.of_placement_class(job_class.placement_class)
-            self._fails_from[same] = np.minimum(
-                self._fails_from[same], level if candidates is not None else 0
-            )
-            return StartResult.NO_ROOM
+        return None
+
+    def _had_reserved_start(self, row: int) -> bool:
+        """Whether a job that a limit keeps now had a reserved start in an earlier cycle, and may have one again.
+
+        The jobs that pass it may use what it needs of a limit for as long as they run, and are over by then.
+        """
+        had = self._context.cluster.snapshot.pending.promised_ms.item(row) > 0
+        if had:
+            self._short.add(row)
+        return had
+
+    def _admits_by(self, at_ms: int, row: int, job_class: JobClass) -> bool:
+        """Whether the limits have room for the job once all jobs have ended that should have by then."""
+        context, workspace = self._context, self._context.workspace
+        snapshot, limits = context.cluster.snapshot, workspace.limits
+        pending, running = snapshot.pending, snapshot.running
+        if self._jobs is None:
+            self._jobs = RunningJobs(context)
+        ends = running.expected_end_ms
+        with workspace.trial():
+            for ended in np.flatnonzero((ends > 0) & (ends <= at_ms)).tolist():
+                limits.take(
+                    queue_row=self._jobs.queue_row.item(ended),
+                    array_id=running.array_id.item(ended),
+                    charges=self._jobs.charges(ended),
+                    request=snapshot.classes[running.class_index.item(ended)],
+                    tasks=self._jobs.tasks.item(ended),
+                    sign=-1,
+                )
+            array, bound = pending.array_id.item(row), pending.array_max_running.item(row)
+            request, tasks = job_class.query.request, job_class.shape.tasks
+            return limits.admits(
+                job_class.queue_row, context.charges(job_class), request, tasks
+            ) and not limits.array_is_full(array, bound)
+
+    # Nodes.
+
+    def _candidates(self, job_class: JobClass, level: int) -> Candidates | None:
+        """The nodes for a class of jobs at a level; None when not even what is free now has room for it."""
+        if not level:
+            return self._context.candidates(job_class)
+        return self._levels.candidates(job_class, level)
+
+    def _choose(self, candidates: Candidates, job_class: JobClass, level: int) -> ChosenNodes | None:
+        shape = job_class.shape
+        if shape.most <= shape.tasks:
+            return choose_nodes(candidates, shape)
+        most = self._context.most_within_limits(job_class)
+        if level and self._limits is not None:
+            most = self._limits.most_tasks(job_class, most)
+        return choose_largest(candidates, shape, most)
+
+    def _note_no_nodes(self, job_class: JobClass, number: int, level: int) -> None:
+        """Remember from which level on a class, and where it asks the same of nodes others too, finds no nodes."""
+        context = self._context
+        if context.candidates(job_class).may_open:
+            return
+        if not context.asks_whole(job_class):  # some models are closed to its payer alone
+            self._fails_from[number] = min(self._fails_from.item(number), level)
+            return
+        same = context.job_classes.of_placement_class(job_class.placement_class)
+        self._fails_from[same] = np.minimum(self._fails_from[same], level)
+
+    # Starts.
+
+    def _start(
+        self,
+        row: int,
+        job_class: JobClass,
+        candidates: Candidates,
+        chosen: ChosenNodes,
+        level: int,
+    ) -> None:
+        pending = self._context.cluster.snapshot.pending
         parts = candidates.parts(chosen[0][0])
-        placements, seats = bind_tasks(candidates, chosen)
-        self._take(row, job_class, seats, level, context.charges_placed(job_class, placements))
+        placements, tasks = bind_tasks(candidates, chosen)
+        self._take(row, job_class, tasks, level, self._context.charges_placed(job_class, placements))
         self.starts.append(
             Start(
                 pending.id.item(row),
@@ -132,243 +264,57 @@ class ClusterBackfill:
                 parts,
             )
         )
-        return StartResult.STARTED
-
-    def earliest_ms(self, row: int) -> int | None:
-        context = self._context
-        job_class = open_now(context, context.job_classes.of(row))
-        at_ms = self._planned().earliest_ms(context, job_class, row, self._lengths.item(row))
-        if at_ms is not None and row in self._short and not self._within_limits_by(at_ms, row, job_class):
-            return None
-        if at_ms is None:
-            whole = context.asks_whole(job_class)
-            self._barred[
-                context.job_classes.of_placement_class(job_class.placement_class)
-                if whole
-                else context.job_classes.of_row[row]
-            ] = True
-        return at_ms
-
-    def promise(self, row: int, at_ms: int, place: int) -> None:
-        """Choose its nodes and devices as of then, and keep them from everybody who would still be there."""
-        context, horizon = self._context, self._planned()
-        cluster, job_class = context.cluster, open_now(context, context.job_classes.of(row))
-        length = self._lengths.item(row)
-        query = replace(
-            job_class.query,
-            reservation_rows=tuple(
-                number for begin, until, number in barring_of(cluster, row, length) if begin <= at_ms < until
-            ),
-        )
-        until_ms = after_ms(at_ms, length)
-        space = horizon.space(horizon.free_through(at_ms, until_ms))
-        space.follow(context.workspace)
-        candidates = Candidates(query, space, context.rules_of(query))
-        chosen = choose_nodes(candidates, job_class.shape)
-        free = horizon.free_at(at_ms)
-        placements, seats = bind_tasks(candidates, chosen) if chosen is not None else ((), [])
-        if not self._promises:
-            self._keep_limits(row, job_class)
-        self._promises.insert(place, at_ms, free)
-        beside = [
-            other
-            for other, then in enumerate(self._promises.at_ms)
-            if other == place or at_ms <= then < until_ms
-        ]
-        self.promised[row] = _holds(seats, job_class, at_ms, until_ms)
-        for hold in self.promised[row]:
-            horizon.promised(hold)
-            self._promises.take(hold, beside)
-        self.promised_nodes[row] = tuple(dict.fromkeys(placement.node_id for placement in placements))
-        self._spare.clear()
-        # What failed above this place failed beside fewer promises, so it still does, one level further up.
-        higher = (self._fails_from > place) & (self._fails_from < _NONE)
-        self._fails_from[higher] = np.minimum(self._fails_from[higher] + 1, len(self._promises))
-
-    def runs_on(self, hold: FutureUse) -> None:
-        """Something that the workspace has handed out to a job which goes on, and is there until its end."""
-        if self._horizon is None:
-            self._holds.append(hold)
-        else:
-            self._horizon.started(hold)
-        if met := bisect_left(self._promises.at_ms, hold.until_ms):
-            self._promises.take(hold, slice(met))
-
-    # Parts of those.
-
-    def _within_limits(self, job_class: JobClass, charges: tuple[tuple[int, int], ...]) -> bool:
-        workspace, request, tasks = self._context.workspace, job_class.query.request, job_class.shape.tasks
-        if workspace.queue_is_full(job_class.queue_row) or workspace.short_quota(charges) is not None:
-            return False
-        return not request.per_task.extras or workspace.short_pool(request, tasks) is None
-
-    def _was_promised(self, row: int) -> bool:
-        """Whether a job that a limit keeps now was promised a start before, and may be again.
-
-        Those that passed it may use up what it needs of a limit for as long as they run, and are over by then.
-        """
-        promised = self._context.cluster.snapshot.pending.promised_ms.item(row) > 0
-        if promised:
-            self._short.add(row)
-        return promised
-
-    def _within_limits_by(self, at_ms: int, row: int, job_class: JobClass) -> bool:
-        """Whether quotas, queue, array and pools have room for it once all has ended that should have by then."""
-        context, workspace = self._context, self._context.workspace
-        pending, running = context.cluster.snapshot.pending, context.cluster.snapshot.running
-        if self._jobs is None:
-            self._jobs = RunningJobs(context)
-        ends = running.expected_end_ms
-        with workspace.trial():
-            for ended in np.flatnonzero((ends > 0) & (ends <= at_ms)).tolist():
-                workspace.give_back_limits(
-                    queue_row=self._jobs.queue_row.item(ended),
-                    array_id=running.array_id.item(ended),
-                    charges=self._jobs.charges(ended),
-                    request=context.cluster.snapshot.classes[running.class_index.item(ended)],
-                    tasks=self._jobs.tasks.item(ended),
-                )
-            bound, array = pending.array_max_running.item(row), pending.array_id.item(row)
-            charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
-            return self._within_limits(job_class, charges) and not (
-                bound and workspace.array_running.get(array, 0) >= bound
-            )
-
-    def _keep_limits(self, row: int, job_class: JobClass) -> None:
-        """The first promise also keeps its share of quotas, queue, pools and budgets; those of others may be freed."""
-        workspace, tasks = self._context.workspace, job_class.shape.tasks
-        self._first = row
-        self._later_limits = workspace.limits.copy()
-        self._later_queue = list(workspace.queue_running)
-        self._later_pool = list(workspace.pool_used)
-        self._count_later(job_class, workspace.charges(job_class.payer, job_class.class_index, tasks), tasks)
-
-    def _count_later(self, job_class: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> None:
-        self._later_limits.take(charges)
-        self._later_queue[job_class.queue_row] += 1
-        for name, amount in job_class.query.request.per_task.extras:
-            self._later_pool[self._pool_row[name]] += amount * tasks
-
-    def _most_allowed(self, job_class: JobClass, level: int) -> int:
-        """How many tasks the limits allow a job that is enough with fewer, beside the promises."""
-        most, workspace = self._context.most_within_limits(job_class), self._context.workspace
-        if not level:
-            return most
-        return largest(
-            job_class.shape.tasks,
-            most,
-            lambda tasks: self._leaves_limits(
-                job_class, workspace.charges(job_class.payer, job_class.class_index, tasks), tasks
-            ),
-        )
-
-    def _leaves_array(self, row: int, bound: int) -> bool:
-        """Whether the first promise still may run beside this one, where both are of an array that runs so many."""
-        arrays = self._context.cluster.snapshot.pending.array_id
-        array = arrays.item(row)
-        same = bool(array) and array == arrays.item(self._first)
-        return not same or self._context.workspace.array_running.get(array, 0) + 1 < bound
-
-    def _leaves_limits(self, job_class: JobClass, charges: tuple[tuple[int, int], ...], tasks: int) -> bool:
-        workspace = self._context.workspace
-        if self._later_limits.short(charges) is not None:
-            return False
-        if 0 < workspace.queue_bound[job_class.queue_row] <= self._later_queue[job_class.queue_row]:
-            return False
-        for name, amount in job_class.query.request.per_task.extras:
-            row = self._pool_row[name]
-            if self._later_pool[row] + amount * tasks > workspace.pool_capacity[row]:
-                return False
-        return True
 
     def _take(
-        self,
-        row: int,
-        job_class: JobClass,
-        seats: list[BoundTask],
-        level: int,
-        charges: tuple[tuple[int, int], ...],
+        self, row: int, job_class: JobClass, tasks: list[BoundTask], level: int, charges: LineCharges
     ) -> None:
-        """Count a start everywhere but in the workspace it was chosen from."""
-        context, workspace = self._context, self._context.workspace
-        cluster = context.cluster
+        """Count a start everywhere but in the workspace that its nodes were chosen from."""
+        cluster, workspace = self._context.cluster, self._context.workspace
         now_ms = cluster.snapshot.now_ms
-        holds = _holds(seats, job_class, now_ms, after_ms(now_ms, self._lengths.item(row)))
-        if self._horizon is None:
-            self._holds.extend(holds)
-        else:
-            for hold in holds:
-                self._horizon.started(hold)
-        if level:
-            known = self._synced.get(level) == workspace.log_length
-            for hold in holds:
-                workspace.take(
-                    hold.row, hold.per_task, hold.devices, hold.gpu_millis, job_class.query.who, hold.domain
-                )
-                self._promises.take(hold, slice(level))
-            if known:  # the workspace of this level has them already
-                self._synced[level] = workspace.log_length
-            self._count_later(job_class, charges, len(seats))
-        workspace.take_limits(
+        uses = _uses(tasks, job_class, now_ms, after_ms(now_ms, self._lengths.item(row)))
+        for use in uses:
+            self._note_use(use)
+        if level and self._limits is not None:
+            has_all = self._levels.is_up_to_date(level)
+            who = job_class.query.who
+            for use in uses:
+                workspace.take(use.row, use.per_task, use.devices, use.gpu_millis, who, use.domain)
+                self._capacity.take(use, slice(level))
+            if has_all:
+                self._levels.set_up_to_date(level)
+            self._limits.take(job_class, charges, len(tasks))
+        workspace.limits.take(
             queue_row=job_class.queue_row,
             array_id=cluster.snapshot.pending.array_id.item(row),
             charges=charges,
             request=job_class.query.request,
-            tasks=len(seats),
+            tasks=len(tasks),
         )
         workspace.budgets.take(row)
 
+    def _note_use(self, use: FutureUse) -> None:
+        uses = self._uses if self._availability is None else self._availability.started
+        uses.append(use)
+
     def _planned(self) -> Availability:
-        """Made when the first job needs it: in a cluster with room nobody does."""
-        if self._horizon is None:
-            self._horizon = Availability(self._context.cluster, self._context.workspace)
-            for hold in self._holds:
-                self._horizon.started(hold)
-        return self._horizon
-
-    def _candidates(self, job_class: JobClass, level: int) -> Candidates | None:
-        """The nodes for the query of a class of jobs in what is free now and beside so many promises.
-
-        None when not even what is free now has room for it.
-        """
-        context, workspace = self._context, self._context.workspace
-        now = context.candidates(job_class)
-        if not level:
-            return now
-        whole = context.asks_whole(job_class)
-        asked = level in self._spare and job_class.query_number in self._spare[level][1]
-        if whole and not asked and choose_nodes(now, job_class.shape) is None:
-            return None
-        if level not in self._spare:
-            free = self._planned().free_now().least(self._promises.least(level))
-            self._spare[level] = SpareWorkspace(context.cluster, free), {}
-            self._spare[level][0].follow(workspace)
-            self._synced[level] = workspace.log_length
-        spare, known = self._spare[level]
-        cursor = self._synced[level]
-        if cursor < workspace.log_length:
-            least = self._promises.least(level)
-            for touched in dict.fromkeys(workspace.log[cursor : workspace.log_length].tolist()):
-                spare.match(touched, workspace, least)
-            spare.follow(workspace)
-            self._synced[level] = workspace.log_length
-        if not whole:
-            return Candidates(context.query(job_class), spare, context.rules_of(job_class.query))
-        if job_class.query_number not in known:
-            known[job_class.query_number] = Candidates(job_class.query, spare, now.rules, like=now)
-        return known[job_class.query_number]
+        """Made when the first job needs it: in a cluster with room none does."""
+        if self._availability is None:
+            self._availability = Availability(self._context.cluster, self._context.workspace)
+            self._availability.started.extend(self._uses)
+        return self._availability
 
 
-def _holds(seats: list[BoundTask], job_class: JobClass, from_ms: int, until_ms: int) -> list[FutureUse]:
+def _uses(tasks: list[BoundTask], job_class: JobClass, from_ms: int, until_ms: int) -> list[FutureUse]:
+    """What the tasks of a job hold from one moment to another."""
     request = job_class.query.request
     millis = request.device_millis
     return [
         FutureUse(from_ms, until_ms, row, request.per_task, devices, millis, domain)
-        for row, devices, domain in seats
+        for row, devices, domain in tasks
     ]
 
 
 def lengths_ms(limit_seconds: Ints, bound_seconds: Ints) -> Ints:
-    """How long each job may run: its own limit, else its queue's, else for ever."""
+    """How long each job may run: its own limit, else that of its queue, else FOREVER_MS."""
     limit = np.where(limit_seconds > 0, limit_seconds, bound_seconds)
     return np.where(limit > 0, limit * 1000, FOREVER_MS)

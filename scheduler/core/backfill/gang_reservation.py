@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
-from scheduler.core.backfill.availability import Availability, FutureUse, after_ms, barring_of, open_now
+from scheduler.core.backfill.availability import Availability
 from scheduler.core.backfill.backfill import FOREVER_MS
+from scheduler.core.backfill.earliest_start import EarliestStart, candidates_at, open_now
+from scheduler.core.backfill.future_use import FutureUse, after_ms
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.pending_reasons import PendingReasons
-from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.gang_layout import near_tasks
 from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start, decide
 from scheduler.core.reason_codes import ReasonCode
@@ -40,7 +40,7 @@ class GangReservations:
         self.reserves: list[Reserve] = []
         self.given_back: list[GiveBack] = []
         self.expected: list[ExpectedStart] = []
-        #: Why those that wait do: (pending row, decision).
+        #: (pending row, decision) of each gang that waits.
         self.decisions: list[tuple[int, Decision]] = []
         #: What jobs hold that was suspended, and go on from this cycle.
         self.resumed: list[FutureUse] = []
@@ -93,7 +93,7 @@ class GangReservations:
                 unsuited.append((row, nodes))
             else:
                 self._keep(row, nodes, at_ms, until_ms)
-        # Some nodes of these no longer suit: others, that nobody keeps, for the time that is left.
+        # Some nodes no longer suit: take others that no gang keeps, for the time that is left.
         for _, nodes in unsuited:
             self._busy[_rows(cluster, nodes)] = True
         for row, nodes in unsuited:
@@ -108,7 +108,7 @@ class GangReservations:
             close_nodes(self._context, found[0])
 
     def offer(self, row: int, starts: Sequence[Start]) -> None:
-        """Let the next in line begin to gather, if it wants to and may; at once nobody else gets its nodes.
+        """Let the next in line begin to gather, if it wants to and may; from then on no other job gets its nodes.
 
         To be asked about all that wait, in line: none gathers what was promised to one before it where it would fit
         before that has had it, for it would start as soon as it fits.
@@ -166,11 +166,12 @@ class GangReservations:
         context = self._context
         among = np.zeros(context.cluster.node_count, dtype=np.bool_)
         among[_rows(context.cluster, nodes)] = True
-        horizon, job_class = (
-            _horizon(context, starts, self.resumed),
+        availability, job_class = (
+            _availability(context, starts, self.resumed),
             open_now(context, context.job_classes.of(row)),
         )
-        return horizon.earliest_ms(context, job_class, row, _length_ms(context.cluster, row), among=among)
+        length = _length_ms(context.cluster, row)
+        return EarliestStart(context, availability, job_class, row, length, among=among).find()
 
     def _where(
         self, row: int, starts: Sequence[Start], *, but: Bools | None = None
@@ -178,21 +179,16 @@ class GangReservations:
         """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
         context, cluster = self._context, self._context.cluster
         job_class, length = open_now(context, context.job_classes.of(row)), _length_ms(context.cluster, row)
-        horizon, closed = _horizon(context, starts, self.resumed), self._busy
+        availability, closed = _availability(context, starts, self.resumed), self._busy
         if but is not None:
             closed = closed | but
         for other, holds in self.promised.items():
             for hold in holds if other != row else ():
-                horizon.promised(hold)
-        at_ms = horizon.earliest_ms(context, job_class, row, length, among=~closed)
+                availability.reserved.append(hold)
+        at_ms = EarliestStart(context, availability, job_class, row, length, among=~closed).find()
         if at_ms is None:
             return None
-        barring = tuple(
-            number for begin, until, number in barring_of(cluster, row, length) if begin <= at_ms < until
-        )
-        query = replace(job_class.query, reservation_rows=barring)
-        space = horizon.space(horizon.free_through(at_ms, after_ms(at_ms, length)))
-        candidates = Candidates(query, space, context.rules_of(query))
+        candidates = candidates_at(context, availability, job_class, row, at_ms, length)
         slots = np.where(closed, 0, candidates.slots())
         wish = job_class.shape.pack or candidates.rules.packing
         chosen = near_tasks(slots, candidates.scores, job_class.shape, cluster, wish)
@@ -203,31 +199,33 @@ class GangReservations:
 
 
 def close_nodes(context: CycleContext, nodes: Sequence[int]) -> None:
-    """Let nobody else have what is free on nodes that are gathered from this cycle on."""
+    """Take what is free on nodes that are gathered from this cycle on out of the workspace."""
     cluster, workspace = context.cluster, context.workspace
     for node_row in _rows(cluster, nodes):
-        devices = cluster.device_first[node_row + 1] - cluster.device_first[node_row]
+        devices = cluster.devices.first[node_row + 1] - cluster.devices.first[node_row]
         workspace.set_free(node_row, 0, 0, 0, [GPU_MILLIS] * devices)
 
 
 def _rows(cluster: ClusterIndex, nodes: Sequence[int]) -> list[int]:
-    return [cluster.node_row[node] for node in nodes if node in cluster.node_row]
+    return [cluster.nodes.row[node] for node in nodes if node in cluster.nodes.row]
 
 
 def _length_ms(cluster: ClusterIndex, row: int) -> int:
     """How long a pending job may run at most."""
     snapshot = cluster.snapshot
-    bound = snapshot.queues.max_wall_seconds.item(cluster.pending_queue.item(row))
+    bound = snapshot.queues.max_wall_seconds.item(cluster.pending.queue.item(row))
     limit = snapshot.pending.time_limit_seconds.item(row) or bound
     return limit * 1000 if limit else FOREVER_MS
 
 
-def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[FutureUse]) -> Availability:
+def _availability(
+    context: CycleContext, starts: Sequence[Start], resumed: Sequence[FutureUse]
+) -> Availability:
     """Free capacity over time after these starts."""
     cluster = context.cluster
-    horizon, now_ms = Availability(cluster, context.workspace), cluster.snapshot.now_ms
+    availability, now_ms = Availability(cluster, context.workspace), cluster.snapshot.now_ms
     for hold in resumed:
-        horizon.started(hold)
+        availability.started.append(hold)
     row_of = (
         {number: row for row, number in enumerate(cluster.snapshot.pending.id.tolist())} if starts else {}
     )
@@ -235,13 +233,13 @@ def _horizon(context: CycleContext, starts: Sequence[Start], resumed: Sequence[F
         until_ms = after_ms(now_ms, _length_ms(cluster, row_of[start.job_id]))
         request = cluster.snapshot.classes[cluster.snapshot.pending.class_index.item(row_of[start.job_id])]
         for placement in start.placements:
-            devices = [cluster.device_row[device] for device in placement.device_ids]
-            row = cluster.node_row[placement.node_id]
+            devices = [cluster.devices.row[device] for device in placement.device_ids]
+            row = cluster.nodes.row[placement.node_id]
             domain = cluster.numa.of(request, row, placement.numa) if request.one_domain else -1
-            horizon.started(
+            availability.started.append(
                 FutureUse(now_ms, until_ms, row, start.per_task, devices, placement.gpu_millis, domain)
             )
-    return horizon
+    return availability
 
 
 def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) -> bool:
@@ -257,7 +255,7 @@ def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) ->
         return False
     workspace, pending = context.workspace, context.cluster.snapshot.pending
     bound = pending.array_max_running.item(row)
-    if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+    if bound and workspace.limits.array_running.get(pending.array_id.item(row), 0) >= bound:
         return False
     if workspace.budgets.refuse and workspace.budgets.short(row):
         return False
@@ -267,7 +265,7 @@ def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) ->
 def _gathers(context: CycleContext, row: int, nodes: Sequence[int], until_ms: int) -> Decision:
     """The decision for a gang that gathers: for how many tasks there is room, on how many nodes, and until when."""
     cluster, job_class = context.cluster, context.job_classes.of(row)
-    rows = [cluster.node_row[node] for node in nodes if node in cluster.node_row]
+    rows = [cluster.nodes.row[node] for node in nodes if node in cluster.nodes.row]
     slots = np.minimum(context.candidates(job_class).slots()[rows], job_class.shape.tasks)
     return decide(
         ReasonCode.WAITING_FOR_RESOURCES,

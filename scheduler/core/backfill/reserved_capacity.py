@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.core.backfill.availability import Free, FutureUse
+from scheduler.core.backfill.future_use import Free, FutureUse
 
 
 class ReservedCapacity:
-    """Promises, the first due first, each with what is free beside it and all others when it begins.
+    """Reserved starts, the first due first, each with what is free beside all of them when it begins.
 
-    A job of level k must fit beside the first k, so the least of those is kept for every k: with many promises
-    a node that changes is looked at once for all of them.
+    A job of level k must fit beside the first k, so the least of those is kept for every k: with many reserved
+    starts a node that changes is looked at once for all of them.
     """
 
     def __init__(self) -> None:
         self.at_ms: list[int] = []
-        self._each: Free | None = None  # a row a promise
-        self._least: Free | None = None  # a row for the first so many; the same columns where there is one
+        self._each: Free | None = None  # a row a reserved start
+        self._least: Free | None = None  # row k - 1 for level k; the same columns while there is one
 
     def __len__(self) -> int:
         return len(self.at_ms)
 
     def insert(self, place: int, at_ms: int, free: Free) -> None:
-        """A promise of this place."""
+        """Add a reserved start at this place in the order."""
         self.at_ms.insert(place, at_ms)
         old = self._each
         each = self._each = Free(
@@ -47,7 +47,7 @@ class ReservedCapacity:
         )  # fmt: skip
 
     def least(self, level: int) -> Free:
-        """What all of the first so many leave."""
+        """What the first `level` reserved starts all leave."""
         least = self._least
         assert least is not None
         place = level - 1
@@ -57,7 +57,7 @@ class ReservedCapacity:
         )  # fmt: skip
 
     def take(self, hold: FutureUse, places: slice | list[int]) -> None:
-        """Something that is there when the promises of these places begin."""
+        """Take what a task still holds when the reserved starts of these places begin."""
         each, least, row, per_task = self._each, self._least, hold.row, hold.per_task
         assert each is not None
         assert least is not None

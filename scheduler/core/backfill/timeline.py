@@ -25,7 +25,7 @@ class Pool:
         self._ends: list[tuple[int, int]] = []  # (expected end, amount) of what runs, the first to end first
         self._held = 0
         self._now_ms = 0
-        self._left: list[int] = [size]  # at most so much for a job of each level; [0] = free now
+        self._left: list[int] = [size]  # what a job of each level may take; [0] = free now
         self._promised: list[tuple[int, int, int]] = []  # (from, until, amount), the first due first
         self._profile: _Steps | None = None
 
@@ -75,7 +75,7 @@ class Pool:
         if not self._promised:
             self._left[0] -= need
         else:
-            # Of each promise met, and of now, so much less is left.
+            # Of each reserved start met, and of now, less is left.
             after = [self._left[0] - need]
             for place, left in enumerate(self._spare):
                 self._spare[place] = left - need if place < level else left
@@ -97,7 +97,7 @@ class Pool:
             return None
         return self._steps().earliest_ms(need, self._lengths[row])
 
-    def promise(self, row: int, at_ms: int, place: int) -> None:
+    def reserve(self, row: int, at_ms: int, place: int) -> None:
         need, until = self._needs[row], min(at_ms + self._lengths[row], FOREVER_MS)
         # What is left beside all promises at the start of each.
         if self._promised:
@@ -123,7 +123,7 @@ class Pool:
 
 
 class _Steps:
-    """What is free over time: from each moment on so much, until the next."""
+    """What is free over time: a step function of moments and what is free from each on."""
 
     def __init__(self, now_ms: int, free: int, ends: list[tuple[int, int]]) -> None:
         self._moments = [now_ms]
@@ -146,7 +146,7 @@ class _Steps:
         return self._free[bisect_right(self._moments, at_ms) - 1]
 
     def earliest_ms(self, need: int, length_ms: int) -> int | None:
-        """The first moment after now from which so much is free for so long; None = never."""
+        """The first moment after now from which `need` is free for `length_ms`; None = never."""
         moments, free = self._moments, self._free
         place = 1
         while place < len(moments):

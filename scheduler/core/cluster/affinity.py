@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from scheduler.core.cluster.allocation_index import AllocationIndex
+from scheduler.core.cluster.node_index import NodeIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.snapshot.request_classes import OWN_ARRAY, JobsLike
-
-if TYPE_CHECKING:
-    from scheduler.core.cluster.index import ClusterIndex
-    from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
+from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
 
 Floats = npt.NDArray[np.float64]
 
 
 class Term(NamedTuple):
-    """A term of one job, about jobs that are numbered now (`AffinityIndex.likes`)."""
+    """An affinity term of one job; `selector` is a number in `AffinityIndex.selectors`."""
 
-    like: int
+    selector: int
     topology: str
     apart: bool
     weight: int
@@ -30,82 +29,82 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What jobs have in common that have the same to do with others."""
+    """Jobs with identical affinity terms that the same selectors match."""
 
-    #: The likes it is one of.
-    is_like: tuple[int, ...] = ()
+    #: Selectors that match these jobs.
+    selected_by: tuple[int, ...] = ()
     terms: tuple[Term, ...] = ()
 
     @property
-    def keeps_away(self) -> tuple[tuple[int, str], ...]:
-        """(like, topology) of whom it keeps away from, who then keep away from it."""
-        return tuple((term.like, term.topology) for term in self.terms if term.apart and not term.weight)
+    def anti_affinity(self) -> tuple[tuple[int, str], ...]:
+        """(selector, topology) of each required anti-affinity term: it holds in both directions."""
+        return tuple((term.selector, term.topology) for term in self.terms if term.apart and not term.weight)
 
 
 class AffinityIndex:
-    """The profile of every job: of those with terms, and of those whom the terms of others are about.
+    """The affinity profile of every job: 0 for a job without terms that no term of another job selects.
 
-    Nobody's terms reach beyond the own project. Where no job has terms every profile is 0.
+    A term selects jobs of its own project only.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.profiles: list[Profile] = [Profile()]
-        self.likes: list[JobsLike] = []
-        #: Every (like, topology) that some job keeps away from.
+        self.selectors: list[JobsLike] = []
+        #: Every (selector, topology) that a required anti-affinity term of some job names.
         self.kept: tuple[tuple[int, str], ...] = ()
         self.pending: Ints = np.zeros(len(snapshot.pending), dtype=np.int64)
         self.running: Ints = np.zeros(len(snapshot.running), dtype=np.int64)
         self._places: dict[tuple[int, JobsLike], int] = {}
         self._of_project: dict[int, list[int]] = {}
         self._numbers: dict[Profile, int] = {self.profiles[0]: 0}
-        choosy = np.array([bool(request.job_terms) for request in snapshot.classes], dtype=np.bool_)
-        if not choosy.any():
+        has_terms = np.array([bool(request.job_terms) for request in snapshot.classes], dtype=np.bool_)
+        if not has_terms.any():
             return
         tables = (snapshot.pending, self.pending), (snapshot.running, self.running)
         for jobs, _ in tables:
-            for row in np.flatnonzero(choosy[jobs.class_index]).tolist():
+            for row in np.flatnonzero(has_terms[jobs.class_index]).tolist():
                 for term in snapshot.classes[int(jobs.class_index[row])].job_terms:
                     self._number(int(jobs.project_id[row]), _own(term.jobs, int(jobs.array_id[row])))
         concerned = np.array(sorted(self._of_project), dtype=np.int64)
         for jobs, profiles in tables:
             for row in np.flatnonzero(np.isin(jobs.project_id, concerned)).tolist():
                 profiles[row] = self._profile(snapshot, jobs, row)
-        self.kept = tuple(sorted({one for profile in self.profiles for one in profile.keeps_away}))
+        self.kept = tuple(sorted({one for profile in self.profiles for one in profile.anti_affinity}))
 
     @property
     def is_there(self) -> bool:
         return len(self.profiles) > 1
 
     def is_bound(self, who: int) -> bool:
-        """Whether others decide where it may go."""
+        """Whether other jobs decide where jobs of this profile may go."""
         profile = self.profiles[who]
         return any(not term.weight for term in profile.terms) or any(
-            like in profile.is_like for like, _ in self.kept if who
+            selector in profile.selected_by for selector, _ in self.kept if who
         )
 
     def wishes(self, who: int) -> bool:
-        """Whether it would rather be near some, or apart."""
+        """Whether a job of this profile prefers to be near other jobs, or apart."""
         return any(term.weight for term in self.profiles[who].terms)
 
     def may_open(self, who: int) -> bool:
-        """Whether the start of another job may give it a place that it did not have."""
+        """Whether the start of another job may open nodes to a job of this profile."""
         return any(not term.apart and not term.weight for term in self.profiles[who].terms)
 
-    def _number(self, project_id: int, like: JobsLike) -> int:
-        key = project_id, like
+    def _number(self, project_id: int, selector: JobsLike) -> int:
+        key = project_id, selector
         if key not in self._places:
-            self._places[key] = len(self.likes)
-            self._of_project.setdefault(project_id, []).append(len(self.likes))
-            self.likes.append(like)
+            self._places[key] = len(self.selectors)
+            self._of_project.setdefault(project_id, []).append(len(self.selectors))
+            self.selectors.append(selector)
         return self._places[key]
 
     def _profile(self, snapshot: Snapshot, jobs: PendingColumns | RunningColumns, row: int) -> int:
         project, array = int(jobs.project_id[row]), int(jobs.array_id[row])
         profile = Profile(
-            is_like=tuple(
+            selected_by=tuple(
                 number
                 for number in self._of_project[project]
-                if self.likes[number].matches(jobs.labels[row], jobs.name[row], array)
+                if self.selectors[number].matches(jobs.labels[row], jobs.name[row], array)
             ),
             terms=tuple(
                 Term(self._number(project, _own(term.jobs, array)), term.topology, term.apart, term.weight)
@@ -118,35 +117,34 @@ class AffinityIndex:
         return self._numbers[profile]
 
 
-#: The array of a job that is in none: nothing is like it.
+#: The array of a job that is in none: no selector matches it.
 _NO_ARRAY: Final = -2
 
 
-def _own(like: JobsLike, array_id: int) -> JobsLike:
-    return replace(like, array_id=array_id or _NO_ARRAY) if like.array_id == OWN_ARRAY else like
+def _own(selector: JobsLike, array_id: int) -> JobsLike:
+    return replace(selector, array_id=array_id or _NO_ARRAY) if selector.array_id == OWN_ARRAY else selector
 
 
 class AffinityState:
-    """Tasks of each like on every node, and from them the nodes that are open to a profile.
+    """Tasks that each selector matches on every node, and from these the nodes that are open to a profile.
 
-    The columns it gives are live: they are the same arrays, changed in place; `count` answers on which nodes.
+    The columns are live: the same arrays, changed in place; `count` says on which nodes.
     """
 
-    def __init__(self, cluster: ClusterIndex) -> None:
-        self.affinity = cluster.affinity
-        self._cluster = cluster
-        nodes = cluster.node_count
-        self._there: list[Ints] = [np.zeros(nodes, dtype=np.int64) for _ in self.affinity.likes]
+    def __init__(
+        self, affinity: AffinityIndex, nodes: NodeIndex, snapshot: Snapshot, allocations: AllocationIndex
+    ) -> None:
+        self.affinity = affinity
+        self._nodes = nodes
+        self._there: list[Ints] = [np.zeros(nodes.count, dtype=np.int64) for _ in affinity.selectors]
         self._kept: dict[tuple[int, str], Ints] = {
-            one: np.zeros(nodes, dtype=np.int64) for one in self.affinity.kept
+            one: np.zeros(nodes.count, dtype=np.int64) for one in affinity.kept
         }
         self._open: dict[int, Ints] = {}
         self._met: dict[int, Floats] = {}
         self._points: list[tuple[int, int, int, Floats, Floats]] = []
-        jobs = np.searchsorted(cluster.snapshot.running.id, cluster.snapshot.allocations.job_id)
-        for row, who in zip(
-            cluster.allocation_node.tolist(), self.affinity.running[jobs].tolist(), strict=True
-        ):
+        jobs = np.searchsorted(snapshot.running.id, snapshot.allocations.job_id)
+        for row, who in zip(allocations.node.tolist(), affinity.running[jobs].tolist(), strict=True):
             if who:
                 self._add(row, who, 1)
 
@@ -157,49 +155,49 @@ class AffinityState:
         return self._open[who]
 
     def met(self, who: int) -> tuple[int, Floats]:
-        """The weight of all wishes of a profile about others, and what each node meets of it."""
+        """The weight of all preferred terms of a profile, and how much of that weight each node meets."""
         wished = sum(term.weight for term in self.affinity.profiles[who].terms)
         if who not in self._met:
             self._met[who] = self._wishes(who)
         return wished, self._met[who]
 
     def points(self, who: int, wished: int, met: Floats, weight: int) -> Floats:
-        """A live column of 0..100 times a weight: how much a node meets of these wishes and those about others."""
+        """A live column of 0..100 times a weight: how much a node meets of these preferences and of the terms."""
         more, near = self.met(who)
         column: Floats = (met + near) * 100.0 / (wished + more) * weight
         self._points.append((who, wished + more, weight, met, column))
         return column
 
-    def tasks_of(self, like: int) -> int:
-        """How many tasks of such jobs run."""
-        return int(self._there[like].sum())
+    def tasks_of(self, selector: int) -> int:
+        """How many tasks run of jobs that a selector matches."""
+        return int(self._there[selector].sum())
 
     def refusals(self, who: int) -> Iterator[tuple[str, int, str, Bools]]:
-        """Each must of a profile: ("near" | "apart" | "kept_away", like, topology, where it is met)."""
+        """Each required term of a profile: ("near" | "apart" | "kept_away", selector, topology, where it is met)."""
         profile = self.affinity.profiles[who]
         for term in profile.terms:
             if term.weight:
                 continue
-            here = self._here(self._there[term.like], term.topology)
+            here = self._here(self._there[term.selector], term.topology)
             if term.apart:
-                yield "apart", term.like, term.topology, ~here
-            elif self._there[term.like].any() or term.like not in profile.is_like:
-                yield "near", term.like, term.topology, here
+                yield "apart", term.selector, term.topology, ~here
+            elif self._there[term.selector].any() or term.selector not in profile.selected_by:
+                yield "near", term.selector, term.topology, here
             else:
-                yield "near", term.like, term.topology, self._cluster.domains(term.topology) >= 0
-        for (like, topology), held in self._kept.items():
-            if like in profile.is_like:
-                yield "kept_away", like, topology, ~self._here(held, topology)
+                yield "near", term.selector, term.topology, self._nodes.domains(term.topology) >= 0
+        for (selector, topology), held in self._kept.items():
+            if selector in profile.selected_by:
+                yield "kept_away", selector, topology, ~self._here(held, topology)
 
     def count(self, row: int, who: int, sign: int) -> list[int]:
-        """Count a task of this profile on a node, or no more; answers the nodes whose columns changed."""
+        """Count a task of this profile on a node, or (`sign` -1) no more; the nodes whose columns changed."""
         return self._renew() if self._add(row, who, sign) else []
 
     def copy(self) -> tuple[list[Ints], dict[tuple[int, str], Ints]]:
         return [one.copy() for one in self._there], {key: one.copy() for key, one in self._kept.items()}
 
     def become(self, saved: tuple[list[Ints], dict[tuple[int, str], Ints]]) -> list[int]:
-        """Count what was counted then; answers the nodes whose columns changed."""
+        """Count what was counted then; the nodes whose columns changed."""
         there, kept = saved
         for mine, other in zip(self._there, there, strict=True):
             mine[:] = other
@@ -208,11 +206,11 @@ class AffinityState:
         return self._renew()
 
     def _add(self, row: int, who: int, sign: int) -> bool:
-        """Whether a node has some where it had none, or the other way round."""
+        """Whether some count of the node became 0, or ceased to be 0."""
         profile, turned = self.affinity.profiles[who], False
         for counts in (
-            *(self._there[like] for like in profile.is_like),
-            *(self._kept[one] for one in profile.keeps_away),
+            *(self._there[selector] for selector in profile.selected_by),
+            *(self._kept[one] for one in profile.anti_affinity),
         ):
             before = counts.item(row)
             counts[row] = before + sign
@@ -220,7 +218,7 @@ class AffinityState:
         return turned
 
     def _renew(self) -> list[int]:
-        changed = np.zeros(self._cluster.node_count, dtype=np.bool_)
+        changed = np.zeros(self._nodes.count, dtype=np.bool_)
         for who, column in self._open.items():
             now = self._may_go(who).astype(np.int64)
             changed |= column != now
@@ -235,22 +233,22 @@ class AffinityState:
         return rows
 
     def _may_go(self, who: int) -> Bools:
-        may = np.ones(self._cluster.node_count, dtype=np.bool_)
+        may = np.ones(self._nodes.count, dtype=np.bool_)
         for _, _, _, met in self.refusals(who):
             may &= met
         return may
 
     def _wishes(self, who: int) -> Floats:
-        points = np.zeros(self._cluster.node_count)
+        points = np.zeros(self._nodes.count)
         for term in self.affinity.profiles[who].terms:
             if term.weight:
-                here = self._here(self._there[term.like], term.topology)
+                here = self._here(self._there[term.selector], term.topology)
                 points += np.where(here != term.apart, float(term.weight), 0.0)
         return points
 
     def _here(self, counts: Ints, topology: str) -> Bools:
         """Nodes in a domain where there is some; a node of no known domain is in none."""
-        domains = self._cluster.domains(topology)
+        domains = self._nodes.domains(topology)
         known = domains >= 0
         some = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.bool_)
         some[domains[known & (counts > 0)]] = True

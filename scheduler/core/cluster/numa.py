@@ -7,23 +7,22 @@ bound ones leave, so a domain has for bound tasks all that is not bound in it, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS, Resources
-from scheduler.core.columns import Ints
+from scheduler.core.cluster.allocation_index import AllocationIndex
+from scheduler.core.cluster.device_index import DeviceIndex
+from scheduler.core.cluster.free_devices import FreeDevices
+from scheduler.core.columns import Ints, cells
 from scheduler.core.snapshot.request_classes import RequestClass
-
-if TYPE_CHECKING:
-    from scheduler.core.cluster.index import ClusterIndex
-    from scheduler.core.cluster.workspace import Workspace
-    from scheduler.core.snapshot.snapshot import NodeColumns
+from scheduler.core.snapshot.snapshot import NodeColumns, Snapshot
 
 #: (number, CPU, memory) of each domain of a node, as far as it says: what is there, or what is bound.
 Amounts = tuple[tuple[int, int, int], ...]
 
-#: The number of a domain that nobody knows anything of: nothing is in it.
+#: The number of a domain of which nothing is known: no amount is in it.
 UNKNOWN: Final = -1
 
 #: More tasks than any node takes, and few enough to be added up.
@@ -33,20 +32,21 @@ _ANY_NUMBER: Final = 1 << 40
 class Domains:
     """The domains of all nodes as rows, ordered by node row and number: those of a node are one slice.
 
-    A node that says nothing of its domains is one. If its devices are in several all the same, nobody knows how
+    A node that says nothing of its domains is one. If its devices are in several all the same, it is unknown how
     its CPUs and memory are divided, and it has a single `UNKNOWN` one.
     """
 
-    def __init__(self, cluster: ClusterIndex) -> None:
-        nodes = cluster.snapshot.nodes
-        self.cluster = cluster
+    def __init__(self, snapshot: Snapshot, devices: DeviceIndex, allocations: AllocationIndex) -> None:
+        nodes = snapshot.nodes
+        self.devices = devices
+        self._snapshot, self._allocations = snapshot, allocations
         first, sizes = [0], list[tuple[int, ...]]()
         node, number, bits = list[int](), list[int](), list[int]()
-        device_numa: list[int] = cluster.device_numa.tolist()
+        device_numa = devices.numa_list
         on_device = [UNKNOWN] * len(device_numa)
         cpu, memory = nodes.cpu_millis.tolist(), nodes.memory_mib.tolist()
         for row, said in enumerate(nodes.domains):
-            begin, end = cluster.device_first[row], cluster.device_first[row + 1]
+            begin, end = devices.first[row], devices.first[row + 1]
             here = sorted(said)
             if not said:
                 met = set(device_numa[begin:end]) or {0}
@@ -78,7 +78,7 @@ class Domains:
     @property
     def capacity(self) -> Ints:
         """What may be bound in each domain, all their CPUs and then all their memory: overcommit included."""
-        nodes = self.cluster.snapshot.nodes
+        nodes = self._snapshot.nodes
         return np.concatenate(
             [
                 _scaled(self.size_cpu_millis, nodes.cpu_millis, nodes.size_cpu_millis, self.node),
@@ -101,7 +101,7 @@ class Domains:
     def free(self) -> Ints:
         """What is not bound, in the same form as `capacity`."""
         left = self.capacity
-        for row, bound in enumerate(self.cluster.snapshot.nodes.bound):
+        for row, bound in enumerate(self._snapshot.nodes.bound):
             for number, cpu_millis, memory_mib in bound:
                 domain = self.find(row, number)
                 if domain >= 0:
@@ -111,8 +111,7 @@ class Domains:
 
     def of_allocations(self) -> list[int]:
         """The domain that each allocation is bound to; -1 = none."""
-        cluster = self.cluster
-        numbers, nodes = cluster.snapshot.allocations.numa.tolist(), cluster.allocation_node.tolist()
+        numbers, nodes = self._snapshot.allocations.numa.tolist(), self._allocations.node.tolist()
         return [
             self.find(node, number) if number >= 0 else -1
             for number, node in zip(numbers, nodes, strict=True)
@@ -120,16 +119,14 @@ class Domains:
 
     def slots(self, request: RequestClass, free: Ints, device_used: Ints) -> Ints:
         """How many tasks each node takes, each whole in one domain, were just this free."""
-        usable = (
-            self.cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib) & self.cluster.device_healthy
-        )
+        usable = self.devices.usable(request.gpu_model, request.gpu_memory_mib)
         return self._per_node(request, free, np.where(usable, device_used, GPU_MILLIS))
 
     def most(self, request: RequestClass) -> Ints:
         """The same were everything free and every device well; the same column for the same request."""
         known = self._most.get(request)
         if known is None:
-            matching = self.cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib)
+            matching = self.devices.matching(request.gpu_model, request.gpu_memory_mib)
             known = self._per_node(request, self.capacity, np.where(matching, 0, GPU_MILLIS))
             self._most[request] = known
         return known
@@ -152,7 +149,7 @@ class Domains:
             there = np.zeros(count, dtype=np.int64)
             np.add.at(there, self._of_device[known], fitting[known])
             np.minimum(tasks, there if request.shares_gpu else there // per_task.gpus, out=tasks)
-        total = np.zeros(self.cluster.node_count, dtype=np.int64)
+        total = np.zeros(self.devices.node_count, dtype=np.int64)
         np.add.at(total, self.node, np.maximum(tasks, 0))
         return total
 
@@ -175,16 +172,20 @@ class _Need:
         #: Of each node its devices that count.
         self.usable: list[int] = []
         if self.gpus:
-            self.usable = domains.cluster.usable_bits(request.gpu_model, request.gpu_memory_mib)
+            self.usable = domains.devices.usable_bits(request.gpu_model, request.gpu_memory_mib)
         self.column = column
 
 
 class DomainCapacity:
     """What domains have left in a workspace, and live columns of how many tasks fit whole into one of them."""
 
-    def __init__(self, workspace: Workspace, domains: Domains) -> None:
+    def __init__(
+        self, domains: Domains, devices: FreeDevices, free_cpu_millis: Ints, free_memory_mib: Ints
+    ) -> None:
+        """`free_cpu_millis` and `free_memory_mib` are the live columns of the workspace."""
         self.domains = domains
-        self._workspace = workspace
+        self._devices = devices
+        self._node_cpu, self._node_memory = cells(free_cpu_millis), cells(free_memory_mib)
         self._count = len(domains)
         self._size_cpu: list[int] = domains.size_cpu_millis.tolist()
         self._size_memory: list[int] = domains.size_memory_mib.tolist()
@@ -196,12 +197,12 @@ class DomainCapacity:
         """A live column: how many tasks each node takes now, each whole in one domain."""
         return self._need(request).column
 
-    def touch(self, row: int, idle: int) -> None:
-        """Bring the columns up to date where a node has changed; `idle` are its devices that nobody holds."""
-        used: list[int] | None = None
+    def update(self, row: int) -> None:
+        """Bring the columns up to date where a node has changed."""
+        idle, used = self._devices.idle[row], list[int]()
         for need in self._needs.values():
-            if need.share and used is None:
-                used = self._workspace.free_on(row)[3]
+            if need.share and not used:
+                used = self._devices.held_on(row)
             need.column[row] = sum(self._fitting(need, row, idle, used))
 
     def hold(self, domain: int, per_task: Resources, sign: int = 1) -> None:
@@ -209,11 +210,11 @@ class DomainCapacity:
         self.free[self._count + domain] -= sign * per_task.memory_mib
 
     def become(self, free: Ints) -> None:
-        """Let just this be free in every domain; of all nodes that change `touch` follows."""
+        """Let just this be free in every domain; `update` of all nodes that change follows."""
         self.free[:] = free.tolist()
 
     def match(self, row: int, now: list[int], later: Ints) -> None:
-        """Let the domains of a node have free what they have both now and later; its `touch` follows."""
+        """Let the domains of a node have free what they have both now and later; its `update` follows."""
         for domain in range(self.domains.first[row], self.domains.first[row + 1]):
             for place in (domain, self._count + domain):
                 self.free[place] = min(now[place], later.item(place))
@@ -223,8 +224,8 @@ class DomainCapacity:
 
         Of shares, where the device is that is used most; else where it leaves the fewest idle devices, then CPUs.
         """
-        used, need, first = self._workspace.free_on(row)[3], self._need(request), self.domains.first[row]
-        idle = _idle(used)
+        used, idle = self._devices.held_on(row), self._devices.idle[row]
+        need, first = self._need(request), self.domains.first[row]
         best: tuple[int, int, int, int] | None = None
         for domain, tasks in enumerate(self._fitting(need, row, idle, used), first):
             if tasks <= 0:
@@ -245,8 +246,8 @@ class DomainCapacity:
         first, last = self.domains.first[row], self.domains.first[row + 1]
         if not first <= domain < last or any(self.domains.of_device[one] != domain for one in devices):
             return False
-        used = self._workspace.free_on(row)[3]
-        return self._fitting(self._need(request), row, _idle(used), used)[domain - first] > 0
+        used = self._devices.held_on(row)
+        return self._fitting(self._need(request), row, self._devices.idle[row], used)[domain - first] > 0
 
     def within(self, domain: int) -> int:
         """The devices of a domain as a mask over those of its node."""
@@ -255,13 +256,12 @@ class DomainCapacity:
     def roomiest(self, request: RequestClass, row: int) -> tuple[int, int, int]:
         """The most CPU, the most memory and the most devices that a single domain of a node has free."""
         first, last = self.domains.first[row], self.domains.first[row + 1]
-        free_cpu, free_memory, _, used = self._workspace.free_on(row)
         need = self._need(request)
-        idle = _idle(used) & need.usable[row] if need.gpus else 0
+        idle = self._devices.idle[row] & need.usable[row] if need.gpus else 0
         memory = self.free[self._count + first : self._count + last]
         return (
-            max(0, min(free_cpu, max(self.free[first:last]))),
-            max(0, min(free_memory, max(memory))),
+            max(0, min(self._node_cpu[row], max(self.free[first:last]))),
+            max(0, min(self._node_memory[row], max(memory))),
             max((bits & idle).bit_count() for bits in self.domains.bits[first:last]),
         )
 
@@ -269,11 +269,11 @@ class DomainCapacity:
         need = self._needs.get(request)
         if need is None:
             free = np.array(self.free, dtype=np.int64)
-            column = self.domains.slots(request, free, self._workspace.device_used)
+            column = self.domains.slots(request, free, self._devices.used)
             need = self._needs[request] = _Need(self.domains, request, column)
         return need
 
-    def _fitting(self, need: _Need, row: int, idle: int, used: list[int] | None) -> list[int]:
+    def _fitting(self, need: _Need, row: int, idle: int, used: list[int]) -> list[int]:
         """Of each domain of a node the tasks that fit into it; by the same arithmetic as `Domains.slots`.
 
         `used` says what each device of the node holds; it is only asked where tasks share one.
@@ -289,26 +289,13 @@ class DomainCapacity:
                 tasks = min(tasks, fits)
             if gpus and tasks > 0:
                 here = self.domains.bits[domain] & usable
-                if need.share and used is not None:
+                if need.share:
                     fits = sum([(GPU_MILLIS - used[place]) // need.share for place in _places(here)])
                 else:
                     fits = (here & idle).bit_count() // gpus
                 tasks = min(tasks, fits)
             found.append(tasks if tasks > 0 else 0)
         return found
-
-
-def domain_capacity(workspace: Workspace) -> tuple[DomainCapacity | None, list[int]]:
-    """What is not bound in NUMA domains, and its list of amounts; nothing when no job demands one."""
-    if not workspace.cluster.asks_one_domain:
-        return None, []
-    room = DomainCapacity(workspace, workspace.cluster.numa)
-    return room, room.free
-
-
-def _idle(used: list[int]) -> int:
-    """Devices that nobody holds, as a mask."""
-    return sum([1 << place for place, millis in enumerate(used) if not millis])
 
 
 def _places(bits: int) -> list[int]:
@@ -336,14 +323,14 @@ def bound_in(nodes: NodeColumns) -> Bound:
 
 
 def bind(bound: Bound, row: int, number: int, cpu_millis: int, memory_mib: int) -> None:
-    """Add so much to what is bound in a domain, below 0 to take it off; a number below 0 is none."""
+    """Add amounts to what is bound in a domain, negative ones to take off; a number below 0 is no domain."""
     if number >= 0:
         cpu, memory = bound.get((row, number), (0, 0))
         bound[row, number] = (cpu + cpu_millis, memory + memory_mib)
 
 
 def bound_column(bound: Mapping[tuple[int, int], tuple[int, int]], nodes: int) -> tuple[Amounts, ...]:
-    """The same as the column of so many nodes."""
+    """The same as a column of this many nodes."""
     column: list[list[tuple[int, int, int]]] = [[] for _ in range(nodes)]
     for (row, number), (cpu_millis, memory_mib) in sorted(bound.items()):
         if cpu_millis or memory_mib:

@@ -8,6 +8,7 @@ from typing import Final
 
 from quotas.core.gpu_models import model_matches
 from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.cluster.job_charges import LineCharges, OpenLine
 from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.placement.binding import largest
 from scheduler.core.placement.candidates import Candidates
@@ -45,7 +46,7 @@ class CycleContext:
 
     def candidates(self, job_class: JobClass) -> Candidates:
         """The nodes for the query of a class of jobs; classes with an equal query share them."""
-        if not self.workspace.has_model_lines:
+        if not self.cluster.charges.has_model_lines:
             return self._candidates.get(job_class.query_number) or self.whole_candidates(job_class)
         if (query := self.query(job_class)) is not job_class.query:
             key = (job_class.query_number, query.request.gpu_model)
@@ -68,17 +69,17 @@ class CycleContext:
         A line for one model counts a job that may take any only by the devices it is given; so it is given
         none of a model whose lines have no room for all of it.
         """
-        opened = self.workspace.open_lines(job_class.payer, job_class.class_index, job_class.shape.tasks)
+        opened = self.open_lines(job_class)
         closed = {
             model
             for one in opened
-            if self.workspace.short_quota(((one.line, one.amount),)) is not None
+            if self.workspace.limits.short_quota(((one.line, one.amount),)) is not None
             for model in one.models
         }
         if not closed:
             return job_class.query
         request = job_class.query.request
-        models = self.cluster.models_of(request.gpu_model, request.gpu_memory_mib)
+        models = self.cluster.devices.models_of(request.gpu_model, request.gpu_memory_mib)
         # A name that is the beginning of a closed one would let that in too.
         kept = [
             model
@@ -89,17 +90,27 @@ class CycleContext:
 
     def asks_whole(self, job_class: JobClass) -> bool:
         """Whether all models that the request allows are open to the class now."""
-        return not self.workspace.has_model_lines or self.query(job_class) is job_class.query
+        return not self.cluster.charges.has_model_lines or self.query(job_class) is job_class.query
 
-    def charges_placed(
-        self, job_class: JobClass, placements: Sequence[Placement]
-    ) -> tuple[tuple[int, int], ...]:
+    def charges(self, job_class: JobClass, tasks: int = 0) -> LineCharges:
+        """What a job of this class counts on quota lines whatever devices it is given; with `tasks`, that many."""
+        return self.cluster.charges.certain(
+            job_class.payer, job_class.class_index, tasks or job_class.shape.tasks
+        )
+
+    def open_lines(self, job_class: JobClass, tasks: int = 0) -> tuple[OpenLine, ...]:
+        """The lines for one GPU model that count a job of this class only if it is given such devices."""
+        return self.cluster.charges.open_lines(
+            job_class.payer, job_class.class_index, tasks or job_class.shape.tasks
+        )
+
+    def charges_placed(self, job_class: JobClass, placements: Sequence[Placement]) -> LineCharges:
         """(quota row, amount) of every line that a job of this class counts on, placed so."""
-        workspace, tasks = self.workspace, len(placements) or job_class.shape.tasks
-        if not workspace.has_model_lines or not placements:
-            return workspace.charges(job_class.payer, job_class.class_index, tasks)
-        rows = self.cluster.device_row
-        return workspace.charges_given(
+        tasks = len(placements) or job_class.shape.tasks
+        if not self.cluster.charges.has_model_lines or not placements:
+            return self.charges(job_class, tasks)
+        rows = self.cluster.devices.row
+        return self.cluster.charges.placed(
             job_class.payer,
             job_class.class_index,
             tasks,
@@ -120,20 +131,20 @@ class CycleContext:
 
         A line of one GPU model that is too small for the job leaves the other models, where there are any.
         """
-        bound = self.workspace.limits.bound
-        charges = self.workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
+        bound = self.workspace.limits.tree.bound
+        charges = self.charges(job_class)
         if any(need > bound[line] for line, need in self.short_lines(charges)):
             return True
-        opened = self.workspace.open_lines(job_class.payer, job_class.class_index, job_class.shape.tasks)
+        opened = self.open_lines(job_class)
         closed = {model for one in opened if one.amount > bound[one.line] for model in one.models}
         request = job_class.query.request
         return bool(closed) and closed >= set(
-            self.cluster.models_of(request.gpu_model, request.gpu_memory_mib)
+            self.cluster.devices.models_of(request.gpu_model, request.gpu_memory_mib)
         )
 
-    def short_lines(self, charges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    def short_lines(self, charges: LineCharges) -> list[tuple[int, int]]:
         """Every line without room, not only the first."""
-        limits = self.workspace.limits
+        limits = self.workspace.limits.tree
         found = [(line, need) for line, need in charges if limits.used[line] + need > limits.bound[line]]
         if not found and (first := limits.short(charges)) is not None:
             found.append(first)
@@ -144,21 +155,21 @@ class CycleContext:
         workspace, request = self.workspace, job_class.query.request
 
         def allowed(tasks: int) -> bool:
-            charges = workspace.charges(job_class.payer, job_class.class_index, tasks)
-            opened = workspace.open_lines(job_class.payer, job_class.class_index, tasks)
+            charges = self.charges(job_class, tasks)
+            opened = self.open_lines(job_class, tasks)
             return (
-                workspace.short_quota(charges) is None
-                and workspace.short_pool(request, tasks) is None
+                workspace.limits.short_quota(charges) is None
+                and workspace.limits.short_pool(request, tasks) is None
                 and all(
-                    one.line in closed or workspace.short_quota(((one.line, one.amount),)) is None
+                    one.line in closed or workspace.limits.short_quota(((one.line, one.amount),)) is None
                     for one in opened
                 )
             )
 
         closed = {
             one.line
-            for one in workspace.open_lines(job_class.payer, job_class.class_index, job_class.shape.tasks)
-            if workspace.short_quota(((one.line, one.amount),)) is not None
+            for one in self.open_lines(job_class)
+            if workspace.limits.short_quota(((one.line, one.amount),)) is not None
         }
 
         return largest(job_class.shape.tasks, job_class.shape.most, allowed)

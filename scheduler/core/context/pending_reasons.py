@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from quotas.core.limits import charge
-from scheduler.core.cluster.workspace import OpenLine
+from scheduler.core.cluster.job_charges import OpenLine
 from scheduler.core.columns import Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.placement.equivalence import JobClass, number_together
@@ -40,7 +40,7 @@ class PendingReasons:
 
     def pool(self, job_class: JobClass) -> Decision | None:
         """Whether a licence or other extra of the cluster is short."""
-        short = self._workspace.short_pool(job_class.query.request, job_class.shape.tasks)
+        short = self._workspace.limits.short_pool(job_class.query.request, job_class.shape.tasks)
         if short is None:
             return None
         name, needs, free, total = short
@@ -49,19 +49,19 @@ class PendingReasons:
     def queue(self, queue_row: int) -> Decision | None:
         """Whether a queue already runs as many jobs as it may."""
         workspace = self._workspace
-        if not workspace.queue_is_full(queue_row):
+        if not workspace.limits.queue_is_full(queue_row):
             return None
         return decide(
             ReasonCode.RATE_LIMITED,
             scope="queue",
             queue=self._cluster.snapshot.queues.name[queue_row],
-            running=workspace.queue_running[queue_row],
-            limit=workspace.queue_bound[queue_row],
+            running=workspace.limits.queue_running[queue_row],
+            limit=workspace.limits.queue_bound[queue_row],
         )
 
     def quota_line(self, line: int, need: int, payer: int = -1) -> Decision | None:
-        """Whether a quota line has no room for so much, with its place in the tree as the payer sees it."""
-        quotas, limits = self._cluster.snapshot.quotas, self._workspace.limits
+        """Whether a quota line has no room for an amount, with its place in the tree as the payer sees it."""
+        quotas, limits = self._cluster.snapshot.quotas, self._workspace.limits.tree
         bound, used, kept = limits.bound[line], limits.used[line], limits.kept[line]
         if limits.short(((line, need),)) is None:
             return None
@@ -94,22 +94,22 @@ class PendingReasons:
         """The payer's first line below this one; None when there is none."""
         if payer < 0:
             return None
-        limits = self._workspace.limits
+        limits = self._workspace.limits.tree
         return next(
-            (one for one in self._workspace.payer_lines[payer] if one != line and line in limits.path(one)),
+            (one for one in self._cluster.paths.lines[payer] if one != line and line in limits.path(one)),
             None,
         )
 
     def quota(self, job_class: JobClass) -> list[Decision]:
         """Every quota line without room for a job of this class, whatever devices it is given."""
-        charges = self._workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
+        charges = self._context.charges(job_class)
         return _present(
             self.quota_line(line, need, job_class.payer) for line, need in self._context.short_lines(charges)
         )
 
     def model_quota(self, job_class: JobClass) -> list[Decision]:
         """Every line for a GPU model that keeps devices of that model from a job of this class."""
-        opened = self._workspace.open_lines(job_class.payer, job_class.class_index, job_class.shape.tasks)
+        opened = self._context.open_lines(job_class)
         return _present(self.open_line(one, job_class) for one in opened)
 
     def open_line(self, one: OpenLine, job_class: JobClass) -> Decision | None:
@@ -124,24 +124,22 @@ class PendingReasons:
                 owner=quotas.owner[one.line],
                 resource=quotas.resource[one.line],
                 needs=one.amount,
-                limit=self._workspace.limits.bound[one.line],
+                limit=self._workspace.limits.tree.bound[one.line],
                 gpu_model=quotas.gpu_model[one.line],
                 elsewhere=1,
             )
         return self.quota_line(one.line, one.amount, job_class.payer)
 
     def _leaves_others(self, one: OpenLine, job_class: JobClass) -> bool:
-        return one.amount > self._workspace.limits.bound[one.line] and not self._context.never_by_quota(
+        return one.amount > self._workspace.limits.tree.bound[one.line] and not self._context.never_by_quota(
             job_class
         )
 
     def other_models(self) -> Iterator[tuple[int, Decision]]:
         """(class, decision) wherever a line for one GPU model is too small for a class that may have others."""
-        for number in range(len(self._context.job_classes)) if self._workspace.has_model_lines else ():
+        for number in range(len(self._context.job_classes)) if self._cluster.charges.has_model_lines else ():
             job_class = self._context.job_classes[number]
-            for one in self._workspace.open_lines(
-                job_class.payer, job_class.class_index, job_class.shape.tasks
-            ):
+            for one in self._context.open_lines(job_class):
                 decision = self.open_line(one, job_class) if self._leaves_others(one, job_class) else None
                 if decision is not None:
                     yield number, decision
@@ -167,12 +165,12 @@ class PendingReasons:
             self._workspace,
             self._cluster.snapshot,
         )
-        lines = workspace.payer_lines
+        lines = self._cluster.paths.lines
         counts = np.array([len(rows) for rows in lines] or [0], dtype=np.int64)[job_classes.payer]
         none = np.zeros(0, dtype=np.int64)
         if not counts.sum():
             return none, none, none
-        if workspace.has_model_lines or workspace.limits.keeps:
+        if self._cluster.charges.has_model_lines or workspace.limits.tree.keeps:
             return self._short_classes_one_by_one()
         pending, first = snapshot.pending, job_classes.first_row
         kind = number_together(len(first), pending.class_index[first], pending.tasks[first])
@@ -185,7 +183,7 @@ class PendingReasons:
             tasks = int(pending.tasks[row])
             needs[number] = [charge(name, per_task, tasks) for name in resources]
         resource = np.array([resources[name] for name in snapshot.quotas.resource], dtype=np.int64)
-        used, hard = np.array(workspace.quota_used), np.array(workspace.quota_hard)
+        used, hard = np.array(workspace.limits.tree.used), np.array(workspace.limits.tree.bound)
         if not (used + needs.max(axis=0)[resource] > hard).any():
             return none, none, none
         starts = np.cumsum([0, *(len(rows) for rows in lines)])
@@ -201,14 +199,12 @@ class PendingReasons:
         found: list[tuple[int, int, int]] = []
         for number in range(len(self._context.job_classes)):
             job_class = self._context.job_classes[number]
-            charges = self._workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
+            charges = self._context.charges(job_class)
             found.extend((number, line, need) for line, need in self._context.short_lines(charges))
-            for one in self._workspace.open_lines(
-                job_class.payer, job_class.class_index, job_class.shape.tasks
-            ):
+            for one in self._context.open_lines(job_class):
                 if self._leaves_others(one, job_class):
                     continue  # said by `other_models`
-                if self._workspace.short_quota(((one.line, one.amount),)) is not None:
+                if self._workspace.limits.short_quota(((one.line, one.amount),)) is not None:
                     found.append((number, one.line, one.amount))
         group_of, line_of, need_of = np.array(found, dtype=np.int64).reshape(-1, 3).T
         return group_of, line_of, need_of

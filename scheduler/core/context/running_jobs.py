@@ -76,7 +76,7 @@ class RunningJobs:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Whatever is removed in simulation inside is there again afterwards."""
+        """What is removed in simulation inside runs again afterwards."""
         before = dict(self._given)
         with self._context.workspace.trial():
             yield
@@ -99,8 +99,8 @@ class RunningJobs:
         key = victim, self._given.get(victim, 0)
         known = self._charges.get(key)
         if known is None:
-            cluster, seats = self._context.cluster, self._left(victim)
-            known = self._charges[key] = self._context.workspace.charges_given(
+            cluster, seats = self._context.cluster, self.remaining_tasks(victim)
+            known = self._charges[key] = cluster.charges.placed(
                 cluster.paths.running.item(victim),
                 cluster.snapshot.running.class_index.item(victim),
                 len(seats),
@@ -110,14 +110,14 @@ class RunningJobs:
         return known
 
     def seats(self, victim: int, *, leaving: bool = False) -> list[TaskAllocation]:
-        """What its tasks that stay, or those that leave, hold where; found once, as many trials simulate it removed."""
+        """What its tasks that stay hold, or with `leaving` those asked to end; found once."""
         known = self._known_seats.get((victim, leaving))
         if known is None:
             cluster = self._context.cluster
-            allocations, device_row = cluster.snapshot.allocations, cluster.device_row
+            allocations, device_row = cluster.snapshot.allocations, cluster.devices.row
             known = self._known_seats[victim, leaving] = [
                 TaskAllocation(
-                    cluster.allocation_node.item(row),
+                    cluster.allocations.node.item(row),
                     allocations.rank.item(row),
                     Resources(
                         cpu_millis=allocations.cpu_millis.item(row),
@@ -133,8 +133,8 @@ class RunningJobs:
             ]
         return known
 
-    def _left(self, victim: int) -> list[TaskAllocation]:
-        """Its seats without those that are removed in simulation."""
+    def remaining_tasks(self, victim: int) -> list[TaskAllocation]:
+        """What its tasks hold, without the tasks that are removed in simulation."""
         seats = self.seats(victim)
         return seats[: len(seats) - self._given.get(victim, 0)]
 
@@ -143,15 +143,15 @@ class RunningJobs:
         return [seat.rank for seat in self.seats(victim)]
 
     def give_up(self, victim: int, number: int, *, back: bool = False) -> None:
-        """Give back what one of its tasks holds, the so-manieth from the end; `back` takes it again.
+        """Give back what one of its tasks holds, the last one but `number` - 1; `back` takes it again.
 
-        From the last on, and back in the other order.
+        Tasks are given up from the last one on, and taken back in the reverse order.
         """
         self._given[victim] = number - back
         self._move_some(victim, self.seats(victim)[-number : len(self.seats(victim)) - number + 1], back=back)
 
     def release_leaving(self, victim: int) -> None:
-        """Give back what its tasks hold that were asked to end by themselves."""
+        """Give back what those of its tasks hold that were asked to end while the job goes on."""
         self._move_some(victim, self.seats(victim, leaving=True))
 
     def _move_some(self, victim: int, seats: Sequence[TaskAllocation], *, back: bool = False) -> None:
@@ -163,17 +163,21 @@ class RunningJobs:
             move(seat.row, seat.held, seat.devices, seat.gpu_millis, who, seat.domain)
             # The lines that count jobs and not what they hold are left alone: it goes on.
             one = Counter(
-                dict(workspace.charges_given(payer, class_index, 2, seat.devices * 2, seat.gpu_millis))
+                dict(cluster.charges.placed(payer, class_index, 2, seat.devices * 2, seat.gpu_millis))
             )
-            one.subtract(dict(workspace.charges_given(payer, class_index, 1, seat.devices, seat.gpu_millis)))
-            workspace.limits.take(tuple((line, n) for line, n in one.items() if n), sign=1 if back else -1)
-        workspace.move_extras(cluster.snapshot.classes[class_index], len(seats), sign=1 if back else -1)
+            one.subtract(dict(cluster.charges.placed(payer, class_index, 1, seat.devices, seat.gpu_millis)))
+            workspace.limits.tree.take(
+                tuple((line, n) for line, n in one.items() if n), sign=1 if back else -1
+            )
+        workspace.limits.take_extras(
+            cluster.snapshot.classes[class_index], len(seats), sign=1 if back else -1
+        )
 
     def release(self, victim: int, *, back: bool = False, only_cpus: bool = False) -> None:
         """Give back all that a running job holds, on every node and of every limit; `back` takes it again.
 
-        Without what tasks held that it gave up before.
-        One that is asked to suspend gives back its CPUs only, as does any with `only_cpus`.
+        Tasks that it gave up before hold nothing. A job that is asked to suspend gives back its CPUs only, as does
+        any job with `only_cpus`.
         """
         if only_cpus or self.pause.item(victim) == Pause.ASKED:
             self._release_cpus(victim, back=back)
@@ -181,25 +185,25 @@ class RunningJobs:
         cluster, workspace = self._context.cluster, self._context.workspace
         running = cluster.snapshot.running
         move = workspace.take if back else workspace.give_back
-        who, seats = int(cluster.affinity.running[victim]), self._left(victim)
+        who, seats = int(cluster.affinity.running[victim]), self.remaining_tasks(victim)
         for seat in seats:
             move(seat.row, seat.held, seat.devices, seat.gpu_millis, who, seat.domain)
         class_index = int(running.class_index[victim])
-        workspace.give_back_limits(
+        workspace.limits.take(
             queue_row=int(self.queue_row[victim]),
             array_id=int(running.array_id[victim]),
             charges=self.charges(victim),
             request=cluster.snapshot.classes[class_index],
             tasks=len(seats),
-            sign=-1 if back else 1,
+            sign=1 if back else -1,
         )
 
     def _release_cpus(self, victim: int, *, back: bool) -> None:
         workspace = self._context.workspace
         move = workspace.take if back else workspace.give_back
-        for seat in self._left(victim):
+        for seat in self.remaining_tasks(victim):
             move(seat.row, Resources(cpu_millis=seat.held.cpu_millis), [], 0, domain=seat.domain)
-        workspace.limits.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
+        workspace.limits.tree.take(self.charges(victim, only_cpus=True), sign=1 if back else -1)
 
 
 def leaving_rows(cluster: ClusterIndex) -> Ints:
@@ -214,13 +218,11 @@ def fits_limits(context: CycleContext, wanted: Preemptor) -> bool:
     """Whether quota, queue, array and pools have room for the job."""
     workspace, job_class, pending = context.workspace, wanted.job_class, context.cluster.snapshot.pending
     request, tasks = job_class.query.request, job_class.shape.tasks
-    bound, array = int(pending.array_max_running[wanted.row]), int(pending.array_id[wanted.row])
-    charges = workspace.charges(job_class.payer, job_class.class_index, tasks)
+    bound, array = pending.array_max_running.item(wanted.row), pending.array_id.item(wanted.row)
+    limits = workspace.limits
     return (
-        not workspace.queue_is_full(job_class.queue_row)
-        and workspace.short_quota(charges) is None
-        and (not request.per_task.extras or workspace.short_pool(request, tasks) is None)
-        and not (bound and workspace.array_running.get(array, 0) >= bound)
+        limits.admits(job_class.queue_row, context.charges(job_class), request, tasks)
+        and not limits.array_is_full(array, bound)
         and not workspace.budgets.short(wanted.row)
     )
 
@@ -233,7 +235,7 @@ def blocks_queue(context: CycleContext, row: int) -> bool:
         context.cluster.snapshot.pending,
     )
     bound = pending.array_max_running.item(row)
-    if bound and workspace.array_running.get(pending.array_id.item(row), 0) >= bound:
+    if workspace.limits.array_is_full(pending.array_id.item(row), bound):
         return False
     if workspace.budgets.short(row) or context.candidates(job_class).may_open:
         return False
@@ -254,14 +256,14 @@ def place_preemptor(context: CycleContext, wanted: Preemptor) -> ChosenNodes | N
 
 
 def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes) -> list[TaskPlacement]:
-    """Hand the place out in the workspace; answers that of each task."""
+    """Take the place from the workspace; what each task got."""
     cluster, request = context.cluster, wanted.job_class.query.request
     return [
         (
-            cluster.node_row[placement.node_id],
-            [cluster.device_row[device] for device in placement.device_ids],
+            cluster.nodes.row[placement.node_id],
+            [cluster.devices.row[device] for device in placement.device_ids],
             placement.gpu_millis,
-            cluster.numa.of(request, cluster.node_row[placement.node_id], placement.numa)
+            cluster.numa.of(request, cluster.nodes.row[placement.node_id], placement.numa)
             if request.one_domain
             else -1,
         )
@@ -272,10 +274,10 @@ def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes
 def charge_preemptor(context: CycleContext, wanted: Preemptor, places: Sequence[TaskPlacement]) -> None:
     workspace, job_class = context.workspace, wanted.job_class
     workspace.budgets.take(wanted.row)
-    workspace.take_limits(
+    workspace.limits.take(
         queue_row=job_class.queue_row,
         array_id=int(context.cluster.snapshot.pending.array_id[wanted.row]),
-        charges=workspace.charges_given(
+        charges=context.cluster.charges.placed(
             job_class.payer,
             job_class.class_index,
             job_class.shape.tasks,

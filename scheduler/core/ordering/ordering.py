@@ -9,13 +9,12 @@ import numpy as np
 
 from quotas.core.fairshare import NOTHING, flat_share
 from scheduler.core.cluster.budgets import demoted
+from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.cluster.workspace import Floats
 from scheduler.core.columns import Bools, Ints, rows_of, stable_order
 from scheduler.core.placement.plugins import Orders, Rules
 from scheduler.core.policy import Policy
 from scheduler.core.reasons.job_reasons import job_reasons
-from scheduler.core.snapshot.snapshot import Snapshot
 
 #: Keys of an order, most important first; all ascending. The job id comes after them all.
 Order = Callable[[ClusterIndex, Policy], tuple[Ints, ...]]
@@ -60,20 +59,6 @@ def job_order(cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...]
     return _sorted_rows(keys, len(cluster.snapshot.pending))
 
 
-def select_next_job(snapshot: Snapshot, policy: Policy, queue_id: int) -> int | None:
-    """The job of a queue whose turn is next: the first in order that nothing of its own holds back.
-
-    The thin form of `job_order`; a cycle asks the same for all queues at once. None when nobody waits there.
-    """
-    cluster = ClusterIndex(snapshot)
-    held = np.zeros(len(snapshot.pending), dtype=np.bool_)
-    for rows, _ in job_reasons(cluster):
-        held[rows] = True
-    order = job_order(cluster, policy.of_queue(queue_id))
-    rows = order[(snapshot.pending.queue_id[order] == queue_id) & ~held[order]]
-    return int(snapshot.pending.id[rows[0]]) if len(rows) else None
-
-
 def _fifo(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
     """As they came in."""
     return (cluster.snapshot.pending.submitted_ms,)
@@ -88,7 +73,7 @@ def _priority(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
         for name, weight in policy.factors:
             total += factor(cluster, policy, name) * weight
         return (-total, since)
-    queue_priority = cluster.snapshot.queues.priority[cluster.pending_queue]
+    queue_priority = cluster.snapshot.queues.priority[cluster.pending.queue]
     return (-(queue_priority * 101 + pending.priority), since)
 
 
@@ -99,20 +84,20 @@ def factor(cluster: ClusterIndex, policy: Policy, name: str) -> Ints:
     if name == "priority":
         return pending.priority * _STEPS // 100
     if name == "queue":
-        return snapshot.queues.priority[cluster.pending_queue] * _STEPS // 100
+        return snapshot.queues.priority[cluster.pending.queue] * _STEPS // 100
     if name == "age":
         since = np.maximum(pending.submitted_ms, pending.eligible_ms)
         cap = policy.age_cap_seconds * 1000
         waited: Ints = np.clip(snapshot.now_ms - since, 0, cap)
         return waited * _STEPS // cap
     if name == "size":
-        return _cost(cluster) * _STEPS // max(int(cluster.device_share.sum()), 1)
+        return _cost(cluster) * _STEPS // max(int(cluster.devices.share.sum()), 1)
     if (of_tree := _tree_factor(cluster)) is not None:
         return of_tree
     share = fair_share(snapshot.projects.share_weight, snapshot.projects.used_gpu_seconds)
     best = float(share.max(initial=0.0))
     scaled = (share / best * _STEPS).astype(np.int64) if best else np.zeros(len(share), dtype=np.int64)
-    return scaled[cluster.pending_project]
+    return scaled[cluster.pending.project]
 
 
 def fair_share(weight: Ints, used_gpu_seconds: Ints) -> Floats:
@@ -122,7 +107,7 @@ def fair_share(weight: Ints, used_gpu_seconds: Ints) -> Floats:
 
 def _tree_factor(cluster: ClusterIndex) -> Ints | None:
     """Everybody's factor in the tree of shares, 0 for who has passed a soft limit; None where shares are flat."""
-    shares, row = cluster.snapshot.shares, cluster.pending_share
+    shares, row = cluster.snapshot.shares, cluster.pending.share
     if not len(shares) or (shares.factor < 0).any():
         return None
     known = np.where((row >= 0) & (shares.over[row] == NOTHING), shares.factor[row], 0)
@@ -132,9 +117,9 @@ def _tree_factor(cluster: ClusterIndex) -> Ints | None:
 def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
     """Who used least for their share first: the person in the tree, or the project where shares are flat.
 
-    Whoever has passed a soft limit goes after all others; within one standing, as they came in.
+    A project over a soft limit goes after all others; within one standing, as they came in.
     """
-    shares, row = cluster.snapshot.shares, cluster.pending_share
+    shares, row = cluster.snapshot.shares, cluster.pending.share
     submitted = cluster.snapshot.pending.submitted_ms
     over = np.where(row >= 0, shares.over[row], NOTHING) if len(shares) else np.zeros_like(submitted)
     if (of_tree := _tree_factor(cluster)) is not None:
@@ -142,7 +127,7 @@ def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
     projects = cluster.snapshot.projects
     share = fair_share(projects.share_weight, projects.used_gpu_seconds)
     rank = np.unique(-share, return_inverse=True)[1].astype(np.int64)
-    return (over, rank[cluster.pending_project], submitted)
+    return (over, rank[cluster.pending.project], submitted)
 
 
 def _sjf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
@@ -150,7 +135,7 @@ def _sjf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
     snapshot = cluster.snapshot
     limit, bound = (
         snapshot.pending.time_limit_seconds,
-        snapshot.queues.max_wall_seconds[cluster.pending_queue],
+        snapshot.queues.max_wall_seconds[cluster.pending.queue],
     )
     limit = np.where(limit > 0, limit, bound)
     return (np.where(limit > 0, limit, _NEVER), snapshot.pending.submitted_ms)
@@ -166,7 +151,7 @@ def _fair_queue(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
     """Tenants take turns by weight: the one whose running and waiting work so far costs least for its weight.
 
     Each job carries what its tenant would hold once it had started, divided by the tenant's weight. Jobs that
-    their own rows or queues stop do not count: they take nobody's turn, least of all that of their tenant.
+    their own rows or queues stop do not count: they take no turn, least of all one of their tenant.
     """
     snapshot = cluster.snapshot
     pending, running = snapshot.pending, snapshot.running
@@ -191,7 +176,7 @@ def _fair_queue(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
     tag[order] = base[mine[order]] + total - before
     weight = np.ones(len(pending), dtype=np.int64)
     if policy.tenant == "project":
-        weight = np.maximum(snapshot.projects.share_weight[cluster.pending_project], 1)
+        weight = np.maximum(snapshot.projects.share_weight[cluster.pending.project], 1)
     return (tag * 1000 // weight, pending.submitted_ms)
 
 

@@ -42,7 +42,7 @@ def _packed(candidates: Candidates, slots: Ints, shape: Shape) -> list[tuple[int
 
 
 def choose_largest(candidates: Candidates, shape: Shape, most: int) -> list[tuple[int, int]] | None:
-    """`choose_nodes` for as many tasks as fit, at most so many; None when too few do."""
+    """`choose_nodes` for as many tasks as fit, at most `most`; None when too few do."""
     least = choose_nodes(candidates, shape)
     if least is None or most <= shape.tasks:
         return least
@@ -78,7 +78,7 @@ def bind_tasks(
     seats: list[BoundTask] = []
     placements: list[Placement] = []
     for row, count in chosen:
-        node_id = cluster.node_id_list[row]
+        node_id = cluster.nodes.ids[row]
         for _ in range(count):
             domain = -1 if numa is None else numa.pick(query.request, row)
             devices = candidates.pick_devices(row, domain) if millis else []
@@ -86,11 +86,11 @@ def bind_tasks(
             ids: tuple[int, ...] = ()
             number = cluster.numa.number[domain] if domain >= 0 else -1
             if len(devices) == 1:
-                ids = (cluster.device_id_list[devices[0]],)
-                number = cluster.device_numa_list[devices[0]]
+                ids = (cluster.devices.ids[devices[0]],)
+                number = cluster.devices.numa_list[devices[0]]
             elif devices:
-                ids = tuple([cluster.device_id_list[device] for device in devices])
-                number = workspace.numa_of(devices)
+                ids = tuple([cluster.devices.ids[device] for device in devices])
+                number = workspace.cluster.devices.numa_of(devices)
             placements.append(Placement(len(seats), node_id, ids, millis, number))
             seats.append((row, devices, domain))
     return tuple(placements), seats

@@ -42,7 +42,7 @@ class JobClasses:
         self._barred = _barred_by(cluster)
         limit = pending.time_limit_seconds
         self._wall = wall_of(
-            cluster, np.where(limit > 0, limit, queues.max_wall_seconds[cluster.pending_queue])
+            cluster, np.where(limit > 0, limit, queues.max_wall_seconds[cluster.pending.queue])
         )
         self._rules_number: Ints = np.array(
             [(rules_of_queue or {}).get(queue_id, 0) for queue_id in queues.id.tolist()], dtype=np.int64
@@ -51,14 +51,14 @@ class JobClasses:
         for partition_ids in queues.partition_ids:
             partitions.setdefault(partition_ids, len(partitions))
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
-        query = number_together(len(pending), pending.class_index, partition_number[cluster.pending_queue],
+        query = number_together(len(pending), pending.class_index, partition_number[cluster.pending.queue],
                                    *self._barred, cluster.affinity.pending,
-                                   self._rules_number[cluster.pending_queue], self._wall)  # fmt: skip
+                                   self._rules_number[cluster.pending.queue], self._wall)  # fmt: skip
         placement_class = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack, numbered=query)  # fmt: skip
         #: The class of each pending row.
         self.of_row: Ints = number_together(
-            len(pending), cluster.pending_queue, cluster.paths.pending, numbered=placement_class
+            len(pending), cluster.pending.queue, cluster.paths.pending, numbered=placement_class
         )
         count = int(self.of_row.max(initial=-1)) + 1
         first = np.zeros(count, dtype=np.int64)
@@ -66,8 +66,8 @@ class JobClasses:
         #: Of each class: its first row, placement class, queue, project and payer.
         self.first_row: Ints = first
         self.placement_class: Ints = placement_class[first]
-        self.queue_row: Ints = cluster.pending_queue[first]
-        self.project_row: Ints = cluster.pending_project[first]
+        self.queue_row: Ints = cluster.pending.queue[first]
+        self.project_row: Ints = cluster.pending.project[first]
         self.payer: Ints = cluster.paths.pending[first]
         self._query = query
         self._queries: dict[int, FilterQuery] = {}
@@ -151,9 +151,9 @@ def wall_of(cluster: ClusterIndex, limit_seconds: Ints) -> Ints:
 
 
 def spread_of(cluster: ClusterIndex, request: RequestClass, tasks: int) -> Spread | None:
-    """The rule of spread of a request, where it says anything about so many tasks."""
+    """The rule of spread of a request, where it applies to this many tasks."""
     term = request.task_term
-    return None if term is None or tasks == 1 else Spread(term, cluster.domains(term.topology))
+    return None if term is None or tasks == 1 else Spread(term, cluster.nodes.domains(term.topology))
 
 
 def number_together(count: int, *keys: Ints, numbered: Ints | None = None) -> Ints:
@@ -192,7 +192,7 @@ def _barred_by(cluster: ClusterIndex) -> list[Ints]:
     reservations, pending = snapshot.reservations, snapshot.pending
     if not len(reservations) or not len(pending):
         return [np.zeros(len(pending), dtype=np.int64) for _ in range(len(reservations))]
-    bound = snapshot.queues.max_wall_seconds[cluster.pending_queue]
+    bound = snapshot.queues.max_wall_seconds[cluster.pending.queue]
     limit = np.where(pending.time_limit_seconds > 0, pending.time_limit_seconds, bound)
     ends_ms = np.where(limit > 0, snapshot.now_ms + limit * 1000, np.iinfo(np.int64).max)
     barred: list[Ints] = []

@@ -88,14 +88,14 @@ class ResourceFilter:
 
 @dataclass(frozen=True, slots=True)
 class AffinityFilter:
-    """A gate on where other jobs are: it moves as jobs start, on nodes that nobody touched too."""
+    """A filter on where other jobs are: it moves as jobs start, also on nodes that no task was put on."""
 
     name: str = "jobs"
     permanent: bool = False
     dynamic: bool = True
 
     def open(self, request: FilterQuery, workspace: Workspace) -> Headroom | None:
-        """A live column that is 1 where the job may go; None when it has to do with nobody."""
+        """A live column that is 1 where the job may go; None when no term of any job concerns it."""
         affinity_state = workspace.affinity_state
         if affinity_state is None or not affinity_state.affinity.is_bound(request.who):
             return None
@@ -110,15 +110,15 @@ class AffinityFilter:
 
 
 def _state(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    return None if cluster.all_up else cluster.is_up
+    return None if cluster.nodes.all_up else cluster.nodes.is_up
 
 
 def _cordoned(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    return cluster.not_cordoned
+    return cluster.nodes.not_cordoned
 
 
 def _draining(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    return cluster.not_draining
+    return cluster.nodes.not_draining
 
 
 def _partition(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
@@ -128,7 +128,7 @@ def _partition(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     mask = np.ones(cluster.node_count, dtype=np.bool_)
     for partition_ids in (wanted, allowed):
         if partition_ids:
-            mask &= cluster.in_partitions(partition_ids)
+            mask &= cluster.nodes.in_partitions(partition_ids)
     return mask
 
 
@@ -143,12 +143,12 @@ def _wall(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
 def _labels(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     if not query.request.node_selector:
         return None
-    masks = [cluster.labelled(key, value) for key, value in query.request.node_selector]
+    masks = [cluster.nodes.labelled(key, value) for key, value in query.request.node_selector]
     return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
 
 
 def _taints(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    repelled = cluster.repelled(query.request.tolerations, hard=True)
+    repelled = cluster.nodes.repelled(query.request.tolerations, hard=True)
     return None if repelled is None else ~repelled
 
 
@@ -159,37 +159,40 @@ def _affinity(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     for term in query.request.required_affinity:
         met = np.ones(cluster.node_count, dtype=np.bool_)
         for requirement in term:
-            met &= cluster.meets(requirement)
+            met &= cluster.nodes.meets(requirement)
         mask |= met
     return mask
 
 
 def _reserved(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    return ~cluster.reserved(query.reservation_rows) if query.reservation_rows else None
+    return ~cluster.nodes.reserved(query.reservation_rows) if query.reservation_rows else None
 
 
 def _gpu_model(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     request = query.request
     if not request.per_task.gpus or not (request.gpu_model or request.gpu_memory_mib):
         return None
-    return cluster.has_gpus(request.gpu_model, request.gpu_memory_mib)
+    return cluster.answers.reaches(cluster.devices.counts(request.gpu_model, request.gpu_memory_mib), 1)
 
 
 def _gpu_health(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     """Turns away only nodes that have the devices but not in working order."""
     request = query.request
-    if not request.per_task.gpus or cluster.all_healthy:
+    if not request.per_task.gpus or cluster.devices.all_healthy:
         return None
-    fitting = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib)
-    have, work = cluster.per_node(fitting), cluster.per_node(fitting & cluster.device_healthy)
+    fitting = cluster.devices.matching(request.gpu_model, request.gpu_memory_mib)
+    have, work = (
+        cluster.devices.per_node(fitting),
+        cluster.devices.per_node(fitting & cluster.devices.healthy),
+    )
     return (work >= request.per_task.gpus) | (have < request.per_task.gpus)
 
 
 def _size(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     """However much is promised of a machine, no single task gets more than it has."""
-    if cluster.sizes is None:
+    if cluster.nodes.sizes is None:
         return None
-    cpu, memory = cluster.sizes
+    cpu, memory = cluster.nodes.sizes
     per_task = query.request.per_task
     mask: Bools = (cpu >= per_task.cpu_millis) & (memory >= per_task.memory_mib)
     return mask
@@ -202,7 +205,7 @@ def _free_gpus(query: FilterQuery, workspace: Workspace) -> Headroom | None:
     request = query.request
     if not request.per_task.gpus:
         return None
-    features = workspace.gpu_features(request)
+    features = workspace.columns.gpu_features(request)
     if request.shares_gpu:
         return features.room, request.per_task.gpu_millis
     return features.whole, request.per_task.gpus
@@ -212,7 +215,7 @@ def _all_gpus(query: FilterQuery, cluster: ClusterIndex) -> Headroom | None:
     request = query.request
     if not request.per_task.gpus:
         return None
-    return cluster.gpu_counts(request.gpu_model, request.gpu_memory_mib), request.per_task.gpus
+    return cluster.devices.counts(request.gpu_model, request.gpu_memory_mib), request.per_task.gpus
 
 
 def _free_cpu(query: FilterQuery, workspace: Workspace) -> Headroom | None:
@@ -320,11 +323,11 @@ def fits_empty(
     query: FilterQuery, cluster: ClusterIndex, rooms: tuple[ResourceFilter, ...], facts: tuple[Bools, ...]
 ) -> Bools:
     """Where `capacity_slots` has a slot; `facts` are the masks of all permanent gates."""
-    fits, _ = cluster.where(facts)
+    fits, _ = cluster.answers.where(facts)
     for gate in rooms:
         headroom = gate.capacity(query, cluster)
         if headroom is not None:
-            reached = cluster.reaches(*headroom)
+            reached = cluster.answers.reaches(*headroom)
             fits = reached if fits is None else fits & reached
     return np.ones(cluster.node_count, dtype=np.bool_) if fits is None else fits
 
@@ -336,8 +339,8 @@ def _is_share(gate: ResourceFilter, query: FilterQuery) -> bool:
 def _shares_free(query: FilterQuery, workspace: Workspace) -> Ints:
     """How many shares of this size the devices of each node still hold together."""
     cluster, request = workspace.cluster, query.request
-    usable = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib) & cluster.device_healthy
-    shares = (GPU_MILLIS - workspace.device_used[usable]) // request.per_task.gpu_millis
+    usable = cluster.devices.matching(request.gpu_model, request.gpu_memory_mib) & cluster.devices.healthy
+    shares = (GPU_MILLIS - workspace.devices.used[usable]) // request.per_task.gpu_millis
     total = np.zeros(cluster.node_count, dtype=np.int64)
-    np.add.at(total, cluster.device_node[usable], shares)
+    np.add.at(total, cluster.devices.node[usable], shares)
     return total

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
+from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.cluster.workspace import Floats, Workspace
+from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.node_view import NodeView
@@ -18,7 +19,7 @@ from scheduler.core.snapshot.request_classes import RequestClass
 #: Requests that count as usual: the most frequent ones, whatever else is asked for.
 _USUAL: Final = 96
 
-#: Losing so many thousandths of a GPU more than the task takes scores 0, gaining as many 100.
+#: Losing this many thousandths of a GPU more than the task takes scores 0, gaining as many scores 100.
 _SCALE: Final = 16 * GPU_MILLIS
 
 
@@ -54,17 +55,19 @@ class Prospects:
         cluster = workspace.cluster
         self.workspace = workspace
         self.usual = usual_requests(cluster)
-        first = np.array(cluster.device_first, dtype=np.int64)
+        first = np.array(cluster.devices.first, dtype=np.int64)
         counts = np.diff(first)
         there = np.arange(max(int(counts.max(initial=0)), 1)) < counts[:, None]
         self._device: Ints = np.where(there, first[:-1, None] + np.arange(there.shape[1]), 0)
         self._there: Bools = there
-        self._works: Bools = self._of_devices(cluster.device_healthy)
+        self._works: Bools = self._of_devices(cluster.devices.healthy)
         #: Of each device its place in `usual.slices`, less than 0 where it is none of these.
         self._slice: Ints = (
-            cluster.slice_numbers(self.usual.slices)[self._device] if len(cluster.device_id) else self._device
+            cluster.devices.slice_numbers(self.usual.slices)[self._device]
+            if len(cluster.devices.id)
+            else self._device
         )
-        self._whole: Bools = self._works & (self._slice == -1) if len(cluster.device_id) else self._works
+        self._whole: Bools = self._works & (self._slice == -1) if len(cluster.devices.id) else self._works
         self._matches: dict[tuple[str, int], Bools] = {}
         #: How many shares of each size go into what is free of a device.
         self._shares_in: Ints = np.arange(GPU_MILLIS + 1)[:, None] // self.usual.shares
@@ -113,7 +116,7 @@ class Prospects:
         """Which devices (node, place on it) this request may use."""
         key = (request.gpu_model, request.gpu_memory_mib)
         if key not in self._matches:
-            self._matches[key] = self._of_devices(self.workspace.cluster.gpu_matches(*key)) & self._works
+            self._matches[key] = self._of_devices(self.workspace.cluster.devices.matching(*key)) & self._works
         return self._matches[key]
 
     def _of_nodes(self, rows: Ints) -> Floats:
@@ -127,21 +130,21 @@ class Prospects:
 
     def _free(self, rows: Ints) -> Ints:
         """Free thousandths of each whole device of these nodes; 0 where there is none, or none that works."""
-        if not len(self.workspace.device_used):
+        if not len(self.workspace.devices.used):
             return np.zeros((len(rows), 1), dtype=np.int64)
-        return np.where(self._whole[rows], GPU_MILLIS - self.workspace.device_used[self._device[rows]], 0)
+        return np.where(self._whole[rows], GPU_MILLIS - self.workspace.devices.used[self._device[rows]], 0)
 
     def _idle_slices(self, rows: Ints) -> Ints:
         """How many idle slices of each usual kind these nodes have."""
         kinds = len(self.usual.slices)
-        if not kinds or not len(self.workspace.device_used):
+        if not kinds or not len(self.workspace.devices.used):
             return np.zeros((len(rows), kinds), dtype=np.int64)
-        idle = self._works[rows] & (self.workspace.device_used[self._device[rows]] == 0)
+        idle = self._works[rows] & (self.workspace.devices.used[self._device[rows]] == 0)
         which = self._slice[rows]
         return np.stack([(idle & (which == kind)).sum(axis=1) for kind in range(kinds)], axis=1)
 
     def _room(self, rows: Ints, cpu_millis: int, memory_mib: int) -> Ints:
-        """How many tasks of each usual request CPU and memory allow once so much is gone."""
+        """How many tasks of each usual request CPU and memory allow once these amounts are gone."""
         workspace, usual = self.workspace, self.usual
         cpu = np.maximum(workspace.free_cpu_millis[rows] - cpu_millis, 0)
         memory = np.maximum(workspace.free_memory_mib[rows] - memory_mib, 0)
@@ -185,7 +188,7 @@ class FragmentationScorer:
         if not request.shares_gpu or not prospects.usual.total:
             return None
         losses = prospects.losses(request, np.array([row], dtype=np.int64))
-        return workspace.cluster.device_first[row] + int(losses[0].argmin())
+        return workspace.cluster.devices.first[row] + int(losses[0].argmin())
 
 
 def _prospects(workspace: Workspace) -> Prospects:
@@ -218,7 +221,7 @@ def usual_requests(cluster: ClusterIndex) -> Usual:
             return len(shares) + len(wholes) + slices.index(one.gpu_slice)
         return len(shares) + wholes.index(one.per_task.gpus)
 
-    accepts = [cluster.gpu_counts(one.gpu_model, one.gpu_memory_mib) > 0 for one in requests]
+    accepts = [cluster.devices.counts(one.gpu_model, one.gpu_memory_mib) > 0 for one in requests]
     return Usual(
         total=int(count[usual].sum()),
         weight=np.array(

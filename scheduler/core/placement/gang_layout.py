@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.cluster.workspace import Floats
 from scheduler.core.columns import Ints
 from scheduler.core.placement.shape import Shape
 from scheduler.core.placement.topology_spread import Spread
@@ -23,7 +23,7 @@ _PACKINGS: Final[Mapping[str, tuple[str, ...]]] = {
 def near_tasks(
     slots: Ints, scores: Floats, shape: Shape, cluster: ClusterIndex, wish: str
 ) -> list[tuple[int, int]] | None:
-    """Divide a job's tasks over nodes with so many slots each, near to each other if that is wished and can be.
+    """Divide a job's tasks over nodes with these slots, near to each other if that is wished and can be.
 
     One node first; then the rack, or zone, with the fewest slots that holds it, by name among equals; then
     anywhere, unless it must be near.
@@ -34,7 +34,7 @@ def near_tasks(
     for level in (shape.pack,) if shape.must else _PACKINGS[wish]:
         if level == "node":
             continue
-        domains = cluster.domains(level)
+        domains = cluster.nodes.domains(level)
         room = domain_room(slots, shape, domains)
         for number in np.argsort(room, kind="stable").tolist():
             if room[number] >= shape.tasks:
@@ -46,7 +46,7 @@ def near_tasks(
 
 
 def fit_on(slots: Ints, shape: Shape, cluster: ClusterIndex) -> bool:
-    """Whether a job's tasks fit on nodes with so many slots each."""
+    """Whether a job's tasks fit on nodes with these slots."""
     if shape.tasks == 1:
         return bool((slots > 0).any())
     scores = np.zeros(len(slots))
@@ -64,7 +64,7 @@ def domain_room(slots: Ints, shape: Shape, domains: Ints) -> Ints:
 
 
 def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:
-    """Divide a job's tasks over nodes with so many slots each; None when they do not all fit."""
+    """Divide a job's tasks over nodes with these slots; None when they do not all fit."""
     if shape.spread is not None:
         return _over_domains(slots, scores, shape, shape.spread)
     tasks, nodes, each = shape.tasks, shape.nodes, shape.tasks_per_node
@@ -125,7 +125,7 @@ def _equal_parts(slots: Ints, scores: Floats, tasks: int, each: int) -> list[tup
 
 
 def _exactly(slots: Ints, scores: Floats, tasks: int, nodes: int) -> list[tuple[int, int]] | None:
-    """At least one task on each of so many nodes: evenly when that fits, else the roomiest take more."""
+    """At least one task on each of `shape.nodes` nodes: evenly when that fits, else the roomiest take more."""
     even, more = divmod(tasks, nodes)
     roomy = _best_rows(np.flatnonzero(slots >= even + (1 if more else 0)), scores)
     if len(roomy) >= nodes:

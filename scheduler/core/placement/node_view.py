@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler.core.cluster.workspace import Floats, Workspace
+from scheduler.core.cluster.free_columns import Floats
+from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.columns import Bools, Ints
 
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.core.cluster.workspace import Floats
+from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.columns import Bools
 from scheduler.core.placement import filters as feasibility
 from scheduler.core.placement import scoring
@@ -62,7 +62,7 @@ class Orders(Protocol):
 @runtime_checkable
 class Watches(Protocol):
     def on_job_scheduled(self, job: int, placement: Start) -> None:
-        """Told after a start has been applied; its answer changes nothing."""
+        """Called after a start has been applied; its result is ignored."""
         ...
 
 
@@ -91,7 +91,7 @@ class Rules:
 
     @cached_property
     def lasting(self) -> tuple[str, ...]:
-        """The names of those that no job's end will open."""
+        """The names of the filters that no end of a job opens."""
         return tuple(gate.name for gate in self.facts if gate.permanent)
 
     @cached_property

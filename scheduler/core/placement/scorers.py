@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from scheduler.core.cluster.workspace import Floats, Workspace
+from scheduler.core.cluster.free_columns import Floats
+from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.columns import Bools
 from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.node_view import NodeView
@@ -45,7 +46,7 @@ def _used_after(request: RequestClass, nodes: NodeView) -> list[Floats]:
     """Of each resource of these nodes, how much (0..1) is used once one task is there."""
     workspace, per_task = nodes.workspace, request.per_task
     have = workspace.cluster.snapshot.nodes
-    gpus = workspace.gpu_capacity
+    gpus = workspace.cluster.devices.gpu_capacity
     return [
         1.0 - (nodes.ints(free) - need) / np.maximum(nodes.ints(capacity), 1)
         for free, capacity, need in (
@@ -86,7 +87,7 @@ def _turn(query: FilterQuery, nodes: NodeView) -> Floats:
 def _affinity(query: FilterQuery, nodes: NodeView) -> Floats | None:
     """How much of what the job prefers the node meets, by weight; a soft taint is a wish not met."""
     cluster, request = nodes.workspace.cluster, query.request
-    repelled = cluster.repelled(request.tolerations, hard=False)
+    repelled = cluster.nodes.repelled(request.tolerations, hard=False)
     wished, met = wishes(query, nodes.workspace)
     if repelled is not None:
         wished, met = wished + _SOFT_TAINT, met + np.where(repelled, 0.0, float(_SOFT_TAINT))
@@ -108,7 +109,7 @@ def preferred(request: RequestClass, workspace: Workspace, *, prefix: str = "") 
             continue
         holds: Bools = np.ones(cluster.node_count, dtype=np.bool_)
         for requirement in preference.requirements:
-            holds &= cluster.meets(requirement)
+            holds &= cluster.nodes.meets(requirement)
         wished += preference.weight
         met += np.where(holds, float(preference.weight), 0.0)
     return wished, met
@@ -138,7 +139,7 @@ def _by_label(key: str, *, low_is_good: bool) -> Callable[[FilterQuery, NodeView
 
 
 def _label_points(workspace: Workspace, key: str, *, low_is_good: bool) -> Floats | None:
-    values = workspace.cluster.label_numbers(key)
+    values = workspace.cluster.nodes.label_numbers(key)
     known = ~np.isnan(values)
     if not known.any():
         return None
@@ -152,7 +153,7 @@ def _label_points(workspace: Workspace, key: str, *, low_is_good: bool) -> Float
 def _placement_quality(query: FilterQuery, nodes: NodeView) -> Floats:
     """100 for one node, 30 more where the devices share a NUMA domain, up to 20 for a tight fit; of 150."""
     request = query.request
-    local = nodes.ints(nodes.workspace.gpu_features(request).numa_best) >= request.per_task.gpus
+    local = nodes.ints(nodes.workspace.columns.gpu_features(request).numa_best) >= request.per_task.gpus
     quality = 100.0 + np.where(local, 30.0, 0.0) + _fit(query, nodes) / 5.0
     return quality / 1.5
 

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from scheduler.core.cluster.affinity import AffinityState
-from scheduler.core.cluster.workspace import Floats, Workspace
+from scheduler.core.cluster.free_columns import Floats
+from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.columns import Ints
 from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.fragmentation import FragmentationScorer
@@ -76,11 +77,11 @@ class LivePart(Part):
     flipped: bool = False
 
     def points(self, rows: Ints | None) -> Floats:
-        column = self.workspace.points(self.name, flipped=self.flipped)
+        column = self.workspace.columns.points(self.name, flipped=self.flipped)
         return column if rows is None else column.take(rows)
 
     def summand(self, weight: int) -> Summand:
-        return self.workspace.points(self.name, flipped=self.flipped, weight=weight), None
+        return self.workspace.columns.points(self.name, flipped=self.flipped, weight=weight), None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,12 +146,12 @@ def _looseness(query: FilterQuery, workspace: Workspace) -> Part:
 
 def _device_fit(query: FilterQuery, workspace: Workspace) -> Part | None:
     """100 when all devices come from one NUMA domain, or a share from a device already shared."""
-    request, largest = query.request, workspace.largest_count
+    request, largest = query.request, workspace.columns.largest_count
     if request.shares_gpu:
-        return Enough(workspace.gpu_features(request).partial, request.per_task.gpu_millis, largest)
+        return Enough(workspace.columns.gpu_features(request).partial, request.per_task.gpu_millis, largest)
     if request.per_task.gpus < 2:
         return None  # one device is always in one domain
-    return Enough(workspace.gpu_features(request).numa_best, request.per_task.gpus, largest)
+    return Enough(workspace.columns.gpu_features(request).numa_best, request.per_task.gpus, largest)
 
 
 def _spare_gpus(query: FilterQuery, workspace: Workspace) -> Part | None:
@@ -160,7 +161,7 @@ def _spare_gpus(query: FilterQuery, workspace: Workspace) -> Part | None:
 
 def _soft_taints(query: FilterQuery, workspace: Workspace) -> Part | None:
     """0 on a node whose PreferNoSchedule taint is not tolerated."""
-    repelled = workspace.cluster.repelled(query.request.tolerations, hard=False)
+    repelled = workspace.cluster.nodes.repelled(query.request.tolerations, hard=False)
     return None if repelled is None else FixedPart(np.where(repelled, 0.0, 100.0))
 
 

@@ -14,13 +14,13 @@ class Shape:
     tasks: int = 1  # as few as are enough
     nodes: int = 0
     tasks_per_node: int = 0
-    most: int = 0  # takes up to so many where they fit; 0 = just as many as are enough
+    most: int = 0  # takes up to this many where they fit; 0 = just as many as are enough
     pack: str = ""  # how near to each other: node, rack, zone; "" = as the policy wishes
     must: bool = False  # and nowhere else
     spread: Spread | None = None  # over so many racks, zones or regions
 
     def sized(self, tasks: int) -> Shape:
-        """The same with exactly so many tasks."""
+        """The same with exactly this many tasks."""
         return replace(self, tasks=tasks, most=0)
 
     @property

@@ -18,7 +18,7 @@ class Spread:
     domains: Ints = field(compare=False)
 
     def capacities(self, slots: Ints) -> Ints:
-        """How many tasks each domain takes, of nodes that have so many slots each."""
+        """How many tasks each domain takes, of nodes with these slots."""
         known = self.domains >= 0
         room = np.zeros(int(self.domains.max(initial=-1)) + 1, dtype=np.int64)
         np.add.at(room, self.domains[known], slots[known])

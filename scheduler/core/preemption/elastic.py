@@ -19,7 +19,13 @@ from scheduler.core.policy import Policy
 from scheduler.core.preemption.reclaim import ReclaimSearch
 from scheduler.core.preemption.victim_search import VictimSearch
 from scheduler.core.preemption_policy import PreemptionPolicy
-from scheduler.core.snapshot.snapshot import PendingColumns, Snapshot
+from scheduler.core.snapshot.snapshot import (
+    DeviceColumns,
+    NodeColumns,
+    PendingColumns,
+    RunningColumns,
+    Snapshot,
+)
 
 #: Tasks that are removed in simulation for one job at most.
 _MOST_SEATS: Final = 512
@@ -27,7 +33,7 @@ _MOST_SEATS: Final = 512
 _TRIED: Final = 8
 
 
-def _settled(cluster: ClusterIndex, jobs: RunningJobs, seconds: int) -> Bools:
+def settled_for(cluster: ClusterIndex, jobs: RunningJobs, seconds: int) -> Bools:
     """Running jobs whose size may change now: elastic, left alone for long enough, and nothing under way."""
     running = cluster.snapshot.running
     since = np.maximum(running.started_ms, running.resized_ms)
@@ -51,7 +57,7 @@ class Shrinking:
     def __init__(self, context: CycleContext, jobs: RunningJobs, seconds: int) -> None:
         self._context, self._jobs = context, jobs
         least = context.cluster.snapshot.running.least_tasks
-        self._open: Bools = _settled(context.cluster, jobs, seconds) & (jobs.tasks > least)
+        self._open: Bools = settled_for(context.cluster, jobs, seconds) & (jobs.tasks > least)
 
     def alone(self, wanted: Preemptor, by: VictimSearch, priority: int, most: int) -> dict[int, int]:
         """How many tasks each running row gives up so that the job can start: few, of the cheapest; {} = none suffice.
@@ -61,7 +67,7 @@ class Shrinking:
         with self._jobs.trial():
             given = self._thought_away(wanted, by, priority, until_it_fits=True)
             fits = bool(given) and place_preemptor(self._context, wanted) is not None
-            given = self._spared(wanted, by, given) if fits else {}
+            given = self.without_needless(wanted, by, given) if fits else {}
         return given if len(given) <= most else {}
 
     def beside(
@@ -81,7 +87,7 @@ class Shrinking:
             for victim in victims:
                 by.release(victim)
                 given.pop(victim, None)
-            given = self._spared(wanted, by, given) if victims else {}
+            given = self.without_needless(wanted, by, given) if victims else {}
         return (given, victims) if len(given) + len(victims) <= most else ({}, [])
 
     def orders(
@@ -119,7 +125,7 @@ class Shrinking:
                     return given
         return given
 
-    def _spared(self, wanted: Preemptor, by: VictimSearch, given: dict[int, int]) -> dict[int, int]:
+    def without_needless(self, wanted: Preemptor, by: VictimSearch, given: dict[int, int]) -> dict[int, int]:
         """Without those that were not needed; of each job the first ranks stay, so the lowest is tried first."""
         for victim in sorted(given, key=lambda one: -int(by.rank[one])):  # the dearest first
             while given[victim]:
@@ -154,7 +160,7 @@ class Shrinking:
 def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Policy], Plan]) -> list[Resize]:
     """The one elastic job that stops and starts again with more tasks; [] where none would get more.
 
-    To be asked when nobody waits for room. Nothing can be added to processes that run, so a job has to have saved
+    To be asked when no job waits for capacity. Nothing can be added to processes that run, so a job has to have saved
     its work, and lately: it loses `resize_seconds` of work at most. What it would get is what the planner gives it
     in the world in which it waits. One at a time: what the first takes is known only once it has it.
     """
@@ -169,13 +175,13 @@ def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Pol
     saved = (running.saved_ms > 0) & (running.saved_ms >= running.started_ms)
     fresh = snapshot.now_ms - running.saved_ms <= policy.resize_seconds * 1000
     rows = np.flatnonzero(
-        _settled(cluster, jobs, policy.resize_seconds) & saved & fresh & (running.most_tasks > jobs.tasks)
+        settled_for(cluster, jobs, policy.resize_seconds) & saved & fresh & (running.most_tasks > jobs.tasks)
     )
     rows = rows[np.lexsort((running.id[rows], running.started_ms[rows], -running.priority[rows]))]
     plain = replace(policy, resize_seconds=0, backfill="none", assemblies=0, preemption=PreemptionPolicy())
     for row in rows[:_TRIED].tolist():
         number = int(running.id[row])
-        start = plan_of(_waiting_again(context, jobs, row), plain).start_of(number)
+        start = plan_of(as_pending_again(context, jobs, row), plain).start_of(number)
         if start is not None and len(start.placements) > jobs.tasks[row]:
             return [
                 Resize(
@@ -191,29 +197,11 @@ def grow(context: CycleContext, policy: Policy, plan_of: Callable[[Snapshot, Pol
     return []
 
 
-def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapshot:
+def as_pending_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapshot:
     """The snapshot in which this running job holds nothing, and is the only one that waits."""
-    cluster = context.cluster
-    snapshot, running, held = cluster.snapshot, cluster.snapshot.running, cluster.snapshot.allocations
-    number = int(running.id[row])
-    mine = held.job_id == number
-    nodes, devices = snapshot.nodes, snapshot.devices
-    used = {
-        name: getattr(nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib", "storage_mib")
-    }
-    for name, column in used.items():
-        np.subtract.at(column, cluster.allocation_node[mine], getattr(held, name)[mine])
-    device_used = devices.used_millis.copy()
-    for allocation in np.flatnonzero(mine).tolist():
-        for device in held.device_ids[allocation]:
-            if device in cluster.device_row:
-                device_used[cluster.device_row[device]] -= held.gpu_millis[allocation]
-    bound = bound_in(nodes)
-    for allocation in np.flatnonzero(mine & (held.numa >= 0)).tolist():
-        bind(
-            bound, cluster.allocation_node.item(allocation), held.numa.item(allocation),
-            -held.cpu_millis.item(allocation), -held.memory_mib.item(allocation),
-        )  # fmt: skip
+    snapshot = context.cluster.snapshot
+    running, held = snapshot.running, snapshot.allocations
+    mine = held.job_id == running.id[row]
     quota_used, pool_used = snapshot.quotas.used.copy(), snapshot.pools.used.copy()
     for line, amount in jobs.charges(row):
         quota_used[line] -= amount
@@ -222,11 +210,56 @@ def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapsh
             pool_used[snapshot.pools.name.index(name)] -= amount * int(jobs.tasks[row])
     queue_running = snapshot.queues.running_jobs.copy()
     queue_running[jobs.queue_row[row]] -= 1
+    return _with(
+        snapshot,
+        nodes=_nodes_without(context.cluster, mine),
+        devices=_devices_without(context.cluster, mine),
+        pending=_as_pending(running, row),
+        running=running.take(running.id != running.id[row]),
+        allocations=held.take(~mine),
+        queues=replace(snapshot.queues, running_jobs=queue_running),
+        quotas=replace(snapshot.quotas, used=quota_used),
+        pools=replace(snapshot.pools, used=pool_used),
+    )
+
+
+def _nodes_without(cluster: ClusterIndex, mine: Bools) -> NodeColumns:
+    """The nodes without what these allocations hold of them and of their NUMA domains."""
+    nodes, held, node = cluster.snapshot.nodes, cluster.snapshot.allocations, cluster.allocations.node
+    used = {
+        name: getattr(nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib", "storage_mib")
+    }
+    for name, column in used.items():
+        np.subtract.at(column, node[mine], getattr(held, name)[mine])
+    bound = bound_in(nodes)
+    for row in np.flatnonzero(mine & (held.numa >= 0)).tolist():
+        cpu_millis, memory_mib = held.cpu_millis.item(row), held.memory_mib.item(row)
+        bind(bound, node.item(row), held.numa.item(row), -cpu_millis, -memory_mib)
+    return replace(
+        nodes,
+        bound=bound_column(bound, len(nodes)),
+        **{f"used_{name}": column for name, column in used.items()},
+    )
+
+
+def _devices_without(cluster: ClusterIndex, mine: Bools) -> DeviceColumns:
+    """The devices without what these allocations hold of them."""
+    devices, held = cluster.snapshot.devices, cluster.snapshot.allocations
+    used = devices.used_millis.copy()
+    for allocation in np.flatnonzero(mine).tolist():
+        for device in held.device_ids[allocation]:
+            if device in cluster.devices.row:
+                used[cluster.devices.row[device]] -= held.gpu_millis[allocation]
+    return replace(devices, used_millis=used)
+
+
+def _as_pending(running: RunningColumns, row: int) -> PendingColumns:
+    """The running job in this row as the only pending job, of any size from its least tasks to its most."""
     limit_ms = (
         int(running.expected_end_ms[row] - running.started_ms[row]) if running.expected_end_ms[row] else 0
     )
-    again: dict[str, Any] = {
-        "id": [number],
+    columns: dict[str, Any] = {
+        "id": [int(running.id[row])],
         "class_index": [int(running.class_index[row])],
         "queue_id": [int(running.queue_id[row])],
         "project_id": [int(running.project_id[row])],
@@ -241,22 +274,7 @@ def _waiting_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snapsh
         "name": [running.name[row]],
         "labels": [running.labels[row]],
     }
-    others = running.id != number
-    return _with(
-        snapshot,
-        nodes=replace(
-            nodes,
-            bound=bound_column(bound, len(nodes)),
-            **{f"used_{name}": column for name, column in used.items()},
-        ),
-        devices=replace(devices, used_millis=device_used),
-        pending=PendingColumns(**again),
-        running=running.take(others),
-        allocations=held.take(~mine),
-        queues=replace(snapshot.queues, running_jobs=queue_running),
-        quotas=replace(snapshot.quotas, used=quota_used),
-        pools=replace(snapshot.pools, used=pool_used),
-    )
+    return PendingColumns(**columns)
 
 
 def _with(snapshot: Snapshot, **job_classes: Any) -> Snapshot:

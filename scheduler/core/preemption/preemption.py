@@ -59,8 +59,8 @@ def awaited_rows(cluster: ClusterIndex, considered: Ints) -> Ints:
 def hold_places(context: CycleContext, rows: Ints) -> list[int]:
     """Set places aside for jobs whose victims still end, in order; answers the rows that have one.
 
-    A place is found in the world without those that are being stopped, and taken out of the real one, so
-    that nobody starts on the part that is free already. A job that no longer finds one holds nothing.
+    A place is found as if the jobs that are being stopped had ended, and is taken from the workspace, so that no
+    other job starts on the part that is free already. A job that no longer finds a place holds nothing.
     """
     workspace, cluster = context.workspace, context.cluster
     found: list[tuple[int, JobClass, list[TaskPlacement]]] = []
@@ -283,7 +283,7 @@ class _Selection:
 
 def _in_turn(context: CycleContext, waiting: Ints, strict: Bools) -> Ints:
     """Without those of strict queues that wait behind another for their turn."""
-    queues = context.cluster.pending_queue[waiting]
+    queues = context.cluster.pending.queue[waiting]
     may = np.ones(len(waiting), dtype=np.bool_)
     held_up: set[int] = set()
     for place in np.flatnonzero(strict[queues]).tolist():

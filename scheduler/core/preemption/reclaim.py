@@ -28,23 +28,23 @@ class Lenders:
 
     A job has a claim on each line of its path whose nominal covers it together with what is in use there.
     Borrowers are jobs of others below the same line above, where every line of theirs on the way that says a
-    nominal is above it: so nobody loses what is its own, and nothing is taken from within one's own lines.
+    nominal is above it: so no payer loses what is its own, and nothing is taken from lines that the claimant shares.
     """
 
     def __init__(self, context: CycleContext) -> None:
         self._context = context
-        self._limits = context.workspace.limits
-        self._lines = context.workspace.payer_lines
+        self._limits = context.workspace.limits.tree
+        self._lines = context.cluster.paths.lines
 
     def claims(self, job_class: JobClass) -> list[Claim]:
         """The claims of the jobs of a class to what keeps them waiting."""
         workspace, limits = self._context.workspace, self._limits
         charges = [
-            *workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks),
+            *self._context.charges(job_class),
             *((one.line, one.amount)
-              for one in workspace.open_lines(job_class.payer, job_class.class_index, job_class.shape.tasks)),
+              for one in self._context.open_lines(job_class)),
         ]  # fmt: skip
-        short = workspace.short_quota(tuple(charges))
+        short = workspace.limits.short_quota(tuple(charges))
         wanted = self._scarce(job_class) if short is None else {self._resource(short[0])}
         found = []
         for line, need in charges:
@@ -89,7 +89,7 @@ class Lenders:
 
 def lines_to_converge(context: CycleContext) -> list[int]:
     """Lines that were cut below what is in use, and whose time to be kept again has come."""
-    quotas, limits = context.cluster.snapshot.quotas, context.workspace.limits
+    quotas, limits = context.cluster.snapshot.quotas, context.workspace.limits.tree
     if not quotas.converge_ms.any():
         return []
     due = np.flatnonzero((quotas.converge_ms > 0) & (quotas.converge_ms <= context.cluster.snapshot.now_ms))
@@ -163,59 +163,90 @@ def to_converge(
     jobs: RunningJobs | None = None,
     search: VictimSearch | None = None,
 ) -> list[Preempt]:
-    """Jobs to stop so that limits which were cut are kept again, the last to start first.
+    """Jobs to stop, at most `most`, so that limits which were cut hold again, the last to start first.
 
-    With `jobs` their removal is simulated, as for jobs that were asked to end before.
+    With `jobs` their removal is simulated for the rest of the cycle, as that of jobs which were asked to end before.
     """
     due = lines_to_converge(context)
     if not due:
         return []
-    cluster, running = context.cluster, context.cluster.snapshot.running
-    stopped: list[Preempt] = []
+    running = context.cluster.snapshot.running
     going = (running.stop_by_ms > 0) | np.isin(running.id, [preempt.job_id for preempt in leaving])
     with context.workspace.trial() as trial:
         if jobs is None:
-            jobs = RunningJobs(context)
-            for giving in leaving_rows(cluster).tolist():
-                jobs.release_leaving(giving)
-            for victim in np.flatnonzero(going).tolist():
-                jobs.release(victim)
+            jobs = _without_leaving(context, going)
         else:
             trial.keep()
-        limits = context.workspace.limits
+        convergence = _Convergence(context, jobs, due)
+        chosen = convergence.stop_latest(running.preemptible & ~going, most)
+        convergence.spare_earliest(chosen)
+        if search is not None:
+            for victim in chosen:
+                search.spend([victim])
+        return [convergence.preempt(victim, rules.grace_seconds) for victim in chosen]
+
+
+def _without_leaving(context: CycleContext, going: Bools) -> RunningJobs:
+    """The running jobs, without what is asked to end: tasks of jobs that go on, and the jobs in `going`."""
+    jobs = RunningJobs(context)
+    for giving in leaving_rows(context.cluster).tolist():
+        jobs.release_leaving(giving)
+    for victim in np.flatnonzero(going).tolist():
+        jobs.release(victim)
+    return jobs
+
+
+class _Convergence:
+    """Lines over their limits, and running jobs that are removed in simulation until these hold again."""
+
+    def __init__(self, context: CycleContext, jobs: RunningJobs, due: list[int]) -> None:
+        self._context, self._jobs, self._due = context, jobs, due
+        self._limits = context.workspace.limits.tree
+
+    def stop_latest(self, allowed: Bools, most: int) -> list[int]:
+        """Remove jobs of each line, the last to start first, until the line holds or `most` are chosen."""
         chosen: list[int] = []
-        for line in due:
-            for victim in latest_first(context, running.preemptible & ~going).tolist():
-                if limits.used[line] <= limits.bound[line] or len(chosen) >= most:
+        for line in self._due:
+            for victim in latest_first(self._context, allowed).tolist():
+                if self._holds(line) or len(chosen) >= most:
                     break
-                if victim not in chosen and dict(jobs.charges(victim)).get(line):
-                    jobs.release(victim)
+                if victim not in chosen and line in self._lines_of(victim):
+                    self._jobs.release(victim)
                     chosen.append(victim)
-        # Who began later may turn out not to be needed once a larger job is among them.
+        return chosen
+
+    def spare_earliest(self, chosen: list[int]) -> None:
+        """Take jobs out that are not needed once a larger one is chosen, the first to start first."""
         for victim in reversed(chosen.copy()):
-            counted = [line for line in due if dict(jobs.charges(victim)).get(line)]
-            if all(limits.used[line] <= limits.bound[line] for line in counted):
-                jobs.release(victim, back=True)
-                if all(limits.used[line] <= limits.bound[line] for line in counted):
+            counted = self._lines_of(victim)
+            if all(map(self._holds, counted)):
+                self._jobs.release(victim, back=True)
+                if all(map(self._holds, counted)):
                     chosen.remove(victim)
                 else:
-                    jobs.release(victim)
-        for victim in chosen:
-            if search is not None:
-                search.spend([victim])
-            line = next(line for line in due if dict(jobs.charges(victim)).get(line))
-            stopped.append(
-                Preempt(
-                    job_id=int(running.id[victim]),
-                    attempt_id=int(running.attempt_id[victim]),
-                    for_job_id=0,
-                    for_generation=0,
-                    priority=int(running.priority[victim]),
-                    for_priority=0,
-                    lost_seconds=int(jobs.lost_seconds[victim]),
-                    grace_seconds=rules.grace_seconds,
-                    kind="converge",
-                    line=cluster.snapshot.quotas.owner[line],
-                )
-            )
-    return stopped
+                    self._jobs.release(victim)
+
+    def preempt(self, victim: int, grace_seconds: int) -> Preempt:
+        """The decision to stop a job for the first of these lines that it counts on."""
+        snapshot = self._context.cluster.snapshot
+        running = snapshot.running
+        return Preempt(
+            job_id=int(running.id[victim]),
+            attempt_id=int(running.attempt_id[victim]),
+            for_job_id=0,
+            for_generation=0,
+            priority=int(running.priority[victim]),
+            for_priority=0,
+            lost_seconds=int(self._jobs.lost_seconds[victim]),
+            grace_seconds=grace_seconds,
+            kind="converge",
+            line=snapshot.quotas.owner[self._lines_of(victim)[0]],
+        )
+
+    def _holds(self, line: int) -> bool:
+        return self._limits.used[line] <= self._limits.bound[line]
+
+    def _lines_of(self, victim: int) -> list[int]:
+        """The lines over their limits that a job counts on."""
+        charges = dict(self._jobs.charges(victim))
+        return [line for line in self._due if charges.get(line)]

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from quotas.core.resources import Resources
-from scheduler.core.backfill.availability import FutureUse
 from scheduler.core.backfill.backfill import FOREVER_MS
+from scheduler.core.backfill.future_use import FutureUse
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs
@@ -57,7 +57,7 @@ def why_requeued(rules: PreemptionPolicy, jobs: RunningJobs, victim: int) -> str
 
 
 def suspended_rows(context: CycleContext) -> Ints:
-    """Running rows that be suspended, highest priority first, then those that began first."""
+    """Rows of suspended jobs, highest priority first, then those that began first."""
     running = context.cluster.snapshot.running
     rows = np.flatnonzero(running.pause == Pause.SUSPENDED)
     return rows[np.lexsort((running.id[rows], running.started_ms[rows], -running.priority[rows]))]
@@ -68,7 +68,7 @@ def before_them(
 ) -> Ints:
     """Pending rows that go first: they could have one of these be suspended again at once.
 
-    They pass nobody who has to start before them: none that is ahead of them in a `strict` queue (of each queue,
+    They pass no job that has to start before them: none that is ahead of them in a `strict` queue (of each queue,
     whether it is); with None, none at all.
     """
     pending, running = context.cluster.snapshot.pending, context.cluster.snapshot.running
@@ -80,7 +80,7 @@ def before_them(
     if strict is None:
         return considered[np.logical_and.accumulate(first)]
     for queue_row in np.flatnonzero(strict).tolist():
-        here = context.cluster.pending_queue[considered] == queue_row
+        here = context.cluster.pending.queue[considered] == queue_row
         first[here] = np.logical_and.accumulate(first[here])
     return considered[first]
 
@@ -95,7 +95,7 @@ def take_cpus(context: CycleContext, jobs: RunningJobs, row: int) -> list[Future
     for seat in jobs.seats(row):
         context.workspace.take(seat.row, per_task, [], 0, domain=seat.domain)
         holds.append(FutureUse(cluster.snapshot.now_ms, until_ms, seat.row, per_task, [], 0, seat.domain))
-    context.workspace.limits.take(jobs.charges(row, only_cpus=True))
+    context.workspace.limits.tree.take(jobs.charges(row, only_cpus=True))
     return holds
 
 
@@ -114,13 +114,16 @@ def resume(context: CycleContext, suspended: Ints) -> tuple[list[Resume], list[F
         each = cluster.snapshot.classes[int(running.class_index[row])].per_task.cpu_millis
         seats = jobs.seats(row)
         nodes, domains = [seat.row for seat in seats], [seat.domain for seat in seats if seat.domain >= 0]
+        numa = workspace.numa
         room = all(
             cluster.snapshot.nodes.state[node] == NodeState.UP
             and workspace.free_on(node)[0] >= each * nodes.count(node)
             for node in set(nodes)
-        ) and all(workspace.domain_free[domain] >= each * domains.count(domain) for domain in set(domains))
+        ) and (
+            numa is None or all(numa.free[domain] >= each * domains.count(domain) for domain in set(domains))
+        )
         charges = jobs.charges(row, only_cpus=True)
-        if not room or workspace.short_quota(charges) is not None:
+        if not room or workspace.limits.short_quota(charges) is not None:
             continue
         holds += take_cpus(context, jobs, row)
         resumed.append(Resume(int(running.id[row]), int(running.attempt_id[row])))

@@ -26,13 +26,13 @@ def evictions(cluster: ClusterIndex, grace_seconds: int) -> list[Preempt]:
     if not any(tainted):
         return []
     found: dict[int, Preempt] = {}
-    rows = np.flatnonzero(np.array(tainted, dtype=np.bool_)[cluster.allocation_node])
+    rows = np.flatnonzero(np.array(tainted, dtype=np.bool_)[cluster.allocations.node])
     jobs = np.searchsorted(running.id, allocations.job_id[rows])
     for row, job in zip(rows.tolist(), jobs.tolist(), strict=True):
         number = int(running.id[job])
         if number in found or running.stop_by_ms[job]:
             continue
-        node = int(cluster.allocation_node[row])
+        node = int(cluster.allocations.node[row])
         tolerations = snapshot.classes[int(running.class_index[job])].tolerations
         for taint in snapshot.nodes.taints[node]:
             if taint.effect == NO_EXECUTE and not _still_tolerates(tolerations, taint, snapshot.now_ms):

@@ -19,7 +19,7 @@ from scheduler.core.placement.gang_layout import fit_on
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.qos import Qos
 
-#: Among jobs of one priority a GPU counts as so many cores, to say whose work is worth more.
+#: Cores that a GPU counts as, to compare the work of jobs of one priority.
 CORES_OF_A_GPU: Final = 16
 #: Nodes that are each looked at as the one that is cleared, the most promising first.
 _NODES_TRIED: Final = 6
@@ -108,7 +108,7 @@ class VictimSearch:
                 self._budget[int(self.jobs.project_row[victim])] -= int(self.loss[victim])
 
     def victims_of(self, wanted: Preemptor, priority: int, most: int) -> list[int]:
-        """The cheapest set of victims found that lets this job start, at most so many; [] when there is none."""
+        """The cheapest set of victims found that lets this job start, within the limit; [] when there is none."""
         allowed = self.allowed(wanted, priority)
         if not allowed.any():
             return []
@@ -118,7 +118,7 @@ class VictimSearch:
             if not sequence or tuple(sequence) in tried or (is_last_resort and best is not None):
                 continue
             tried.add(tuple(sequence))
-            found = self._fewest(wanted, sequence)
+            found = self.fewest(wanted, sequence)
             if found and len(found) <= most:
                 worth = self.worth(found)
                 if best is None or worth < best[0]:
@@ -136,7 +136,7 @@ class VictimSearch:
             *sorted((-running.id[victims]).tolist()),
         )
 
-    def _fewest(self, wanted: Preemptor, sequence: Sequence[int]) -> list[int]:
+    def fewest(self, wanted: Preemptor, sequence: Sequence[int]) -> list[int]:
         """Of a sequence as few as let the job start: from its front until it fits, then each spared that can be."""
         stopped: list[int] = []
         with self.context.workspace.trial():
@@ -177,11 +177,11 @@ class VictimSearch:
                 others = self._ranked(np.flatnonzero(allowed & ~same))
                 yield (self._ranked(np.flatnonzero(same)) + others)[:_LONGEST_TRIAL], False
             return
-        opened = candidates.passing()
-        held = np.flatnonzero(allowed[jobs.of_allocation] & opened[context.cluster.allocation_node])
+        opened = candidates.filters.passing()
+        held = np.flatnonzero(allowed[jobs.of_allocation] & opened[context.cluster.allocations.node])
         if not len(held):
             return
-        node, victim = context.cluster.allocation_node[held], jobs.of_allocation[held]
+        node, victim = context.cluster.allocations.node[held], jobs.of_allocation[held]
         needs = list(_needs(candidates, held, only_cpus=self.only_cpus))
         if not fit_on(_most_slots(opened, node, needs), shape, context.cluster):
             return
@@ -189,13 +189,7 @@ class VictimSearch:
         held, node, victim = held[order], node[order], victim[order]
         first = np.flatnonzero(np.concatenate([[True], node[1:] != node[:-1]]))
         count = np.diff(np.append(first, len(node)))
-        enough, alone = np.ones(len(node), np.bool_), np.ones(len(node), np.bool_)
-        for free, need, amounts in needs:
-            own = amounts[order]
-            total = np.cumsum(own)
-            before = np.repeat(total[first] - own[first], count)
-            enough &= free[node] + total - before >= need
-            alone &= free[node] + own >= need
+        enough, alone = _enough(node, first, count, [(free, need, own[order]) for free, need, own in needs])
         if shape.tasks == 1 and alone.any():
             yield [int(victim[alone][self.rank[victim[alone]].argmin()])], False
         # Each node's price: its victims up to the first with which a task fits.
@@ -222,18 +216,18 @@ class VictimSearch:
         """Victims that hold of the first limit that keeps the job waiting, if together they hold enough of it."""
         workspace, jobs, job_class = self.context.workspace, self.jobs, wanted.job_class
         none = np.zeros(len(allowed), dtype=np.bool_)
-        if workspace.queue_is_full(job_class.queue_row):
+        if workspace.limits.queue_is_full(job_class.queue_row):
             here: Bools = allowed & (jobs.queue_row == job_class.queue_row)
             return none if self.only_cpus else here
-        charges = workspace.charges(job_class.payer, job_class.class_index, job_class.shape.tasks)
-        short = workspace.short_quota(charges)
+        charges = self.context.charges(job_class)
+        short = workspace.limits.short_quota(charges)
         if short is None:
             return (
                 none if self.only_cpus else allowed
             )  # an array or a pool: few jobs hold of them, and the trial finds them
         line, need = short
-        lacking = workspace.quota_used[line] + need - workspace.quota_hard[line]
-        sharing = [payer for payer, lines in enumerate(workspace.payer_lines) if line in lines]
+        lacking = workspace.limits.tree.used[line] + need - workspace.limits.tree.bound[line]
+        sharing = [payer for payer, lines in enumerate(self.context.cluster.paths.lines) if line in lines]
         mask: Bools = allowed & np.isin(self.context.cluster.paths.running, sharing)
         for victim in np.flatnonzero(mask).tolist():
             lacking -= dict(jobs.charges(victim)).get(line, 0)
@@ -265,16 +259,30 @@ def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[N
             amounts = getattr(cluster.snapshot.allocations, gate.name)[held] if comes else nothing
             yield headroom[0], headroom[1], amounts
             continue
-        usable = cluster.gpu_matches(request.gpu_model, request.gpu_memory_mib) & cluster.device_healthy
+        usable = cluster.devices.matching(request.gpu_model, request.gpu_memory_mib) & cluster.devices.healthy
         free = np.zeros(cluster.node_count, dtype=np.int64)
-        left = np.maximum(GPU_MILLIS - workspace.device_used, 0)
+        left = np.maximum(GPU_MILLIS - workspace.devices.used, 0)
         each = cluster.snapshot.allocations.gpu_millis[held]
         if request.gpu_slice:  # held whole, whatever it counts for
-            left, each = np.where(workspace.device_used > 0, 0, left), np.full(len(held), GPU_MILLIS)
-        np.add.at(free, cluster.device_node[usable], left[usable])
-        devices = cluster.gpus_held(request.gpu_model, request.gpu_memory_mib)[held]
+            left, each = np.where(workspace.devices.used > 0, 0, left), np.full(len(held), GPU_MILLIS)
+        np.add.at(free, cluster.devices.node[usable], left[usable])
+        devices = cluster.allocations.gpus_held(request.gpu_model, request.gpu_memory_mib)[held]
         need = request.per_task.gpu_millis if request.shares_gpu else request.per_task.gpus * GPU_MILLIS
         yield free, need, nothing if only_cpus else devices * each
+
+
+def _enough(node: Ints, first: Ints, count: Ints, needs: list[tuple[Ints, int, Ints]]) -> tuple[Bools, Bools]:
+    """Of allocations in the order of their nodes: whether a task fits once those up to it are removed, or it alone.
+
+    `first` and `count` are the slice of each node; `needs` are free, need and what each allocation holds.
+    """
+    enough, alone = np.ones(len(node), np.bool_), np.ones(len(node), np.bool_)
+    for free, need, own in needs:
+        total = np.cumsum(own)
+        before = np.repeat(total[first] - own[first], count)
+        enough &= free[node] + total - before >= need
+        alone &= free[node] + own >= need
+    return enough, alone
 
 
 def _most_slots(opened: Bools, node: Ints, needs: Sequence[Need]) -> Ints:

@@ -16,7 +16,7 @@ from scheduler.core.snapshot.snapshot import GATE_REASONS, JobGate
 
 
 def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
-    """What jobs' own rows and their queues say, before any node is asked: (pending rows, why)."""
+    """What jobs' own rows, queues and projects say, before any node is asked: (pending rows, why)."""
     snapshot = cluster.snapshot
     pending, queues = snapshot.pending, snapshot.queues
     for gate, reason in GATE_REASONS.items() if pending.gate.any() else ():
@@ -24,48 +24,55 @@ def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
             yield np.flatnonzero(pending.gate == gate), decide(reason)
     for row in np.flatnonzero(queues.paused).tolist():
         why = decide(ReasonCode.QUEUE_STOPPED, queue=queues.name[row], text=queues.paused_text[row])
-        yield np.flatnonzero(cluster.pending_queue == row), why
-    shares = snapshot.shares
-    if (shares.over == HARD).any():
-        share_row = cluster.pending_share
-        over = np.flatnonzero((share_row >= 0) & (shares.over[share_row] == HARD))
-        for rows, values in rows_by_value(over, share_row[over]):
-            share = values[0]
-            yield (
-                rows,
-                decide(
-                    ReasonCode.FAIR_SHARE_BEHIND,
-                    owner=shares.owner[share],
-                    used_percent=int(shares.used_percent[share]),
-                    limit_percent=int(shares.limit_percent[share]),
-                ),
-            )
+        yield np.flatnonzero(cluster.pending.queue == row), why
+    yield from _over_fair_share(cluster)
     away = snapshot.projects.away_text
     for row, text in enumerate(away) if any(away) else ():
         if text:
-            yield (
-                np.flatnonzero(cluster.pending_project == row),
-                decide(ReasonCode.QUOTA_PROVIDER_AWAY, text=text),
-            )
+            why = decide(ReasonCode.QUOTA_PROVIDER_AWAY, text=text)
+            yield np.flatnonzero(cluster.pending.project == row), why
     early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
     for rows, values in rows_by_value(early, pending.eligible_ms[early], pending.gate[early]):
         reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME
         yield rows, decide(reason, begin_ms=values[0])
-    if len(pending):
-        bound = queues.max_wall_seconds[cluster.pending_queue]
-        long = np.flatnonzero((bound > 0) & (pending.time_limit_seconds > bound))
-        for rows, values in rows_by_value(
-            long, pending.time_limit_seconds[long], cluster.pending_queue[long]
-        ):
-            yield (
-                rows,
-                decide(
-                    ReasonCode.EXCEEDS_MAX_WALLTIME,
-                    needs=values[0],
-                    limit=int(queues.max_wall_seconds[values[1]]),
-                    queue=queues.name[values[1]],
-                ),
-            )
+    yield from _over_the_time_limit(cluster)
+
+
+def _over_fair_share(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
+    """Jobs whose share has a hard limit and is over it."""
+    shares = cluster.snapshot.shares
+    if not (shares.over == HARD).any():
+        return
+    share_row = cluster.pending.share
+    over = np.flatnonzero((share_row >= 0) & (shares.over[share_row] == HARD))
+    for rows, values in rows_by_value(over, share_row[over]):
+        share = values[0]
+        why = decide(
+            ReasonCode.FAIR_SHARE_BEHIND,
+            owner=shares.owner[share],
+            used_percent=int(shares.used_percent[share]),
+            limit_percent=int(shares.limit_percent[share]),
+        )
+        yield rows, why
+
+
+def _over_the_time_limit(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
+    """Jobs that ask for more time than their queue allows."""
+    pending, queues = cluster.snapshot.pending, cluster.snapshot.queues
+    if not len(pending):
+        return
+    queue_row = cluster.pending.queue
+    bound = queues.max_wall_seconds[queue_row]
+    long = np.flatnonzero((bound > 0) & (pending.time_limit_seconds > bound))
+    for rows, values in rows_by_value(long, pending.time_limit_seconds[long], queue_row[long]):
+        seconds, queue = values
+        why = decide(
+            ReasonCode.EXCEEDS_MAX_WALLTIME,
+            needs=seconds,
+            limit=int(queues.max_wall_seconds[queue]),
+            queue=queues.name[queue],
+        )
+        yield rows, why
 
 
 def array_reasons(cluster: ClusterIndex, workspace: Workspace) -> Iterator[tuple[Ints, Decision]]:
@@ -73,7 +80,7 @@ def array_reasons(cluster: ClusterIndex, workspace: Workspace) -> Iterator[tuple
     pending = cluster.snapshot.pending
     bound = np.flatnonzero((pending.array_id > 0) & (pending.array_max_running > 0))
     for rows, values in rows_by_value(bound, pending.array_id[bound], pending.array_max_running[bound]):
-        running = workspace.array_running.get(values[0], 0)
+        running = workspace.limits.array_running.get(values[0], 0)
         if running >= values[1]:
             yield (
                 rows,

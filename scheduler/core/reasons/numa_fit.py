@@ -22,10 +22,10 @@ def spans_domains_now(candidates: Candidates, shape: Shape) -> dict[str, int | s
         return None
     query, workspace, cluster = candidates.query, candidates.workspace, candidates.workspace.cluster
     others = tuple(gate for gate in candidates.rules.gates if gate.name != GATE)
-    slots = task_slots(query, workspace, candidates.passing(), others)
-    if candidates.asks_outside:
-        for name, keep in candidates.gates_now():
-            if name not in candidates.facts and name not in candidates.rooms:
+    slots = task_slots(query, workspace, candidates.filters.passing(), others)
+    if candidates.filters.asks_outside:
+        for name, keep in candidates.filters.each_now():
+            if name not in candidates.filters.facts and name not in candidates.filters.rooms:
                 slots = np.where(keep, slots, 0)
     if not fit_on(slots, shape, cluster):
         return None
@@ -41,7 +41,7 @@ def spans_domains_now(candidates: Candidates, shape: Shape) -> dict[str, int | s
         "free": int(np.minimum(whole, shape.tasks).sum()),
         "nodes": len(across),
         "node": cluster.snapshot.nodes.name[node],
-        "domains": _domains_of(candidates, node),
+        "domains": domains_of(candidates, node),
     }
 
 
@@ -69,15 +69,15 @@ def never_fits_one_domain(candidates: Candidates, shape: Shape) -> dict[str, int
 
 
 def lacks_in_domains(candidates: Candidates, node: int) -> tuple[int, int, int, int] | None:
-    """(domains, most CPU, most memory, most devices in one) free on a node; None where nobody knows its domains."""
+    """(domains, most CPU, most memory, most devices in one) free on a node; None where its domains are unknown."""
     numa = candidates.numa
-    if numa is None or not _domains_of(candidates, node):
+    if numa is None or not domains_of(candidates, node):
         return None
-    return _domains_of(candidates, node), *numa.roomiest(candidates.query.request, node)
+    return domains_of(candidates, node), *numa.roomiest(candidates.query.request, node)
 
 
-def _domains_of(candidates: Candidates, node: int) -> int:
-    """How many domains a node has; 0 where nobody knows."""
+def domains_of(candidates: Candidates, node: int) -> int:
+    """How many domains a node has; 0 where that is unknown."""
     domains = candidates.workspace.cluster.numa
     numbers = domains.number[domains.first[node] : domains.first[node + 1]]
     return 0 if numbers == [UNKNOWN] else len(numbers)
@@ -86,7 +86,7 @@ def _domains_of(candidates: Candidates, node: int) -> int:
 def _devices(candidates: Candidates, request: RequestClass) -> Ints:
     """How many devices of the request's kind each domain has."""
     cluster = candidates.workspace.cluster
-    usable = cluster.usable_bits(request.gpu_model, request.gpu_memory_mib)
+    usable = cluster.devices.usable_bits(request.gpu_model, request.gpu_memory_mib)
     return np.array(
         [
             (bits & usable[node]).bit_count()

@@ -27,9 +27,13 @@ from scheduler.core.reasons.numa_fit import never_fits_one_domain, spans_domains
 _FIRST_ENDS: Final = 512
 
 
+#: A reason and its numbers.
+_Shortfall = tuple[ReasonCode, Facts]
+
+
 def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | None:
     """What makes a request impossible on this cluster even when all of it is idle and open."""
-    query, cluster, workspace = candidates.query, candidates.workspace.cluster, candidates.workspace
+    query, workspace = candidates.query, candidates.workspace
     if not shape.is_possible:
         return decide(
             ReasonCode.INVALID_SPEC,
@@ -38,7 +42,7 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
             nodes=shape.nodes,
             tasks_per_node=shape.tasks_per_node,
         )
-    short = workspace.short_pool(query.request, shape.tasks)
+    short = workspace.limits.short_pool(query.request, shape.tasks)
     if short is not None and short[1] > short[3]:
         return decide(
             ReasonCode.INVALID_SPEC, kind="total", resource=short[0], needs=short[1], total=short[3]
@@ -48,107 +52,165 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
     slots, allowed = candidates.capacity
     if not allowed.any():
         return _no_matching_node(candidates, rules)
-    if fit_on(slots, shape, cluster):
+    if fit_on(slots, shape, workspace.cluster):
         return None
-    rooms = _capacities(query, cluster, rules)
     counts = filter_counts(candidates)
-    crosses = never_fits_one_domain(candidates, shape)
-    if crosses is not None:
-        return _with_gates(ReasonCode.INVALID_SPEC, crosses | {"kind": "numa"}, cluster, counts)
-    facts: Facts
-    if not slots.any():
-        for name, column, need in rooms:
-            largest = int(column[allowed].max())
-            if need > largest:
-                facts = {"kind": "node", "resource": name, "needs": need, "largest": largest}
-                return _with_gates(ReasonCode.INVALID_SPEC, facts, cluster, counts)
-        return _with_gates(ReasonCode.NO_MATCHING_NODE, {"gate": "combination"}, cluster, counts)
-    for name, column, need in rooms:
+    if (spans := never_fits_one_domain(candidates, shape)) is not None:
+        reason, facts = ReasonCode.INVALID_SPEC, spans | {"kind": "numa"}
+    elif not slots.any():
+        reason, facts = _no_node_is_large_enough(candidates, rules, allowed)
+    else:
+        reason, facts = ReasonCode.INVALID_SPEC, _too_large_in_all(candidates, shape, rules, slots, allowed)
+    return _with_gates(reason, facts, workspace.cluster, counts)
+
+
+def _no_node_is_large_enough(candidates: Candidates, rules: Rules, allowed: Bools) -> _Shortfall:
+    """The first amount that no single node has; each may be had somewhere, but not all on one node."""
+    for name, column, need in _capacities(candidates.query, candidates.workspace.cluster, rules):
+        largest = int(column[allowed].max())
+        if need > largest:
+            facts: Facts = {"kind": "node", "resource": name, "needs": need, "largest": largest}
+            return ReasonCode.INVALID_SPEC, facts
+    return ReasonCode.NO_MATCHING_NODE, {"gate": "combination"}
+
+
+def _too_large_in_all(
+    candidates: Candidates, shape: Shape, rules: Rules, slots: Ints, allowed: Bools
+) -> Facts:
+    """Why tasks that fit one by one never fit together: amounts, distance, spread, or places for tasks."""
+    cluster = candidates.workspace.cluster
+    for name, column, need in _capacities(candidates.query, cluster, rules):
         total = int(column[allowed].sum())
         if need * shape.tasks > total:
-            facts = {"kind": "total", "resource": name, "needs": need * shape.tasks, "total": total}
-            return _with_gates(ReasonCode.INVALID_SPEC, facts, cluster, counts)
+            return {"kind": "total", "resource": name, "needs": need * shape.tasks, "total": total}
     if shape.must and fit_on(slots, replace(shape, must=False), cluster):
-        facts = {"kind": shape.pack, "resource": "tasks", **_nearest(slots, shape, cluster)}
-        return _with_gates(ReasonCode.INVALID_SPEC, facts, cluster, counts)
+        return {"kind": shape.pack, "resource": "tasks", **_nearest(slots, shape, cluster)}
     if shape.spread is not None and fit_on(slots, replace(shape, spread=None), cluster):
         rooms_in = shape.spread.capacities(np.minimum(slots, shape.tasks))
-        facts = _spread_facts(shape.spread, int((rooms_in > 0).sum()))
-        return _with_gates(ReasonCode.INVALID_SPEC, facts, cluster, counts)
-    facts = {"kind": "total", "resource": "tasks", "needs": shape.tasks,
-             "total": int(np.minimum(slots, shape.tasks).sum()), "nodes_wanted": shape.nodes,
-             "tasks_per_node": shape.tasks_per_node}  # fmt: skip
-    return _with_gates(ReasonCode.INVALID_SPEC, facts, cluster, counts)
+        return _spread_facts(shape.spread, int((rooms_in > 0).sum()))
+    return {
+        "kind": "total",
+        "resource": "tasks",
+        "needs": shape.tasks,
+        "total": int(np.minimum(slots, shape.tasks).sum()),
+        "nodes_wanted": shape.nodes,
+        "tasks_per_node": shape.tasks_per_node,
+    }
 
 
 def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | None:
     """Which of the passing conditions keeps a request that is possible from its nodes; None = nothing."""
     if choose_nodes(candidates, shape) is not None:
         return None
-    query, workspace = candidates.query, candidates.workspace
-    cluster = workspace.cluster
     counts = filter_counts(candidates)
-    suitable = candidates.suitable
-    opened = candidates.opened
-    for name, keep in candidates.gates_now() if candidates.asks_outside else ():
-        if name not in candidates.facts and name not in candidates.rooms:
-            opened = opened & keep  # an outside gate
+    reason, facts = _first_shortfall(candidates, shape, rules)
+    return _with_gates(reason, facts, candidates.workspace.cluster, counts)
 
-    if "reserved" in candidates.facts:
-        slots = task_slots(query, workspace, candidates.passing(without="reserved"), rules.gates)
-        held = cluster.reserved(query.reservation_rows) & (slots > 0)
-        if held.any() and fit_on(slots, shape, cluster):
-            facts = _reservation_facts(query, cluster, held)
-            return _with_gates(ReasonCode.RESERVATION, facts, cluster, counts)
 
-    affinity = _company_facts(candidates, shape, rules)
-    if affinity is not None:
-        return _with_gates(ReasonCode.JOB_AFFINITY, affinity, cluster, counts)
+def _first_shortfall(candidates: Candidates, shape: Shape, rules: Rules) -> _Shortfall:
+    """Conditions in the order in which people can act on them; the last one always holds."""
+    opened = _opened_now(candidates)
+    return (
+        _held_by_reservations(candidates, shape, rules)
+        or _away_from_other_jobs(candidates, shape, rules)
+        or _unreachable(candidates)
+        or _spanning_domains(candidates, shape)
+        or _too_little_free(candidates, shape, opened)
+        or _too_far_apart(candidates, shape)
+        or _in_pieces(candidates, shape, opened)
+        or _closed_nodes(candidates, shape, opened)
+    )
 
-    if not (candidates.is_possible if cluster.all_up else (suitable & cluster.is_up).any()):
-        silent = int(suitable.sum())
-        return _with_gates(ReasonCode.AGENT_UNREACHABLE, {"unreachable": silent}, cluster, counts)
 
-    crosses = spans_domains_now(candidates, shape)
-    if crosses is not None:
-        return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, crosses, cluster, counts)
+def _opened_now(candidates: Candidates) -> Bools:
+    """Suitable nodes that static filters, other jobs and plugins let through."""
+    filters, opened = candidates.filters, candidates.opened
+    for name, keep in filters.each_now() if filters.asks_outside else ():
+        if name not in filters.facts and name not in filters.rooms:
+            opened = opened & keep
+    return opened
 
+
+def _held_by_reservations(candidates: Candidates, shape: Shape, rules: Rules) -> _Shortfall | None:
+    query, workspace = candidates.query, candidates.workspace
+    if "reserved" not in candidates.filters.facts:
+        return None
+    slots = task_slots(query, workspace, candidates.filters.passing(without="reserved"), rules.gates)
+    held = workspace.cluster.nodes.reserved(query.reservation_rows) & (slots > 0)
+    if not held.any() or not fit_on(slots, shape, workspace.cluster):
+        return None
+    return ReasonCode.RESERVATION, _reservation_facts(query, workspace.cluster, held)
+
+
+def _away_from_other_jobs(candidates: Candidates, shape: Shape, rules: Rules) -> _Shortfall | None:
+    facts = _company_facts(candidates, shape, rules)
+    return None if facts is None else (ReasonCode.JOB_AFFINITY, facts)
+
+
+def _unreachable(candidates: Candidates) -> _Shortfall | None:
+    nodes, suitable = candidates.workspace.cluster.nodes, candidates.suitable
+    if candidates.is_possible if nodes.all_up else (suitable & nodes.is_up).any():
+        return None
+    return ReasonCode.AGENT_UNREACHABLE, {"unreachable": int(suitable.sum())}
+
+
+def _spanning_domains(candidates: Candidates, shape: Shape) -> _Shortfall | None:
+    facts = spans_domains_now(candidates, shape)
+    return None if facts is None else (ReasonCode.TOPOLOGY_FRAGMENTED, facts)
+
+
+def _too_little_free(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
+    """The first resource of which all open nodes together have too little free."""
     for name, column, need in _frees(candidates):
-        free = workspace.sum_over(column, opened)
+        free = candidates.workspace.answers.sum_over(column, opened)
         if need * shape.tasks > free:
             facts = _resource_facts(
-                candidates, name, needs=need * shape.tasks, free=free, opened=opened, suitable=suitable
+                candidates,
+                name,
+                needs=need * shape.tasks,
+                free=free,
+                opened=opened,
+                suitable=candidates.suitable,
             )
-            return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, cluster, counts)
-    if shape.must:
-        slots = candidates.slots()
-        if fit_on(slots, replace(shape, must=False), cluster):
-            # Enough in all, but nowhere near enough to each other.
-            facts = {"pack": shape.pack, "resource": "tasks", **_nearest(slots, shape, cluster)}
-            return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, facts, cluster, counts)
+            return ReasonCode.WAITING_FOR_RESOURCES, facts
+    return None
+
+
+def _too_far_apart(candidates: Candidates, shape: Shape) -> _Shortfall | None:
+    """Enough in all, but nowhere near enough to each other."""
+    if not shape.must:
+        return None
+    slots, cluster = candidates.slots(), candidates.workspace.cluster
+    if not fit_on(slots, replace(shape, must=False), cluster):
+        return None
+    facts: Facts = {"pack": shape.pack, "resource": "tasks", **_nearest(slots, shape, cluster)}
+    return ReasonCode.TOPOLOGY_FRAGMENTED, facts
+
+
+def _in_pieces(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
+    """Enough in all, but in pieces: name the resource that splits worst, the first among equals."""
     rooms, rows = list(_frees(candidates)), np.flatnonzero(opened)
-    if rooms and len(rows):
-        # Enough in all, but in pieces: name the resource that splits worst, the first among equals.
-        fitting = [
-            (int((column[rows] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)
-        ]
-        name, column, need = rooms[min(fitting)[1]]
-        facts = {
-            "resource": name,
-            "needs": need * shape.tasks,
-            "per_task": need,
-            "free": int(np.maximum(column[rows], 0).sum()),
-            "largest": int(column[rows].max()),
-        }
-        return _with_gates(ReasonCode.TOPOLOGY_FRAGMENTED, facts, cluster, counts)
-    # Nothing is measured, or every node is closed: say how many nodes are, the counts say why.
-    facts = {
+    if not rooms or not len(rows):
+        return None
+    fitting = [(int((column[rows] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)]
+    name, column, need = rooms[min(fitting)[1]]
+    return ReasonCode.TOPOLOGY_FRAGMENTED, {
+        "resource": name,
+        "needs": need * shape.tasks,
+        "per_task": need,
+        "free": int(np.maximum(column[rows], 0).sum()),
+        "largest": int(column[rows].max()),
+    }
+
+
+def _closed_nodes(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall:
+    """Nothing is measured, or every node is closed: say how many nodes are, the counts say why."""
+    return ReasonCode.WAITING_FOR_RESOURCES, {
         "resource": "nodes",
         "needs": max(shape.nodes, 1),
-        "free": len(rows),
-        "total": int(suitable.sum()),
+        "free": int(np.count_nonzero(opened)),
+        "total": int(candidates.suitable.sum()),
     }
-    return _with_gates(ReasonCode.WAITING_FOR_RESOURCES, facts, cluster, counts)
 
 
 def _nearest(slots: Ints, shape: Shape, cluster: ClusterIndex) -> Facts:
@@ -157,7 +219,7 @@ def _nearest(slots: Ints, shape: Shape, cluster: ClusterIndex) -> Facts:
     if shape.pack == "node":
         most = int(taken.max(initial=0))
     else:
-        room = domain_room(slots, shape, cluster.domains(shape.pack))
+        room = domain_room(slots, shape, cluster.nodes.domains(shape.pack))
         most = max(int(room.max(initial=0)), int(taken.max(initial=0)))
     return {"needs": shape.tasks, "largest": min(most, shape.tasks), "free": int(taken.sum())}
 
@@ -175,7 +237,7 @@ def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts 
     bound = affinity_state is not None and affinity_state.affinity.is_bound(query.who)
     if not bound and spread is None:
         return None
-    slots = np.minimum(task_slots(query, workspace, candidates.passing(), rules.gates), shape.tasks)
+    slots = np.minimum(task_slots(query, workspace, candidates.filters.passing(), rules.gates), shape.tasks)
     if not fit_on(slots, replace(shape, spread=None), workspace.cluster):
         return None
     if spread is not None and not spread.term.soft and spread.shares(slots, shape.tasks) is None:
@@ -187,7 +249,7 @@ def _company_facts(candidates: Candidates, shape: Shape, rules: Rules) -> Facts 
     rules_of = list(affinity_state.refusals(query.who))
     kind, like, topology, met = min(rules_of, key=lambda one: int((one[3] & room).sum()))
     left = room & (affinity_state.open(query.who) > 0)
-    return {"kind": kind, "jobs": affinity_state.affinity.likes[like].words, "topology": topology,
+    return {"kind": kind, "jobs": affinity_state.affinity.selectors[like].words, "topology": topology,
             "tasks": affinity_state.tasks_of(like), "open": int((met & room).sum()), "room": int(room.sum()),
             "left": int(left.sum())}  # fmt: skip
 
@@ -198,7 +260,7 @@ def filter_counts(candidates: Candidates) -> tuple[FilterCount, ...]:
     left: Bools | None = None
     reached = nodes
     counts: list[FilterCount] = []
-    for name, keep in candidates.gates_now():
+    for name, keep in candidates.filters.each_now():
         alone = nodes - int(np.count_nonzero(keep))
         if alone:
             left = keep if left is None else left & keep
@@ -231,7 +293,7 @@ def _reservation_facts(query: FilterQuery, cluster: ClusterIndex, held: Bools) -
     Named only where it has no owner, as maintenance: a reader of this job may not know of the owner's reservation.
     """
     reservations = cluster.snapshot.reservations
-    there = [row for row in query.reservation_rows if (cluster.reserved((row,)) & held).any()]
+    there = [row for row in query.reservation_rows if (cluster.nodes.reserved((row,)) & held).any()]
     row = max(there, key=lambda row: (int(reservations.ends_ms[row]), -row))
     owned = reservations.project_ids[row] or reservations.user_ids[row] or reservations.job_ids[row]
     return {
@@ -251,24 +313,24 @@ def _resource_facts(
     if name in {"gpus", "gpu_millis"} and query.request.gpu_model:
         facts["gpu_model"] = query.request.gpu_model
     total, amounts = cluster.amounts(name, query.request.gpu_model, query.request.gpu_memory_mib)
-    facts["total"] = cluster.sum_over(total, suitable)
-    every = len(cluster.ending[0])
+    facts["total"] = cluster.answers.sum_over(total, suitable)
+    every = len(cluster.allocations.ending[0])
     for count in (_FIRST_ENDS, every):  # the first ends are mostly enough
-        rows, running = cluster.freed(opened, amounts, count)
+        rows, running = cluster.allocations.released(opened, amounts, count)
         last = int(running.searchsorted(needs - free))
         if last < len(rows) or count >= every:
             break
     if len(rows) and running[-1]:
         last = min(last, int(running.searchsorted(running[-1])))  # all that ends is not enough
         facts["ending"] = int(running[last])
-        facts["ending_by_ms"] = max(int(cluster.allocation_end_ms[rows[last]]), cluster.snapshot.now_ms)
+        facts["ending_by_ms"] = max(int(cluster.allocations.end_ms[rows[last]]), cluster.snapshot.now_ms)
     return facts
 
 
 def _frees(candidates: Candidates) -> Iterator[tuple[str, Ints, int]]:
     """Every measured resource: what each node has free, and what a task needs."""
     request, workspace = candidates.query.request, candidates.workspace
-    for name, (column, need) in candidates.rooms.items():
+    for name, (column, need) in candidates.filters.rooms.items():
         if name == NUMA_GATE:
             continue  # no amount of its own
         if name == "gpus" and request.shares_gpu:

@@ -86,7 +86,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Preference:
-    """A wish about a node's labels: all conditions together, worth so much (1 to 100) where they hold."""
+    """A wish about a node's labels: all conditions together, worth its weight (1 to 100) where they hold."""
 
     weight: int
     requirements: tuple[Requirement, ...]
@@ -141,7 +141,7 @@ class JobTerm:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskTerm:
-    """How a job's own tasks are spread over domains: over so many of them, so many in each."""
+    """How a job's own tasks are spread over domains: over how many domains, and how many tasks in each."""
 
     topology: str
     least: int = 1

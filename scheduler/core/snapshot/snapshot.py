@@ -72,7 +72,7 @@ class NodeColumns(Columns):
     max_wall_seconds: Ints = ints(default=0)  # the most that one of its partitions allows; 0 = no bound
     size_cpu_millis: Ints = ints(default=0)  # what the machine itself has; 0 = as much as may be given away
     size_memory_mib: Ints = ints(default=0)
-    #: (number, CPU, memory) of each NUMA domain of the machine itself; () = it is one, or nobody has said.
+    #: (number, CPU, memory) of each NUMA domain of the machine itself; () = it is one domain, or unknown.
     domains: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())
     bound: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())  # and what is bound in them
 
@@ -115,8 +115,8 @@ class PendingColumns(Columns):
     submitted_ms: Ints = ints(default=0)
     eligible_ms: Ints = ints(default=0)  # not before: begin_at or end of a back-off; 0 = since submission
     tasks: Ints = ints(default=1)
-    nodes: Ints = ints(default=0)  # exactly so many nodes; 0 = any number
-    tasks_per_node: Ints = ints(default=0)  # exactly so many on each node; 0 = any number
+    nodes: Ints = ints(default=0)  # exactly this many nodes; 0 = any number
+    tasks_per_node: Ints = ints(default=0)  # exactly this many on each node; 0 = any number
     time_limit_seconds: Ints = ints(default=0)  # 0 = the queue's, or none
     generation: Ints = ints(default=0)
     gate: Ints = ints(default=0)  # a JobGate
@@ -125,7 +125,7 @@ class PendingColumns(Columns):
     awaited: Bools = bools(default=False)  # others were stopped for it, and it has not started since
     deadline_ms: Ints = ints(default=0)  # should have ended by then; 0 = none
     promised_ms: Ints = ints(default=0)  # the first expected start that was shown; 0 = none
-    most_tasks: Ints = ints(default=0)  # `tasks` are enough, and up to so many are taken; 0 = just `tasks`
+    most_tasks: Ints = ints(default=0)  # up to this many are taken, `tasks` are enough; 0 = just `tasks`
     pack: Ints = ints(default=0)  # into PACKS: how near to each other; MUST added = nowhere else
     assembly_seconds: Ints = ints(default=0)  # how long nodes may be kept for it; 0 = it does not gather
     assembling_until_ms: Ints = ints(default=0)  # it gathers nodes until then (`gathering_id`); 0 = none
@@ -188,7 +188,7 @@ class AllocationColumns(Columns):
 
 @dataclass(frozen=True, eq=False)
 class ReservationColumns(Columns):
-    """Nodes set aside for a window: nobody else may hold them in it. No owner at all = maintenance."""
+    """Nodes set aside for a window: no other job may hold them in it. No owner at all = maintenance."""
 
     id: Ints = ints()
     name: tuple[str, ...] = objects(default="")
@@ -236,7 +236,7 @@ class ProjectColumns(Columns):
 @dataclass(frozen=True, eq=False)
 class ShareColumns(Columns):
     """How people stand in the tree of shares: of each person and project that matters here, and of every such
-    project with person 0, for those it does not know. Empty where shares are flat and nobody has a limit.
+    project with person 0, for those it does not know. Empty where shares are flat and no share has a limit.
     """
 
     id: Ints = ints()  # share_key(project, user)
@@ -259,7 +259,7 @@ class QuotaColumns(Columns):
 
     `resource` is a name of `quotas.core.resources.NAMES` (`gpu_millis` counts whole devices as 1000 each),
     `running_jobs`, or the name of an extra. A line names the one above it that limits the same thing. Lines
-    that bound nobody, and neither lend nor borrow, are left out. Amounts are -1 where none is said.
+    that bound no job, and neither lend nor borrow, are left out. Amounts are -1 where none is said.
     """
 
     id: Ints = ints()

@@ -235,11 +235,11 @@ def _take_starts(context: CycleContext, rows: Ints, starts: tuple[Start, ...]) -
     for row, start in zip(rows.tolist(), starts, strict=True):
         job_class = context.job_classes.of(row)
         for placement in start.placements:
-            devices = [cluster.device_row[device_id] for device_id in placement.device_ids]
-            node, request = cluster.node_row[placement.node_id], job_class.query.request
+            devices = [cluster.devices.row[device_id] for device_id in placement.device_ids]
+            node, request = cluster.nodes.row[placement.node_id], job_class.query.request
             domain = cluster.numa.of(request, node, placement.numa) if request.one_domain else -1
             workspace.take(node, start.per_task, devices, placement.gpu_millis, job_class.query.who, domain)
-        workspace.take_limits(
+        workspace.limits.take(
             queue_row=job_class.queue_row,
             array_id=int(pending.array_id[row]),
             charges=context.charges_placed(job_class, start.placements),
@@ -306,7 +306,7 @@ def _company_words(candidates: Candidates, node: int) -> str:
     affinity_state, who = candidates.workspace.affinity_state, candidates.query.who
     for kind, like, topology, met in affinity_state.refusals(who) if affinity_state is not None else ():
         if not met[node]:
-            jobs = affinity_state.affinity.likes[like].words if affinity_state is not None else ""
+            jobs = affinity_state.affinity.selectors[like].words if affinity_state is not None else ""
             where = "the node" if topology == "node" else f"the {topology}"
             if kind == "near":
                 return f"{where} has no job {jobs}"

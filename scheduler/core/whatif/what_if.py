@@ -233,11 +233,14 @@ def _fits(context: CycleContext, row: int, variant: Variant) -> bool:
     snapshot = cluster.snapshot
     request, tasks = variant.request, variant.shape.tasks
     bound = int(snapshot.queues.max_wall_seconds[variant.queue_row])
-    if workspace.queue_is_full(variant.queue_row) or (bound and variant.time_limit_seconds > bound):
+    if workspace.limits.queue_is_full(variant.queue_row) or (bound and variant.time_limit_seconds > bound):
         return False
-    if workspace.short_quota(workspace.charges_of(job_class.payer, request, tasks)) is not None:
+    if (
+        workspace.limits.short_quota(workspace.cluster.charges.of_request(job_class.payer, request, tasks))
+        is not None
+    ):
         return False
-    if request.per_task.extras and workspace.short_pool(request, tasks) is not None:
+    if request.per_task.extras and workspace.limits.short_pool(request, tasks) is not None:
         return False
     if not workspace.budgets.allows(row, request, tasks, variant.time_limit_seconds):
         return False

@@ -14,8 +14,8 @@ from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.what_if import Variant, changed_snapshot, elsewhere, unchanged, words_of
 
 #: A change has to gain so much: this part of the wait, and so many minutes.
-_GAIN_PART: Final = 4
-_GAIN_MS: Final = 10 * 60_000
+GAIN_PART: Final = 4
+GAIN_MS: Final = 10 * 60_000
 #: Each is played out in full, so only so many are.
 _PLAYED: Final = 8
 #: Models looked at, those with the most devices first.
@@ -61,10 +61,10 @@ def earlier_change(
     """
     row = snapshot.job_row(job_id)
     wait_ms = before_ms - snapshot.now_ms
-    enough_ms = before_ms - max(wait_ms // _GAIN_PART, _GAIN_MS)
+    enough_ms = before_ms - max(wait_ms // GAIN_PART, GAIN_MS)
     if enough_ms < snapshot.now_ms:
         return None
-    tried = sorted(_lesser(context, row, queue_ids), key=lambda one: (one.loss, one.field))
+    tried = sorted(lesser_requests(context, row, queue_ids), key=lambda one: (one.loss, one.field))
     for variant in tried[:_PLAYED]:
         future = play_forward(
             changed_snapshot(snapshot, row, variant),
@@ -84,7 +84,7 @@ def earlier_change(
     return None
 
 
-def _lesser(context: CycleContext, row: int, queue_ids: Iterable[int]) -> Iterator[Variant]:
+def lesser_requests(context: CycleContext, row: int, queue_ids: Iterable[int]) -> Iterator[Variant]:
     """Steps down from what is asked; `loss` is the part that is given up, in thousandths."""
     same = unchanged(context, row)
     request, shape, asked = same.request, same.shape, same.time_limit_seconds

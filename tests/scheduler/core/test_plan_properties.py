@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quotas.core import limits
 from scheduler.core import cycle
 from scheduler.core.cluster import affinity as company
-from scheduler.core.cluster import workspace
+from scheduler.core.cluster import free_devices, limits_ledger
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement import candidates as placement
 from scheduler.core.placement import equivalence as groups
@@ -184,7 +185,7 @@ def _break_reservations(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_quota(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(workspace.Workspace, "short_quota", lambda self, charges: None)
+    patch.setattr(limits.LimitTree, "short", lambda self, charges: None)
 
 
 def _break_gang(patch: pytest.MonkeyPatch) -> None:
@@ -200,16 +201,16 @@ def _break_gang(patch: pytest.MonkeyPatch) -> None:
 
 def _break_device_choice(patch: pytest.MonkeyPatch) -> None:
     def first_ones(self: Any, row: int, request: Any, *_: Any) -> list[int]:
-        begin = self.cluster.device_first[row]
+        begin = self.index.first[row]
         return list(range(begin, begin + request.per_task.gpus))
 
-    patch.setattr(workspace.Workspace, "pick_devices", first_ones)
+    patch.setattr(free_devices.FreeDevices, "pick", first_ones)
 
 
 def _break_array_bound(patch: pytest.MonkeyPatch) -> None:
-    real = workspace.Workspace.take_limits
+    real = limits_ledger.LimitsLedger.take
     patch.setattr(
-        workspace.Workspace, "take_limits", lambda self, **words: real(self, **words | {"array_id": 0})
+        limits_ledger.LimitsLedger, "take", lambda self, **words: real(self, **words | {"array_id": 0})
     )
 
 

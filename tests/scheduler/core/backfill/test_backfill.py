@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.backfill import availability as horizon
-from scheduler.core.backfill import cluster_backfill as room
+from scheduler.core.backfill import availability, future_use, spare_levels
 from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan
@@ -274,23 +273,25 @@ def test_with_one_promise_conservative_is_easy(world: World) -> None:
 
 def _break_protection(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        room.ClusterBackfill, "_candidates", lambda self, group, level: self._context.candidates(group)
+        spare_levels.SpareLevels,
+        "candidates",
+        lambda self, job_class, level: self.context.candidates(job_class),
     )
 
 
 def _break_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(horizon.SpareWorkspace, "match", lambda self, row, now, free: None)
+    patch.setattr(spare_levels.SpareWorkspace, "match", lambda self, row, now, free: None)
 
 
 def _break_ends(patch: pytest.MonkeyPatch) -> None:
-    real = horizon.Availability.free_at
-    patch.setattr(horizon.Availability, "free_at", lambda self, at_ms: real(self, at_ms + 600_000))
+    real = availability.Availability.free_at
+    patch.setattr(availability.Availability, "free_at", lambda self, at_ms: real(self, at_ms + 600_000))
 
 
 def _break_devices(patch: pytest.MonkeyPatch) -> None:
-    real = horizon.Free.take
+    real = future_use.Free.take
     patch.setattr(
-        horizon.Free, "take", lambda self, hold, sign=1: real(self, hold._replace(devices=[]), sign)
+        future_use.Free, "take", lambda self, hold, sign=1: real(self, hold._replace(devices=[]), sign)
     )
 
 

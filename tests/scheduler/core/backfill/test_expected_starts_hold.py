@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.backfill import cluster_backfill as room
+from scheduler.core.backfill import cluster_backfill, reserved_limits
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
@@ -85,11 +85,11 @@ def test_what_the_first_is_promised_comes_true(seed: int) -> None:
 
 
 def _break_array(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(room.ClusterBackfill, "_leaves_array", lambda self, row, bound: True)
+    patch.setattr(reserved_limits.ReservedLimits, "admits_in_array", lambda self, row: True)
 
 
 def _break_models(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(room, "open_now", lambda context, group: group)
+    patch.setattr(cluster_backfill, "open_now", lambda context, group: group)
 
 
 MUTANTS = [(_break_array, 79), (_break_array, 312), (_break_models, 329), (_break_models, 586)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.core.backfill import availability as horizon
+from scheduler.core.backfill import future_use
 from scheduler.core.cluster import numa
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.context.cycle_context import CycleContext
@@ -396,11 +396,11 @@ def test_cpus_of_a_bound_victim_come_back_in_its_domain_and_everything_is_as_bef
     assert [(start.job_id, start.placements[0].numa) for start in plan.starts] == [(world.job("thin"), 0)]
     core = ClusterIndex(world.snapshot)
     workspace = CycleContext(core, resolve(Policy())).workspace
-    before = list(workspace.domain_free)
+    before = list(workspace.numa.free)
     with workspace.trial():
         workspace.take(0, world.snapshot.job_class(world.job("wide")).per_task, [], 0, domain=0)
-        assert workspace.domain_free != before
-    assert workspace.domain_free == before
+        assert workspace.numa.free != before
+    assert workspace.numa.free == before
 
 
 def test_a_domain_that_somebody_took_meanwhile_is_a_conflict() -> None:
@@ -465,15 +465,16 @@ def _the_first_domain_whatever_it_has(patch: pytest.MonkeyPatch) -> None:
 
 
 def _live_columns_stay_as_they_were(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(numa.DomainCapacity, "touch", lambda self, row, idle: None)
+    patch.setattr(numa.DomainCapacity, "update", lambda self, row: None)
 
 
 def _promises_hold_nothing_of_domains(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(horizon.FutureUse, "bound", lambda self, places: ())
+    patch.setattr(future_use.FutureUse, "bound", lambda self, places: ())
 
 
 def _what_ends_stays_bound(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(numa.Domains, "of_allocations", lambda self: [-1] * len(self.cluster.allocation_node))
+    real = numa.Domains.of_allocations
+    patch.setattr(numa.Domains, "of_allocations", lambda self: [-1] * len(real(self)))
 
 
 @pytest.mark.parametrize(
@@ -505,7 +506,7 @@ def test_a_check_before_writing_that_forgets_domains_is_noticed(monkeypatch: pyt
 
 
 def test_a_sentence_that_forgets_domains_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossing, "_domains_of", lambda candidates, node: 7)
+    monkeypatch.setattr(crossing, "domains_of", lambda candidates, node: 7)
 
     with pytest.raises(AssertionError):
         test_devices_that_are_free_in_two_domains_are_not_enough()

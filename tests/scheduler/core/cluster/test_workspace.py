@@ -61,14 +61,14 @@ def test_what_is_cached_equals_what_is_worked_out_anew(steps: list[tuple[int, bo
 def test_a_trial_that_is_not_kept_leaves_no_trace() -> None:
     workspace, rules = a_workspace(), resolve(a_policy())
     candidates = Candidates(FilterQuery(REQUESTS[0]), workspace, rules)
-    before = candidates.refresh().copy(), workspace.device_used.copy(), workspace.free_cpu_millis.copy()
+    before = candidates.refresh().copy(), workspace.devices.used.copy(), workspace.free_cpu_millis.copy()
 
     with workspace.trial():
         while take(workspace, candidates):
             pass
         assert candidates.best() == -1
 
-    after = candidates.refresh(), workspace.device_used, workspace.free_cpu_millis
+    after = candidates.refresh(), workspace.devices.used, workspace.free_cpu_millis
     assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.ordering.ordering import fair_share, job_order, select_next_job
+from scheduler.core.ordering.ordering import fair_share, job_order
 from scheduler.core.policy import POLICIES, Policy
 from scheduler.core.snapshot.snapshot import Snapshot
 from tests.scheduler.core.test_plan_properties import FEW
-from tests.support.builders import NOW_MS, NodeSpec, QueueSpec, World, a_job, a_world, running
+from tests.support.builders import NOW_MS, NodeSpec, World, a_job, a_world, running
 from tests.support.reference_planner import State, order_key
 from tests.support.strategies import worlds
 
@@ -142,25 +142,6 @@ def test_shortest_and_most_urgent_go_first_and_those_that_say_nothing_last() -> 
 
     assert names_in_order(world, Policy(name="sjf")) == ["short", "long", "endless"]
     assert names_in_order(world, Policy(name="edf"), urgent) == ["long", "endless", "short"]
-
-
-def test_the_next_job_of_a_queue() -> None:
-    world = a_world(
-        nodes=[NodeSpec("n1")],
-        queues=[QueueSpec("main"), QueueSpec("side"), QueueSpec("empty")],
-        pending=[
-            a_job("later", begin=5, priority=100),
-            a_job("low", priority=10),
-            a_job("high", priority=90),
-            a_job("elsewhere", queue="side", priority=99),
-        ],
-    )
-    ids = dict(zip(world.snapshot.queues.name, world.snapshot.queues.id.tolist()))
-    policy = Policy(name="priority")
-
-    assert select_next_job(world.snapshot, policy, ids["main"]) == world.job("high")
-    assert select_next_job(world.snapshot, policy, ids["side"]) == world.job("elsewhere")
-    assert select_next_job(world.snapshot, policy, ids["empty"]) is None
 
 
 @pytest.mark.parametrize("words", [{"factors": (("luck", 1),)}, {"tenant": "planet"}, {"age_cap_seconds": 0}])

@@ -10,7 +10,8 @@ import pytest
 
 from quotas.core.gpu_models import model_matches
 from quotas.core.resources import Resources
-from scheduler.core.cluster import index as world_module
+from scheduler.core.cluster import device_index
+from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.forecast.forecast import forecast
@@ -248,7 +249,7 @@ def test_a_slice_is_cleared_for_a_job_of_higher_standing() -> None:
 
 
 def _any_device_will_do(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(world_module, "suits", lambda wanted, have: not wanted or model_matches(wanted[:4], have))
+    patch.setattr(device_index, "suits", lambda wanted, have: not wanted or model_matches(wanted[:4], have))
 
 
 def _a_slice_is_shared(patch: pytest.MonkeyPatch) -> None:
@@ -294,7 +295,7 @@ def test_idle_slices_are_no_prospect_for_whole_jobs_and_one_for_those_of_slices(
             *([a_job("small", slice="1g.10gb")] if cut else []),
         ]
         world = a_world(nodes=[a_node("n", gpus=2, slices=slices)], pending=jobs)
-        return float(Prospects(Workspace(world_module.ClusterIndex(world.snapshot))).current()[0])
+        return float(Prospects(Workspace(ClusterIndex(world.snapshot))).current()[0])
 
     cut = [prospect(("1g.10gb",) * count, cut=True) for count in range(3)]
 
@@ -307,9 +308,9 @@ def test_what_is_free_of_a_slice_is_its_part_and_nothing_once_it_is_held() -> No
         nodes=[a_node("n", gpus=1, slices=("1g.10gb", "3g.40gb"))],
         running=[running(a_job("r", slice="1g.10gb"), ("n", [1]))],
     ).snapshot
-    workspace = Workspace(world_module.ClusterIndex(snapshot))
+    workspace = Workspace(ClusterIndex(snapshot))
 
-    assert workspace.gpu_capacity.tolist() == [1000 + 142 + 428]
+    assert workspace.cluster.devices.gpu_capacity.tolist() == [1000 + 142 + 428]
     assert workspace.free_gpu_millis.tolist() == [1000 + 428]
 
 

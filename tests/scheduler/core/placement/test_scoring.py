@@ -68,9 +68,9 @@ def test_scores_brought_up_to_date_are_scores_made_anew(placement: str) -> None:
             context.candidates(context.job_classes[number])
         for start in plan_cycle(snapshot, Policy(placement=placement)).starts:
             for place in start.placements:
-                devices = [context.cluster.device_row[device] for device in place.device_ids]
+                devices = [context.cluster.devices.row[device] for device in place.device_ids]
                 context.workspace.take(
-                    context.cluster.node_row[place.node_id], start.per_task, devices, place.gpu_millis
+                    context.cluster.nodes.row[place.node_id], start.per_task, devices, place.gpu_millis
                 )
                 for number in range(len(context.job_classes)):
                     known = context.candidates(context.job_classes[number])

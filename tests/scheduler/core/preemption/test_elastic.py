@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quotas.core.limits import LimitTree
 from scheduler.core import cycle, decision_table
 from scheduler.core.context import running_jobs as seats
 from scheduler.core.cycle import plan_cycle
@@ -245,12 +246,12 @@ def _one_that_shrinks() -> int:
 
 
 def _nobody_spared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(elastic.Shrinking, "_spared", lambda self, wanted, by, given: given)
+    patch.setattr(elastic.Shrinking, "without_needless", lambda self, wanted, by, given: given)
 
 
 def _any_time(patch: pytest.MonkeyPatch) -> None:
-    real = elastic._settled
-    patch.setattr(elastic, "_settled", lambda world, jobs, seconds: real(world, jobs, 0))
+    real = elastic.settled_for
+    patch.setattr(elastic, "settled_for", lambda world, jobs, seconds: real(world, jobs, 0))
 
 
 def _below_the_least(patch: pytest.MonkeyPatch) -> None:
@@ -267,16 +268,15 @@ def _below_the_least(patch: pytest.MonkeyPatch) -> None:
 
 
 def _quota_stays(patch: pytest.MonkeyPatch) -> None:
-    real = seats.RunningJobs._move_some
+    real = seats.RunningJobs.give_up
 
     def nodes_only(self: Any, *words: Any, **more: Any) -> None:
-        limits = self._context.workspace.limits
         patched = pytest.MonkeyPatch()
-        patched.setattr(type(limits), "take", lambda self, charges, sign=1: None)
+        patched.setattr(LimitTree, "take", lambda self, charges, sign=1: None)
         real(self, *words, **more)
         patched.undo()
 
-    patch.setattr(seats.RunningJobs, "_move_some", nodes_only)
+    patch.setattr(seats.RunningJobs, "give_up", nodes_only)
 
 
 def _no_rights(patch: pytest.MonkeyPatch) -> None:
@@ -303,12 +303,12 @@ def _grows_unsaved(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keeps_its_seats(patch: pytest.MonkeyPatch) -> None:
-    real = elastic._waiting_again
+    real = elastic.as_pending_again
 
     def still_held(answers: Any, jobs: Any, row: int) -> Snapshot:
         return replace(real(answers, jobs, row), devices=answers.cluster.snapshot.devices)
 
-    patch.setattr(elastic, "_waiting_again", still_held)
+    patch.setattr(elastic, "as_pending_again", still_held)
 
 
 def _grows_beside_who_waits(patch: pytest.MonkeyPatch) -> None:

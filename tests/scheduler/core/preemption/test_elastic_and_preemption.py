@@ -169,7 +169,7 @@ def _only_one_or_the_other(patch: pytest.MonkeyPatch) -> None:
 
 
 def _needless_tasks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shrinking, "_spared", lambda self, wanted, by, given: given)
+    patch.setattr(Shrinking, "without_needless", lambda self, wanted, by, given: given)
 
 
 def _tasks_stay(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def _always_beside(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gives_up_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(preemption.RunningJobs, "_left", lambda self, victim: self.seats(victim))
+    patch.setattr(preemption.RunningJobs, "remaining_tasks", lambda self, victim: self.seats(victim))
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quotas.core.resources import Resources
 from scheduler.core import cycle
 from scheduler.core import preemption_policy as standing
 from scheduler.core.cluster.index import ClusterIndex
@@ -24,7 +23,6 @@ from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
 from scheduler.core.preemption import preemption
 from scheduler.core.preemption import victim_search as victims
-from scheduler.core.preemption.one_victim import should_preempt
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence
@@ -599,12 +597,12 @@ def _no_gap(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_sparing(patch: pytest.MonkeyPatch) -> None:
-    real = victims.VictimSearch._fewest
+    real = victims.VictimSearch.fewest
 
     def all_of_them(self: Any, wanted: Any, sequence: Any) -> Any:
         return list(sequence) if real(self, wanted, sequence) else []
 
-    patch.setattr(victims.VictimSearch, "_fewest", all_of_them)
+    patch.setattr(victims.VictimSearch, "fewest", all_of_them)
 
 
 def _no_respect(patch: pytest.MonkeyPatch) -> None:
@@ -658,26 +656,3 @@ def test_a_broken_rule_is_noticed(
 
     with pytest.raises((AssertionError, ValueError)):
         plan_many_worlds()
-
-
-# ------------------------------------------------------------------ the thin form of 001
-
-
-@dataclass(frozen=True)
-class Thin:
-    id: int
-    priority: int
-    total: Resources
-    preemptible: bool = True
-
-
-def test_should_preempt_names_one_job_or_none() -> None:
-    def thin(number: int, priority: int, gpus: int, **words: Any) -> Thin:
-        return Thin(number, priority, Resources(cpu_millis=1000, gpus=gpus), **words)
-
-    runs = [thin(1, 25, 1), thin(2, 10, 4), thin(3, 10, 2), thin(4, 0, 8, preemptible=False)]
-
-    assert should_preempt(runs, thin(9, 75, 2), RULES) == runs[2]
-    assert should_preempt(runs, thin(9, 75, 8), RULES) is None
-    assert should_preempt(runs, thin(9, 15, 1), RULES) is None
-    assert should_preempt(runs, thin(9, 75, 2), PreemptionPolicy()) is None

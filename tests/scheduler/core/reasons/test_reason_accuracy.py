@@ -161,4 +161,4 @@ def test_licences_are_counted_for_every_task_that_started() -> None:
 
     plan = plan_cycle(world.snapshot, Policy())
 
-    assert context_after(world.snapshot, Policy(), plan).workspace.pool_used == [4]
+    assert context_after(world.snapshot, Policy(), plan).workspace.limits.pool_used == [4]

@@ -104,21 +104,21 @@ def test_a_gain_of_minutes_is_not_worth_a_word() -> None:
 
 
 def _any_gain(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sooner, "_GAIN_MS", 0)
-    patch.setattr(sooner, "_GAIN_PART", 10**9)
+    patch.setattr(sooner, "GAIN_MS", 0)
+    patch.setattr(sooner, "GAIN_PART", 10**9)
 
 
 def _nothing_lesser(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sooner, "_lesser", lambda answers, row, queue_ids: iter(()))
+    patch.setattr(sooner, "lesser_requests", lambda answers, row, queue_ids: iter(()))
 
 
 def _largest_first(patch: pytest.MonkeyPatch) -> None:
-    real = sooner._lesser
+    real = sooner.lesser_requests
 
     def turned(answers: Any, row: int, queue_ids: Any) -> Any:
         return (one._replace(loss=-one.loss) for one in real(answers, row, queue_ids))
 
-    patch.setattr(sooner, "_lesser", turned)
+    patch.setattr(sooner, "lesser_requests", turned)
 
 
 def _not_changed(patch: pytest.MonkeyPatch) -> None:
@@ -126,8 +126,8 @@ def _not_changed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_queues_unasked(patch: pytest.MonkeyPatch) -> None:
-    real = sooner._lesser
-    patch.setattr(sooner, "_lesser", lambda answers, row, queue_ids: real(answers, row, (1, 2, 3)))
+    real = sooner.lesser_requests
+    patch.setattr(sooner, "lesser_requests", lambda answers, row, queue_ids: real(answers, row, (1, 2, 3)))
 
 
 @pytest.mark.parametrize(
