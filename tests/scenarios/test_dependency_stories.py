@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db
 
 HERE = Path(__file__).parent
 FILES = sorted([*HERE.glob("dependencies/*.yaml"), *HERE.glob("queues/*.yaml")])
-_CLOCK = re.compile(r"(?:\d{1,2} \w{3} )?\d\d:\d\d UTC")
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @pytest.fixture
