@@ -68,7 +68,7 @@ def request_classes(count: int, seed: int = 1, *, with_gpus_only: bool = False) 
 def a_cluster(
     *, nodes: int, pending: int, classes: int, busy: float, with_gpus_only: bool = False, seed: int = 1
 ) -> Snapshot:
-    """A cluster of 8-GPU nodes with so many GPUs busy, and a queue of jobs of so many classes."""
+    """A cluster of 8-GPU nodes of which some GPUs are busy, and a queue of jobs of several classes."""
     dice = np.random.default_rng(seed)
     devices = nodes * GPUS_PER_NODE
     device_node = np.repeat(np.arange(1, nodes + 1), GPUS_PER_NODE)
@@ -141,7 +141,7 @@ def a_cluster(
 def filled(snapshot: Snapshot) -> Snapshot:
     """The cluster with everything given away that its queue can use, and the same queue as before.
 
-    The state a busy cluster is in most of the time: a cycle looks at everybody and starts nobody.
+    The state a busy cluster is in most of the time: a cycle considers every job and starts none.
     """
     plan = plan_cycle(snapshot, Policy(name="priority"))
     nodes, devices = snapshot.nodes, snapshot.devices

@@ -46,7 +46,7 @@ def e2e() -> Figures:
 
 
 def together(client: Client, name: str) -> float:
-    """Submit so many jobs at once; the seconds until all have completed."""
+    """Submit several jobs in one request; the seconds until all have completed."""
     from scheduler.models import Job
 
     name = f"together, {name}"

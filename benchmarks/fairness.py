@@ -1,4 +1,4 @@
-"""A large site: everybody's factor anew from everybody's use, and what is free on one project's way up."""
+"""A large site: the fair share factors of all projects, and what is free on the quota path of one project."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def fairshare() -> Figures:
 
 @benchmark("quota_path_us")
 def quota_path() -> Figures:
-    """What is free on a way of four levels, by the planner's own tree of 100,000 projects; p50 of single calls.
+    """What is free on a path of four levels in the planner's tree of 100,000 projects; p50 of single calls.
 
-    Every line says a nominal, half may borrow so much only, and a third keep some of it back.
+    Every line has a nominal quota, half have a borrowing limit, and a third a lending limit.
     """
     dice = np.random.default_rng(2)
     parent = four_levels(dice)
     lines = len(parent)
     leaf = np.arange(lines) >= lines - PROJECTS
     used = np.where(leaf, dice.integers(0, 16, lines) * 1000, 0)
-    for line in range(lines - 1, -1, -1):  # each line stands after the one above it
+    for line in range(lines - 1, -1, -1):  # parents come before their children
         if parent[line] >= 0:
             used[parent[line]] += used[line]
     nominal = used + dice.integers(-4, 8, lines) * 1000
@@ -66,7 +66,7 @@ def quota_path() -> Figures:
 
 
 def four_levels(dice: np.random.Generator) -> np.ndarray:
-    """The number of the line above each, -1 for the ten at the top; projects last."""
+    """The row of the parent of each line, -1 for the ten roots; projects last."""
     return np.concatenate(
         [
             np.full(ROOTS, -1),

@@ -1,4 +1,4 @@
-"""The live socket: a thousand clients of one web process, told of a change every second."""
+"""The live socket: a thousand clients of one web process, which get a change every second."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from benchmarks.portal import portal
 from benchmarks.registry import Figures, benchmark
 
 CLIENTS = 1000
-#: One person may open only so many sockets.
+#: Sockets are bounded for each person, so the clients belong to this many.
 PEOPLE = 20
 CHANGES = 20
-#: A client counts as fed when it hears of so many changes at most so late: two that fall into one second are one
+#: A client counts when this share of the changes arrives within this time: two changes within one second are one
 #: message.
 LATE_SECONDS = 2.0
 FED_SHARE = 0.75
@@ -25,7 +25,7 @@ FED_SHARE = 0.75
 
 @benchmark("live_clients", "live_lag_p50_s", "live_lag_p99_s")
 def live() -> Figures:
-    """From a change in the database to its arrival, coalescing included; clients that heard of all in time."""
+    """From a change in the database to its arrival, coalescing included; clients that got enough of them in time."""
     running = portal()
     tokens = _people()
     node_id = _a_cluster()
@@ -75,7 +75,7 @@ def _a_cluster() -> int:
 
 
 def _change(node_id: int) -> None:
-    """The moment itself is what changes, so that whoever hears of it knows how long it took."""
+    """The change carries its own moment, so that each client can compute how long it took."""
     from django.db import connection, transaction
 
     from scheduler import outbox

@@ -1,7 +1,7 @@
-"""The openb experiment of FGD (ATC 2023): how much of 6,212 GPUs a strategy gives out at 130 % demand.
+"""The openb experiment of FGD (ATC 2023): how much of 6,212 GPUs a strategy allocates at 130 % demand.
 
 Empty cluster; the tasks of the trace and more sampled from it until demand reaches 130 % of the GPUs, shuffled;
-one pass, no departures, what fits nowhere waits. That is one planning cycle under `fifo`, so `plan_cycle` runs
+one pass, no job ends, a task that fits nowhere waits. That is one planning cycle under `fifo`, so `plan_cycle` runs
 the whole of it. The traces are not part of this repository: MUSTER_DATA says where they are.
 """
 
@@ -57,7 +57,7 @@ def machines(folder: Path) -> tuple[Machine, ...]:
 
 @lru_cache
 def requests(folder: Path, mix: str = "default") -> tuple[RequestClass, ...]:
-    """What each task of a trace asks for, in the order of the file."""
+    """The request of each task of a trace, in the order of the file."""
     return tuple(
         request_class(
             Resources(
@@ -75,7 +75,7 @@ def requests(folder: Path, mix: str = "default") -> tuple[RequestClass, ...]:
 def arrivals(
     tasks: tuple[RequestClass, ...], gpus: int, seed: int, demand_pct: int = DEMAND_PCT
 ) -> list[RequestClass]:
-    """Tasks of the trace, or so many of them as it takes, and more drawn from them, shuffled."""
+    """Tasks of the trace, fewer or more drawn from them until the demand is reached, shuffled."""
     dice = random.Random(seed)
     wanted = gpus * GPU_MILLIS * demand_pct // 100
     chosen = list(tasks)
@@ -125,7 +125,7 @@ def a_snapshot(fleet: list[Machine], tasks: list[RequestClass]) -> Snapshot:
 
 
 def allocated_pct(snapshot: Snapshot, plan: Plan) -> float:
-    """How much of all GPUs a plan gives out."""
+    """How much of all GPUs a plan allocates."""
     given = sum(start.total.gpu_millis_charged for start in plan.starts)
     return 100.0 * given / (len(snapshot.devices) * GPU_MILLIS)
 

@@ -12,7 +12,7 @@ Figures = Iterator[tuple[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One function, and the keys it promises to yield."""
+    """One function, and the keys that it yields."""
 
     name: str
     keys: tuple[str, ...]
@@ -20,7 +20,7 @@ class Benchmark:
 
 
 class NotMeasuredError(Exception):
-    """A benchmark lacks something that this machine does not have; the message says what, and the way out."""
+    """A benchmark needs something that this machine does not have; the message says what, and how to get it."""
 
 
 BENCHMARKS: dict[str, Benchmark] = {}
@@ -37,14 +37,14 @@ def benchmark(*keys: str) -> Callable[[Callable[[], Figures]], Callable[[], Figu
 
 
 def median_ms(work: Callable[[], object], *, repeats: int = 5) -> float:
-    """The median wall time of a call, after one to warm up: for what waits on others."""
+    """The median wall time of a call, after one to warm up: for calls that wait on other processes."""
     return _median_ms(work, time.perf_counter_ns, repeats)
 
 
 def median_cpu_ms(work: Callable[[], object], *, repeats: int = 5) -> float:
     """The median CPU time of a call that neither waits nor threads, after one to warm up.
 
-    On an idle core it is the wall time; on a busy machine it leaves out what others took.
+    On an idle core that is the wall time; on a busy machine it excludes the time of other processes.
     """
     return _median_ms(work, time.thread_time_ns, repeats)
 

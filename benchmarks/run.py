@@ -29,7 +29,7 @@ MODULES: Final = (
 )  # fmt: skip
 
 
-#: So often is measured what is judged on the reference core.
+#: How often a figure that is judged on the reference core is measured.
 PAIRS: Final = 5
 
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print(f"{'key':<38} {'measured':>12} {'there':>12}   bar")
     for name in words.names or BENCHMARKS:
-        # Written one by one: a run of half an hour that is broken off has not measured for nothing.
+        # Written one by one, so that an interrupted run keeps its figures.
         figures: dict[str, float] = {}
         try:
             of_the_core = {key for key in BENCHMARKS[name].keys if limits.get(key, {}).get("of_the_core")}
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _load() -> list[str]:
-    """Import what there is to measure; the core's needs NumPy alone, so it can be measured without the rest."""
+    """Import the benchmarks; those of the core need NumPy alone, and so run where the rest is not installed."""
     left_out = []
     for module in MODULES:
         if not (HERE / f"{module}.py").exists():
@@ -105,10 +105,10 @@ def _load() -> list[str]:
 def measured(
     one: Benchmark, of_the_core: Collection[str], *, pairs: int = PAIRS
 ) -> Iterator[tuple[str, float, float | None]]:
-    """(key, figure, what it would be on the reference core) of one benchmark; None for what is no core's work.
+    """(key, figure, the figure on the reference core) of one benchmark; None where the core does not decide it.
 
-    A core is slower in some minutes than in others. So what is a core's work is measured several times, each
-    time between two looks at how fast the core is just then; medians of the figures and of the quotients.
+    A core is slower in some minutes than in others. So a figure of the core is measured several times, each time
+    between two measurements of the speed of the core; the result are medians of figures and of quotients.
     """
     if not of_the_core:
         yield from ((key, value, None) for key, value in one.measure())

@@ -8,17 +8,17 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.conservative_reserved import replay_reserved
 from benchmarks.registry import Figures, benchmark
 from benchmarks.traces import trace_folder
 from scheduler.core.backfill.backfill import BackfillLimits
-from scheduler.simulator.kept import replay_kept
-from scheduler.simulator.pool import EASY, Schedule, replay
+from scheduler.simulator.pool_replay import EASY, Schedule, replay
 from scheduler.simulator.report import bounded_slowdown
 from scheduler.simulator.workload import Workload, read_swf
 
 LOGS: Final = ("KTH-SP2", "CTC-SP2", "SDSC-SP2", "SDSC-BLUE", "CEA-Curie")
 
-#: The policy as `expected.csv` names it: how a pass goes, and whether run times are known.
+#: The policy as `expected.csv` names it: limits of its backfill, and whether run times are known.
 VARIANTS: Final = {
     "EASY clairvoyant (actual run times)": (EASY, True),
     "EASY-SJBF (requested times)": (BackfillLimits(promises=1, shortest_first=True), False),
@@ -52,8 +52,8 @@ def published_schedules() -> Figures:
         mismatches += int(np.count_nonzero(waits != workload.waited_ms))
         jobs += len(workload.jobs)
         yield f"easy_avebsld_{log}", mean_slowdown(workload, schedule)
-        for name, (turns, clairvoyant) in VARIANTS.items():
-            found = mean_slowdown(workload, replay(workload, turns, clairvoyant=clairvoyant))
+        for name, (limits, clairvoyant) in VARIANTS.items():
+            found = mean_slowdown(workload, replay(workload, limits, clairvoyant=clairvoyant))
             off += round(found, 4) != round(expected[name][log], 4)
             if not clairvoyant:
                 yield f"easy_sjbf_avebsld_{log}", found
@@ -63,15 +63,15 @@ def published_schedules() -> Figures:
     yield "easy_jobs_per_cpu_s", jobs / (time.process_time() - began)
 
 
-#: Logs that the replay with kept reservations goes through in seconds.
-KEPT_LOGS: Final = ("KTH-SP2", "SDSC-SP2")
+#: Logs whose replay with reservations takes seconds.
+RESERVED_LOGS: Final = ("KTH-SP2", "SDSC-SP2")
 
 
 @benchmark("conservative_avebsld_KTH-SP2", "conservative_jobs_per_cpu_s", "conservative_kept_off")
 def conservative() -> Figures:
-    """A promise to everybody who waits: planned from nothing as our cycles do, and with reservations kept.
+    """A reserved start for every waiting job: planned anew in each pass as Muster does, and with reservations kept.
 
-    What `expected.csv` holds was measured with reservations that are kept (`docs/explanation/conservative.md`).
+    The figures of `expected.csv` were measured with reservations that jobs keep (`docs/explanation/conservative.md`).
     """
     folder = trace_folder("swf-easy-gold")
     workload = read_swf(folder / "KTH-SP2.easy.swf.gz")
@@ -82,9 +82,9 @@ def conservative() -> Figures:
     yield "conservative_jobs_per_cpu_s", len(workload.jobs) / spent
     measured = published("Conservative (requested times)")
     off = 0
-    for log in KEPT_LOGS:
+    for log in RESERVED_LOGS:
         workload = read_swf(folder / f"{log}.easy.swf.gz")
-        found = mean_slowdown(workload, replay_kept(workload))
+        found = mean_slowdown(workload, replay_reserved(workload))
         off += round(found, 4) != round(measured[log], 4)
         yield f"conservative_kept_avebsld_{log}", found
     yield "conservative_kept_off", off

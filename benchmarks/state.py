@@ -32,7 +32,8 @@ def rows_of_plans() -> Figures:
     from django.test.utils import CaptureQueriesContext
 
     from scheduler.core.cycle import plan_cycle
-    from scheduler.state.apply import plans
+    from scheduler.state.apply.apply_context import ApplyContext
+    from scheduler.state.apply.apply_plan import apply_plan
     from scheduler.state.load import snapshots
 
     cluster, queue, lease = _a_cluster_of_our_own()
@@ -44,10 +45,11 @@ def rows_of_plans() -> Figures:
         with CaptureQueriesContext(connection) if count_statements else _Nothing() as captured:
             began = time.perf_counter()
             with transaction.atomic():
-                outcome = plans.apply_starts(
-                    plan, cluster_id=cluster.pk, backend=loaded.backend, policy=loaded.policy, lease=lease,
-                    cycle_id=None, at=datetime.now(UTC),
+                context = ApplyContext(
+                    cluster_id=cluster.pk, backend=loaded.backend, snapshot=loaded.snapshot,
+                    policy=loaded.policy, lease=lease, at=datetime.now(UTC),
                 )  # fmt: skip
+                outcome = apply_plan(plan, context)
             took = time.perf_counter() - began
         assert len(outcome.started) == STARTS, outcome.refused[:3]
         return took * 1000, len(captured) if count_statements else 0

@@ -1,11 +1,11 @@
-"""What a scrape says of the portal, from rows: jobs, machines, limits, and whether the promises hold."""
+"""Prometheus metrics from rows: jobs, nodes, limits, and whether the invariants hold."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from django.db import DatabaseError, connection
@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from scheduler.core.lifecycle import ACTIVE, LIVE_ATTEMPT, PENDING, PUBLIC, TERMINAL, JobState
-from scheduler.state.apply.plans import REFUSED_BY_CONSTRAINT
+from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 
 log = structlog.get_logger(__name__)
 
@@ -21,32 +21,65 @@ log = structlog.get_logger(__name__)
 FRESH_SECONDS: Final = 5.0
 
 
-def collect() -> Iterable[Metric]:
-    """Every gauge, at most five seconds old; without the database only that it cannot be read."""
-    global _read_at, _metrics
-    with _lock:
-        if not _metrics or time.monotonic() - _read_at > FRESH_SECONDS:
-            try:
-                _metrics = [*_read(), _readable(1)]
-            except DatabaseError as error:
-                log.warning("metrics_unreadable", error=str(error))
-                return [_readable(0)]
-            _read_at = time.monotonic()
-        return _metrics
+class Collector:
+    """Reads the figures, and answers the same for `FRESH_SECONDS`; `read` gives them."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]] | None = None) -> None:
+        self._read = read or read_metrics
+        self._lock = Lock()
+        self._read_at = 0.0
+        self._metrics: list[Metric] = []
+
+    def collect(self) -> Iterable[Metric]:
+        """Every metric, at most `FRESH_SECONDS` old; without the database only that it cannot be read."""
+        with self._lock:
+            if not self._metrics or time.monotonic() - self._read_at > FRESH_SECONDS:
+                try:
+                    self._metrics = [*self._read(), _readable(1)]
+                except DatabaseError as error:
+                    log.warning("metrics_unreadable", error=str(error))
+                    return [_readable(0)]
+                self._read_at = time.monotonic()
+            return self._metrics
 
 
-_lock = Lock()
-_read_at = 0.0
-_metrics: list[Metric] = []
+def read_metrics() -> Iterator[Metric]:
+    """Every metric, as the rows give it now."""
+    yield _jobs()
+    for gauge in GAUGES:
+        yield gauge.read()
+    yield _preemptions()
+    yield _drift()
+    yield _violations()
 
 
 def _readable(value: int) -> Metric:
     return GaugeMetricFamily("muster_rows_readable", "Whether these figures could be read.", value=value)
 
 
-def _read() -> Iterator[Metric]:
-    yield _jobs()
-    yield _family(
+class Gauge(NamedTuple):
+    """A gauge from rows of labels and, last, the value."""
+
+    name: str
+    documentation: str
+    labels: Sequence[str]
+    sql: str
+    parameters: Sequence[Any] = ()
+
+    def read(self) -> Metric:
+        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+        for *values, value in _rows(self.sql, self.parameters):
+            family.add_metric([str(v) for v in values], float(value))
+        return family
+
+
+def _values(states: Iterable[str]) -> list[str]:
+    return sorted(str(state) for state in states)
+
+
+#: Gauges that one statement gives: rows of its labels and, last, the value.
+GAUGES: Final = (
+    Gauge(
         "muster_jobs_pending", "Jobs that wait, by why.", ["category", "reason", "queue"],
         """
         SELECT coalesce(nullif(job.reason_category, ''), 'system'),
@@ -55,8 +88,8 @@ def _read() -> Iterator[Metric]:
         WHERE job.state = ANY(%s) GROUP BY 1, 2, 3
         """,
         [_values(PENDING)],
-    )  # fmt: skip
-    yield _family(
+    ),
+    Gauge(
         "muster_gpus", "GPUs by what they do; a slice counts as its part of one.", ["state", "model"],
         """
         SELECT CASE WHEN NOT device.healthy THEN 'sick'
@@ -68,23 +101,23 @@ def _read() -> Iterator[Metric]:
         FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
         WHERE device.kind = 'gpu' AND NOT device.gone GROUP BY 1, 2
         """,
-    )  # fmt: skip
-    yield _family(
+    ),
+    Gauge(
         "muster_nodes", "Nodes by whether they take work.", ["state"],
         """
         SELECT CASE WHEN state <> 'up' THEN state WHEN draining THEN 'draining'
             WHEN cordoned THEN 'cordoned' ELSE 'up' END, count(*)
         FROM scheduler_node GROUP BY 1
         """,
-    )  # fmt: skip
-    yield _family(
-        "muster_agent_heartbeat_age_seconds", "Time since the last heartbeat of a node's agent.", ["node"],
+    ),
+    Gauge(
+        "muster_agent_heartbeat_age_seconds", "Time since the last message of a node's agent.", ["node"],
         """
         SELECT name, extract(epoch FROM clock_timestamp() - last_seen_at)::float
         FROM scheduler_node WHERE last_seen_at IS NOT NULL
         """,
-    )  # fmt: skip
-    yield _family(
+    ),
+    Gauge(
         "muster_schedule_cycle_seconds", "The last recorded cycle, by step.", ["cluster", "step"],
         """
         SELECT cluster.slug, step.name, step.us / 1e6
@@ -95,8 +128,8 @@ def _read() -> Iterator[Metric]:
             JOIN LATERAL (VALUES ('load', cycle.load_us), ('plan', cycle.plan_us), ('apply', cycle.apply_us))
                 step(name, us) ON true
         """,
-    )  # fmt: skip
-    yield _family(
+    ),
+    Gauge(
         "muster_quota_limit", "Bounds of a project.", ["project", "resource", "bound"],
         """
         SELECT project.slug, quota.resource, bound.name, bound.amount
@@ -105,16 +138,16 @@ def _read() -> Iterator[Metric]:
             JOIN LATERAL (VALUES ('hard', quota.hard), ('soft', quota.soft), ('nominal', quota.nominal))
                 bound(name, amount) ON bound.amount IS NOT NULL
         """,
-    )  # fmt: skip
-    yield _family(
+    ),
+    Gauge(
         "muster_quota_used", "What a project holds.", ["project", "resource"],
         """
         SELECT project.slug, quota.resource, quota.used
         FROM quotas_quota quota JOIN accounts_project project ON project.id = quota.project_id
             AND quota.user_id IS NULL AND quota.gpu_model = '' AND quota.job_type = ''
         """,
-    )  # fmt: skip
-    yield _family(
+    ),
+    Gauge(
         "muster_budget", "Budgets of the present period, in the unit of their resource.",
         ["budget", "resource", "what"],
         """
@@ -124,16 +157,14 @@ def _read() -> Iterator[Metric]:
                 figure(name, amount) ON true
         WHERE now() >= period.starts_at AND now() < period.ends_at
         """,
-    )  # fmt: skip
-    yield _preemptions()
-    yield _drift()
-    yield _violations()
+    ),
+)  # fmt: skip
 
 
 def _preemptions() -> Metric:
-    """Jobs that were stopped and requeued, as long as their attempts are kept, by reason."""
+    """Jobs that were asked to end and wait again, by reason, as long as their attempts are kept."""
     family = CounterMetricFamily(
-        "muster_preemptions", "Jobs that were stopped and requeued, by reason.", labels=["reason"]
+        "muster_preemptions", "Jobs that were asked to end and wait again, by reason.", labels=["reason"]
     )
     counts = dict.fromkeys(("priority", "taint", "drain", "asked"), 0)
     rows = _rows(
@@ -149,7 +180,7 @@ def _preemptions() -> Metric:
 
 
 def _drift() -> Metric:
-    """Counters that were found not to be what they count, as long as the findings are kept."""
+    """Counters that were found wrong, as long as the findings are kept."""
     family = CounterMetricFamily(
         "muster_quota_drift", "Counters that were found wrong, by what they count.", labels=["kind"]
     )
@@ -179,20 +210,22 @@ def _jobs() -> Metric:
 
 
 def _violations() -> Metric:
-    """How many rows break a promise at this moment; anything but 0 is a mistake of ours."""
+    """How many rows break an invariant now; anything but 0 is a fault of Muster."""
     family = CounterMetricFamily(
         "muster_invariant_violations", "Rows that break an invariant now.", labels=["name"]
     )
-    for name, (sql, parameters) in INVARIANTS.items():
-        family.add_metric([name], _rows(sql, parameters)[0][0])
+    for name in INVARIANTS:
+        family.add_metric([name], count_violations(name))
     return family
 
 
-def _values(states: Iterable[str]) -> list[str]:
-    return sorted(str(state) for state in states)
+def count_violations(name: str) -> int:
+    """How many rows break this invariant now."""
+    count: int = _rows(*INVARIANTS[name])[0][0]
+    return count
 
 
-#: Each counts the rows that break one promise of 04; all are cheap while they hold.
+#: Each counts the rows that break one invariant; all are cheap while they hold.
 INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
     # I1: a GPU is held by at most one job, or by shares that make one together.
     "I1": (
@@ -266,15 +299,12 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
 }
 
 
-def _family(name: str, words: str, labels: Sequence[str], sql: str, parameters: Sequence[Any] = ()) -> Metric:
-    """A gauge from rows of labels and, last, the value."""
-    family = GaugeMetricFamily(name, words, labels=labels)
-    for *values, value in _rows(sql, parameters):
-        family.add_metric([str(v) for v in values], float(value))
-    return family
-
-
 def _rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, list(parameters) or None)
         return list(cursor.fetchall())
+
+
+#: One reading serves all scrapes of this process.
+collector: Final = Collector()
+collect = collector.collect

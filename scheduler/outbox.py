@@ -1,12 +1,13 @@
-"""What to tell whom once this transaction has committed: live topics, waiting agents, the planner.
+"""Hints sent once the current transaction has committed: to live topics, waiting agents and the planner.
 
-Everything here is a hint. The rows are the truth: pages refetch, agents ask again and Celery beat plans every
-few seconds anyway, so a lost hint costs time and nothing else; a broker that is down never fails a request.
+The rows are the truth: pages refetch, agents ask again and Celery beat plans every few seconds anyway, so a lost
+hint costs time and nothing else; a broker that is down never fails a request.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 import redis
 import structlog
@@ -17,8 +18,9 @@ from infra import notifications
 from infra.notifications import CHANNEL, QUOTAS_TOPIC, announce, announce_many, project_topic, user_topic
 
 __all__ = [
-    "CHANNEL", "CLUSTER_TOPIC", "QUEUES_TOPIC", "QUOTAS_TOPIC", "announce", "announce_many", "job_topic",
-    "log_topic", "node_topic", "planner_is_awake", "project_topic", "user_topic", "wake_planner",
+    "CHANNEL", "CLUSTER_TOPIC", "QUEUES_TOPIC", "QUOTAS_TOPIC", "JobOwner", "announce", "announce_jobs",
+    "announce_many", "job_topic", "log_topic", "node_topic", "planner_is_awake", "project_topic", "user_topic",
+    "wake_planner",
 ]  # fmt: skip
 
 log = structlog.get_logger(__name__)
@@ -38,12 +40,39 @@ def log_topic(number: int) -> str:
 
 
 def node_topic(node_id: int) -> str:
-    """What the agent of that node waits for."""
+    """The topic that the agent of this node waits for."""
     return f"node:{node_id}"
 
 
 CLUSTER_TOPIC: Final = "cluster"
 QUEUES_TOPIC: Final = "queues"
+
+
+class JobOwner(Protocol):
+    """A job with its owner: a model instance or a row with these names."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def user_id(self) -> int: ...
+
+    @property
+    def project_id(self) -> int: ...
+
+
+def announce_jobs(jobs: Iterable[JobOwner], *others: str) -> None:
+    """Announce changed jobs after commit: to their pages, their owners, their projects and the queues.
+
+    `others` are further topics of the same change. Without any job nothing is announced.
+    """
+    topics = {
+        topic
+        for job in jobs
+        for topic in (job_topic(job.number), user_topic(job.user_id), project_topic(job.project_id))
+    }
+    if topics:
+        announce_many(topics | {QUEUES_TOPIC, *others})
 
 
 def wake_planner(cluster_id: int, *, trigger: str) -> None:

@@ -1,4 +1,4 @@
-"""One Redis subscription per web process, fanned out to the sockets and agent calls that wait in it."""
+"""One Redis subscription per web process, fanned out to its live sockets and waiting agents."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ log = structlog.get_logger(__name__)
 
 RECONNECT_SECONDS: Final = 1.0
 PING_SECONDS: Final = 1.0
-#: A server that says nothing for so long, not even to a ping, is away.
+#: A server that does not answer a ping for this long counts as away.
 SILENCE_SECONDS: Final = 3.0
 
 
 class Listener:
-    """Collects the topics it cares for until somebody takes them: slow takers get one batch, not a backlog."""
+    """Collects its topics until they are taken: a slow taker gets one batch, not a backlog."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
@@ -49,7 +49,7 @@ class Listener:
 
 
 class Relay:
-    """Subscribes while anybody listens; `connected` says whether hints arrive at all at the moment."""
+    """Subscribes while there is a listener; `connected` is whether hints arrive at the moment."""
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
@@ -84,21 +84,21 @@ class Relay:
         async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
             await subscription.subscribe(CHANNEL)
             self.connected = True
-            # Hints may have been missed before this point: let everybody look once.
+            # Hints may have been missed before this point: all listeners look once.
             for listener in list(self._listeners):
                 listener.notify(listener.topics)
             loop = asyncio.get_running_loop()
-            heard_at = loop.time()
+            answered_at = loop.time()
             while self._listeners:
                 message = await subscription.get_message(timeout=PING_SECONDS)
                 now = loop.time()
                 if message is None:
-                    # A server that hangs looks like one with nothing to say: ask it.
-                    if now - heard_at > SILENCE_SECONDS:
+                    # A server that hangs looks like an idle one: ping it.
+                    if now - answered_at > SILENCE_SECONDS:
                         raise redis.TimeoutError(f"no answer for {SILENCE_SECONDS:g} s")
                     await subscription.ping()
                     continue
-                heard_at = now
+                answered_at = now
                 if message["type"] != "message":
                     continue
                 topics = json.loads(message["data"])["topics"]

@@ -1,4 +1,4 @@
-"""Reads that join models or ask who may see: jobs, queues, machines."""
+"""Selectors: reads that join models or check who may see: jobs, queues, nodes, quotas."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
 from infra.errors import NotFound
 from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
+from scheduler.core.whatif.idle_cluster import IdleCluster
 from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Partition, Queue, Reservation
 from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
+from scheduler.state.load.idle_cluster import load_idle_cluster
 
 _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
 
@@ -40,7 +42,7 @@ def visible_jobs(user: User) -> JobQuerySet:
 
 
 def listed_jobs(user: User) -> JobQuerySet:
-    """The same for lists: with the projects looked up first, the database knows how many jobs that will be."""
+    """The same for lists: with the projects looked up first, the database can estimate the number of jobs."""
     jobs = Job.objects.select_related("queue", "project", "user", "forecast")
     if sees_everything(user):
         return jobs
@@ -75,7 +77,7 @@ def _job_lookup(ref: str | int | uuid.UUID) -> dict[str, Any] | None:
 
 
 def with_allocations(jobs: JobQuerySet) -> JobQuerySet:
-    """Brings the allocations of each job's latest attempts along, in a fixed number of queries."""
+    """The jobs with the allocations of their latest attempts, in a fixed number of queries."""
     return jobs.prefetch_related(
         Prefetch(
             "attempts__allocations", queryset=Allocation.objects.select_related("node").order_by("rank")
@@ -85,7 +87,7 @@ def with_allocations(jobs: JobQuerySet) -> JobQuerySet:
 
 
 def priority_names() -> list[tuple[int, str]]:
-    """Priority classes, highest first; a second old at most, for they are only words beside a number."""
+    """(value, name) of the priority classes, highest first; at most a second old."""
     global _names
     now = time.monotonic()
     if now < _names[0]:
@@ -101,11 +103,11 @@ NAMES_SECONDS: Final = 1.0
 _names: tuple[float, list[tuple[int, str]]] = (0.0, [])
 
 
-def forget_what_was_read() -> None:
-    """Read shapes and names anew with the next request: for tests, whose rows are gone a moment later."""
+def forget_cached_reads() -> None:
+    """Read machines and names anew with the next request: for tests, whose rows are gone a moment later."""
     global _names
     _names = (0.0, [])
-    _shapes.clear()
+    _idle_clusters.clear()
     _finished_counts.clear()
 
 
@@ -136,7 +138,7 @@ def queue_by_ref(user: User, ref: str | int) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What is in one queue now."""
+    """The jobs of one queue, counted."""
 
     running: int = 0
     pending: int = 0
@@ -170,7 +172,7 @@ def queue_loads(queue_ids: Iterable[int]) -> dict[int, QueueLoad]:
 def _finished(of: str, keys: list[int]) -> dict[int, dict[str, int]]:
     """Jobs that are over, by queue or project and then by state, in one query at most.
 
-    Where there are many, what was counted holds for a minute: a thousandth of them is not missed then.
+    Large counts are cached for a minute: they change by a small part in that time.
     """
     now = time.monotonic()
     missing = [key for key in keys if _finished_counts.get((of, key), (0.0, {}))[0] <= now]
@@ -215,7 +217,7 @@ def queue_overview(user: User) -> list[QueueOverview]:
 
 
 def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
-    """How often jobs of each queue were preempted or evicted in the last day."""
+    """How often jobs of each queue were preempted, evicted or drained in the last day."""
     rows = Attempt.objects.filter(
         stop_reason__in=[StopReason.PREEMPTED, StopReason.EVICTED, StopReason.DRAINED],
         stop_asked_at__gt=timezone.now() - timedelta(days=1),
@@ -225,7 +227,7 @@ def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
 
 
 def state_counts(user: User) -> dict[str, int]:
-    """Visible jobs by internal state; those that are over as they were a minute ago at most."""
+    """Visible jobs by internal state; counts of ended jobs are at most a minute old."""
     keys = list(visible_projects(user).order_by().values_list("pk", flat=True))
     jobs = Job.objects.filter(project_id__in=keys, state__in=NOT_OVER)
     counts = dict(jobs.order_by().values_list("state").annotate(jobs=Count("number")))
@@ -239,7 +241,7 @@ def state_counts(user: User) -> dict[str, int]:
 
 
 def visible_partitions(user: User) -> QuerySet[Partition]:
-    """Those that a queue of this person's feeds, and those that no queue feeds: a private queue's are private."""
+    """Partitions of queues that this person sees, and partitions without a queue: a private queue's are private."""
     if sees_everything(user):
         return Partition.objects.all()
     fed = Queue.partitions.through.objects
@@ -263,7 +265,7 @@ def nodes_with_devices(user: User) -> QuerySet[Node]:
 
 
 def node_by_ref(user: User, ref: str | int) -> Node:
-    """A node by id or name: machines are no secret of any project."""
+    """A node by id or name: everybody may see every node."""
     text = str(ref).strip()
     nodes = nodes_with_devices(user)
     found = nodes.filter(name=text).first() if "\x00" not in text else None
@@ -276,16 +278,16 @@ def node_by_ref(user: User, ref: str | int) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeOnMap:
-    """One node as the map shows it: the row, its devices, who holds what on it."""
+    """One node as the map shows it: the row, its devices and the allocations on it."""
 
     node: Node
     devices: tuple[Device, ...]
-    #: Held allocations with `attempt.job` loaded; `shown` says whether the viewer may know whose they are.
+    #: Held allocations with `attempt.job` loaded, each with whether the viewer may see whose it is.
     allocations: tuple[tuple[Allocation, bool], ...]
 
 
 def cluster_map(user: User) -> list[NodeOnMap]:
-    """Every node, its devices and what is held there; other people's jobs are there without their names."""
+    """Every node, its devices and allocations; jobs that the viewer may not see are there without names."""
     nodes = list(nodes_with_devices(user).order_by("cluster_id", "zone", "rack", "name"))
     everything = sees_everything(user)
     mine = set() if everything else set(visible_projects(user).values_list("pk", flat=True))
@@ -297,58 +299,31 @@ def cluster_map(user: User) -> list[NodeOnMap]:
     return [NodeOnMap(node, tuple(node.devices.all()), tuple(held[node.pk])) for node in nodes]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class NodeShape:
-    """Nodes that are alike: what one can give when it is empty, and how many there are."""
-
-    cpu_millis: int
-    memory_mib: int
-    storage_mib: int
-    gpus: tuple[tuple[str, int], ...]  # model, how many
-    count: int
-    #: No single task gets more than the machine has, whatever may be given away of it in all.
-    most_cpu_millis: int
-    most_memory_mib: int
+_idle_clusters: dict[int, tuple[float, IdleCluster]] = {}
 
 
-_shapes: dict[int, tuple[float, tuple[NodeShape, ...]]] = {}
+def idle_cluster(cluster_id: int, *, fresh: bool = False) -> IdleCluster:
+    """A cluster as if nothing ran and every node was open; a few seconds old unless `fresh`.
 
-
-def cluster_shapes(cluster_id: int, *, fresh: bool = False) -> tuple[NodeShape, ...]:
-    """The kinds of node a cluster has, whatever their state; a few seconds old unless `fresh`.
-
-    Used at submission for "could this ever start?": a stale answer only lets a request through that the
-    planner then explains, for a refusal is always made on fresh figures.
+    Admission asks it whether a job could ever start: an old answer only lets a request through that the planner
+    then explains, for a refusal is always made on fresh rows. The index and its answers are kept for as long as
+    the machines stay the same.
     """
     now = time.monotonic()
-    kept = _shapes.get(cluster_id)
+    kept = _idle_clusters.get(cluster_id)
     if kept is not None and not fresh and now < kept[0]:
         return kept[1]
-    gpus: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    devices = Device.objects.filter(node__cluster_id=cluster_id, kind="gpu", gone=False)
-    for node_id, model, count in (
-        devices.values_list("node_id", "model").annotate(devices=Count("id")).order_by("node_id", "model")
-    ):
-        gpus[node_id].append((model, count))
-    nodes = Node.objects.filter(cluster_id=cluster_id).values_list(
-        "pk", "cpu_millis_capacity", "memory_mib_capacity", "storage_mib", "cpu_millis", "memory_mib"
-    )
-    counts = Counter((*amounts, tuple(gpus[pk])) for pk, *amounts in nodes)
-    shapes = tuple(
-        sorted(
-            NodeShape(cpu, memory, storage, devices, count, min(cpu, has_cpu), min(memory, has_memory))
-            for (cpu, memory, storage, has_cpu, has_memory, devices), count in counts.items()
-        )
-    )
-    _shapes[cluster_id] = (now + settings.MUSTER_SHAPES_SECONDS, shapes)
-    return shapes
+    snapshot = load_idle_cluster(cluster_id)
+    cluster = kept[1] if kept is not None and kept[1].snapshot == snapshot else IdleCluster(snapshot)
+    _idle_clusters[cluster_id] = (now + settings.MUSTER_SHAPES_SECONDS, cluster)
+    return cluster
 
 
 # ---------------------------------------------------------------- quotas, reservations
 
 
 def asked_of(project_ids: Iterable[int]) -> dict[int, Counter[str]]:
-    """What the pending jobs of each project ask for, by the resource of a line; one query."""
+    """What the pending jobs of each project request, by the resource of a quota line; one query."""
     asked: dict[int, Counter[str]] = {pk: Counter() for pk in project_ids}
     rows = Job.objects.pending().filter(project__in=asked).order_by()
     for project_id, cpu, memory, storage, gpus, share, tasks, count in rows.values_list(
@@ -364,7 +339,7 @@ def asked_of(project_ids: Iterable[int]) -> dict[int, Counter[str]]:
 
 
 def visible_datasets(user: User) -> QuerySet[Dataset]:
-    """Data of the person's projects; of all projects for operators and auditors."""
+    """Datasets of the person's projects; of all projects for operators and auditors."""
     rows = Dataset.objects.select_related("project", "declared_by").order_by("-id")
     return rows if sees_everything(user) else rows.filter(project_id__in=visible_projects(user).values("pk"))
 
@@ -381,7 +356,7 @@ def visible_reservations(user: User) -> QuerySet[Reservation]:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """What ended tasks used of the CPU time, memory and GPU time that they were given, where it was measured."""
+    """What ended tasks used of their CPU time, memory and GPU time, where it was measured."""
 
     tasks: int
     cpu_percent: float | None
@@ -394,7 +369,7 @@ class MeasuredUse:
 def measured_use(
     user: User, first: date, until: date, *, project: Project | None = None, person: str = ""
 ) -> MeasuredUse:
-    """Of what ended from one day until another, in the projects that the person may see."""
+    """Measured use of attempts that ended from one day until another, in the projects that the person may see."""
     attempts = Attempt.objects.filter(ended_at__gte=_midnight(first), ended_at__lt=_midnight(until))
     if not sees_everything(user):
         mine = visible_projects(user).order_by().values_list("pk", flat=True)

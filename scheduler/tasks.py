@@ -12,7 +12,7 @@ from scheduler.services.planning import cycles, forecasts
 
 @shared_task
 def plan_cluster(cluster_id: int, trigger: str) -> None:
-    cycles.rest(cluster_id)
+    cycles.throttle(cluster_id)
     cycles.run_cycle(cluster_id=cluster_id, trigger=trigger)
 
 
@@ -45,5 +45,5 @@ def keep_ledger() -> None:
 
 @shared_task
 def check_usage(thorough: bool = False) -> None:
-    """What ended was charged what it held; thorough: also what ended weeks ago."""
+    """Check that ended attempts were charged what they held; thorough: also those that ended weeks ago."""
     usage_audit.check_usage(back=usage_audit.THOROUGH if thorough else usage_audit.LOOK_BACK)

@@ -81,18 +81,18 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
         from scheduler import selectors
 
         cache.clear()
-        selectors.forget_what_was_read()
+        selectors.forget_cached_reads()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def what_is_kept_does_not_depend_on_speed() -> Iterator[None]:
     """A slow machine would share a picture, or read names and pauses again, where a quick one does not."""
     from scheduler import selectors
-    from scheduler.services.planning import preview
+    from scheduler.services.planning import shared_snapshot
     from scheduler.templatetags import states
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preview, "QUICK_SECONDS", 600.0)
+        patch.setattr(shared_snapshot, "QUICK_SECONDS", 600.0)
         patch.setattr(selectors, "NAMES_SECONDS", 600.0)
         patch.setattr(states, "PAUSE_MEMORY_SECONDS", 600)
         yield

@@ -103,6 +103,7 @@ def recount_shares() -> int:
 
 
 def recount_rows(decay: Decay) -> int:
+    """One recount; the caller holds RECOUNT_LOCK."""
     at = timezone.now().timestamp()
     since = Decay(window_seconds=decay.window_seconds).edge(at)
     with transaction.atomic(), connection.cursor() as cursor:

@@ -21,7 +21,7 @@ from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import class_begins
-from scheduler.state.load.snapshots import OF_PREEMPTION, TIE_BREAKERS, preemption_of
+from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
 
 
 class QueueForm(SettingsForm):

@@ -32,7 +32,7 @@ from scheduler.models import Node
 from scheduler.relay import Listener, relay
 from scheduler.services.cluster import nodes
 from scheduler.services.cluster.inventory import Inventory, read_inventory
-from scheduler.services.execution import dispatch, reconcile
+from scheduler.services.execution import dispatch, reports
 from scheduler.services.jobs import logs
 
 log = structlog.get_logger(__name__)
@@ -441,7 +441,7 @@ def _node(key: str) -> Node:
 def _hear(key: str, call: _SyncCall, address: str) -> tuple[Node, dispatch.Orders | None]:
     """What the agent says, first; the answer when there is one already."""
     node = _node(key)
-    stale = reconcile.apply_reports(node=node, reports=call.reports)
+    stale = reports.apply_reports(node=node, reports=call.reports)
     nodes.hear(
         node,
         boot_id=call.boot_id,

@@ -13,7 +13,7 @@ from scheduler.agent.protocol import Assignment, Report, Stop
 class Capabilities:
     """What a backend can do; the planner asks for nothing else."""
 
-    #: Muster calls it (`reconcile.drive_backend`); otherwise it calls Muster, as agents do.
+    #: Muster calls it (`services.execution.backend_driver`); otherwise it calls Muster, as agents do.
     is_driven: bool
     runs_processes: bool = True
     reports_usage: bool = False

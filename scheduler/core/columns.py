@@ -89,6 +89,12 @@ class Columns:
         names = columns if columns is not None else [f.name for f in fields(cls)][: len(table)]
         return cls(**dict(zip(names, table, strict=True)))
 
+    @classmethod
+    def from_columns(cls, **columns: Iterable[Any]) -> Self:
+        """Make the table from one sequence a column, by name: as the constructor, for values as they are read."""
+        values: dict[str, Any] = columns
+        return cls(**values)
+
     def take(self, rows: Ints | Bools) -> Self:
         """The table with only these rows, in this order (an index array or a mask)."""
         positions = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows

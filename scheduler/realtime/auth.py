@@ -1,4 +1,4 @@
-"""Who is at the other end of a live socket, and whether they still may be (ASVS 8.3.2)."""
+"""The viewer at a live socket: identified when it opens, and checked again while it is open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class BrowserOrProgram:
-    """Browsers come with a session cookie from a page of ours; programs with a token in a header.
+    """Browsers come with a session cookie from a page of the portal; programs with a token in a header.
 
     A page of another site can make a browser send its cookies but never that header, so the origin is checked
     for the first and means nothing for the second.

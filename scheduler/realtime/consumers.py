@@ -32,14 +32,13 @@ MOST_CONNECTIONS: Final = 60
 #: Requests a second that a client may keep up, and how many at once.
 REQUESTS_PER_SECOND: Final = 10.0
 REQUESTS_AT_ONCE: Final = 40
-#: What one client is sent over time (03, 4.6), and what it may get at once, as when a page opens; more is paid
-#: for by a pause.
+#: What one client is sent over time, and what it may get at once, as when a page opens; more costs a pause.
 BYTES_PER_SECOND: Final = 20_000
 BYTES_AT_ONCE: Final = 250_000
 LONGEST_PAUSE_SECONDS: Final = 10.0
-#: A message that takes longer to leave belongs to a client that does not read: it will ask again.
+#: A message that takes longer to leave belongs to a client that does not read: it has to subscribe again.
 SLOW_SECONDS: Final = 5.0
-#: One that takes this long has gone.
+#: A client that does not read for this long is disconnected.
 GONE_SECONDS: Final = 60.0
 
 
@@ -64,8 +63,22 @@ class LiveConsumer:
         await Connection(here, viewer, receive, send).serve()
 
 
+class TokenBucket:
+    """An allowance of `at_once`, which grows again by `per_second`."""
+
+    def __init__(self, *, per_second: float, at_once: float, now: float) -> None:
+        self._per_second, self._at_once = per_second, at_once
+        self._left, self._at = at_once, now
+
+    def take(self, count: float, now: float) -> float:
+        """Take `count`; answers what is left, which is negative where the allowance was smaller."""
+        earned = (now - self._at) * self._per_second
+        self._left, self._at = min(self._left + earned, self._at_once) - count, now
+        return self._left
+
+
 class Connection:
-    """One client. The reader takes requests, the writer alone sends; neither waits in the other's way."""
+    """One client: the reader takes requests, and only the writer sends; neither waits for the other."""
 
     def __init__(self, here: Hub, viewer: Viewer, receive: Receive, send: Send) -> None:
         self.hub = here
@@ -81,8 +94,9 @@ class Connection:
         self._close_code: int | None = None
         self._sending_since: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._credit, self._credit_at = float(REQUESTS_AT_ONCE), self._loop.time()
-        self._bytes, self._bytes_at = float(BYTES_AT_ONCE), self._loop.time()
+        now = self._loop.time()
+        self._requests = TokenBucket(per_second=REQUESTS_PER_SECOND, at_once=REQUESTS_AT_ONCE, now=now)
+        self._bytes = TokenBucket(per_second=BYTES_PER_SECOND, at_once=BYTES_AT_ONCE, now=now)
 
     async def serve(self) -> None:
         self.hub.join(self)
@@ -112,12 +126,12 @@ class Connection:
         if self._close_code is not None:
             await self._send({"type": "websocket.close", "code": self._close_code})
 
-    # ------------------------------------------------------------ what the hub says
+    # ------------------------------------------------------------ called by the hub
 
     def wake(self) -> None:
         self._wakeup.set()
 
-    def tell_health(self, degraded: bool) -> None:
+    def report_health(self, degraded: bool) -> None:
         self._reply(lambda: say("degraded" if degraded else "restored", at=timezone.now()))
 
     def close_soon(self, code: int) -> None:
@@ -127,7 +141,7 @@ class Connection:
             task.cancel()
 
     def sweep(self) -> None:
-        """Forget the place of a client that does not read, so that no old view is kept for it."""
+        """Forget the position of a client that does not read, so that no old view is kept for it."""
         if self._sending_since is None:
             return
         waited = self._loop.time() - self._sending_since
@@ -137,7 +151,7 @@ class Connection:
             self._fall_behind()
 
     async def change_viewer(self, viewer: Viewer) -> None:
-        """Rights have changed: open again what is followed, and drop what may no longer be seen."""
+        """Rights have changed: open the followed topics again, and drop those that may no longer be seen."""
         self.viewer = viewer
         for name, subscription in list(self._subscriptions.items()):
             before = subscription.feed
@@ -158,7 +172,7 @@ class Connection:
             event = await self._receive()
             if event["type"] == "websocket.disconnect":
                 return
-            if not self._may_ask():
+            if self._requests.take(1, self._loop.time()) < 0:
                 self._close_code = CLOSE_TOO_MANY
                 return
             text = event.get("text")
@@ -215,7 +229,7 @@ class Connection:
         fresh = subscriptions.make(topic, feed, request)
         if before is not None:
             RESYNCS.inc()
-            # The same rhythm goes on: asking again does not raise the rate.
+            # The rhythm stays: subscribing again does not give more frequent messages.
             fresh.due_at = before.due_at
             if before.feed is not feed:
                 self.hub.release(before.feed, self)
@@ -226,13 +240,6 @@ class Connection:
         subscription = self._subscriptions.pop(str(topic), None)
         if subscription is not None:
             self.hub.release(subscription.feed, self)
-
-    def _may_ask(self) -> bool:
-        now = self._loop.time()
-        self._credit += (now - self._credit_at) * REQUESTS_PER_SECOND
-        self._credit = min(self._credit, float(REQUESTS_AT_ONCE)) - 1
-        self._credit_at = now
-        return self._credit >= 0
 
     # ------------------------------------------------------------ replies
 
@@ -251,7 +258,7 @@ class Connection:
         self._reply(lambda: say("gone", topic=name, code=error.code, message=error.message))
 
     def _pong(self) -> str:
-        """How far each topic has come, so that a client notices a message that was lost at the end."""
+        """The position of each topic, so that a client notices a message that was lost at the end."""
         places = {name: [item.sub, item.seq] for name, item in self._subscriptions.items()}
         return say("pong", at=timezone.now(), degraded=self.hub.degraded, topics=places)
 
@@ -269,41 +276,45 @@ class Connection:
                 await asyncio.wait_for(self._wakeup.wait(), wait_seconds)
 
     async def _send_due(self) -> float | None:
-        """Send what is due; how long until the next is, or None when a wake-up will tell."""
+        """Send what is due; answers the seconds until more is, or None when a wake-up comes first."""
         if self._paused or not self.hub.rights_are_fresh:
-            return None  # the hub wakes everybody once rights have been checked
-        next_at: float | None = None
+            return None  # the hub wakes all clients once rights have been checked
+        due: list[float] = []
         for name, subscription in list(self._subscriptions.items()):
             if not subscription.has_news:
                 continue
             due_at = max(subscription.due_at, self._quiet_until)
-            if due_at > self._loop.time():
-                next_at = due_at if next_at is None else min(next_at, due_at)
-                continue
-            if isinstance(subscription, ViewSubscription) and subscription.went_away:
-                self._unsubscribe(name)
-                self._reply(lambda name=name: say("gone", topic=name, code="not-found", message="Deleted."))  # type: ignore[misc]
-                continue
-            text = await subscription.next_message()
-            if self._subscriptions.get(name) is not subscription:
-                continue  # asked anew meanwhile
-            subscription.due_at = self._loop.time() + subscription.pause_seconds
-            if subscription.told_to_ask:
-                RESYNCS.inc()
-            if text:
-                await self._say(text)
-                if isinstance(subscription, ViewSubscription):  # a log is read as fast as its reader takes it
-                    self._pay(len(text))
-            if subscription.has_news:
-                next_at = subscription.due_at if next_at is None else min(next_at, subscription.due_at)
-        return None if next_at is None else max(0.0, next_at - self._loop.time())
+            if due_at <= self._loop.time():
+                if not await self._send_next(name, subscription) or not subscription.has_news:
+                    continue
+                due_at = subscription.due_at
+            due.append(due_at)
+        return max(0.0, min(due) - self._loop.time()) if due else None
+
+    async def _send_next(self, name: str, subscription: Subscription) -> bool:
+        """Send the next message of a topic; False where this subscription has ended."""
+        if isinstance(subscription, ViewSubscription) and subscription.went_away:
+            self._unsubscribe(name)
+            self._reply(lambda: say("gone", topic=name, code="not-found", message="Deleted."))
+            return False
+        text = await subscription.next_message()
+        if self._subscriptions.get(name) is not subscription:
+            return False  # the client has subscribed anew meanwhile
+        subscription.due_at = self._loop.time() + subscription.pause_seconds
+        if subscription.must_resubscribe:
+            RESYNCS.inc()
+        if text:
+            await self._say(text)
+            if isinstance(subscription, ViewSubscription):  # a log is read as fast as its reader takes it
+                self._pay(len(text))
+        return True
 
     def _pay(self, count: int) -> None:
+        """Pause after more bytes than the client's allowance."""
         now = self._loop.time()
-        earned = (now - self._bytes_at) * BYTES_PER_SECOND
-        self._bytes, self._bytes_at = min(self._bytes + earned, float(BYTES_AT_ONCE)) - count, now
-        if self._bytes < 0:
-            self._quiet_until = now + min(-self._bytes / BYTES_PER_SECOND, LONGEST_PAUSE_SECONDS)
+        left = self._bytes.take(count, now)
+        if left < 0:
+            self._quiet_until = now + min(-left / BYTES_PER_SECOND, LONGEST_PAUSE_SECONDS)
 
     async def _say(self, text: str) -> None:
         self._sending_since = self._loop.time()

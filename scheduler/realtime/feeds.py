@@ -1,4 +1,4 @@
-"""What is looked at once and shown to many: each topic's content, at most once a second a process."""
+"""Feeds: the content of each followed topic, read at most once a second a process and shown to many."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from scheduler.services.jobs.logs import read_log
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-#: No topic is looked at more often (03, 4.6), and a costly one takes at most this share of a thread.
+#: No topic is read more often, and a costly one takes at most this share of a thread.
 REFRESH_SECONDS: Final = 1.0
 REFRESH_SHARE: Final = 0.2
-#: While notifications arrive, every topic is still read this often: one may be lost, and pages keep to 10 s.
+#: While hints arrive, every topic is still read this often: a hint may be lost.
 SAFETY_SECONDS: Final = 8.0
-#: While no hints arrive, the database is asked this often instead.
+#: While no hints arrive, every topic is read this often instead.
 FALLBACK_SECONDS: Final = 2.5
-#: Looks a second that are made without a hint, all topics of a process together; more topics wait longer.
+#: Readings a second without a hint, of all topics of a process together; more topics wait longer.
 UNPROMPTED_PER_SECOND: Final = 25.0
 RETRY_SECONDS: Final = 2.0
 
 #: One piece of a log; a faster writer is followed in several pieces.
 LOG_PIECE_BYTES: Final = 64 * 1024
 
-# Looking must never fill the connection pool of the process, nor hold up the check of rights.
+# Reading must neither fill the connection pool of the process nor delay the check of rights.
 _LOOKERS: Final = ThreadPoolExecutor(max_workers=3, thread_name_prefix="live-look")
 _DOORKEEPERS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="live-door")
 
@@ -48,18 +48,18 @@ async def look(function: Callable[[], T]) -> T:
 
 
 async def check(function: Callable[[], T]) -> T:
-    """The same for questions about rights, which wait behind nothing else."""
+    """The same for checks of rights, which wait behind nothing else."""
     return await database_sync_to_async(function, thread_sensitive=False, executor=_DOORKEEPERS)()
 
 
 class Pace(Protocol):
-    """How long a feed waits for a hint before it looks anyway."""
+    """How long a feed waits for a hint before it reads anyway."""
 
     def unprompted_seconds(self) -> float: ...
 
 
 class Feed(ABC):
-    """The content of one source while anybody follows it."""
+    """The content of one source while any client follows it."""
 
     def __init__(self, source: Source, pace: Pace) -> None:
         self.source = source
@@ -70,7 +70,7 @@ class Feed(ABC):
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def nudge(self) -> None:
-        """A hint has come, or everybody should look once."""
+        """Read soon: a hint has come, or hints may have been missed."""
         self.hinted = True
         self._wakeup.set()
 
@@ -92,7 +92,7 @@ class Feed(ABC):
                 self.hinted = self.hinted or hinted
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            # However many hints come, the next look waits; those that come meanwhile share it.
+            # However many hints come, the next reading waits; those that come meanwhile share it.
             took = loop.time() - started
             await asyncio.sleep(max(REFRESH_SECONDS - took, took / REFRESH_SHARE - took, 0.05))
             with suppress(TimeoutError):
@@ -100,11 +100,11 @@ class Feed(ABC):
 
     @abstractmethod
     async def _look(self, hinted: bool) -> bool:
-        """Look once; true when readers have something to send."""
+        """Read once; true when readers have something to send."""
 
 
 class ViewFeed(Feed):
-    """Rows by key. Patches from older views are made once and shared by all who are at the same one."""
+    """Rows by key. A patch from an older view is made once, for all readers that have that view."""
 
     def __init__(self, source: Source, pace: Pace) -> None:
         self.view: View | None = None
@@ -168,11 +168,11 @@ class LogPiece:
 
 
 class LogFeed(Feed):
-    """What a job printed. Each reader has its own place in it; those at the same place share the reading."""
+    """The log of a job. Each reader has its own offset; readers at one offset share a reading."""
 
     def __init__(self, source: Source, pace: Pace) -> None:
         self.number: int = source.key[1]
-        #: Rises with each look; a reader that has read at this one has nothing to ask.
+        #: Rises with each reading; a reader that has read at this number has nothing new to ask for.
         self.looks = 0
         self._pieces: dict[tuple[str, int, int | None], asyncio.Task[LogPiece]] = {}
         super().__init__(source, pace)

@@ -1,4 +1,4 @@
-"""One hub per event loop: receives notifications, keeps the feeds, and checks who may still subscribe."""
+"""One hub per event loop: it receives hints, keeps the feeds, and checks the rights of all viewers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from scheduler.relay import Listener, relay
 log = structlog.get_logger(__name__)
 
 CLIENTS: Final = Gauge("muster_ws_clients", "Live sockets that are open.", multiprocess_mode="livesum")
-RESYNCS: Final = Counter("muster_ws_resyncs", "Times a live client was asked to reload, or reloaded.")
+RESYNCS: Final = Counter("muster_ws_resyncs", "Times a live client was asked to subscribe again, or did so.")
 
-#: Rights are asked for this often, for everybody at once, and trusted for no longer than the second number:
-#: somebody who lost theirs gets nothing after at most that time; the promise is 5 s.
+#: Rights are checked this often, for all viewers at once, and trusted for no longer than the second number:
+#: a viewer who has lost them gets nothing after at most that time.
 CHECK_SECONDS: Final = 2.0
 TRUST_SECONDS: Final = 4.5
-#: Time without notifications before clients are informed: a process that has just started is not degraded.
+#: Clients learn of missing hints after this long: a process that has just started is not degraded.
 PATIENCE_SECONDS: Final = 3.0
 
 
@@ -37,14 +37,14 @@ class Client(Protocol):
     viewer: Viewer
 
     def wake(self) -> None: ...
-    def tell_health(self, degraded: bool) -> None: ...
+    def report_health(self, degraded: bool) -> None: ...
     def close_soon(self, code: int) -> None: ...
     def sweep(self) -> None: ...
     async def change_viewer(self, viewer: Viewer) -> None: ...
 
 
 class Hub:
-    """Runs while somebody is connected."""
+    """Runs while any client is connected."""
 
     def __init__(self) -> None:
         self.clients: set[Client] = set()
@@ -56,7 +56,7 @@ class Hub:
         self._tasks: list[asyncio.Task[None]] = []
         self._checked_at = 0.0
 
-    # ------------------------------------------------------------ who is here
+    # ------------------------------------------------------------ clients
 
     def join(self, client: Client) -> None:
         self.clients.add(client)
@@ -65,7 +65,7 @@ class Hub:
         if not self._tasks:
             loop = asyncio.get_running_loop()
             self._checked_at = loop.time()  # the first client was identified just now
-            self._tasks = [loop.create_task(self._listen()), loop.create_task(self._keep_door())]
+            self._tasks = [loop.create_task(self._listen()), loop.create_task(self._check_rights())]
 
     def leave(self, client: Client) -> None:
         self.clients.discard(client)
@@ -86,13 +86,13 @@ class Hub:
 
     @property
     def rights_are_fresh(self) -> bool:
-        """Nothing is sent on rights that could not be checked lately, as while the database is away."""
+        """Whether rights were checked lately; without that, as while the database is away, nothing is sent."""
         return asyncio.get_running_loop().time() - self._checked_at < TRUST_SECONDS
 
-    # ------------------------------------------------------------ what they follow
+    # ------------------------------------------------------------ feeds
 
     async def open(self, topic: Topic, viewer: Viewer, client: Client) -> Feed:
-        """The feed of a topic, made if nobody follows it yet; raises NotAllowed or NotFound."""
+        """The feed of a topic, made for its first follower; raises NotAllowed or NotFound."""
         source: Source = await feeds.look(lambda: open_source(topic, viewer))
         feed = self._feeds.get(source.key)
         if feed is None:
@@ -106,7 +106,7 @@ class Hub:
         return feed
 
     def release(self, feed: Feed, client: Client) -> None:
-        """This client no longer follows the feed; the last to go ends it."""
+        """This client no longer follows the feed; with its last follower the feed ends."""
         feed.readers.discard(client.wake)
         if feed.readers:
             return
@@ -124,13 +124,13 @@ class Hub:
         least = feeds.FALLBACK_SECONDS if self.degraded else feeds.SAFETY_SECONDS
         return max(least, len(self._feeds) / feeds.UNPROMPTED_PER_SECOND)
 
-    # ------------------------------------------------------------ what it does all the time
+    # ------------------------------------------------------------ in the background
 
     async def _listen(self) -> None:
-        """Pass hints on; say when there are none to pass on."""
+        """Pass hints on to feeds, and report when none arrive."""
         hints = relay()
         loop = asyncio.get_running_loop()
-        heard_at = loop.time()
+        connected_at = loop.time()
         async with hints.listen(self._by_hint) as listener:
             self._listener = listener
             try:
@@ -139,23 +139,23 @@ class Hub:
                     for feed in {feed for topic in topics for feed in self._by_hint.get(topic, ())}:
                         feed.nudge()
                     if hints.connected:
-                        heard_at = loop.time()
-                    self._tell_health(loop.time() - heard_at > PATIENCE_SECONDS)
+                        connected_at = loop.time()
+                    self._report_health(loop.time() - connected_at > PATIENCE_SECONDS)
             finally:
                 self._listener = None
 
-    def _tell_health(self, degraded: bool) -> None:
+    def _report_health(self, degraded: bool) -> None:
         if degraded == self.degraded:
             return
         self.degraded = degraded
         log.warning("live_hints", degraded=degraded, clients=len(self.clients))
         for feed in self._feeds.values():
-            feed.nudge()  # what happened in between was missed
+            feed.nudge()  # hints in between were missed
         for client in list(self.clients):
-            client.tell_health(degraded)
+            client.report_health(degraded)
 
-    async def _keep_door(self) -> None:
-        """Ask for everybody's rights at once, and act on what has changed."""
+    async def _check_rights(self) -> None:
+        """Check the rights of all viewers at once, and act on what has changed."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_SECONDS)

@@ -1,11 +1,11 @@
-"""The wire format of the live socket, version 1, and how a client merges messages."""
+"""The wire format of the live socket, version 1."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -13,7 +13,7 @@ from uuid import UUID
 
 VERSION: Final = 1
 
-#: A patch longer than this is not worth sending: the client is asked to reload.
+#: A patch longer than this is not worth sending: the client is asked to subscribe again.
 MAX_PATCH_BYTES: Final = 20_000
 #: The longest message a client may send.
 MAX_REQUEST_BYTES: Final = 4_096
@@ -105,67 +105,3 @@ def _head(op: str, topic: str, sub: int, seq: int, version: str) -> str:
         f'{{"v":{VERSION},"op":"{op}","topic":{json.dumps(topic)},"sub":{sub},"seq":{seq},'
         f'"version":{json.dumps(version)}'
     )
-
-
-# ---------------------------------------------------------------- what the client does with it
-
-
-class Outcome(Enum):
-    """What a client does after a message."""
-
-    MERGED = "merged"
-    IGNORED = "ignored"
-    RESYNC = "resync"  # subscribe again, under a new `sub`: something was missed
-
-
-@dataclass
-class Mirror:
-    """A client's copy of one topic: the merge rule that `static/js/live.js` follows too.
-
-    Only an unbroken chain is merged: the next `seq` of this subscription, on the version that the patch
-    starts from. A repeat is ignored; anything else means that a message was lost or overtaken, and the
-    answer is to ask again. A loss at the very end shows at the next `pong`, which says how far each topic has come.
-    """
-
-    topic: str
-    sub: int = 0
-    seq: int = -1
-    version: str = ""
-    rows: dict[str, Any] = field(default_factory=dict)
-
-    def ask(self) -> dict[str, Any]:
-        """A subscription to send; what an earlier one still brings is ignored from now on."""
-        self.sub, self.seq = self.sub + 1, -1
-        return {"op": "subscribe", "topic": self.topic, "sub": self.sub, "since": self.version}
-
-    def take(self, message: Mapping[str, Any]) -> Outcome:
-        if message["op"] == "pong":
-            return self._compare(message["topics"].get(self.topic))
-        if message.get("topic") != self.topic or message.get("sub") != self.sub:
-            return Outcome.IGNORED
-        if message["op"] == "snapshot":
-            return self._take_snapshot(message)
-        if message["op"] not in ("patch", "dirty") or message["seq"] <= self.seq:
-            return Outcome.IGNORED
-        if message["op"] == "dirty" or message["seq"] != self.seq + 1 or message["base"] != self.version:
-            return Outcome.RESYNC
-        for key in message["patch"]["removed"]:
-            self.rows.pop(key, None)
-        self.rows.update(message["patch"]["changed"])
-        self.seq, self.version = message["seq"], message["version"]
-        return Outcome.MERGED
-
-    def _take_snapshot(self, message: Mapping[str, Any]) -> Outcome:
-        if self.seq >= 0:
-            return Outcome.IGNORED
-        if "data" in message:
-            self.rows = dict(message["data"]["rows"])
-        elif message["version"] != self.version:
-            self.version = ""
-            return Outcome.RESYNC
-        self.seq, self.version = 0, message["version"]
-        return Outcome.MERGED
-
-    def _compare(self, sent: list[int] | None) -> Outcome:
-        """`sent` is [sub, seq] of this topic on the server; seq -1 while the snapshot is being made."""
-        return Outcome.MERGED if sent == [self.sub, self.seq] else Outcome.RESYNC

@@ -1,4 +1,4 @@
-"""One client's place in one topic: what it has, and the next message that brings it up to date."""
+"""One client's position in one topic, and the next message that brings it up to date."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEXT_PIECE_SECONDS: Final = 0.25
 
 
 class Subscription(ABC):
-    """A place in a topic. Nothing waits in it: a slow client's next message is made when it can be sent."""
+    """A position in a topic. It queues nothing: a slow client's next message is made when it can be sent."""
 
     def __init__(self, topic: Topic, sub: int, every_seconds: float) -> None:
         self.topic = str(topic)
@@ -29,8 +29,8 @@ class Subscription(ABC):
         self.every_seconds = every_seconds
         self.due_at = 0.0
         self.seq = -1
-        #: The client was asked to reload; until then there is nothing to send.
-        self.told_to_ask = False
+        #: The client was asked to subscribe again; until then there is nothing to send.
+        self.must_resubscribe = False
 
     @property
     @abstractmethod
@@ -39,7 +39,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def attach(self, feed: Feed) -> None:
-        """Go on with another source of the same topic, as after a change of rights."""
+        """Continue with another source of the same topic, as after a change of rights."""
 
     @property
     @abstractmethod
@@ -48,7 +48,7 @@ class Subscription(ABC):
 
     @property
     def pause_seconds(self) -> float:
-        """Until its next message at the soonest."""
+        """Shortest time until its next message."""
         return self.every_seconds
 
     @abstractmethod
@@ -56,12 +56,12 @@ class Subscription(ABC):
         """The message that brings the client up to date."""
 
     def fall_behind(self) -> None:
-        """The client took too long: forget where it is, and have it ask again."""
+        """The client reads too slowly: forget its position, and have it subscribe again."""
         if self.seq >= 0:
-            self.told_to_ask = True
+            self.must_resubscribe = True
 
     def _dirty(self, version: str) -> str:
-        self.told_to_ask = True
+        self.must_resubscribe = True
         self.seq += 1
         return messages.dirty(self.topic, self.sub, self.seq, version)
 
@@ -95,7 +95,7 @@ class ViewSubscription(Subscription):
             return False
         if self.seq < 0 or self._owes_dirty:
             return True
-        if self.told_to_ask:
+        if self.must_resubscribe:
             return False
         if self.hints_only:
             return self._feed.touched != self._touched
@@ -121,7 +121,7 @@ class ViewSubscription(Subscription):
         return messages.patch(self.topic, self.sub, self.seq, base.version, view.version, body)
 
     def fall_behind(self) -> None:
-        if self.hints_only or self.seq < 0 or self.told_to_ask:
+        if self.hints_only or self.seq < 0 or self.must_resubscribe:
             return
         super().fall_behind()
         self._owes_dirty, self._base = True, None
@@ -134,7 +134,7 @@ class ViewSubscription(Subscription):
 
 
 class LogSubscription(Subscription):
-    """Text by byte offset: a client that missed something asks again from where it is."""
+    """Text by byte offset: a client that missed something subscribes again from its offset."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class LogSubscription(Subscription):
 
     @property
     def has_news(self) -> bool:
-        return not self.told_to_ask and (self._more or self._feed.looks != self._looks)
+        return not self.must_resubscribe and (self._more or self._feed.looks != self._looks)
 
     @property
     def pause_seconds(self) -> float:
@@ -188,7 +188,7 @@ class LogSubscription(Subscription):
         return messages.patch(self.topic, self.sub, self.seq, base, piece.version, piece.body())
 
     def fall_behind(self) -> None:
-        """Nothing is forgotten: its place is a number, and the next piece starts there."""
+        """Nothing is forgotten: the position is an offset, and the next piece starts there."""
 
 
 def make(topic: Topic, feed: Feed, request: dict[str, Any]) -> Subscription:

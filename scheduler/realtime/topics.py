@@ -128,9 +128,9 @@ def _no_such_job(number: str) -> MusterError:
 
 
 def site_rows() -> Rows:
-    """What keeps jobs from starting anywhere: clusters that are paused, and those whose planner does not respond.
+    """Clusters that start no job: paused ones, and those whose planner gives no sign.
 
-    A planner that is stuck makes no sound: the rows change because everybody looks now and then.
+    A planner that hangs sends no hint: these rows change because feeds also read without one.
     """
     return {
         f"cluster:{one.pk}": {
@@ -258,7 +258,7 @@ def _jobs_of(viewer: Viewer) -> Any:
 
 
 def _jobs_source(viewer: Viewer) -> Source:
-    """The latest jobs this person may see; a person who sees every job follows the notification that all jobs give."""
+    """The latest jobs this person may see; a viewer of all jobs follows the hint that every job gives."""
     if viewer.sees_everything:
         hints = {outbox.QUEUES_TOPIC}
     else:
@@ -277,7 +277,7 @@ def jobs_rows(viewer: Viewer) -> Rows:
 
 
 def job_rows(number: int) -> Rows:
-    """One job, the tasks of its latest attempt, and how far its story has come."""
+    """One job, the tasks of its latest attempt, and the count of its events."""
     job = Job.objects.filter(pk=number).order_by().values(*_JOB_FIELDS).first()
     if job is None:
         return {}

@@ -1,7 +1,7 @@
-"""What is thrown away when it has grown old: one list of rules over all tables, carried out once an hour.
+"""Retention: which old rows are deleted: one list of rules over all tables, carried out once an hour.
 
-Of two things nothing is lost by it: old lines of the ledger are added up by the day, so that every figure stays
-what it was, and where old rows of the audit trail go, a signed checkpoint proves the chain from there on.
+Two rules lose nothing: old lines of the ledger are summed by day, so that every figure stays the same, and where
+old rows of the audit trail are deleted, a signed checkpoint proves the chain from there on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEEP_IDEMPOTENCY_KEYS_HOURS: Final = 24
 #: Recordings of one cluster that keep their bytes, the newest ones, and how large they may be together.
 KEEP_RECORDINGS: Final = 5000
 KEEP_RECORDINGS_BYTES: Final = 512 * 1024 * 1024
-#: Jobs of one transaction: hundreds of rows may hang on each.
+#: Jobs of one transaction: each may have hundreds of rows.
 JOBS_AT_ONCE: Final = 200
 #: One run at a time, of all processes.
 RUN_LOCK: Final = 0x72657465
@@ -44,7 +44,7 @@ _TERMINAL: Final = sorted(state.value for state in TERMINAL)
 
 CYCLES: Final = Rule(
     "cycles",
-    "Cycles; the attempts they started stay",
+    "Planning cycles; the attempts that they started stay",
     "SELECT id FROM scheduler_cycle WHERE started_at < %(before)s ORDER BY id LIMIT %(batch)s",
     setting="MUSTER_KEEP_CYCLES_DAYS",
     statement="""
@@ -56,14 +56,14 @@ CYCLES: Final = Rule(
 )
 IDEMPOTENCY_KEYS: Final = Rule(
     "idempotency_keys",
-    "Answers kept for repeated requests",
+    "Stored answers to repeated requests",
     "SELECT id FROM scheduler_idempotencykey WHERE created_at < %(before)s LIMIT %(batch)s",
     hours=KEEP_IDEMPOTENCY_KEYS_HOURS,
     statement=delete_from("scheduler_idempotencykey"),
 )
 LOG_CHUNKS: Final = Rule(
     "log_chunks",
-    "What attempts printed that have ended",
+    "Output of attempts that have ended",
     """
     SELECT chunk.id FROM scheduler_logchunk chunk
         JOIN scheduler_task task ON task.id = chunk.task_id
@@ -77,7 +77,7 @@ LOG_CHUNKS: Final = Rule(
 )
 EVENTS: Final = Rule(
     "events",
-    "What happened to jobs that have ended",
+    "Events of jobs that have ended",
     """
     SELECT event.id FROM scheduler_jobevent event JOIN scheduler_job job ON job.number = event.job_id
     WHERE event.at < %(before)s AND job.state = ANY(%(terminal)s) AND job.completed_at < %(before)s
@@ -90,7 +90,7 @@ EVENTS: Final = Rule(
 
 
 def _remove_jobs(numbers: list[int]) -> int:
-    """Jobs with all that hangs on them; under lock, for somebody may be queueing one of them again."""
+    """Delete jobs with all their rows; under lock, for a job may be requeued meanwhile."""
     waiting = JobDependency.objects.filter(on=OuterRef("pk")).exclude(job__state__in=_TERMINAL)
     doomed = list(
         Job.objects.select_for_update(skip_locked=True, of=("self",))
@@ -125,14 +125,14 @@ JOBS: Final = Rule(
 )
 FORECASTS: Final = Rule(
     "forecast_outcomes",
-    "How often forecasts of starts were right",
+    "Outcomes of start forecasts",
     "SELECT id FROM scheduler_forecastoutcome WHERE started_at < %(before)s ORDER BY id LIMIT %(batch)s",
     setting="MUSTER_KEEP_FORECASTS_DAYS",
     statement=delete_from("scheduler_forecastoutcome"),
 )
 RUNS: Final = Rule(
     "retention_runs",
-    "Runs like this one",
+    "Runs of this clean-up",
     "SELECT id FROM scheduler_retentionrun WHERE started_at < %(before)s LIMIT %(batch)s",
     hours=30 * 24,
     statement=delete_from("scheduler_retentionrun"),
@@ -163,7 +163,7 @@ def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BY
 
 
 def rules() -> Iterator[Rule]:
-    """Every rule, in the order they are carried out: what hangs on jobs before the jobs."""
+    """Every rule, in the order they are carried out: rows of jobs before the jobs."""
     yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS, FORECASTS)
     yield from quotas.services.retention.rules(
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
@@ -174,22 +174,23 @@ def rules() -> Iterator[Rule]:
 
 
 def preview() -> dict[str, int]:
-    """How many rows of each kind would go now; nothing is touched."""
+    """How many rows of each kind would be deleted now; no row is changed."""
     now = timezone.now()
     return {rule.name: rule.count(now) for rule in rules()}
 
 
 def prune_all() -> dict[str, int]:
-    """Throw away what is older than the settings keep it; answers how many rows of each kind went.
+    """Delete what is older than the settings keep it; answers how many rows of each kind were deleted.
 
-    Nothing while another run is under way. A rule that fails stops the run, and the run says so; what went
-    before stays gone, for every batch is a transaction of its own.
+    Does nothing while another run is under way. A rule that fails stops the run, and the run's row names it;
+    what was deleted before stays deleted, for every batch is a transaction of its own.
     """
     with try_lock(RUN_LOCK) as ours:
         return run_rules() if ours else {}
 
 
 def run_rules() -> dict[str, int]:
+    """One run of every rule, with its row; the caller holds RUN_LOCK."""
     run = RetentionRun.objects.create(started_at=timezone.now())
     removed: dict[str, int] = {}
     facts = []
@@ -225,8 +226,9 @@ def kept_for(rule: Rule) -> str:
 
 
 def said_for(hours: int | None, setting: str) -> str:
+    """The same from what a stored run says; hours None is a rule that counts rows, 0 is for ever."""
     if hours is None:
-        return "as set"
+        return "by number and size"
     if hours == 0:
         text = "unlimited"
     else:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO, cast
 
 import numpy as np
 
 from quotas.core.resources import Resources
-from scheduler.core.snapshot.request_classes import ClassTable, request_class
+from scheduler.core.snapshot.request_classes import ClassTable, RequestClass, request_class
 from scheduler.core.snapshot.snapshot import (
     DeviceColumns,
     NodeColumns,
@@ -19,7 +21,7 @@ from scheduler.core.snapshot.snapshot import (
     QueueColumns,
     Snapshot,
 )
-from scheduler.simulator.cluster import DEFAULT_RUN_MS, ClusterWorkload
+from scheduler.simulator.cluster_workload import DEFAULT_RUN_MS, ClusterWorkload
 from scheduler.simulator.workload import WorkloadError
 
 #: Columns by which each table is known.
@@ -45,91 +47,129 @@ def is_pods(path: Path) -> bool:
     return set(POD_COLUMNS) <= set(first.strip().split(","))
 
 
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """One pod of a trace: its request, when it arrived, how long it ran, and its quality of service."""
+
+    request: RequestClass
+    created_seconds: int
+    run_ms: int
+    quality: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """One node of a trace."""
+
+    name: str
+    cpu_millis: int
+    memory_mib: int
+    gpus: int
+    model: str
+
+
 def read_openb(pods: Path, nodes: Path | None = None, *, jobs: int | None = None) -> ClusterWorkload:
     """A table of pods and one of nodes, plain or gzipped. Raises WorkloadError with the line at fault.
 
-    A pod runs from when it was scheduled (else created) until it was deleted; its limit is just that, for the trace
-    knows no other, so backfill sees the future. A quality of service stands for a user, and each has a project.
-    `jobs` takes only the first so many to come.
+    A pod runs from the moment it was scheduled (else created) until it was deleted; its limit is its run time, for
+    the trace knows no other, so backfill sees the future. A quality of service stands for a user with a project.
+    `jobs` takes only that many, the first to arrive.
     """
     nodes = nodes or next(
         (pods.parent / name for name in _NODE_FILES if (pods.parent / name).is_file()), None
     )
     if nodes is None:
         raise WorkloadError(f"no table of nodes beside {pods.name}; name one with --nodes FILE")
-    machines = _rows(nodes, NODE_COLUMNS)
-    table, runs, amounts = ClassTable(), [], []
-    rows: list[tuple[int, ...]] = []
-    kinds: dict[str, int] = {}
-    for line, pod in _rows(pods, POD_COLUMNS):
-        try:
-            gpus, milli = int(pod["num_gpu"]), int(pod["gpu_milli"] or 0)
-            request = request_class(
-                Resources(
-                    cpu_millis=int(pod["cpu_milli"]),
-                    memory_mib=int(pod["memory_mib"]),
-                    gpus=gpus,
-                    gpu_millis=milli if gpus == 1 and milli < 1000 else 0,
-                ),
-                gpu_model=pod["gpu_spec"],
-            )
-            created = int(float(pod["creation_time"]))
-            begun = int(float(pod.get("scheduled_time") or created))
-            ended = float(pod["deletion_time"] or 0)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise WorkloadError(f"{pods.name}, line {line}: {error}") from error
-        kind = kinds.setdefault(pod.get("qos") or "none", len(kinds) + 1)
-        run_ms = max(int(ended) - max(begun, created), 1) * 1000 if ended else DEFAULT_RUN_MS
-        rows.append((len(rows) + 1, table.intern(request), 1, kind, kind, created * 1000, run_ms // 1000))
-        runs.append(run_ms)
-        amounts.append(request.per_task.gpu_millis_charged)
-    if not rows:
+    machine_rows = _rows(nodes, NODE_COLUMNS)
+    found = [_pod_of(pods.name, line, row) for line, row in _rows(pods, POD_COLUMNS)]
+    if not found:
         raise WorkloadError(f"{pods.name} holds no pods")
-    picked = sorted(range(len(rows)), key=lambda place: (rows[place][5], place))[:jobs]
-    picked.sort()
-    sizes = [_size(nodes.name, line, machine) for line, machine in machines]
-    owners = [place for place, (_, _, gpus) in enumerate(sizes) for _ in range(gpus)]
+    machines = [_machine_of(nodes.name, line, row) for line, row in machine_rows]
+    first = sorted(range(len(found)), key=lambda place: (found[place].created_seconds, place))[:jobs]
+    return _workload_of(pods.name.split(".")[0], machines, found, sorted(first))
+
+
+def _workload_of(
+    name: str, machines: Sequence[_Machine], pods: Sequence[_Pod], picked: Sequence[int]
+) -> ClusterWorkload:
+    """The cluster of these machines and the picked pods, whose ids are their places in the table, from 1."""
+    table = ClassTable()
+    classes = [table.intern(pod.request) for pod in pods]
+    users = {quality: number for number, quality in enumerate(dict.fromkeys(pod.quality for pod in pods), 1)}
+    chosen = [pods[place] for place in picked]
+    user_ids = [users[pod.quality] for pod in chosen]
+    nodes, devices = _nodes_of(machines)
     snapshot = Snapshot.build(
         now_ms=0,
-        nodes=NodeColumns(
-            id=range(1, len(machines) + 1),
-            name=[machine["sn"] for _, machine in machines],
-            cpu_millis=[cpu for cpu, _, _ in sizes],
-            memory_mib=[memory for _, memory, _ in sizes],
-        ),
-        devices=DeviceColumns(
-            id=range(1, len(owners) + 1),
-            node_id=[place + 1 for place in owners],
-            position=[count for _, _, gpus in sizes for count in range(gpus)],
-            model=[machines[place][1]["model"] for place in owners],
-        ),
+        nodes=nodes,
+        devices=devices,
         classes=table.classes,
-        pending=PendingColumns.from_rows(
-            [rows[place] for place in picked],
-            ("id", "class_index", "queue_id", "project_id", "user_id", "submitted_ms", "time_limit_seconds"),
+        pending=PendingColumns(
+            id=[place + 1 for place in picked],
+            class_index=[classes[place] for place in picked],
+            queue_id=[1] * len(chosen),
+            project_id=user_ids,
+            user_id=user_ids,
+            submitted_ms=[pod.created_seconds * 1000 for pod in chosen],
+            time_limit_seconds=[pod.run_ms // 1000 for pod in chosen],
         ),
         queues=QueueColumns(id=[1], name=["main"]),
-        projects=ProjectColumns(id=list(kinds.values()), name=list(kinds)),
+        projects=ProjectColumns(id=list(users.values()), name=list(users)),
     )
     return ClusterWorkload(
-        pods.name.split(".")[0],
+        name,
         snapshot,
-        np.array([runs[place] for place in picked]),
-        np.array([amounts[place] for place in picked]),
-        1000 * max(len(owners), 1),
-        users={number: kind for kind, number in kinds.items()},
+        np.array([pod.run_ms for pod in chosen]),
+        np.array([pod.request.per_task.gpu_millis_charged for pod in chosen]),
+        1000 * max(len(devices), 1),
+        users={number: quality for quality, number in users.items()},
     )
 
 
-def _size(name: str, line: int, machine: dict[str, str]) -> tuple[int, int, int]:
-    """CPU, memory and GPUs of a node."""
+def _nodes_of(machines: Sequence[_Machine]) -> tuple[NodeColumns, DeviceColumns]:
+    owners = [place for place, machine in enumerate(machines) for _ in range(machine.gpus)]
+    nodes = NodeColumns(
+        id=range(1, len(machines) + 1),
+        name=[machine.name for machine in machines],
+        cpu_millis=[machine.cpu_millis for machine in machines],
+        memory_mib=[machine.memory_mib for machine in machines],
+    )
+    devices = DeviceColumns(
+        id=range(1, len(owners) + 1),
+        node_id=[place + 1 for place in owners],
+        position=[position for machine in machines for position in range(machine.gpus)],
+        model=[machines[place].model for place in owners],
+    )
+    return nodes, devices
+
+
+def _pod_of(name: str, line: int, row: dict[str, str]) -> _Pod:
     try:
-        size = int(machine["cpu_milli"]), int(machine["memory_mib"]), int(machine["gpu"] or 0)
+        gpus, share_millis = int(row["num_gpu"]), int(row["gpu_milli"] or 0)
+        per_task = Resources(
+            cpu_millis=int(row["cpu_milli"]),
+            memory_mib=int(row["memory_mib"]),
+            gpus=gpus,
+            gpu_millis=share_millis if gpus == 1 and share_millis < 1000 else 0,
+        )
+        request = request_class(per_task, gpu_model=row["gpu_spec"])
+        created = int(float(row["creation_time"]))
+        began = int(float(row.get("scheduled_time") or created))
+        ended = float(row["deletion_time"] or 0)
+        run_ms = max(int(ended) - max(began, created), 1) * 1000 if ended else DEFAULT_RUN_MS
+    except (ValueError, TypeError, OverflowError) as error:
+        raise WorkloadError(f"{name}, line {line}: {error}") from error
+    return _Pod(request, created, run_ms, row.get("qos") or "none")
+
+
+def _machine_of(name: str, line: int, row: dict[str, str]) -> _Machine:
+    try:
+        cpu, memory, gpus = int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"] or 0)
     except (ValueError, TypeError) as error:
         raise WorkloadError(f"{name}, line {line}: {error}") from error
-    if min(size) < 0:
+    if min(cpu, memory, gpus) < 0:
         raise WorkloadError(f"{name}, line {line}: a node cannot have less than nothing")
-    return size
+    return _Machine(row["sn"], cpu, memory, gpus, row["model"])
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:

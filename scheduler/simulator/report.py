@@ -1,18 +1,19 @@
-"""What a simulated schedule was like: waits, slowdown, use, fairness, and who lost."""
+"""The figures of a simulated schedule: waits, slowdown, utilisation, fairness, and the users who wait longer."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.core.columns import Ints
+from scheduler.core.columns import Bools, Ints
 
 Floats = npt.NDArray[np.float64]
 
-#: Runs shorter than this count as this long, so that a second's job that waits a minute is not a disaster.
+#: Shorter runs count as this long, so that a job of one second that waits a minute does not dominate the mean.
 _SHORTEST_RUN_MS: Final = 10_000
 
 
@@ -38,56 +39,76 @@ class Report:
     utilisation_percent: float  # of the machine, from the first arrival (or the beginning) to the last end
     makespan_seconds: float
     fairness: float  # Jain's index of the users' mean slowdown: 1 = all alike, 1/n = one has it all
-    #: Of all GPUs while jobs that want GPUs waited: those that stood idle, and those of no use to the usual requests.
-    idle_while_waiting_percent: float
+    idle_while_waiting_percent: float  # these are explained at `Interventions`
     fragmentation_percent: float
     preemptions: int
-    lost_gpu_hours: float  # that stopped jobs had run for nothing
-    suspensions: int = 0  # jobs that was suspended for others
-    resizes: int = 0  # elastic jobs that were made smaller or larger
+    lost_gpu_hours: float
+    suspensions: int = 0
+    resizes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def summarise(
-    policy: str,
-    *,
-    submitted_ms: Ints,
-    started_ms: Ints,
-    run_ms: Ints,
-    amounts: Ints,
-    capacity: int,
-    user_id: Ints,
-    idle_while_waiting_percent: float = 0.0,
-    fragmentation_percent: float = 0.0,
-    preemptions: int = 0,
-    lost_gpu_hours: float = 0.0,
-    suspensions: int = 0,
-    resizes: int = 0,
-    ended_ms: Ints | None = None,
-    begin_ms: int = 0,
-    busy_before: float = 0.0,
-) -> Report:
-    """The figures of a schedule; a start of -1 is a job that never started, and counts only as such.
+@dataclass(frozen=True, slots=True)
+class PlayedSchedule:
+    """Jobs and when each started: one entry of each array for each job. A start of -1 = it never started."""
 
-    `ended_ms`: where jobs be suspended or change their size, and so do not end when their run time is over. What
-    they be suspended counts for the slowdown as a wait does. Jobs may have come before `begin_ms`, when the playing
-    began; `busy_before` is what others, that ran by then already, held from then on (amounts times ms).
-    """
-    ran = started_ms >= 0
-    wait, run = (started_ms - submitted_ms)[ran], run_ms[ran]
-    ended = started_ms[ran] + run
-    if ended_ms is not None:
-        ended = np.where(ended_ms[ran] < 0, ended, ended_ms[ran])
-    slowdown = bounded_slowdown(ended - submitted_ms[ran] - run, run)
-    first = max(int(submitted_ms.min()), begin_ms) if len(submitted_ms) else begin_ms
-    last = int(ended.max(initial=first))
-    span = max(last - first, 1)
-    busy = float((amounts[ran].astype(np.float64) * run).sum()) + busy_before
+    submitted_ms: Ints
+    started_ms: Ints
+    run_ms: Ints  # how long the job runs when nothing interrupts it and its size does not change
+    amounts: Ints  # what it holds, in the unit of `capacity`
+    capacity: int
+    user_id: Ints
+    users: Mapping[int, str] = field(default_factory=dict)  # user id -> name, where names are known
+    #: Where jobs are suspended or resized, and so do not end when their run time is over; -1 = not ended.
+    ended_ms: Ints | None = None
+    #: When the simulation began, where jobs may have been submitted before it.
+    begin_ms: int = 0
+    #: What the jobs that ran at that moment held from then on: `amounts` times ms.
+    busy_before: float = 0.0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def ran(self) -> Bools:
+        """Which jobs started."""
+        return self.started_ms >= 0
+
+    @property
+    def last_ms(self) -> Ints:
+        """When each job that started ended, or would have with its run time."""
+        ran = self.ran
+        ended: Ints = self.started_ms[ran] + self.run_ms[ran]
+        return ended if self.ended_ms is None else np.where(self.ended_ms[ran] < 0, ended, self.ended_ms[ran])
+
+
+@dataclass(frozen=True, slots=True)
+class Interventions:
+    """How often running jobs were interrupted, and which part of the GPUs was of no use meanwhile."""
+
+    #: Of all GPUs while jobs that ask for GPUs waited: the idle ones, and those of no use to the usual requests.
+    idle_while_waiting_percent: float = 0.0
+    fragmentation_percent: float = 0.0
+    preemptions: int = 0
+    lost_gpu_hours: float = 0.0  # of work that preempted jobs have to do again
+    suspensions: int = 0
+    resizes: int = 0
+
+
+def summarise(policy: str, schedule: PlayedSchedule, counted: Interventions = Interventions()) -> Report:
+    """The figures of a schedule. A job that never started counts only as such; a suspension counts as a wait."""
+    ran = schedule.ran
+    submitted, run = schedule.submitted_ms[ran], schedule.run_ms[ran]
+    wait, ended = schedule.started_ms[ran] - submitted, schedule.last_ms
+    slowdown = bounded_slowdown(ended - submitted - run, run)
+    jobs = len(schedule.submitted_ms)
+    first = max(int(schedule.submitted_ms.min()), schedule.begin_ms) if jobs else schedule.begin_ms
+    span = max(int(ended.max(initial=first)) - first, 1)
+    busy = float((schedule.amounts[ran].astype(np.float64) * run).sum()) + schedule.busy_before
     return Report(
         policy=policy,
-        jobs=len(submitted_ms),
+        jobs=jobs,
         started=int(ran.sum()),
         wait_mean_seconds=_mean(wait) / 1000,
         wait_p50_seconds=_percentile(wait, 50) / 1000,
@@ -95,15 +116,10 @@ def summarise(
         wait_max_seconds=float(wait.max(initial=0)) / 1000,
         bounded_slowdown_mean=_mean(slowdown),
         bounded_slowdown_p95=_percentile(slowdown, 95),
-        utilisation_percent=100 * busy / (span * max(capacity, 1)),
+        utilisation_percent=100 * busy / (span * max(schedule.capacity, 1)),
         makespan_seconds=span / 1000,
-        fairness=jain(_mean_by(user_id[ran], slowdown)),
-        idle_while_waiting_percent=idle_while_waiting_percent,
-        fragmentation_percent=fragmentation_percent,
-        preemptions=preemptions,
-        lost_gpu_hours=lost_gpu_hours,
-        suspensions=suspensions,
-        resizes=resizes,
+        fairness=jain(_mean_by(schedule.user_id[ran], slowdown)),
+        **asdict(counted),
     )
 
 
@@ -121,7 +137,7 @@ class Loser:
     jobs: int
     wait_before_seconds: float
     wait_after_seconds: float
-    name: str = ""  # what the user is called, where that is known
+    name: str = ""  # of the user, where it is known
 
     @property
     def lost_seconds(self) -> float:
@@ -131,7 +147,7 @@ class Loser:
 def who_lost(
     before_ms: Ints, after_ms: Ints, submitted_ms: Ints, user_id: Ints, *, most: int = 10
 ) -> tuple[Loser, ...]:
-    """The users whose mean wait grew most from one schedule to another, the worst first."""
+    """At most `most` users whose mean wait grew from one schedule to the other, the largest growth first."""
     both = (before_ms >= 0) & (after_ms >= 0)
     users, place = np.unique(user_id[both], return_inverse=True)
     if not len(users):

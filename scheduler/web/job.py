@@ -29,8 +29,8 @@ from scheduler.selectors import job_by_ref, priority_names
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.services.jobs.logs import LogSlice, read_log
 from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
-from scheduler.services.planning.preview import NodeLine, explain_job
-from scheduler.services.planning.suspension_reason import why_it_stands_still
+from scheduler.services.planning.explain import NodeLine, explain_job
+from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
 from scheduler.web.reads import exit_words
@@ -138,9 +138,9 @@ def sentence(job: Job) -> str:
         if not words or bare in ended:
             return ended
         return f"{ended} The job {words}." if ended else f"{words[:1].upper()}{words[1:]}."
-    still = why_it_stands_still(job)
-    if still:
-        return still
+    suspended = suspension_reason(job)
+    if suspended:
+        return suspended
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
 
 

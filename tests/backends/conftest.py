@@ -12,7 +12,7 @@ import pytest
 from scheduler.backends.fake import FakeBackend
 from scheduler.backends.registry import use_backend
 from scheduler.models import Cluster, Job, Node
-from scheduler.services.execution import reconcile
+from scheduler.services.execution import backend_driver
 from tests.support.agents import AgentProcess, Server, World, wait_for
 from tests.support.factories import DeviceFactory, NodeFactory
 
@@ -70,7 +70,7 @@ class FakeBench(Bench):
 
     def step(self) -> None:
         super().step()
-        reconcile.drive_backend(Cluster.objects.get(pk=self.world.cluster.pk))
+        backend_driver.drive_backend(Cluster.objects.get(pk=self.world.cluster.pk))
 
 
 class AgentsBench(Bench):

@@ -25,8 +25,8 @@ from config.up.servers import roles
 from quotas.core.ledger import Kind
 from quotas.models import LedgerEntry
 from scheduler.services.accounting.usage_audit import check_usage
+from tests.scheduler.state.ledger.test_ledger import ended, started
 from tests.scheduler.state.small import SmallWorld
-from tests.scheduler.state.test_ledger import ended, started
 from tests.support.embedded import PASSWORD, started_here
 from tests.support.factories import ProjectFactory, UserFactory
 

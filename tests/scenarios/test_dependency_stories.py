@@ -22,10 +22,9 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Queue
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.datasets import declare_dataset, report_checkpoint
-from scheduler.services.jobs.verbs import submit_many
 from scheduler.state.lifecycle.dependencies import resolve_dependants
 from scheduler.state.lifecycle.transitions import move_job
-from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.portal import Portal, a_portal, submit_many
 from tests.support.factories import AttemptFactory
 
 pytestmark = pytest.mark.django_db

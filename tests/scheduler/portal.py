@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from accounts.models import User
 from scheduler.models import Cluster, Job, Node, Partition, Queue
 from scheduler.services.cluster.defaults import ensure_defaults
-from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.jobs.verbs import parse_many, refused_whole, submit_job, submit_specs
 from tests.support.factories import Cast, NodeFactory, the_cast
 
 
@@ -23,6 +25,14 @@ class Portal:
 
     def submit(self, *, by: User | None = None, **payload: object) -> Job:
         return submit_job(payload={"command": "true", **payload}, by=by or self.cast.owner)
+
+
+def submit_many(*, payloads: Sequence[Any], by: User) -> list[Job]:
+    """What the door for several jobs does without `atomic=false`: all of them are taken, or none."""
+    specs, errors = parse_many(payloads=payloads, by=by)
+    if errors:
+        raise refused_whole(errors)
+    return submit_specs(specs=[spec for spec in specs if spec is not None], by=by, via="api")
 
 
 def a_portal() -> Portal:

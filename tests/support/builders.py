@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from quotas.core.gpu_models import slice_share, sliced
 from quotas.core.resources import Resources
 from scheduler.core.cluster.numa import Bound, bind, bound_column
+from scheduler.core.columns import Columns
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import (
@@ -341,7 +342,7 @@ def a_world(
     )
     used_device = dict.fromkeys(device_ids.values(), 0)
     bound: Bound = {}
-    allocations: list[tuple[Any, ...]] = []
+    allocations: list[dict[str, Any]] = []
     for spec in running:
         request = spec.job.request
         millis = (request.per_task.gpu_millis or 1000) if request.per_task.gpus else 0
@@ -356,19 +357,19 @@ def a_world(
             for device in held:
                 used_device[device] += millis
             allocations.append(
-                (
-                    len(allocations) + 1,
-                    job_ids[spec.job.name],
-                    rank,
-                    node_ids[node],
-                    cpu_millis,
-                    request.per_task.memory_mib,
-                    request.per_task.storage_mib,
-                    held,
-                    millis,
-                    rank in spec.leaving,
-                    domain,
-                )
+                {
+                    "id": len(allocations) + 1,
+                    "job_id": job_ids[spec.job.name],
+                    "rank": rank,
+                    "node_id": node_ids[node],
+                    "cpu_millis": cpu_millis,
+                    "memory_mib": request.per_task.memory_mib,
+                    "storage_mib": request.per_task.storage_mib,
+                    "device_ids": held,
+                    "gpu_millis": millis,
+                    "leaving": rank in spec.leaving,
+                    "numa": domain,
+                }
             )
 
     def jobs_in(queue: str) -> int:
@@ -413,103 +414,106 @@ def a_world(
             healthy=[position not in spec.unhealthy for spec, position, _ in devices],
             used_millis=[used_device[number] for _, _, number in devices],
         ),
-        pending=PendingColumns.from_rows(
+        pending=_table(
+            PendingColumns,
             [
-                (
-                    job_ids[job.name],
-                    table.intern(job.request),
-                    queue_ids[job.queue],
-                    project_ids[job.project],
-                    job.user,
-                    job.priority,
-                    now_ms + job.submitted * MINUTE_MS,
-                    0 if job.begin is None else now_ms + job.begin * MINUTE_MS,
-                    job.tasks,
-                    job.nodes,
-                    job.tasks_per_node,
-                    job.minutes * 60,
-                    job.generation,
-                    int(job.gate),
-                    job.array,
-                    job.array_max_running,
-                    False,
-                    0 if job.deadline is None else now_ms + job.deadline * MINUTE_MS,
-                    0,
-                    job.most,
-                    PACKS.index(job.pack.rstrip("!")) + MUST * job.pack.endswith("!"),
-                    job.gathers * 60,
-                    now_ms + job.gathers_until * MINUTE_MS if job.gathering else 0,
-                    job.gathered_in_vain,
-                    job.kind,
-                    job.name,
-                    tuple(sorted(job.labels.items())),
-                    job.elastic,
-                    job.preemptible,
-                )
+                {
+                    "id": job_ids[job.name],
+                    "class_index": table.intern(job.request),
+                    "queue_id": queue_ids[job.queue],
+                    "project_id": project_ids[job.project],
+                    "user_id": job.user,
+                    "priority": job.priority,
+                    "submitted_ms": now_ms + job.submitted * MINUTE_MS,
+                    "eligible_ms": 0 if job.begin is None else now_ms + job.begin * MINUTE_MS,
+                    "tasks": job.tasks,
+                    "nodes": job.nodes,
+                    "tasks_per_node": job.tasks_per_node,
+                    "time_limit_seconds": job.minutes * 60,
+                    "generation": job.generation,
+                    "gate": int(job.gate),
+                    "array_id": job.array,
+                    "array_max_running": job.array_max_running,
+                    "awaited": False,
+                    "deadline_ms": 0 if job.deadline is None else now_ms + job.deadline * MINUTE_MS,
+                    "promised_ms": 0,
+                    "most_tasks": job.most,
+                    "pack": PACKS.index(job.pack.rstrip("!")) + MUST * job.pack.endswith("!"),
+                    "assembly_seconds": job.gathers * 60,
+                    "assembling_until_ms": now_ms + job.gathers_until * MINUTE_MS if job.gathering else 0,
+                    "assemblies_failed": job.gathered_in_vain,
+                    "job_type": job.kind,
+                    "name": job.name,
+                    "labels": tuple(sorted(job.labels.items())),
+                    "elastic": job.elastic,
+                    "preemptible": job.preemptible,
+                }
                 for job in pending
-            ]
+            ],
         ),
-        running=RunningColumns.from_rows(
+        running=_table(
+            RunningColumns,
             [
-                (
-                    job_ids[spec.job.name],
-                    number,
-                    table.intern(spec.job.request),
-                    queue_ids[spec.job.queue],
-                    project_ids[spec.job.project],
-                    spec.job.user,
-                    spec.job.priority,
-                    now_ms + spec.started * MINUTE_MS,
-                    now_ms + spec.ends_in * MINUTE_MS if spec.ends_in else 0,
-                    spec.job.array,
-                    spec.preemptible,
-                    spec.times_preempted,
-                    0 if spec.saved is None else now_ms + spec.saved * MINUTE_MS,
-                    now_ms + spec.stop_by * MINUTE_MS if spec.stop_by else 0,
-                    job_ids[spec.stopped_for] if spec.stopped_for else 0,
-                    spec.job.kind,
-                    ("", "asked", "suspended").index(spec.pause),
-                    spec.job.name,
-                    tuple(sorted(spec.job.labels.items())),
-                    spec.least,
-                    (spec.job.most or len(spec.on)) if spec.least else 0,
-                    0 if spec.resized is None else now_ms + spec.resized * MINUTE_MS,
-                    job_ids[spec.resized_for] if spec.resized_for else 0,
-                    PACKS.index(spec.job.pack.rstrip("!")) + MUST * spec.job.pack.endswith("!"),
-                )
+                {
+                    "id": job_ids[spec.job.name],
+                    "attempt_id": number,
+                    "class_index": table.intern(spec.job.request),
+                    "queue_id": queue_ids[spec.job.queue],
+                    "project_id": project_ids[spec.job.project],
+                    "user_id": spec.job.user,
+                    "priority": spec.job.priority,
+                    "started_ms": now_ms + spec.started * MINUTE_MS,
+                    "expected_end_ms": now_ms + spec.ends_in * MINUTE_MS if spec.ends_in else 0,
+                    "array_id": spec.job.array,
+                    "preemptible": spec.preemptible,
+                    "times_preempted": spec.times_preempted,
+                    "saved_ms": 0 if spec.saved is None else now_ms + spec.saved * MINUTE_MS,
+                    "stop_by_ms": now_ms + spec.stop_by * MINUTE_MS if spec.stop_by else 0,
+                    "stopped_for": job_ids[spec.stopped_for] if spec.stopped_for else 0,
+                    "job_type": spec.job.kind,
+                    "pause": ("", "asked", "suspended").index(spec.pause),
+                    "name": spec.job.name,
+                    "labels": tuple(sorted(spec.job.labels.items())),
+                    "least_tasks": spec.least,
+                    "most_tasks": (spec.job.most or len(spec.on)) if spec.least else 0,
+                    "resized_ms": 0 if spec.resized is None else now_ms + spec.resized * MINUTE_MS,
+                    "resized_for": job_ids[spec.resized_for] if spec.resized_for else 0,
+                    "pack": PACKS.index(spec.job.pack.rstrip("!")) + MUST * spec.job.pack.endswith("!"),
+                }
                 for number, spec in enumerate(running, 1)
-            ]
+            ],
         ),
         classes=table.classes,
-        allocations=AllocationColumns.from_rows(allocations),
-        reservations=ReservationColumns.from_rows(
+        allocations=_table(AllocationColumns, allocations),
+        reservations=_table(
+            ReservationColumns,
             [
-                (
-                    number,
-                    spec.name,
-                    now_ms + spec.starts_in * MINUTE_MS,
-                    now_ms + (spec.starts_in + spec.minutes) * MINUTE_MS,
-                    tuple(node_ids[node] for node in spec.nodes),
-                    tuple(project_ids[project] for project in spec.projects),
-                    spec.users,
-                    spec.jobs,
-                )
+                {
+                    "id": number,
+                    "name": spec.name,
+                    "starts_ms": now_ms + spec.starts_in * MINUTE_MS,
+                    "ends_ms": now_ms + (spec.starts_in + spec.minutes) * MINUTE_MS,
+                    "node_ids": tuple(node_ids[node] for node in spec.nodes),
+                    "project_ids": tuple(project_ids[project] for project in spec.projects),
+                    "user_ids": spec.users,
+                    "job_ids": spec.jobs,
+                }
                 for number, spec in enumerate(reservations, 1)
             ]
             + [
-                (
-                    gathering_id(job_ids[job.name]),
-                    f"gathering for {job.name}",
-                    now_ms,
-                    now_ms + job.gathers_until * MINUTE_MS,
-                    tuple(node_ids[node] for node in job.gathering),
-                    (),
-                    (),
-                    (job_ids[job.name],),
-                )
+                {
+                    "id": gathering_id(job_ids[job.name]),
+                    "name": f"gathering for {job.name}",
+                    "starts_ms": now_ms,
+                    "ends_ms": now_ms + job.gathers_until * MINUTE_MS,
+                    "node_ids": tuple(node_ids[node] for node in job.gathering),
+                    "project_ids": (),
+                    "user_ids": (),
+                    "job_ids": (job_ids[job.name],),
+                }
                 for job in pending
                 if job.gathering and job.gathers_until > 0
-            ]
+            ],
         ),
         queues=QueueColumns(
             id=list(queue_ids.values()),
@@ -563,6 +567,16 @@ def a_world(
         ),
     )
     return World(snapshot, node_ids, job_ids, device_ids)
+
+
+C = TypeVar("C", bound=Columns)
+
+
+def _table(columns: type[C], rows: Sequence[Mapping[str, Any]]) -> C:
+    """The table from rows that name their values."""
+    return (
+        columns.from_columns(**{name: [row[name] for row in rows] for name in rows[0]}) if rows else columns()
+    )
 
 
 def _domains_of(spec: NodeSpec) -> tuple[tuple[int, int, int], ...]:

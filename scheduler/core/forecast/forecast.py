@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,8 +11,8 @@ import numpy as np
 
 from scheduler.core.backfill.backfill import FOREVER_MS
 from scheduler.core.backfill.cluster_backfill import lengths_ms
-from scheduler.core.cycle import plan_cycle
-from scheduler.core.forecast.virtual_cluster import Event, VirtualCluster, moments_of
+from scheduler.core.forecast.event_loop import EventLoop
+from scheduler.core.forecast.virtual_cluster import VirtualCluster, moments_of
 from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
 from scheduler.core.plan import Decision, Plan
 from scheduler.core.policy import Policy
@@ -21,35 +20,37 @@ from scheduler.core.reason_codes import CATEGORY, ReasonCategory
 from scheduler.core.reasons.messages import sentence
 from scheduler.core.snapshot.snapshot import Snapshot
 
-#: What part of its limit a job runs for, in thousandths, where nothing is known of its owner: the mean of the
-#: deciles (5th, 15th, ... percentile) of KTH-SP2, CTC-SP2, SDSC-SP2, SDSC-BLUE and CEA-Curie.
+#: What part of its limit a job runs, in thousandths, where no earlier jobs are known: the mean of the deciles
+#: (5th, 15th, ... percentile) of KTH-SP2, CTC-SP2, SDSC-SP2, SDSC-BLUE and CEA-Curie.
 PRIOR: Final = (2, 20, 49, 98, 157, 255, 400, 579, 804, 1000)
-#: So many finished jobs say something of the next one.
+#: Fewer finished jobs than this say nothing about the next one.
 LEAST_RUNS: Final = 5
 #: No start later than this is forecast.
 FARTHEST_MS: Final = 30 * 24 * 3_600_000
-#: Of the jobs like it so many are shorter than one of the short future.
+#: In the short future a job runs as long as this part of such jobs at most.
 _SHORT: Final = 0.1
-#: A multiplier without a common measure with anything: neighbours get run times that lie far from each other.
+#: The golden ratio spreads consecutive job ids evenly over 0..1, so that neighbours get different run times.
 _GOLDEN: Final = 0.618_033_988_749_895
-#: The first third of a future is played moment by moment; then what ends within so much of the time gone by
-#: is one moment, and in the last third within so much.
+#: Steps in each third of the cycles, as a part of the time since the beginning: ends within one step are planned
+#: together. In the first third each moment is planned on its own.
 _STEPS: Final = (0.0, 0.03, 0.12)
+#: No event comes sooner after the decision that it follows from.
+_LEAST_STEP_MS: Final = 1000
 
 
 class Course(StrEnum):
     """How long jobs run in a future."""
 
-    LIMITS = "limits"  # each until its limit: the latest it can be
-    TYPICAL = "typical"  # some short, some long, as they were before
-    SHORT = "short"  # each as short as one in ten
+    LIMITS = "limits"  # each until its limit: the latest starts
+    TYPICAL = "typical"  # some short, some long, as earlier jobs
+    SHORT = "short"  # each as short as the shortest tenth of earlier jobs
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """How long earlier jobs ran: sorted points, of a person, of a project, of everybody.
+    """How long earlier jobs ran, as sorted samples: of a user, of a project, of all.
 
-    `parts` are thousandths of what was asked for; `seconds` are those of jobs that had no limit.
+    `parts` are thousandths of the time limit; `seconds` are run times of jobs that had no limit.
     """
 
     parts_of_user: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -64,9 +65,9 @@ class RunTimes:
     def length_ms(
         self, user: int, project: int, limit_ms: int, share: float, elapsed_ms: int = 0
     ) -> int | None:
-        """How long such a job runs if `share` (0..1) of those like it are shorter; None = nobody knows.
+        """How long a job runs if `share` (0..1) of such jobs are shorter; None = unknown.
 
-        Of one that has run for a while already only those are like it that ran longer.
+        For a job that has run for `elapsed_ms` only jobs that ran longer count.
         """
         if limit_ms == FOREVER_MS:
             points = self._points(user, project, self.seconds_of_user, self.seconds_of_project, self.seconds)
@@ -95,7 +96,7 @@ class RunTimes:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When one job starts, by quantiles. None = nobody knows, and `unknown` says why."""
+    """When one job starts, by quantiles. None = unknown, and `unknown` says why."""
 
     job_id: int
     p10_ms: int | None = None
@@ -108,14 +109,14 @@ class Forecast:
 
 @dataclass(slots=True)
 class Future:
-    """One course of things: when each job started, and how it stood at last with those that did not."""
+    """What happened in one future: when each job started, and the last reason of each that did not."""
 
     started_ms: dict[int, int] = field(default_factory=dict)
     ends_first: dict[int, int] = field(default_factory=dict)
     ahead_jobs: dict[int, int] = field(default_factory=dict)
     decisions: dict[int, Decision] = field(default_factory=dict)
-    endless: int = 0  # jobs that run on, and nobody knows until when
-    cut_short: bool = False  # it went on, but nobody looked further
+    endless: int = 0  # running jobs whose end is unknown
+    cut_short: bool = False  # events were left that were not looked at
 
 
 def forecast(
@@ -127,12 +128,12 @@ def forecast(
     most_cycles: int = 400,
     plugins: Plugins = NO_PLUGINS,
 ) -> dict[int, Forecast]:
-    """When each pending job (or each of `jobs`) is likely to start, if nobody else comes.
+    """When each pending job (or each of `jobs`) is likely to start, if no other job is submitted.
 
-    Idea: play the cluster on, under a virtual clock, with the planner itself, in three futures. In one every
-    job runs to its limit, in one as long as such jobs are seen to run, in one every job is as short
-    as one in ten. No dice: equal worlds have equal forecasts. `most_cycles` bounds each future: what is
-    further away is looked at in coarser steps, and what is too far away is not known.
+    The planner itself plays the cluster forward under a virtual clock, in three futures: every job runs to its
+    limit; as long as such jobs ran before; as short as the shortest tenth of them. Nothing is random: equal snapshots
+    have equal forecasts. `most_cycles` bounds each future: later moments are planned in coarser steps, and a start
+    after the last cycle is unknown.
     """
     wanted = sorted(snapshot.pending.id.tolist() if jobs is None else set(jobs))
     limits, typical, short = (
@@ -144,7 +145,7 @@ def forecast(
     found = {}
     for number in wanted:
         latest, middle, earliest = (one.started_ms.get(number) for one in (limits, typical, short))
-        # Ending early can delay somebody, rarely: then the futures are not in order, and the range holds all.
+        # Rarely an early end delays another job: then the futures are not in order, and the range holds all of them.
         known = [at_ms for at_ms in (earliest, middle, latest) if at_ms is not None]
         found[number] = Forecast(
             number,
@@ -169,110 +170,94 @@ def play_forward(
     until_ms: int = FOREVER_MS,
     plugins: Plugins = NO_PLUGINS,
 ) -> Future:
-    """Let time pass until the wanted jobs have started, nothing happens any more, or `until_ms` is over."""
-    played = _Course(snapshot, policy, history, course, wanted)
+    """Play the planner on until the wanted jobs have started, no event is left, or `until_ms` is over."""
+    playback = _Playback(snapshot, policy, history, course, wanted)
     for cycle in range(most_cycles):
-        played.plan(plugins)
-        if played.is_over or not played.advance(cycle, most_cycles, until_ms):
+        playback.plan(plugins)
+        if playback.is_over or not playback.advance(cycle, most_cycles, until_ms):
             break
     else:
-        played.future.cut_short = True
-    return played.result()
+        playback.future.cut_short = True
+    return playback.result()
 
 
-class _Course:
-    """One future being played: the virtual cluster, the events to come, and what is known of the wanted jobs."""
+class _Playback:
+    """One future while it is played: the event loop, and what is known of the wanted jobs."""
 
     def __init__(
         self, snapshot: Snapshot, policy: Policy, history: RunTimes, course: Course, wanted: Collection[int]
     ) -> None:
         self.future = Future()
         self._policy, self._history, self._course = policy, history, course
-        self._cluster = cluster = VirtualCluster.at_first(snapshot, resize_seconds=policy.resize_seconds)
-        jobs = cluster.jobs
-        bounds = snapshot.queues.max_wall_seconds[np.searchsorted(snapshot.queues.id, jobs.queue_id)]
-        self._limits_ms: list[int] = lengths_ms(jobs.time_limit_seconds, bounds).tolist()
-        self._origin_ms = self._now_ms = snapshot.now_ms
-        self._events: list[Event] = [(at_ms, 0) for at_ms in moments_of(snapshot)]
-        heapq.heapify(self._events)
+        cluster = VirtualCluster(snapshot, resize_seconds=policy.resize_seconds)
+        self._jobs = cluster.jobs
+        bounds = snapshot.queues.max_wall_seconds[np.searchsorted(snapshot.queues.id, self._jobs.queue_id)]
+        self._limits_ms: list[int] = lengths_ms(self._jobs.time_limit_seconds, bounds).tolist()
+        self._begin_ms = snapshot.now_ms
+        self._loop = EventLoop(
+            cluster,
+            snapshot.now_ms,
+            waiting=range(len(snapshot.pending)),
+            moments=moments_of(snapshot),
+            least_step_ms=_LEAST_STEP_MS,
+        )
         self._left = set(wanted)
-        self._waiting = list(range(len(snapshot.pending)))
         self._plan: Plan | None = None
+        self._ran_first, self._ended_first = set(cluster.running), 0
         self._begin_running(snapshot)
-        self._first, self._ended_first = set(cluster.running), 0
 
     def _begin_running(self, snapshot: Snapshot) -> None:
-        running, cluster = snapshot.running, self._cluster
+        running, now_ms = snapshot.running, snapshot.now_ms
         for number, started_ms, end_ms, stop_by_ms, user, project in zip(
             running.id.tolist(), running.started_ms.tolist(), running.expected_end_ms.tolist(),
             running.stop_by_ms.tolist(), running.user_id.tolist(), running.project_id.tolist(), strict=True,
         ):  # fmt: skip
-            if stop_by_ms and not cluster.stands_still(number):
-                length = max(end_ms - self._now_ms, 1000) if end_ms else None
-                self._await(cluster.runs_for(number, self._now_ms, length))
+            if stop_by_ms and not self._loop.cluster.is_suspended(number):
+                self._loop.run(number, max(end_ms - now_ms, 1000) if end_ms else None)
             else:
                 self._run(number, started_ms, end_ms - started_ms if end_ms else FOREVER_MS, user, project)
 
     def _run(self, number: int, started_ms: int, limit_ms: int, user: int, project: int) -> None:
         """Say how long a running job takes in this course."""
+        now_ms = self._loop.now_ms
         length: int | None = None if limit_ms == FOREVER_MS else limit_ms
         if self._course is not Course.LIMITS:
             share = _SHORT if self._course is Course.SHORT else number * _GOLDEN % 1.0
-            ran_ms = self._now_ms - started_ms
-            length = self._history.length_ms(user, project, limit_ms, share, ran_ms)
+            length = self._history.length_ms(user, project, limit_ms, share, now_ms - started_ms)
         if length is None:
             self.future.endless += 1
-        left = None if length is None else max(started_ms + length - self._now_ms, 1000)
-        self._await(self._cluster.runs_for(number, self._now_ms, left))
-
-    def _await(self, events: Iterable[Event]) -> None:
-        for at_ms, number in events:
-            heapq.heappush(self._events, (max(at_ms, self._now_ms + 1000), number))
+        self._loop.run(number, None if length is None else max(started_ms + length - now_ms, 1000))
 
     @property
     def is_over(self) -> bool:
-        """Whether all wanted jobs have started, or nothing will happen any more."""
-        return not self._left or not self._events
+        """Whether all wanted jobs have started, or no event is left."""
+        return not self._left or self._loop.next_ms is None
 
     def plan(self, plugins: Plugins) -> None:
-        """Plan a cycle for this moment and let what it decided happen."""
-        cluster, jobs = self._cluster, self._cluster.jobs
-        picture = cluster.picture(self._now_ms, np.array(self._waiting, dtype=np.int64))
-        plan = plan_cycle(picture, self._policy, plugins)
-        self._await(cluster.follow(plan, self._now_ms))
+        """Plan a cycle for this moment, and note which wanted jobs it starts."""
+        now_ms, jobs = self._loop.now_ms, self._jobs
+        plan = self._loop.plan(self._policy, plugins)
         for start in plan.starts:
-            number, row = start.job_id, cluster.row_of[start.job_id]
+            number, row = start.job_id, self._loop.cluster.row_of[start.job_id]
             if number in self._left:
                 self._left.discard(number)
-                self.future.started_ms[number] = self._now_ms
+                self.future.started_ms[number] = now_ms
                 self.future.ends_first[number] = self._ended_first
-            user, project = jobs.user_id.item(row), jobs.project_id.item(row)
-            self._run(number, self._now_ms, self._limits_ms[row], user, project)
+            self._run(number, now_ms, self._limits_ms[row], jobs.user_id.item(row), jobs.project_id.item(row))
         if self._plan is None:
             ahead = zip(plan.waiting.job_id.tolist(), plan.waiting.ahead_jobs.tolist(), strict=True)
             self.future.ahead_jobs = dict(ahead)
         self._plan = plan
-        if plan.starts:
-            started = {start.job_id for start in plan.starts}
-            self._waiting = [row for row in self._waiting if jobs.id.item(row) not in started]
 
     def advance(self, cycle: int, most_cycles: int, until_ms: int) -> bool:
-        """Go on by a step that is coarser the more of the cycles are used up; False past the farthest moment."""
-        next_ms = self._events[0][0]
-        if next_ms > min(self._origin_ms + FARTHEST_MS, until_ms):
+        """Go on by a step that grows with the cycles used so far; False after the farthest moment."""
+        next_ms = self._loop.next_ms
+        if next_ms is None or next_ms > min(self._begin_ms + FARTHEST_MS, until_ms):
             self.future.cut_short = True
             return False
         step = _STEPS[min(3 * cycle // most_cycles, 2)]
-        through_ms = next_ms + int(step * (next_ms - self._origin_ms))
-        while self._events and self._events[0][0] <= through_ms:
-            self._now_ms, number = heapq.heappop(self._events)
-            due_ms = self._cluster.due_ms(number)
-            if due_ms is None or due_ms > self._now_ms:
-                continue  # the job has ended, or its end has moved since
-            self._ended_first += number in self._first
-            requeue = self._cluster.end(number, self._now_ms)
-            if requeue is not None:
-                self._waiting.append(requeue.row)
+        for number, _ in self._loop.ends(next_ms + int(step * (next_ms - self._begin_ms))):
+            self._ended_first += number in self._ran_first
         return True
 
     def result(self) -> Future:
@@ -287,7 +272,7 @@ class _Course:
 
 
 def _why_unknown(number: int, future: Future) -> str:
-    """In a sentence why nobody knows the latest start of a job."""
+    """A sentence that says why the latest start of a job is unknown."""
     decision = future.decisions.get(number)
     if decision is None:
         return "The job is not in the scheduler's queue."
@@ -306,7 +291,7 @@ def _why_unknown(number: int, future: Future) -> str:
 
 
 def points_of(values: Iterable[int], *, most: int = 40) -> tuple[int, ...]:
-    """So many at most of the values, sorted, at even distances: what `RunTimes` needs of a long history."""
+    """At most `most` of the values, sorted, at even distances: what `RunTimes` needs of a long history."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return tuple(ordered)

@@ -1,4 +1,4 @@
-"""Gang reservations under a virtual clock: which gang keeps which nodes, and until when."""
+"""Gang reservations under a virtual clock: which gang has reserved which nodes, and until when."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from scheduler.core.snapshot.snapshot import (
 
 @dataclass(slots=True)
 class VirtualReservations:
-    """What plans decided about nodes that gangs gather, since the snapshot it began with."""
+    """The gang reservations of this moment, and what became of earlier ones."""
 
-    kept: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)  # job -> its nodes, until when
-    _failed: dict[int, int] = field(default_factory=dict)
-    _retry_ms: dict[int, int] = field(default_factory=dict)
-    _others: ReservationColumns = field(default_factory=ReservationColumns)  # bookings and maintenance
-    _any: bool = False  # whether somebody gathers, or ever did
+    _reserved: dict[int, tuple[tuple[int, ...], int]] = field(
+        default_factory=dict
+    )  # job -> nodes, until when
+    _failed: dict[int, int] = field(default_factory=dict)  # job -> reservations that ran out
+    _retry_ms: dict[int, int] = field(default_factory=dict)  # job -> when it may reserve again
+    _others: ReservationColumns = field(default_factory=ReservationColumns)  # people's, and maintenance
+    _any: bool = False  # whether a gang reserves nodes, or ever did
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> VirtualReservations:
@@ -36,36 +38,43 @@ class VirtualReservations:
         for row in np.flatnonzero(pending.assembling_until_ms > 0).tolist():
             number = pending.id.item(row)
             until_ms = pending.assembling_until_ms.item(row)
-            found.kept[number] = nodes.get(gathering_id(number), ()), until_ms
+            found._reserved[number] = nodes.get(gathering_id(number), ()), until_ms
             found._failed[number] = pending.assemblies_failed.item(row)
             found._any = True
         return found
 
-    def follow(self, plan: Plan, jobs: PendingColumns, row_of: Mapping[int, int]) -> list[int]:
-        """Let what a plan decided happen; answers the moments at which somebody has to look again."""
+    def apply(self, plan: Plan, jobs: PendingColumns, row_of: Mapping[int, int]) -> list[int]:
+        """Apply what a plan reserves and releases; returns the moments at which a cycle has to look again."""
         moments = []
-        for start in plan.starts if self.kept else ():
-            self.kept.pop(start.job_id, None)
+        for start in plan.starts if self._reserved else ():
+            self._reserved.pop(start.job_id, None)
         for reserve in plan.reserves:
-            self.kept[reserve.job_id] = reserve.node_ids, reserve.until_ms
+            self._reserved[reserve.job_id] = reserve.node_ids, reserve.until_ms
             moments.append(reserve.until_ms)
             self._any = True
-        for one in plan.given_back:
-            self.kept.pop(one.job_id, None)
-            before = self._failed.get(one.job_id, jobs.assemblies_failed.item(row_of[one.job_id]))
-            self._failed[one.job_id] = before + 1
-            self._retry_ms[one.job_id] = one.retry_ms
-            moments.append(one.retry_ms)
+        for released in plan.given_back:
+            number = released.job_id
+            self._reserved.pop(number, None)
+            before = self._failed.get(number, jobs.assemblies_failed.item(row_of[number]))
+            self._failed[number] = before + 1
+            self._retry_ms[number] = released.retry_ms
+            moments.append(released.retry_ms)
         return moments
 
-    def onto(
-        self, pending: PendingColumns, promised: Mapping[int, int], now_ms: int
+    def add_to(
+        self, pending: PendingColumns, expected_starts: Mapping[int, int], now_ms: int
     ) -> tuple[PendingColumns, ReservationColumns | None]:
-        """The waiting jobs, and what is set aside, as of now; None = as at the beginning."""
+        """The waiting jobs and the reservations as of now; None = the reservations of the beginning."""
         if not self._any:
             return pending, None
         numbers = pending.id.tolist()
-        until = [self.kept[number][1] if number in self.kept else 0 for number in numbers]
+        return replace(pending, **self._moved(pending, numbers, now_ms)), self._columns(
+            numbers, expected_starts, now_ms
+        )
+
+    def _moved(self, pending: PendingColumns, numbers: list[int], now_ms: int) -> dict[str, Any]:
+        """The columns of waiting jobs that reservations have changed."""
+        until = [self._reserved[number][1] if number in self._reserved else 0 for number in numbers]
         moved: dict[str, Any] = {"assembling_until_ms": np.array(until, dtype=np.int64)}
         if self._retry_ms:
             retry = np.array([self._retry_ms.get(number, 0) for number in numbers], dtype=np.int64)
@@ -76,12 +85,18 @@ class VirtualReservations:
         moved["assemblies_failed"] = np.array(
             [self._failed.get(number, before) for number, before in failed], dtype=np.int64
         )
-        live = [(number, *self.kept[number]) for number in numbers if number in self.kept]
+        return moved
+
+    def _columns(
+        self, numbers: list[int], expected_starts: Mapping[int, int], now_ms: int
+    ) -> ReservationColumns:
+        """All reservations: people's, maintenance, and those of waiting gangs that have not run out."""
+        live = [(number, *self._reserved[number]) for number in numbers if number in self._reserved]
         rows = [
             {
                 "id": gathering_id(number),
                 "name": f"gathering for job {number}",
-                "starts_ms": min(max(promised.get(number, now_ms), now_ms), until_ms),
+                "starts_ms": min(max(expected_starts.get(number, now_ms), now_ms), until_ms),
                 "ends_ms": until_ms,
                 "node_ids": nodes,
                 "job_ids": (number,),
@@ -93,4 +108,4 @@ class VirtualReservations:
         for f in fields(ReservationColumns):
             more = [row.get(f.name, f.metadata["default"]) for row in rows]
             columns[f.name] = (*getattr(self._others, f.name), *more)
-        return replace(pending, **moved), ReservationColumns(**columns)
+        return ReservationColumns(**columns)

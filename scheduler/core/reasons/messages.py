@@ -117,10 +117,22 @@ def _invalid_spec(facts: Facts) -> str:
     elif kind == "spread":
         why = f"{_spread_words(facts)}; the matching nodes are in {_domains(facts, 'domains')}."
     elif _text(facts, "resource") == "tasks":
-        why = f"Requests {needs} at once; all matching nodes, idle, hold {total}."
+        why = _too_many_tasks(facts)
     else:
         why = f"Requests {needs} in all; the matching nodes have {total}."
     return f"{why} The job can never start as written."
+
+
+def _too_many_tasks(facts: Facts) -> str:
+    """What a number of nodes, or of tasks on each, leaves no room for is not measured in tasks alone."""
+    needs, nodes, each = (_number(facts, name) for name in ("needs", "nodes_wanted", "tasks_per_node"))
+    layout = f" on {amount('nodes', nodes)}" if nodes else ""
+    layout += f" with {each:,} on each{'' if nodes else ' node'}" if each else ""
+    if _number(facts, "total") < needs:
+        held = f"hold {_number_of(facts, 'total')}"
+    else:
+        held = "have no room for that layout"
+    return f"Requests {amount('tasks', needs)}{layout} at once; all matching nodes, idle, {held}."
 
 
 def _across_domains(facts: Facts) -> str:

@@ -1,7 +1,8 @@
-"""Explain: everything that keeps one job waiting, node by node, and the same for a job not submitted yet."""
+"""Explain why one job waits, in all and node by node; the same for a job that is not submitted yet."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -28,10 +29,12 @@ from scheduler.core.reasons.job_reasons import array_reasons, job_reasons
 from scheduler.core.reasons.messages import amount
 from scheduler.core.reasons.numa_fit import lacks_in_domains
 from scheduler.core.snapshot.request_classes import Labels, RequestClass
-from scheduler.core.snapshot.snapshot import PendingColumns, Snapshot
+from scheduler.core.snapshot.snapshot import NodeColumns, PendingColumns, Snapshot
 
-#: What a closed gate says of one node, where there is no number to give.
-_ONE_NODE: Final = {
+#: What one node does by the filter that refuses it, where the sentence has no numbers.
+_REFUSALS: Final = {
+    "cordoned": "cordoned",
+    "draining": "draining",
     "partition": "outside the job's partitions",
     "wall": "in partitions with a shorter time limit",
     "affinity": "does not match the node affinity",
@@ -43,7 +46,7 @@ _ONE_NODE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a cycle says about one job. `blockers` is all that would have to change, strongest first."""
+    """What a cycle decided about one job. `blockers`: everything that would have to change, the strongest first."""
 
     job_id: int
     start: Start | None
@@ -54,24 +57,24 @@ class Explanation:
 
     @property
     def position(self) -> int:
-        """1 = the next of those that wait their turn."""
+        """The place in the queue; 1 = the next."""
         return self.ahead_jobs + 1
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """What one node says to one task of a job; `gate` is the first closed one, None if it could take it."""
+    """Whether one node could take a task of a job; `gate` is the first filter that refuses, None if it could."""
 
     node_id: int
     name: str
     gate: str | None
     sentence: str
-    slots: int = 0  # tasks it could take at once
+    slots: int = 0  # how many tasks it could take now
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothetical:
-    """A job that nobody has submitted."""
+    """A job that is not submitted."""
 
     request: RequestClass
     queue_id: int
@@ -97,10 +100,10 @@ def explain(
     plugins: Plugins = NO_PLUGINS,
     after: CycleContext | None = None,
 ) -> Explanation:
-    """Everything that keeps a pending job waiting, in the world as the plan leaves it.
+    """Everything that keeps a pending job waiting, once the plan is applied.
 
-    `plan` is the cycle's own, if at hand, and `after` what `context_after` gives for it. Raises KeyError for
-    a job that is not pending in the snapshot.
+    `plan`: the plan of the cycle, and `after`: what `context_after` gives for it, if the caller has them. Raises
+    KeyError for a job that is not pending in the snapshot.
     """
     snapshot.job_row(job_id)
     plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
@@ -136,7 +139,7 @@ def node_table(
     plugins: Plugins = NO_PLUGINS,
     after: CycleContext | None = None,
 ) -> tuple[NodeVerdict, ...]:
-    """What every node says to a task of a pending job, in the world as the plan leaves it, by node id."""
+    """Whether each node could take a task of a pending job once the plan is applied, by node id."""
     row = snapshot.job_row(job_id)
     plan = plan if plan is not None else plan_cycle(snapshot, policy, plugins)
     context = after or context_after(snapshot, policy, plan, plugins)
@@ -164,7 +167,7 @@ def node_table(
 def preview(
     snapshot: Snapshot, policy: Policy, job: Hypothetical, plugins: Plugins = NO_PLUGINS
 ) -> Explanation:
-    """Whether a job submitted now would start in the next cycle, and where, or why not; changes nothing.
+    """Whether a job submitted now would start in the next cycle, and where, or why not.
 
     Raises KeyError when its queue or project is not in the snapshot.
     """
@@ -173,7 +176,7 @@ def preview(
 
 
 def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
-    """The snapshot as it would be with one more job, and that job's id."""
+    """The snapshot with one more pending job, and the id of that job."""
     taken = np.concatenate([snapshot.pending.id, snapshot.running.id])
     job_id = int(taken.max(initial=0)) + 1
     row = {
@@ -199,7 +202,7 @@ def with_job(snapshot: Snapshot, job: Hypothetical) -> tuple[Snapshot, int]:
 def context_after(
     snapshot: Snapshot, policy: Policy, plan: Plan, plugins: Plugins = NO_PLUGINS
 ) -> CycleContext:
-    """The answers of the world once all that a plan starts, lets go on and sets aside has what it was given."""
+    """The context of a cycle after a plan: its starts, resumed jobs and gang reservations hold what it gives them."""
     cluster = ClusterIndex(snapshot)
     context = CycleContext(cluster, resolve(policy, plugins))
     pending = snapshot.pending
@@ -210,9 +213,9 @@ def context_after(
         clear[rows] = False
     awaited = awaited_rows(cluster, np.flatnonzero(clear))
     left = awaited[~np.isin(awaited, started_rows)]
-    if len(
-        left
-    ):  # places kept for jobs whose victims still end, as the cycle keeps them: after its first starts
+    if len(left):
+        # As in the cycle: first the starts of jobs whose victims have ended, then the nodes of victims that still
+        # end are held for their preemptors, then the other starts.
         first = int(np.isin(started_rows, awaited).sum())
         _take_starts(context, started_rows[:first], plan.starts[:first])
         hold_places(context, left)
@@ -253,40 +256,43 @@ def _node_sentence(
     candidates: Candidates, job_class: JobClass, node: int, gate: str | None, slots: int
 ) -> str:
     """One line about one node: what it lacks in numbers, or what it could take."""
-    query, workspace = candidates.query, candidates.workspace
-    nodes = workspace.cluster.snapshot.nodes
     if gate is None:
         tasks = job_class.shape.tasks
         return "eligible" if tasks == 1 else f"eligible for {slots} of {tasks} tasks"
-    if gate == "state":
-        return f"not responding (state {nodes.state[node]})"
-    if gate == "cordoned":
-        return "cordoned"
-    if gate == "draining":
-        return "draining"
-    if gate == "labels":
-        have = dict(nodes.labels[node])
-        lacks = [f"{key}={value}" for key, value in query.request.node_selector if have.get(key) != value]
-        return f"lacks {', '.join(lacks)}"
-    if gate == "taints":
-        keys = [
-            f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-            for taint in nodes.taints[node]
-            if not any(toleration.tolerates(taint) for toleration in query.request.tolerations)
-        ]
-        return f"untolerated taint {', '.join(keys)}"
-    if gate == "size":
-        cores, memory = nodes.size_cpu_millis.item(node), nodes.size_memory_mib.item(node)
-        has = f"{amount('cpu_millis', cores)} and {amount('memory_mib', memory)}"
-        return f"too small for one task: the node has {has}"
-    if gate == "jobs":
-        return _company_words(candidates, node)
-    if gate == "numa":
-        return _domain_words(candidates, node)
-    room = _room(candidates, gate, node)
-    if room is not None:
-        return room
-    return _ONE_NODE.get(gate, f"excluded by {gate}")
+    if gate in _SENTENCES:
+        return _SENTENCES[gate](candidates, node)
+    return _shortfall(candidates, gate, node) or _REFUSALS.get(gate, f"excluded by {gate}")
+
+
+def _state_words(candidates: Candidates, node: int) -> str:
+    return f"not responding (state {_nodes(candidates).state[node]})"
+
+
+def _label_words(candidates: Candidates, node: int) -> str:
+    have = dict(_nodes(candidates).labels[node])
+    wanted = candidates.query.request.node_selector
+    return f"lacks {', '.join(f'{key}={value}' for key, value in wanted if have.get(key) != value)}"
+
+
+def _taint_words(candidates: Candidates, node: int) -> str:
+    tolerations = candidates.query.request.tolerations
+    keys = [
+        f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+        for taint in _nodes(candidates).taints[node]
+        if not any(toleration.tolerates(taint) for toleration in tolerations)
+    ]
+    return f"untolerated taint {', '.join(keys)}"
+
+
+def _size_words(candidates: Candidates, node: int) -> str:
+    nodes = _nodes(candidates)
+    cores, memory = nodes.size_cpu_millis.item(node), nodes.size_memory_mib.item(node)
+    has = f"{amount('cpu_millis', cores)} and {amount('memory_mib', memory)}"
+    return f"too small for one task: the node has {has}"
+
+
+def _nodes(candidates: Candidates) -> NodeColumns:
+    return candidates.workspace.cluster.snapshot.nodes
 
 
 def _domain_words(candidates: Candidates, node: int) -> str:
@@ -301,8 +307,8 @@ def _domain_words(candidates: Candidates, node: int) -> str:
     return f"has {has}; the most free in one is {', '.join(most[:-1])} and {most[-1]}"
 
 
-def _company_words(candidates: Candidates, node: int) -> str:
-    """`the rack has no job labelled app=db`: the first rule about other jobs that closes a node."""
+def _affinity_words(candidates: Candidates, node: int) -> str:
+    """`the rack has no job labelled app=db`: the first affinity term that refuses a node."""
     affinity_state, who = candidates.workspace.affinity_state, candidates.query.who
     for kind, like, topology, met in affinity_state.refusals(who) if affinity_state is not None else ():
         if not met[node]:
@@ -316,8 +322,8 @@ def _company_words(candidates: Candidates, node: int) -> str:
     return "excluded by affinity to other jobs"
 
 
-def _room(candidates: Candidates, gate: str, node: int) -> str | None:
-    """`needs 4 GPUs, has 2 GPUs free`, for a gate on amounts."""
+def _shortfall(candidates: Candidates, gate: str, node: int) -> str | None:
+    """`needs 4 GPUs, has 2 GPUs free`, for a filter of amounts; None for another filter."""
     query, workspace = candidates.query, candidates.workspace
     for rule in candidates.rules.gates:
         if rule.name == gate and isinstance(rule, ResourceFilter):
@@ -327,3 +333,14 @@ def _room(candidates: Candidates, gate: str, node: int) -> str | None:
                 free = max(int(headroom[0][node]), 0)
                 return f"needs {amount(name, headroom[1])}, has {amount(name, free)} free"
     return None
+
+
+#: What a node does, in words, by the name of the filter that refuses it.
+_SENTENCES: Final[dict[str, Callable[[Candidates, int], str]]] = {
+    "state": _state_words,
+    "labels": _label_words,
+    "taints": _taint_words,
+    "size": _size_words,
+    "jobs": _affinity_words,
+    "numa": _domain_words,
+}

@@ -1,4 +1,4 @@
-"""What if: the smallest single change of a request with which a pending job would start now."""
+"""What-if: the smallest single change of a request with which a pending job would start now."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from scheduler.core.reasons.messages import amount
 from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import Snapshot
 
-#: Changes that are planned out in full before we give up: the first nearly always holds.
+#: How many changes are planned in full at most: nearly always the first is confirmed.
 _PLANNED: Final = 4
-#: Models looked at, those with the most devices first.
+#: How many GPU models are tried, those with the most devices first.
 _MODELS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to ask differently; the planner itself then starts the job in this cycle."""
+    """One change of a request with which the planner starts the job in this cycle."""
 
     #: "gpus", "cpu_millis", "memory_mib", "tasks", "gpu_model", "numa", "time_limit_seconds" or "queue"
     field: str
@@ -49,7 +49,7 @@ class Change:
 
 
 def words_of(field: str, before: int | str, after: int | str, *, each: bool = False) -> str:
-    """`With 7 GPUs instead of 8`; `each`: the amounts are those of one of several tasks."""
+    """`With 7 GPUs instead of 8`; `each`: the amounts are those of each of several tasks."""
     per_task = " a task" if each else ""
     if field == "tasks":
         return f"With {amount('tasks', int(after))} instead of {before}"
@@ -74,7 +74,7 @@ def _duration(seconds: int) -> str:
 
 
 class Variant(NamedTuple):
-    """The job with one thing changed; `loss` orders variants: the part of what was asked that is given up."""
+    """A job with one thing changed; `loss` orders variants: the part of the request that is given up."""
 
     loss: int  # thousandths
     field: str
@@ -95,11 +95,10 @@ def smallest_change(
     queue_ids: Iterable[int] = (),
     plugins: Plugins = NO_PLUGINS,
 ) -> Change | None:
-    """The smallest change with which a waiting job would start in this cycle; None when no single one helps.
+    """The smallest change with which a waiting job would start in this cycle; None when no single change helps.
 
-    `context` are those of the world as the plan leaves it: each change is first tried there, and the first
-    that fits is planned in full, so what is said is what the planner would do. `queue_ids` are the queues
-    that its owner may use.
+    `context`: the cycle after its plan (`context_after`). Each change is tried there first, and the first that fits
+    is planned in full, so the answer is what the planner would do. `queue_ids`: the queues that the owner may use.
     """
     row = snapshot.job_row(job_id)
     tried = 0
@@ -143,7 +142,7 @@ def _variants(context: CycleContext, row: int, queue_ids: Iterable[int]) -> Iter
 
 
 def unchanged(context: CycleContext, row: int) -> Variant:
-    """The job as it asks."""
+    """The job as it was submitted."""
     job_class, pending = context.job_classes.of(row), context.cluster.snapshot.pending
     limit = int(pending.time_limit_seconds[row])
     return Variant(0, "", 0, 0, job_class.query.request, job_class.shape, limit, job_class.queue_row)
@@ -152,9 +151,9 @@ def unchanged(context: CycleContext, row: int) -> Variant:
 def elsewhere(
     snapshot: Snapshot, same: Variant, queue_ids: Iterable[int], *, models: int
 ) -> Iterator[Variant]:
-    """Another place for the same thing, which costs nothing of it: a queue, a model, any NUMA domains.
+    """The same amounts elsewhere: in another queue, on another GPU model, across NUMA domains.
 
-    Of queues those that allow as much time; of models any, and so many by name, those with the most devices first.
+    Queues that allow as much time; any model, and `models` models by name, those with the most devices first.
     """
     queues, request, asked = snapshot.queues, same.request, same.time_limit_seconds
     for queue_id in sorted(set(queue_ids) & set(queues.id.tolist())):
@@ -187,7 +186,7 @@ def elsewhere(
 def _less(
     same: Variant, field: str, asked: int, step: int, fits: Callable[[Variant], bool]
 ) -> Iterator[Variant]:
-    """The largest amount below what was asked that fits, in whole steps: what fits at more fits at less."""
+    """The largest smaller amount that fits, in whole steps, by bisection: a job that fits also fits with less."""
 
     def with_amount(steps: int) -> Variant:
         after = steps * step
@@ -209,7 +208,7 @@ def _less(
 
 
 def _limits(context: CycleContext, row: int, barring: tuple[int, ...]) -> Iterator[int]:
-    """Time limits that would let it end before what it must not overlap, or that its queue allows."""
+    """Shorter time limits: those that end before a reservation in the way, and the longest that the queue allows."""
     snapshot = context.cluster.snapshot
     asked = int(snapshot.pending.time_limit_seconds[row])
     bound = int(snapshot.queues.max_wall_seconds[context.job_classes.of(row).queue_row])
@@ -228,7 +227,7 @@ def models_of(snapshot: Snapshot) -> list[str]:
 
 
 def _fits(context: CycleContext, row: int, variant: Variant) -> bool:
-    """Whether the changed job has room and limits now, in the world as the plan leaves it."""
+    """Whether nodes and limits have room for the changed job after the plan."""
     cluster, workspace, job_class = context.cluster, context.workspace, context.job_classes.of(row)
     snapshot = cluster.snapshot
     request, tasks = variant.request, variant.shape.tasks
@@ -263,7 +262,7 @@ def _fits(context: CycleContext, row: int, variant: Variant) -> bool:
 
 
 def changed_snapshot(snapshot: Snapshot, row: int, variant: Variant) -> Snapshot:
-    """The snapshot in which this job had asked so from the beginning."""
+    """The snapshot in which the job was submitted as changed."""
     pending = snapshot.pending
     columns = {
         "class_index": len(snapshot.classes),

@@ -1,4 +1,4 @@
-"""What if, earlier: the smallest single change of a request that starts a pending job much earlier."""
+"""What-if, earlier: the smallest single change of a request that starts a pending job much earlier."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.what_if import Variant, changed_snapshot, elsewhere, unchanged, words_of
 
-#: A change has to gain so much: this part of the wait, and so many minutes.
+#: The least that a change has to gain: one of this many parts of the wait, and this time.
 GAIN_PART: Final = 4
 GAIN_MS: Final = 10 * 60_000
-#: Each is played out in full, so only so many are.
+#: How many changes are tried: each one is a forecast of its own.
 _PLAYED: Final = 8
-#: Models looked at, those with the most devices first.
+#: How many GPU models are tried, those with the most devices first.
 _MODELS: Final = 2
-#: Nobody asks for less time than this.
+#: No shorter time limit is proposed.
 _SHORTEST_SECONDS: Final = 300
-#: Parts of the time asked for that are tried, in quarters and eighths.
+#: Parts of the time limit that are tried, in eighths.
 _EIGHTHS: Final = (6, 4, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierStart:
-    """One thing to ask differently; if all jobs run to their limits it starts at `at_ms` and not at `before_ms`."""
+    """One change of a request; if all jobs run to their limits the job starts at `at_ms` and not at `before_ms`."""
 
-    field: str  # as of `changes.Change`
+    field: str  # as of `what_if.Change`
     before: int | str
     after: int | str
     each: bool
@@ -56,8 +56,8 @@ def earlier_change(
 ) -> EarlierStart | None:
     """The smallest change that brings a job's latest start forward by a quarter of its wait or more; None = none.
 
-    `before_ms` is its latest start as it is (the P90 of its forecast). Each change is played on by the planner
-    like the forecast itself, so the two are compared in one measure.
+    `before_ms`: the latest start of the unchanged job (the P90 of its forecast). Each change is played forward as the
+    forecast is, so that both starts are computed in the same way.
     """
     row = snapshot.job_row(job_id)
     wait_ms = before_ms - snapshot.now_ms
@@ -85,7 +85,7 @@ def earlier_change(
 
 
 def lesser_requests(context: CycleContext, row: int, queue_ids: Iterable[int]) -> Iterator[Variant]:
-    """Steps down from what is asked; `loss` is the part that is given up, in thousandths."""
+    """Smaller requests; `loss` is the part that is given up, in thousandths."""
     same = unchanged(context, row)
     request, shape, asked = same.request, same.shape, same.time_limit_seconds
     yield from elsewhere(context.cluster.snapshot, same, queue_ids, models=_MODELS)

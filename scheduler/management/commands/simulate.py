@@ -2,8 +2,8 @@
 
 TRACE is a log in the Standard Workload Format, a table of openb pods (CSV, with its table of nodes beside it),
 `past:7d` (what waited and ran here in the last seven days; hours as `past:36h`), `cycle:NUMBER` (a recorded cycle,
-played to its end), or one of our own making: `rigid:SEED:JOBS`, `gpu:SEED:JOBS`. A profile is the name of a stored one,
-or said in words, such as `fifo+easy`, `sjf`, `priority+conservative+preempt`.
+simulated to its end), or a synthetic one: `rigid:SEED:JOBS`, `gpu:SEED:JOBS`. A profile is the name of a stored one,
+or a policy in words, such as `fifo+easy`, `sjf`, `priority+conservative+preempt`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from scheduler.core.snapshot.codec import CodecError, decode_snapshot
 from scheduler.models import Cluster
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import policy_of_profile
-from scheduler.simulator.cluster import ClusterWorkload
-from scheduler.simulator.compare import as_html, as_it_was, as_json, as_text, open_workload, policy_of, run
-from scheduler.simulator.made import from_snapshot
+from scheduler.simulator.cluster_workload import ClusterWorkload, from_snapshot
+from scheduler.simulator.compare import as_it_was, open_workload, policy_of, run
+from scheduler.simulator.comparison_output import as_html, as_json, as_text
 from scheduler.simulator.workload import Workload, WorkloadError
 from scheduler.state.load.history import load_past
 from scheduler.state.records import recordings
@@ -39,9 +39,13 @@ class Command(BaseCommand):
         parser.add_argument(
             "--profile", action="append", dest="profiles", metavar="P", help="may be given again"
         )
-        parser.add_argument("--jobs", type=int, help="only this many jobs, in order of arrival")
-        parser.add_argument("--nodes", type=Path, metavar="FILE", help="the nodes of a table of openb pods")
-        parser.add_argument("--cluster", metavar="NAME", help="whose past; not needed where there is one")
+        parser.add_argument("--jobs", type=int, help="only this many jobs, the first to arrive")
+        parser.add_argument(
+            "--nodes", type=Path, metavar="FILE", help="the table of nodes for a table of openb pods"
+        )
+        parser.add_argument(
+            "--cluster", metavar="NAME", help="the cluster of `past`, where there are several"
+        )
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
         parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots as well")
 
@@ -73,7 +77,7 @@ class Command(BaseCommand):
             past = load_past(cluster_id=_cluster(options["cluster"]).pk, since=now - span, until=now)
             if past.unfinished:
                 self.stderr.write(
-                    f"{past.unfinished:,} jobs have not ended; they are assumed to run for their whole time limit."
+                    f"{past.unfinished:,} jobs still run or wait; they are taken to run for their whole limit."
                 )
             return replace(past.workload, users=_names(past.workload))
         if kind == "cycle" and rest.isdigit():

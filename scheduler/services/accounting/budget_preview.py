@@ -1,4 +1,4 @@
-"""What a job that is not submitted yet would set aside of budgets, those that only warn included."""
+"""Budget preview: what a request would set aside of budgets, with those that only warn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BudgetUse:
 
 
 def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
-    """Every budget that this job counts on, those that only warn included."""
+    """What the job would set aside of every budget that it counts on, with those that only warn."""
     found = []
     for state in budget_states([spec.project]):
         budget, period = state.budget, state.period
@@ -50,7 +50,12 @@ def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
         needs = entry.amount(COUNTED[budget.resource]).held
         if needs <= 0:
             continue
-        facts = {"resource": budget.resource, "needs": needs, "left": state.left, "limit": period.amount}
+        facts: dict[str, int | str] = {
+            "resource": budget.resource,
+            "needs": needs,
+            "left": state.left,
+            "limit": period.amount,
+        }
         passed = needs > state.left
         text = (
             f"Reserves {budget_amount(facts, 'needs')} of the budget {budget.name} of {state.owner}; "

@@ -1,4 +1,4 @@
-"""The ledger of attempts that run on: charged by the day, held anew without a limit, healed after a crash."""
+"""Charging: the ledger of running attempts: charged by day, held again without a limit, repaired after a crash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
 #: Attempts of one transaction.
 BATCH: Final = 200
-#: Ended attempts are looked at for so long: what is older was looked at many times.
+#: How far back ended attempts are checked: older ones were checked many times.
 LOOK_BACK: Final = timedelta(days=2)
 #: An attempt younger than this may have been written just now.
 YOUNG: Final = timedelta(seconds=30)
@@ -60,9 +60,9 @@ ORDER BY attempt.id
 
 
 def charge_running(*, now: datetime | None = None) -> int:
-    """Charge what runs over midnight for the days that are over, so that periods close; answers how many.
+    """Charge attempts that run past midnight for the days that are over, so that periods close; answers how many.
 
-    1. The budget periods and the attempts are locked, as by whoever ends them: one that has ended is left.
+    1. The budget periods and the attempts are locked, as where attempts end: one that has ended is left out.
     2. Each is charged until midnight, out of what it holds; the end charges the rest.
     """
     midnight = (now or timezone.now()).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -71,7 +71,7 @@ def charge_running(*, now: datetime | None = None) -> int:
 
 
 def extend_holds(*, now: datetime | None = None) -> int:
-    """Set aside more for what runs without a limit, before what it holds is used up."""
+    """Extend the holds of attempts without a time limit before they are used up; answers how many."""
     now = now or timezone.now()
     step = settings.LEDGER_OPEN_HOLD_SECONDS
     rows = run(_RUNNING_OUT, [_LIVE, now + timedelta(seconds=step / 4)])
@@ -86,7 +86,7 @@ def extend_holds(*, now: datetime | None = None) -> int:
 
 
 def heal_ledger(*, now: datetime | None = None) -> int:
-    """Put right what a crash or a hand in the database left: attempts without a hold, holds of none that run."""
+    """Repair what a crash or a manual change left: live attempts without a hold, and holds of ended attempts."""
     now = now or timezone.now()
     without = run(_WITHOUT, [_LIVE, now - YOUNG])
     healed = _in_batches(without, lambda batch: _hold_again(batch, now))
@@ -95,7 +95,7 @@ def heal_ledger(*, now: datetime | None = None) -> int:
             _lock([attempt_id])
             still = run(_STALE, [_LIVE, now - LOOK_BACK, attempt_id])
             if not still:
-                continue  # somebody else has healed it meanwhile
+                continue  # another process has repaired it meanwhile
             seconds = int(still[0][-1])
             whose = ledger.Ending(attempt_id, number, project_id, user_id)
             lines, books = ledger.charges([whose], at=ended_at)
@@ -122,13 +122,13 @@ def _in_batches(rows: Sequence[Any], write: Callable[[Sequence[Any]], int]) -> i
 
 
 def _still_live(rows: Sequence[Any]) -> list[Any]:
-    """Lock what settling would lock, and answer those that still live."""
+    """Lock what settling would lock, and answer the attempts that are still live."""
     states = _lock([row[0] for row in rows])
     return [row for row in rows if states.get(row[0]) in _LIVE]
 
 
 def _lock(attempt_ids: Sequence[int]) -> dict[int, str]:
-    """Budget periods, then attempts: whoever else writes lines of them waits. Answers their states."""
+    """Lock budget periods, then attempts, so that other writers of their lines wait. Answers their states."""
     ledger.lock_periods(attempt_ids)
     rows = run(
         "SELECT id, state FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
@@ -157,7 +157,7 @@ def _extend(rows: Sequence[Any], until: datetime) -> int:
     lines = []
     for e in endings:
         own = entries[e.attempt_id]
-        begin_s = min(entry.from_s for entry in own)  # the clock may have stood still for days
+        begin_s = min(entry.from_s for entry in own)  # the last extension may be days ago
         cuts = {edge for terms in books.of(e.project_id) for edge in terms.cuts(begin_s, until_s)}
         for entry in core.more_hold(own, until_s=until_s, cuts=cuts, prices=books.prices):
             lines.append(ledger.Line(e.project_id, e.user_id, e.job_number, e.attempt_id, entry))

@@ -1,4 +1,4 @@
-"""What quotas asks of the scheduler when somebody changes a limit: demand, capacity, and how it went lately."""
+"""Quota impact: demand, capacity and recent waits, shown before a limit is changed."""
 
 from __future__ import annotations
 
@@ -52,13 +52,16 @@ class SchedulerFacts:
         if resource == "gpu_millis":
             devices = Device.objects.filter(gone=False, node__in=nodes)
             parts = devices.order_by().values_list("model").annotate(Sum("share_millis"))
-            return sum(part for model, part in parts if not gpu_model or model_matches(gpu_model, model))
+            return sum(int(part) for model, part in parts if not gpu_model or model_matches(gpu_model, model))
         column = {
             "cpu_millis": "cpu_millis_capacity",
             "memory_mib": "memory_mib_capacity",
             "storage_mib": "storage_mib",
         }.get(resource)
-        return None if column is None else nodes.aggregate(total=Sum(column))["total"] or 0
+        if column is None:
+            return None
+        total: int | None = nodes.aggregate(total=Sum(column))["total"]
+        return total or 0
 
     def lately(self, project_id: int) -> Mapping[str, Any]:
         since = timezone.now() - LATELY
@@ -85,7 +88,7 @@ class SchedulerFacts:
 
 
 def _asks(model: str, wish: str) -> bool:
-    """Whether whoever wishes for this, one of several models or a slice, may be counted on a line for a model."""
+    """Whether a request for this model, one of several models or a slice may count on a line for a model."""
     return any(model_matches(model, one) for one in wish.split("|"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from accounts.models import User
 from quotas.core.limits import UNBOUNDED, charge
 from quotas.models import Quota
-from quotas.selectors.quota_status import find_lines
+from quotas.selectors.quota_status import LineState, find_lines
 from quotas.services.impact import shown
 from scheduler.core.plan import Start
 from scheduler.core.snapshot.snapshot import Snapshot
@@ -45,9 +45,9 @@ class QuotaUse:
 
 
 def quota_uses(spec: JobSpec, by: User, start: Start | None, snapshot: Snapshot) -> tuple[QuotaUse, ...]:
-    """Every limit that this job counts on, as it is and as it would be; its own first, the root's last.
+    """Every limit that this job counts on, now and with the job: its own first, the root's last.
 
-    A limit of one GPU model counts the devices it would be given; where it would wait, those it asks for.
+    A limit of one GPU model counts the devices that the job would be given, or asks for where it would wait.
     """
     found = find_lines([spec.project], user_id=by.pk)
     standings = found.standings()
@@ -61,35 +61,34 @@ def quota_uses(spec: JobSpec, by: User, start: Start | None, snapshot: Snapshot)
         and (amount := charge(line.resource, *size, gpu_model=line.gpu_model, devices=devices))
     ]
     missing = standings.short([(line.pk, amount) for line, amount in counted])
-    uses = []
-    for line, amount in counted:
-        state = states[line.pk]
-        after, over_by = state.used + amount, missing.get(line.pk, 0)
-        above_soft = line.soft is not None and after > line.soft
-        above_hard = over_by > 0 or (line.hard is not None and after > line.hard)
-        uses.append(
-            QuotaUse(
-                line_id=line.pk,
-                owner=line.owner,
-                resource=line.resource,
-                gpu_model=line.gpu_model,
-                job_type=line.job_type,
-                label=str(line.get_resource_display()),
-                used=state.used,
-                after=after,
-                nominal=line.nominal,
-                soft=line.soft,
-                hard=line.hard,
-                bound=state.bound,
-                enforce=line.enforce,
-                passed="hard" if above_hard else "soft" if above_soft else "",
-                refuses=over_by > 0,
-                over_by=over_by,
-                over=state.over,
-                text=_text(line, over_by, state.bound is None or after <= state.bound),
-            )
-        )
-    return tuple(uses)
+    return tuple(_use(line, states[line.pk], amount, missing.get(line.pk, 0)) for line, amount in counted)
+
+
+def _use(line: Quota, state: LineState, amount: int, over_by: int) -> QuotaUse:
+    """One limit with so much more in use, which is `over_by` more than it allows."""
+    after = state.used + amount
+    above_soft = line.soft is not None and after > line.soft
+    above_hard = over_by > 0 or (line.hard is not None and after > line.hard)
+    return QuotaUse(
+        line_id=line.pk,
+        owner=line.owner,
+        resource=line.resource,
+        gpu_model=line.gpu_model,
+        job_type=line.job_type,
+        label=str(line.get_resource_display()),
+        used=state.used,
+        after=after,
+        nominal=line.nominal,
+        soft=line.soft,
+        hard=line.hard,
+        bound=state.bound,
+        enforce=line.enforce,
+        passed="hard" if above_hard else "soft" if above_soft else "",
+        refuses=over_by > 0,
+        over_by=over_by,
+        over=state.over,
+        text=_text(line, over_by, state.bound is None or after <= state.bound),
+    )
 
 
 def _devices(spec: JobSpec, start: Start | None, snapshot: Snapshot) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""What projects hold at this moment, from allocations and live attempts: the truth behind quota counters."""
+"""Quota usage: what projects hold now, from allocations and live attempts, to check quota counters against."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from django.db.models import Count, Sum
 from quotas.core.limits import PENDING_JOBS, RUNNING_JOBS
 from quotas.models import Quota
 from scheduler.models import Allocation, Attempt, Job
-from scheduler.state.db.sql import run, select_together
+from scheduler.state.db.sql import Rows, run, select_together
 from scheduler.state.load import load_sql
-from scheduler.state.load.quota_rows import amount_held
-from scheduler.state.load.snapshots import lines_of, lines_statements
+from scheduler.state.load.quota_rows import Lines, amount_held, load_lines
 
 #: What jobs hold at this moment, by who pays.
 _HELD: Final = """
@@ -56,17 +55,13 @@ class HeldAllocations:
             Allocation.objects.held()
             .filter(attempt__job__project__in=wanted)
             .order_by()
-            .values("attempt__job__project")
-            .annotate(
-                cpu_millis=Sum("cpu_millis"),
-                memory_mib=Sum("memory_mib"),
-                gpu_millis=Sum("gpu_millis"),
-                storage_mib=Sum("storage_mib"),
-            )
+            .values_list("attempt__job__project")
+            .annotate(Sum("cpu_millis"), Sum("memory_mib"), Sum("gpu_millis"), Sum("storage_mib"))
         )
+        names = ("cpu_millis", "memory_mib", "gpu_millis", "storage_mib")
         amounts: dict[int, dict[str, int]] = {
-            row.pop("attempt__job__project"): {name: int(amount) for name, amount in row.items()}
-            for row in held
+            project_id: {name: int(amount) for name, amount in zip(names, sums, strict=True)}
+            for project_id, *sums in held
         }
         running = (
             Attempt.objects.live()
@@ -92,15 +87,14 @@ class HeldAllocations:
         projects = {row[0] for row in (*held, *running)}
         people = {row[1] for row in (*held, *running)}
         of = run(_ORGANIZATION_OF, [sorted(projects)])
-        lines = lines_of(select_together(*lines_statements(projects, people)), of)
-        found: Counter[int] = Counter()
-        for project_id, user_id, job_type, *amounts in held:
-            total = _Sum(*(int(amount) for amount in amounts))
-            for row in lines.of_job(project_id, user_id, job_type):
-                if row.id in wanted and row.resource != RUNNING_JOBS:
-                    found[row.id] += amount_held(row, total, by_model[project_id, user_id, job_type])
-        for project_id, user_id, job_type, jobs in running:
-            for row in lines.of_job(project_id, user_id, job_type):
+        lines = load_lines(
+            projects, people, projects=[(project, organization) for project, organization in of]
+        )
+        found = Counter(
+            {line: held_sum for line, held_sum in _held_on(lines, held, by_model).items() if line in wanted}
+        )
+        for *payer, jobs in running:
+            for row in lines.of_job(*payer):
                 if row.id in wanted and row.resource == RUNNING_JOBS:
                     found[row.id] += jobs
         waiting = [row.pk for row in wanted.values() if row.resource == PENDING_JOBS]
@@ -127,6 +121,19 @@ class HeldAllocations:
             )
             for row in wanted
         }
+
+
+def _held_on(
+    lines: Lines, held: Rows, by_model: Mapping[tuple[int, int, str], Mapping[str, int]]
+) -> Counter[int]:
+    """What the held amounts count on each line; `held` and `by_model` are by project, user and job type."""
+    found: Counter[int] = Counter()
+    for project_id, user_id, job_type, *amounts in held:
+        total = _Sum(*(int(amount) for amount in amounts))
+        for row in lines.of_job(project_id, user_id, job_type):
+            if row.resource != RUNNING_JOBS:
+                found[row.id] += amount_held(row, total, by_model[project_id, user_id, job_type])
+    return found
 
 
 #: The projects below an organization.

@@ -1,4 +1,4 @@
-"""Usage, attempt by attempt: what each was charged against what its allocations held, to the second (I8)."""
+"""Usage audit: what each attempt was charged against what its allocations held, to the second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.core.lifecycle import LIVE_ATTEMPT
 from scheduler.state.db.sql import int_array, run, run_together
 from scheduler.state.ledger import ledger
 
-#: What ended so long ago was looked at many times; the thorough check goes back as far as lines are kept.
+#: How far back ended attempts are checked; the thorough check goes as far back as lines are kept.
 LOOK_BACK: Final = timedelta(days=2)
 THOROUGH: Final = timedelta(days=35)
 #: An attempt that ended just now may still be being written.
@@ -30,7 +30,7 @@ REASON: Final = "found by the reconciler: its allocations held something else"
 RESOURCES: Final = ("cpu_millis", "memory_mib", "gpu_millis", "storage_mib")
 
 _LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
-#: Of the CPUs not what was given back while it stood still.
+#: Without the CPUs that were released while the attempt was suspended.
 _TIMES: Final = {"cpu_millis": "(cpu_millis + suspended_cpu_millis) * (seconds - still_seconds)"}
 _HELD: Final = ", ".join(
     f"coalesce(sum({_TIMES.get(name, f'{name} * seconds')}), 0)::bigint AS {name}" for name in RESOURCES
@@ -108,7 +108,7 @@ class Wrong(NamedTuple):
 
 
 def check_usage(*, now: datetime | None = None, back: timedelta = LOOK_BACK) -> int:
-    """Find attempts that ended and were not charged what they held, and correct each; answers how many.
+    """Correct ended attempts that were not charged what they held; answers how many.
 
     1. Without locks: nearly all are right. 2. Under the locks that settling takes, again. 3. An adjust line for
     what differs, in the period in which the attempt ended; a finding, and an entry of the trail. Money is what the
@@ -126,7 +126,10 @@ def check_usage(*, now: datetime | None = None, back: timedelta = LOOK_BACK) -> 
 def _wrong(since: datetime, until: datetime, only: Sequence[int] | None = None) -> list[Wrong]:
     words = [list(ledger.GIVEN_BACK), _LIVE, since, until, only is None, int_array(only or ())]
     count = len(RESOURCES)
-    return [Wrong(*row[:7], tuple(row[7 : 7 + count]), tuple(row[7 + count :])) for row in run(_WRONG, words)]
+    return [
+        Wrong._make((*row[:7], tuple(row[7 : 7 + count]), tuple(row[7 + count :])))
+        for row in run(_WRONG, words)
+    ]
 
 
 def _correct(ids: Sequence[int], since: datetime, now: datetime) -> int:
@@ -158,7 +161,7 @@ def _correct(ids: Sequence[int], since: datetime, now: datetime) -> int:
 
 
 def _adjusts(wrong: Wrong, rates: Sequence[Rates], held_at: datetime, books: ledger.Books) -> Iterator[Entry]:
-    """Lines by which the sums become what is due; one like the charge itself where that says it."""
+    """Lines that bring the sums to what is due; a single one like the charge where that is enough."""
     at_s = int(wrong.ended_at.timestamp())
     micros = (
         0 if wrong.forgiven else _cost(wrong, rates, int(held_at.timestamp()), at_s, books)
@@ -190,7 +193,7 @@ def _by_model(wrong: Wrong) -> list[tuple[str, int]]:
 
 
 def _cost(wrong: Wrong, rates: Sequence[Rates], from_s: int, until_s: int, books: ledger.Books) -> int:
-    """What the lines say that should be there."""
+    """What a correct charge for these times would cost."""
     prices: Sequence[Price] = books.prices
     holds = core.hold(rates, at_s=from_s, seconds=max(until_s - from_s, 0), prices=prices)
     lines = core.charge(holds, until_s=until_s, final=True, prices=prices)

@@ -1,4 +1,4 @@
-"""The rows Muster cannot do without: priority classes, a profile, a first cluster with a queue."""
+"""Defaults: the rows that Muster needs: priority classes, a profile, a first cluster with a queue."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from django.db import transaction
 
 from scheduler.models import Cluster, Partition, PriorityClass, Queue, SchedulerProfile
 
-#: Name, value, aliases, whom it may preempt (C1, C8), what it is for.
-PRIORITY_CLASSES: Final = (
+#: Name, value, aliases, the classes it may preempt, what it is for.
+PRIORITY_CLASSES: Final[tuple[tuple[str, int, list[str], list[str], str], ...]] = (
     (
         "CRITICAL",
         100,
@@ -28,7 +28,7 @@ PRIORITY_CLASSES: Final = (
 
 @transaction.atomic
 def ensure_defaults() -> Cluster:
-    """Make what is missing and change nothing that is there; safe to run at every start."""
+    """Create what is missing and change no row that exists; safe to run at every start."""
     _ensure_priority_classes()
     profile, _ = SchedulerProfile.objects.get_or_create(
         name="default", defaults={"policy": settings.SCHEDULING_POLICY, "tie_breakers": ["submitted"]}

@@ -1,4 +1,4 @@
-"""What an agent says its machine has: read with suspicion, written without ever breaking what is in use."""
+"""Inventory: what an agent reports of its machine, validated, and written without changing what is in use."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Inventory:
     labels: tuple[tuple[str, str], ...]
     partitions: tuple[str, ...]
     devices: tuple[DeviceFacts, ...]
-    #: Why there may be GPUs that it cannot tell of.
+    #: Why the agent may not see all GPUs.
     gpu_trouble: str
 
 
 class _Reader:
-    """Collects every problem of a message before it refuses it."""
+    """Reads fields and collects every problem, so that a refusal names them all."""
 
     def __init__(self) -> None:
         self.problems: list[FieldProblem] = []
@@ -81,7 +81,7 @@ class _Reader:
 
 
 def read_inventory(data: Any) -> Inventory:
-    """Raises InvalidInput that names every wrong field."""
+    """The inventory of a message; raises InvalidInput that names every wrong field."""
     if not isinstance(data, Mapping):
         raise InvalidInput(message="`inventory` has to be an object.")
     read = _Reader()
@@ -140,7 +140,7 @@ def _device(read: _Reader, data: Any, under: str) -> DeviceFacts:
 
 
 def _domains(read: _Reader, data: Any) -> tuple[tuple[int, int, int], ...]:
-    """(number, CPU thousandths, memory MiB) of each NUMA domain, by number; () where it does not say."""
+    """(number, CPU thousandths, memory MiB) of each NUMA domain, by number; () where the agent does not report them."""
     if not isinstance(data, list) or len(data) > 1024:
         read.problems.append(FieldProblem("domains", "has to be a list of at most 1024"))
         return ()
@@ -171,10 +171,10 @@ def _is_texts(labels: Any) -> bool:
 
 
 def apply_inventory(node: Node, machine: Inventory) -> bool:
-    """Bring a locked node row and its devices up to date; True when the planner should know.
+    """Bring a locked node row and its devices up to date; True when the planner has to plan again.
 
-    A machine that has less than is in use keeps its counters as they are and says what is wrong: what runs
-    there goes on, and nothing new starts until enough of it has ended.
+    A machine that has less than is in use keeps its capacity and shows the trouble: running jobs continue,
+    and no more start there until enough of them have ended.
     """
     shortfalls: list[str] = []
 
@@ -216,7 +216,7 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
 
 
 def _gpu_troubles(machine: Inventory) -> list[str]:
-    """What is wrong with its GPUs; those with the same trouble are told of together."""
+    """What is wrong with its GPUs; GPUs with the same trouble share one text."""
     found: dict[tuple[bool, str], list[str]] = {}
     for device in machine.devices:
         if device.trouble or not device.healthy:
@@ -225,8 +225,8 @@ def _gpu_troubles(machine: Inventory) -> list[str]:
     for (healthy, why), numbers in sorted(found.items(), key=lambda item: item[0]):
         words = ("" if healthy else " not healthy") + (f": {why}" if why else "")
         troubles.append(f"GPU {', '.join(numbers)}{words}")
-    told = {why for _, why in found}
-    return troubles + ([f"GPUs: {machine.gpu_trouble}"] if machine.gpu_trouble not in {"", *told} else [])
+    named = {why for _, why in found}
+    return troubles + ([f"GPUs: {machine.gpu_trouble}"] if machine.gpu_trouble not in {"", *named} else [])
 
 
 _FACTS: Final = ("uuid", "model", "memory_mib", "numa_domain", "healthy", "fake", "trouble")
@@ -234,7 +234,7 @@ _SAMPLES: Final = ("utilisation_percent", "memory_used_mib", "temperature_c", "p
 
 
 def _apply_devices(node: Node, devices: Sequence[DeviceFacts]) -> bool:
-    """True when a device came, went or changed; new samples alone are no change."""
+    """True when a device was added, removed or changed; new samples alone are no change."""
     known = {device.index: device for device in node.devices.filter(kind="gpu").order_by("index")}
     new: list[Device] = []
     touched: list[Device] = []
@@ -253,7 +253,7 @@ def _apply_devices(node: Node, devices: Sequence[DeviceFacts]) -> bool:
         row.gone = False
         row.share_millis = max(
             share_of(facts.model), row.used_millis
-        )  # cut otherwise while somebody holds it
+        )  # partitioned anew while a job holds it
         if before != (*(getattr(row, name) for name in _FACTS), False):
             matters = True
         elif samples == tuple(getattr(row, name) for name in _SAMPLES):

@@ -1,4 +1,4 @@
-"""What happens to machines: they register, answer, change, fall silent, and people cordon and drain them."""
+"""Nodes: machines register and report, and operators cordon and drain them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from scheduler.services.cluster.inventory import Inventory, apply_inventory, rea
 
 JOIN_PREFIX: Final = "muster_join_"
 AGENT_PREFIX: Final = "muster_agent_"
-#: A node's row is not written at each of its calls.
+#: A node's row is written at most this often.
 HEARTBEAT_SECONDS: Final = 2.0
-#: Says that some web process can hear agents; while none can, silence means nothing.
+#: The lease of the web processes that agents call; while nobody holds it, no node counts as silent.
 DOOR_SCOPE: Final = "agents-door"
 DOOR_SECONDS: Final = 15.0
-#: The most that an agent is told to hold out before its node counts as lost.
+#: An agent stops its tasks at most this long before its node counts as lost.
 FENCE_MARGIN_SECONDS: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The key is shown here once; only its digest is kept."""
+    """A registered node and its key in plain text; only the digest of the key is stored."""
 
     node: Node
     agent_key: str
@@ -80,7 +80,7 @@ def node_of_key(plain: str) -> Node | None:
     return node if hmac.compare_digest(node.agent_key_digest, _digest(secret)) else None
 
 
-#: What each call of an agent needs of its node; the rest is read where somebody asks for it.
+#: The columns that each call of an agent needs of its node; the rest are loaded on access.
 _WANTED: Final = {
     "id", "cluster_id", "name", "address", "state", "last_seen_at", "boot_id", "cpu_millis", "agent_key_digest",
 }  # fmt: skip
@@ -125,9 +125,9 @@ def _digest(secret: str) -> str:
 def register_node(
     *, join_token: str, name: str, inventory: Mapping[str, Any], address: str = ""
 ) -> Registration:
-    """Take a machine in, or give one that has lost its key a new one.
+    """Register a machine, or give one that has lost its key a new one.
 
-    A name whose agent still answers keeps its key: somebody with a join token cannot push a live node out.
+    The key of a node whose agent still reports is not replaced: a join token cannot take over a live node.
     Raises NotAllowed, Conflict or InvalidInput.
     """
     cluster = _cluster_of_join_token(join_token)
@@ -193,7 +193,7 @@ def _join_partitions(node: Node, names: tuple[str, ...]) -> None:
 def hear(
     node: Node, *, boot_id: str, agent_version: str, clock_ms: int, inventory: Inventory | None = None
 ) -> None:
-    """Its agent has called: move its lease on, and take over what it says of itself."""
+    """Record a call of the node's agent: extend the node's lease, and write what the agent reports."""
     now = timezone.now()
     recent = node.last_seen_at is not None and (now - node.last_seen_at).total_seconds() < HEARTBEAT_SECONDS
     if recent and node.state == NodeState.UP and node.boot_id == boot_id and inventory is None:
@@ -210,7 +210,7 @@ def hear(
 
 
 def _mark_up(node: Node) -> None:
-    """Only the database's clock counts."""
+    """Set the state to up and extend the lease, by the database's clock."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE scheduler_node SET state = 'up', last_seen_at = clock_timestamp(),"
@@ -225,9 +225,9 @@ def _mark_up(node: Node) -> None:
 
 
 def fence_seconds() -> float:
-    """After so long without us an agent stops its tasks: before we give away what they hold (04, 3.2).
+    """Seconds without contact after which an agent stops its tasks: before their resources go to other jobs.
 
-    0 tells it never to, when the time until a node counts as lost is too short to stop anything in it.
+    0 means never: the time until a node counts as lost is too short to stop tasks in.
     """
     lost, silent = settings.MUSTER_NODE_LOST_SECONDS, settings.MUSTER_NODE_SILENT_SECONDS
     fence = lost - min(FENCE_MARGIN_SECONDS, lost / 3)
@@ -235,9 +235,9 @@ def fence_seconds() -> float:
 
 
 def keep_door_open() -> None:
-    """Say that this process hears agents; the first to say so after a gap restarts every lease.
+    """Renew the lease of the web processes that agents call; after a gap, extend the leases of all nodes first.
 
-    When it was we who were away, nobody could be heard: no node may be lost for that (T04, T05).
+    While no web process ran, no agent could report: no node may count as lost for that.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
@@ -269,17 +269,17 @@ def keep_door_open() -> None:
 
 
 def cordon_node(*, node: Node, by: User, reason: str) -> Node:
-    """Give it no new jobs; the present ones stay."""
+    """Start no more jobs on the node; its running jobs continue."""
     return _set_flags(node, by, "node.cordon", reason, cordoned=True)
 
 
 def drain_node(*, node: Node, by: User, reason: str) -> Node:
-    """Give it no new jobs and let the present ones end; it says when it is empty."""
+    """Start no more jobs on the node and let its running jobs end."""
     return _set_flags(node, by, "node.drain", reason, draining=True)
 
 
 def uncordon_node(*, node: Node, by: User, reason: str = "") -> Node:
-    """Let it take jobs again, whether it was cordoned or drained."""
+    """Let the node take jobs again, whether it was cordoned or drained."""
     return _set_flags(node, by, "node.uncordon", reason, cordoned=False, draining=False)
 
 
@@ -292,7 +292,7 @@ def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) ->
     if away and not reason:
         raise InvalidInput(
             message=f"Give the reason why {node.name} is taken out of service.",
-            way_out="The reason is shown to everybody who waits for this node.",
+            way_out="Give a reason; it is shown with the node.",
         )
     row = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     before = {"cordoned": row.cordoned, "draining": row.draining, "reason": row.drain_reason}

@@ -1,4 +1,4 @@
-"""Overcommit: how much of a machine may be given away, by the ratio of its node, partition or cluster (R8)."""
+"""Overcommit: how much of a machine jobs may be given, by the ratio of its node, partition or cluster."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from django.db import models
 
 from scheduler.models import Cluster, Node, Partition
 
-#: The settings that say it, and the column of the machine that each multiplies.
+#: The ratio settings, and the column of the machine that each multiplies.
 RATIOS = {"cpu_overcommit_percent": "cpu_millis", "memory_overcommit_percent": "memory_mib"}
 
 
 def ratio_of(node: Node, name: str) -> int:
-    """Percent: the node's own, else the lowest that one of its partitions says, else the cluster's."""
+    """Percent: the node's own ratio, else the lowest of its partitions, else that of the cluster."""
     own: int | None = getattr(node, name)
     if own is not None:
         return own
     said = [getattr(partition, name) for partition in node.partitions.all()]
-    return min((ratio for ratio in said if ratio is not None), default=getattr(node.cluster, name))
+    lowest: int = min((ratio for ratio in said if ratio is not None), default=getattr(node.cluster, name))
+    return lowest
 
 
 def may_give_away(node: Node, *, cpu_millis: int, memory_mib: int) -> dict[str, int]:
-    """What jobs may be given of a machine that has so much, by resource."""
+    """What jobs may be given of a machine with these amounts, by resource."""
     has = {"cpu_millis": cpu_millis, "memory_mib": memory_mib}
     return {column: has[column] * ratio_of(node, name) // 100 for name, column in RATIOS.items()}
 
 
 def recount(thing: models.Model) -> None:
-    """After a setting changed: what may be given away now of every node that it concerns.
+    """Write the capacity of every node that a changed setting concerns.
 
-    Never less than is in use: what runs goes on, and nothing new starts there until enough has ended.
+    A capacity is never less than what is in use: running jobs continue, and no more start on the node until
+    enough of them have ended.
     """
     if isinstance(thing, Node):
         rows = Node.objects.filter(pk=thing.pk)

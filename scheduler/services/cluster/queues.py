@@ -1,4 +1,4 @@
-"""What operators do with queues: pause, resume, set limits."""
+"""Queues: operators pause and resume them and set their limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler import outbox
 from scheduler.models import Queue
 from scheduler.services.submission.fields import MAX_SECONDS, Inputs
 
-#: Limits that an operator may set: name, least, most. null takes a limit away.
+#: Limits that an operator may set: name, least, most. null removes a limit.
 LIMITS: Final[dict[str, tuple[int, int]]] = {
     "max_concurrent_jobs": (0, 10_000_000),
     "max_pending_jobs": (0, 10_000_000),
@@ -28,11 +28,11 @@ PRIORITY: Final = (0, 100)
 
 @transaction.atomic
 def pause_queue(*, queue: Queue, by: User, reason: str) -> Queue:
-    """Start nothing more from this queue; what runs goes on, and new jobs may be submitted."""
+    """Start no more jobs of this queue; running jobs continue, and jobs may still be submitted."""
     permissions.require(by, "operate", queue)
     inputs = Inputs({"reason": reason})
     if not inputs.text("reason", most=200):
-        inputs.wrong("reason", "Required: shown to everybody who waits in the queue.", code="required")
+        inputs.wrong("reason", "Required: the pending jobs of the queue show it.", code="required")
     inputs.finish("The queue was not paused")
     queue = _locked(queue)
     if queue.paused:
@@ -63,7 +63,7 @@ def edit_queue(
     reason: str = "",
     expected_generation: int | None = None,
 ) -> Queue:
-    """Change a queue's priority and limits; running jobs keep what they were given."""
+    """Change a queue's priority and limits; running jobs keep their resources."""
     permissions.require(by, "operate", queue)
     queue = _locked(queue)
     if expected_generation is not None and expected_generation != queue.generation:

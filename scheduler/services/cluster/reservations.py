@@ -1,9 +1,9 @@
-"""Sets nodes aside: booked for a window in advance, or held now for one job (C18, R6, R7)."""
+"""Reservations: nodes set aside for a window in advance, or held now for one job."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,10 +17,15 @@ from accounts.services import audit
 from infra.errors import Conflict, NotFound
 from infra.times_in_text import written
 from scheduler import outbox
+from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.core.whatif.explain import with_job
+from scheduler.core.whatif.room_now import room_now
 from scheduler.models import Cluster, Job, Node, Reservation
 from scheduler.selectors import job_by_ref, visible_reservations
-from scheduler.services.submission.admission import bound_now, tasks_that_fit_now
+from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
+from scheduler.services.planning.hypothetical import hypothetical_of_row
 from scheduler.services.submission.fields import Inputs, read_integer, read_moment, read_seconds
+from scheduler.state.load.snapshots import load_snapshot
 
 MAX_NODES: Final = 5000
 #: A window longer than this is a change of partitions, not a booking.
@@ -40,7 +45,6 @@ def reserve(*, payload: Mapping[str, Any], by: User) -> Reservation:
     return _book(payload, by)
 
 
-@transaction.atomic
 def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     inputs = Inputs(payload)
     inputs.refuse_unknown(_WINDOW_FIELDS)
@@ -62,25 +66,30 @@ def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     nodes = _nodes(inputs)
     inputs.finish("The reservation cannot be made")
     assert ends_at is not None  # otherwise there was a problem
-    _refuse_overlap(nodes, starts_at, ends_at, by)
-    return _written(
-        Reservation(
-            cluster=nodes[0].cluster,
-            name=name,
-            project=project,
-            starts_at=starts_at,
-            ends_at=ends_at,
-            reason=reason,
-            created_by=by,
-        ),
-        nodes,
-        by,
-    )
+    cluster = nodes[0].cluster
+    with transaction.atomic():
+        nodes = _locked([node.pk for node in nodes])
+        _refuse_overlap(nodes, starts_at, ends_at, by)
+        return _save(
+            Reservation(
+                cluster=cluster,
+                name=name,
+                project=project,
+                starts_at=starts_at,
+                ends_at=ends_at,
+                reason=reason,
+                created_by=by,
+            ),
+            nodes,
+            by,
+        )
 
 
-@transaction.atomic
 def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
-    """Take nodes that have room for the whole job now, or refuse: half a hold helps nobody."""
+    """Take nodes that have room for the whole job now, or refuse: half a hold is of no use.
+
+    The room is looked for before the transaction begins: a large cluster takes time to read.
+    """
     inputs = Inputs(payload)
     inputs.refuse_unknown(_HOLD_FIELDS)
     seconds = inputs.read("seconds", read_seconds, default=HOLD_SECONDS)
@@ -99,68 +108,78 @@ def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
             message=f"Job {job.number} is {job.public_state} and needs no hold.",
             way_out="Only a pending job can have nodes held for it.",
         )
-    nodes = _with_room(job, asked)
+    node_ids = _nodes_with_room(job, asked)
     starts_at = timezone.now()
     ends_at = starts_at + timedelta(seconds=seconds)
-    _refuse_overlap(nodes, starts_at, ends_at, by)
-    return _written(
-        Reservation(
-            cluster=job.queue.cluster,
-            name=f"hold for job {job.number}",
-            project=job.project,
-            job=job,
-            starts_at=starts_at,
-            ends_at=ends_at,
-            reason=reason,
-            created_by=by,
-        ),
-        nodes,
-        by,
+    with transaction.atomic():
+        nodes = _locked(node_ids)
+        _refuse_overlap(nodes, starts_at, ends_at, by)
+        return _save(
+            Reservation(
+                cluster=job.queue.cluster,
+                name=f"hold for job {job.number}",
+                project=job.project,
+                job=job,
+                starts_at=starts_at,
+                ends_at=ends_at,
+                reason=reason,
+                created_by=by,
+            ),
+            nodes,
+            by,
+        )
+
+
+def _nodes_with_room(job: Job, asked: list[Node]) -> tuple[int, ...]:
+    """The nodes on which the planner would start the job now, if it were the only one in line."""
+    loaded = load_snapshot(
+        cluster_id=job.queue.cluster_id,
+        project_ids=[job.project_id],
+        named_projects=[job.project_id] if job.affinity.get("jobs") else (),
     )
-
-
-def _with_room(job: Job, asked: list[Node]) -> list[Node]:
-    """The fewest nodes, fullest first, whose free capacity holds every task of the job."""
-    rows = Node.objects.schedulable().filter(cluster=job.queue.cluster_id)
-    partitions = list(job.queue.partitions.values_list("pk", flat=True))
-    if partitions:
-        rows = rows.filter(partitions__in=partitions).distinct()
-    if asked:
-        rows = rows.filter(pk__in=[node.pk for node in asked])
+    snapshot, job_id = _with(loaded.snapshot, job)
     now = timezone.now()
     taken = set(_in_force(now, now + timedelta(seconds=1)).values_list("nodes", flat=True))
-    bound = bound_now(job)
-    room = [
-        (fits, node.pk, node)
-        for node in rows.prefetch_related("devices")
-        if node.pk not in taken and (fits := tasks_that_fit_now(node, job, bound))
-    ]
-    chosen: list[Node] = []
-    missing = job.tasks
-    # One node that holds it all is best; otherwise the roomiest, so that few are held.
-    alone = [entry for entry in sorted(room) if entry[0] >= missing]
-    for fits, _, node in alone[:1] or sorted(room, reverse=True):
-        chosen.append(node)
-        missing -= min(fits, job.tasks_per_node or fits)
-        if missing <= 0:
-            return sorted(chosen, key=lambda n: n.pk)
-    raise Conflict(
-        message=f"Job {job.number} asks for {job.tasks} tasks; there is room for {job.tasks - missing} now.",
-        code="not-enough-free",
-        way_out="Wait, cancel something, or book a window in advance with starts_at and ends_at.",
+    wanted = {node.pk for node in asked} or set(snapshot.nodes.id.tolist())
+    room = room_now(
+        snapshot,
+        policy_for_backend(loaded.policy, loaded.backend),
+        job_id,
+        tasks=job.tasks,
+        node_ids=wanted - taken,
+        plugins=installed_plugins(),
     )
+    if not room.node_ids:
+        raise Conflict(
+            message=f"Job {job.number} asks for {job.tasks} tasks; there is room for {room.tasks} now.",
+            code="not-enough-free",
+            way_out="Wait, cancel something, or book a window in advance with starts_at and ends_at.",
+        )
+    return room.node_ids
+
+
+def _with(snapshot: Snapshot, job: Job) -> tuple[Snapshot, int]:
+    """The snapshot with the job in line, and its number there; one that is held is in line as if it were not."""
+    if job.number in snapshot.pending.id:
+        return snapshot, job.number
+    return with_job(snapshot, hypothetical_of_row(job))
+
+
+def _locked(node_ids: Collection[int]) -> list[Node]:
+    """These nodes, locked: two bookings of one node come one after the other."""
+    return list(Node.objects.filter(pk__in=node_ids).order_by("pk").select_for_update(no_key=True))
 
 
 @transaction.atomic
 def cancel_reservation(*, reservation: Reservation, by: User, reason: str = "") -> Reservation:
-    """Give the nodes back; doing it twice changes nothing."""
+    """End a reservation; cancelling twice changes nothing."""
     permissions.require(by, "operate")
     row = Reservation.objects.select_for_update(of=("self",)).get(pk=reservation.pk)
     if row.cancelled_at is not None:
         return row
     row.cancelled_at = timezone.now()
     row.save(update_fields=["cancelled_at"])
-    _tell(row)
+    _announce(row)
     audit.record(
         by=by, action="reservation.cancel", thing=row, before={"cancelled_at": None},
         after={"cancelled_at": row.cancelled_at}, reason=reason, project=row.project,
@@ -204,7 +223,7 @@ def _project(inputs: Inputs, by: User) -> Project | None:
 
 
 def _nodes(inputs: Inputs, *, needed: bool = True) -> list[Node]:
-    """The nodes that names or ids stand for, locked: two bookings of one node come one after the other."""
+    """The nodes that the names or ids of a payload mean."""
     wanted = [
         str(item)[:120] for item in inputs.listing("nodes", most=MAX_NODES) if isinstance(item, (str, int))
     ]
@@ -217,7 +236,7 @@ def _nodes(inputs: Inputs, *, needed: bool = True) -> list[Node]:
     rows = Node.objects.filter(name__in=wanted) | Node.objects.filter(pk__in=ids)
     if cluster is not None:
         rows = rows.filter(cluster=cluster)
-    nodes = list(rows.order_by("pk").select_for_update(no_key=True))
+    nodes = list(rows.select_related("cluster").order_by("pk"))
     known = {node.name for node in nodes} | {str(node.pk) for node in nodes}
     for number, text in enumerate(wanted):
         if text not in known:
@@ -256,10 +275,10 @@ def _refuse_overlap(nodes: list[Node], starts_at: datetime, ends_at: datetime, b
         )
 
 
-def _written(reservation: Reservation, nodes: list[Node], by: User) -> Reservation:
+def _save(reservation: Reservation, nodes: list[Node], by: User) -> Reservation:
     reservation.save(force_insert=True)
     reservation.nodes.set(nodes)
-    _tell(reservation)
+    _announce(reservation)
     audit.record(
         by=by,
         action="reservation.create",
@@ -277,6 +296,6 @@ def _written(reservation: Reservation, nodes: list[Node], by: User) -> Reservati
     return reservation
 
 
-def _tell(reservation: Reservation) -> None:
+def _announce(reservation: Reservation) -> None:
     outbox.announce(outbox.CLUSTER_TOPIC)
     outbox.wake_planner(reservation.cluster_id, trigger="reservation")

@@ -1,4 +1,4 @@
-"""How an operator changes what the cluster is made of: one write, one reason, one audit row."""
+"""Settings: how an operator changes what a cluster is made of, with one write, one reason and one audit row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOT_SETTINGS: Final = frozenset({"id", "created_at", "updated_at", *COUNTERS})
 
 
 def settings_of(thing: models.Model) -> dict[str, Any]:
-    """The row and its relations as plain values, for comparing and for the audit trail."""
+    """The row and its relations as plain values, to compare and for the audit trail."""
     values = {
         field.name: audit.plain(getattr(thing, field.name))
         for field in thing._meta.concrete_fields
@@ -66,7 +66,7 @@ def save_settings(
 ) -> models.Model:
     """Write a row that an admin page has filled in; only `changed_fields` of a row that exists.
 
-    The others may have moved meanwhile: counters of use belong to the planner. `save_relations` writes the
+    The other fields may have changed since: counters of use belong to the planner. `save_relations` writes the
     many-to-many rows in the same transaction.
     """
     kind = type(thing)
@@ -79,7 +79,7 @@ def save_settings(
     else:
         row = kind._default_manager.select_for_update(of=("self",)).get(pk=thing.pk)
         before = settings_of(row)
-        if isinstance(thing, Node) and "taints" in changed_fields:
+        if isinstance(thing, Node) and isinstance(row, Node) and "taints" in changed_fields:
             thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
         own = [field.name for field in thing._meta.concrete_fields if field.name in changed_fields]
         for counter in COUNTERS:
@@ -101,7 +101,7 @@ def save_settings(
 
 @transaction.atomic
 def remove_settings(*, thing: models.Model, by: User, reason: str = "") -> None:
-    """Delete a row that nothing uses any more; what still refers to it keeps it."""
+    """Delete a row that nothing uses; raises ProtectedError while another row refers to it."""
     _require(by, type(thing), thing)
     before = settings_of(thing)
     named = audit.describe(thing)
@@ -112,9 +112,9 @@ def remove_settings(*, thing: models.Model, by: User, reason: str = "") -> None:
 
 @transaction.atomic
 def pause_cluster(*, cluster: Cluster, by: User, reason: str) -> Cluster:
-    """Start nothing more anywhere in the cluster; what runs goes on."""
+    """Start no more jobs in the cluster; running jobs continue."""
     permissions.require(by, "operate", cluster)
-    reason = _needed(reason, f"Give a reason for pausing {cluster.name}; it is shown to everybody who waits.")
+    reason = _needed(reason, f"Give a reason for pausing {cluster.name}; its pending jobs show the reason.")
     row = Cluster.objects.select_for_update(of=("self",)).get(pk=cluster.pk)
     if row.paused:
         return row
@@ -136,7 +136,7 @@ def resume_cluster(*, cluster: Cluster, by: User, reason: str = "") -> Cluster:
 
 @transaction.atomic
 def revoke_join_token(*, token: JoinToken, by: User, reason: str = "") -> JoinToken:
-    """No machine registers with it from now on; those that have keep their own keys."""
+    """Let no more machines register with the token; registered machines keep their own keys."""
     permissions.require(by, "operate", token.cluster)
     now = timezone.now()
     if JoinToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=now):
@@ -174,7 +174,7 @@ def _needed(reason: str, message: str) -> str:
 
 
 def _announce(thing: models.Model) -> None:
-    """Pages look again, and the planners of the clusters it concerns plan with it."""
+    """Refresh open pages, and wake the planners of the clusters that the row belongs to."""
     outbox.announce(outbox.CLUSTER_TOPIC, outbox.QUEUES_TOPIC)
     if isinstance(thing, Cluster):
         clusters = [thing.pk]

@@ -1,4 +1,4 @@
-"""Taints as their rows keep them: each with when it was put, by whom and why, for those it sends away."""
+"""Taints as node rows store them: each with when it was added, by whom and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Taints = list[dict[str, str]]
 
 def signed(taints: Iterable[Mapping[str, Any]], before: Iterable[Mapping[str, Any]], *, by: str, reason: str,
            at: datetime) -> Taints:  # fmt: skip
-    """The taints with those of `before` as they were signed then, and new ones signed now."""
+    """The taints: those of `before` keep their signature, new ones are signed now."""
     known = {_key(taint): taint for taint in before}
     found: Taints = []
     for taint in taints:

@@ -1,4 +1,4 @@
-"""Boosts: an operator raises a waiting job's effective priority for a time, and everybody can read why (C26)."""
+"""Boosts: an operator raises a job's effective priority for a time, with a reason that all can read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LONGEST_SECONDS: Final = 30 * DAY_SECONDS
 
 
 def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DAY_SECONDS) -> Job:
-    """Add points to a job's effective priority until so many seconds from now; 0 points end its boost.
+    """Add points to a job's effective priority for `seconds`; 0 points end its boost.
 
-    Its own priority, which its owner's ceiling bounds, stays as it is. Another boost takes the place of the
-    first. Raises InvalidInput for more than PRIORITY_BOOST_CAP allows, Conflict for a job that has ended.
+    The job's own priority, which its owner's ceiling bounds, stays as it is. Another boost replaces the first.
+    Raises InvalidInput for more than PRIORITY_BOOST_CAP allows, Conflict for a job that has ended.
     """
     permissions.require(by, "boost", job)
     reason = reason.strip()
@@ -40,7 +40,10 @@ def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DA
                 message=f"Job {job.number} has {row.state} and cannot be boosted.",
                 way_out="Only pending and running jobs can be boosted.",
             )
-        before = {"boost": row.boost_now, "until": row.boost_until_at.isoformat() if row.boost_now else None}
+        before = {
+            "boost": row.boost_now,
+            "until": row.boost_until_at.isoformat() if row.boost_now and row.boost_until_at else None,
+        }
         row.boost, row.boost_until_at = points, until
         row.save(update_fields=["boost", "boost_until_at"])
         text = (

@@ -24,9 +24,9 @@ from scheduler.state.lifecycle.transitions import record_event
 
 @transaction.atomic
 def declare_dataset(*, payload: Mapping[str, Any], by: User) -> Dataset:
-    """Say that data of a project are ready, and let the jobs go that waited for them; again changes nothing.
+    """Declare that data of a project are ready, which ends the waits for them; doing it twice changes nothing.
 
-    Muster believes it: it does not look at the path. Raises InvalidInput or NotAllowed.
+    Muster does not check the path. Raises InvalidInput or NotAllowed.
     """
     inputs = Inputs(payload)
     inputs.refuse_unknown(("project", "name", "path"))
@@ -51,7 +51,7 @@ def declare_dataset(*, payload: Mapping[str, Any], by: User) -> Dataset:
 
 @transaction.atomic
 def withdraw_dataset(*, dataset: Dataset, by: User, reason: str = "") -> Dataset:
-    """Say that data are not ready any more: jobs submitted from now on wait; those let go already stay so."""
+    """Declare that data are not ready any more: jobs submitted from now on wait for them, earlier ones do not."""
     if not (permissions.may(by, "submit", dataset.project) or permissions.may(by, "operate")):
         raise NotAllowed(
             message=f"You may not withdraw data of project {dataset.project.slug}.",
@@ -70,9 +70,9 @@ def withdraw_dataset(*, dataset: Dataset, by: User, reason: str = "") -> Dataset
 
 @transaction.atomic
 def report_checkpoint(*, job: Job, by: User, path: str = "") -> Job:
-    """Note that a running job has saved its work, and let the jobs go that waited for that (D3).
+    """Note that a running job has saved its work, which ends the waits of jobs that depend on that.
 
-    What it did before is not lost when it is stopped. Raises Conflict for a job that does not run.
+    Work before a checkpoint is not lost when the job is stopped. Raises Conflict for a job that does not run.
     """
     permissions.require(by, "edit", job)
     now = timezone.now()

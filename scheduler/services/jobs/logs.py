@@ -1,4 +1,4 @@
-"""What tasks print: taken in chunks at their byte offset, read back by offset, alone or merged."""
+"""Output of tasks: stored in chunks at their byte offset, read by offset, one stream or several merged."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MERGED: Final = "merged"
 MAX_CHUNK_BYTES: Final = 256 * 1024
 #: One answer to a reader.
 MAX_READ_BYTES: Final = 1024 * 1024
-#: An agent that has not sent the rest so long after the end will not: readers need not wait.
+#: An agent that has not sent the rest this long after the end never will: readers do not wait for it.
 GIVE_UP_SECONDS: Final = 600
-#: Tells our advisory locks on an attempt's logs from others.
+#: Class of the advisory locks on an attempt's logs.
 _LOG_LOCK: Final = 0x4C47
 
 
@@ -39,7 +39,7 @@ class IncomingChunk:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where each touched stream goes on, and tasks of which this node may send nothing."""
+    """The next offset of each touched stream, and the tasks whose output this node may not send."""
 
     next_offsets: dict[tuple[int, str], int]
     gone: list[int]
@@ -49,8 +49,8 @@ class Appended:
 class LogSlice:
     """Bytes of a stream from `offset`; `eof` when there is nothing after `next_offset`, now or ever.
 
-    `awaited_bytes` were printed and have not arrived; None while it runs, when nobody knows. `lost_bytes` were
-    printed and will not arrive.
+    `awaited_bytes` were printed and have not arrived; None while the attempt runs and the number is unknown.
+    `lost_bytes` were printed and will not arrive.
     """
 
     stream: str
@@ -69,11 +69,11 @@ class LogSlice:
 def append_chunks(
     *, node: Node, chunks: Sequence[IncomingChunk], ask: Iterable[tuple[int, int]] = ()
 ) -> Appended:
-    """Store what is new of these chunks, in order, without gap or overlap; sent again, nothing changes.
+    """Store the new bytes of these chunks, in order, without gap or overlap; sent again, nothing changes.
 
-    The answer says where each stream goes on: a sender that is ahead or behind starts again from there.
-    One attempt's chunks are taken one message at a time, so that their ids rise in the order in which readers
-    see them: a merged log never changes behind a reader's offset.
+    The answer has the next offset of each stream: a sender that is ahead or behind starts again from there.
+    One attempt's chunks are stored one message at a time, so that their ids rise in the order in which readers
+    see them: a merged log never changes before a reader's offset.
     """
     wanted = {(chunk.task, chunk.epoch) for chunk in chunks} | set(ask)
     rows = run(
@@ -101,7 +101,7 @@ def append_chunks(
 
 
 def _ends(task_ids: Sequence[int]) -> dict[tuple[int, str], int]:
-    """How many bytes of each stream are stored: the end of its last chunk."""
+    """The stored bytes of each stream: the end of its last chunk."""
     ends = {(task, stream): 0 for task in task_ids for stream in STREAMS}
     rows = run(
         "SELECT t.id, s.name, c.at FROM unnest(%s::bigint[]) AS t(id)"
@@ -141,10 +141,10 @@ def read_log(
     rank: int | None = None,
     epoch: int | None = None,
 ) -> LogSlice:
-    """Bytes of one stream of one attempt (the latest), of one task or of all.
+    """Bytes of one stream of one attempt (by default the latest), of one task or of all.
 
     Several streams together are in the order in which they were received; that order never changes, so an
-    offset means the same for ever. Raises InvalidInput.
+    offset keeps its meaning. Raises InvalidInput.
     """
     if stream not in (*STREAMS, MERGED):
         raise InvalidInput(message=f"There is no stream {stream!r}.", way_out="Use stdout, stderr or merged.")
@@ -159,18 +159,18 @@ def read_log(
     )
     streams = [stream] if stream != MERGED else list(STREAMS)
     ids = [task[0] for task in tasks]
-    # Asked before the bytes are read: what arrives in between must not be taken for read.
+    # Counted before the bytes are read: what arrives in between must not count as read.
     awaited, lost = _missing(job, tasks, streams)
     if len(ids) == 1 and len(streams) == 1:
-        data = _read_one(ids[0], streams[0], offset, limit)
+        data = read_stream(ids[0], streams[0], offset, limit)
     else:
-        data = _read_merged(ids, streams, offset, limit)
+        data = read_merged(ids, streams, offset, limit)
     eof = awaited == 0 and len(data) < limit
     return LogSlice(stream, offset, offset + len(data), eof, data, awaited, lost)
 
 
-def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:
-    """The chunks' own offsets lead straight to the place."""
+def read_stream(task_id: int, stream: str, offset: int, limit: int) -> bytes:
+    """Bytes of one stream of one task, found by the offsets of its chunks."""
     rows = run(
         'SELECT "offset", data FROM scheduler_logchunk WHERE task_id = %s AND stream = %s'
         ' AND "offset" + length > %s AND "offset" < %s AND "offset" >= coalesce((SELECT max("offset")'
@@ -180,8 +180,8 @@ def _read_one(task_id: int, stream: str, offset: int, limit: int) -> bytes:
     return _cut(((at, bytes(data)) for at, data in rows), offset, limit)
 
 
-def _read_merged(task_ids: Sequence[int], streams: Sequence[str], offset: int, limit: int) -> bytes:
-    """Offsets count over all chunks in the order of their ids; only those that are read are fetched."""
+def read_merged(task_ids: Sequence[int], streams: Sequence[str], offset: int, limit: int) -> bytes:
+    """Bytes of several streams; offsets count over all chunks in the order of their ids."""
     rows = run(
         "WITH placed AS (SELECT id, length, sum(length) OVER (ORDER BY id) - length AS at"
         "  FROM scheduler_logchunk WHERE task_id = ANY(%s) AND stream = ANY(%s))"
@@ -198,10 +198,10 @@ def _cut(chunks: Iterable[tuple[int, bytes]], offset: int, limit: int) -> bytes:
 
 
 def _missing(job: Job, tasks: Sequence[tuple[Any, ...]], streams: Sequence[str]) -> tuple[int | None, int]:
-    """How many bytes are to come (None: nobody knows yet), and how many never will.
+    """How many bytes are still to arrive (None: unknown), and how many never will.
 
-    The ends of the tasks said how many there are. Attempts that were lost never say, and an agent may be gone
-    for good; then what is here is all there is.
+    Tasks report at their end how much they printed. Lost attempts never do, and an agent may never come back;
+    then what is stored is all there is.
     """
     if not tasks:
         return (0 if job.is_terminal else None), 0

@@ -1,4 +1,4 @@
-"""Makes running elastic jobs smaller at once, and larger by starting them again from their checkpoint (G4)."""
+"""Makes running elastic jobs smaller at once, and larger by starting them again from their checkpoint."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scheduler.core.lifecycle import LIVE_TASK, JobState, TaskState
 from scheduler.models import Attempt, Job, Task
 from scheduler.services.jobs.verbs import requeue_job
 from scheduler.state.lifecycle.transitions import record_event
-from scheduler.state.settle.settle import release_members
+from scheduler.state.settle.release import release_ended_tasks
 
 
 def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
-    """Let a running elastic job have so many tasks.
+    """Change the number of tasks of a running elastic job.
 
-    Fewer: the highest ranks are told to end, what they hold is given back as they do, and the others go on.
-    More: nothing can be added to processes that run, so it starts again with as many as fit then; only a job
-    that has saved its work since it started is asked to. Raises Conflict or InvalidInput.
+    Fewer: the highest ranks are asked to end and release what they hold as they do; the others continue.
+    More: no task can be added to running processes, so the job starts again with as many as fit then; only a job
+    that has saved its work since its start does so. Raises Conflict or InvalidInput.
     """
     permissions.require(by, "requeue", job)
     least = job.min_tasks or job.tasks
@@ -50,8 +50,8 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
     if tasks > len(live):
         _grow(row, attempt, by=by, reason=reason or f"to have {tasks} tasks instead of {len(live)}")
     elif any(task.state == TaskState.ASSIGNED for task in live[tasks:]):
-        # Never while the job is locked: whoever settles takes nodes first. Killed before, the timer does it.
-        transaction.on_commit(lambda: release_members([attempt.pk]))
+        # Not while the job is locked, as settling locks nodes first. After a crash the timer does it.
+        transaction.on_commit(lambda: release_ended_tasks([attempt.pk]))
     job.refresh_from_db()
     return job
 
@@ -63,7 +63,7 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
     Attempt.objects.filter(pk=attempt.pk).update(
         resized_at=timezone.now(), resized_for=None, resized_for_epoch=None
     )
-    # No agent was given these: they need nobody's word to be over.
+    # Tasks never sent to an agent end without its confirmation.
     Task.objects.filter(pk__in=ids, state=TaskState.ASSIGNED).update(
         state=TaskState.STOPPED, ended_at=timezone.now(), end_text="Never started."
     )
@@ -71,7 +71,7 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
     ranks = [task.rank for task in leaving]
     why = f": {reason}" if reason else ""
     record_event(
-        job, "job.smaller", because=f"{len(ranks)} tasks are stopped by {by.username}{why}", by=by,
+        job, "job.smaller", because=f"{len(ranks)} of its tasks are asked to end by {by.username}{why}", by=by,
         details={"ranks": ranks[:1000]},
     )  # fmt: skip
     audit.record(

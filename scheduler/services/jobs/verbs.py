@@ -1,4 +1,4 @@
-"""What people do with jobs: submit, cancel, hold, release, requeue."""
+"""The verbs of jobs: submit, cancel, hold, release, requeue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from scheduler.services.submission.dependencies import (
 from scheduler.services.submission.job_spec import JobSpec, parse_job
 from scheduler.services.submission.request_size import check_sizes
 from scheduler.services.submission.submitter import Catalogue
-from scheduler.state.apply.suspension import stop_instead
+from scheduler.state.apply.suspension import stop_unsuspended
 from scheduler.state.lifecycle.dependencies import (
     conditions_of,
     not_evaluated,
@@ -42,7 +42,7 @@ from scheduler.state.lifecycle.dependencies import (
 )
 from scheduler.state.lifecycle.transitions import ImpossibleMove, StaleJob, move_job
 
-#: How often a verb looks again when the job moved while it was deciding.
+#: How often a verb decides again when the job changed in between.
 TRIES: Final = 5
 
 
@@ -50,21 +50,13 @@ TRIES: Final = 5
 
 
 def submit_job(*, payload: Mapping[str, Any], by: User, via: str = "api") -> Job:
-    """Take one request; an array answers its first job, and `array_id` names the others.
+    """Accept one request; of an array its first job is answered, and `array_id` names the others.
 
     Raises InvalidInput, NotAllowed or TooMany, and then nothing was written.
     """
     check_sizes([payload], field="array")
     spec = parse_job(payload, by=by)
     return submit_specs(specs=[spec], by=by, via=via)[0]
-
-
-def submit_many(*, payloads: Sequence[Any], by: User, via: str = "api") -> list[Job]:
-    """Take all requests or none; problems say which request they are in, as in `jobs/3/gpu_count`."""
-    specs, errors = parse_many(payloads=payloads, by=by)
-    if errors:
-        raise refused_whole(errors)
-    return submit_specs(specs=[spec for spec in specs if spec is not None], by=by, via=via)
 
 
 def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | None], dict[int, MusterError]]:
@@ -116,19 +108,9 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
     _refuse_full_queues(specs)
     _refuse_full_lines(specs)
     others = look_at_others(specs)
-    rows: list[dict[str, Any]] = []
-    owners: list[JobSpec] = []
-    for spec in until_caller_gone(specs, every=1):
-        beginning = _beginning(spec, others, by=by, at=now)
-        common = spec.columns() | _UNSTARTED | beginning | {
-            "user_id": by.pk, "submitted_via": via, "created_at": now,
-            "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
-        }  # fmt: skip
-        for index in spec.array or (None,):
-            rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
-            owners.append(spec)
+    rows, owners = _rows_of(specs, others, by=by, via=via, at=now)
     stop_if_caller_gone()
-    # The head of the audit chain comes last. Without others to wait for, nothing comes between.
+    # The head of the audit chain is read last. Without dependencies no statement comes in between.
     head_too = () if any(spec.depends_on for spec in specs) else (audit.head_statement(by),)
     numbers, heads = insert_jobs_with_events(
         Job,
@@ -150,6 +132,24 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
             outbox.wake_planner(cluster_id, trigger="submit")
     _audit_submission(jobs, by, head=next((audit.Head(*row) for rows in heads for row in rows), None))
     return jobs
+
+
+def _rows_of(
+    specs: Sequence[JobSpec], others: Others, *, by: User, via: str, at: datetime
+) -> tuple[list[dict[str, Any]], list[JobSpec]]:
+    """The columns of every job, one for each index of an array, and the request of each."""
+    rows: list[dict[str, Any]] = []
+    owners: list[JobSpec] = []
+    for spec in until_caller_gone(specs, every=1):
+        beginning = _beginning(spec, others, by=by, at=at)
+        common = spec.columns() | _UNSTARTED | beginning | {
+            "user_id": by.pk, "submitted_via": via, "created_at": at,
+            "array_id": uuid.uuid4() if spec.array else None, "array_max_running": spec.array_max_running,
+        }  # fmt: skip
+        for index in spec.array or (None,):
+            rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
+            owners.append(spec)
+    return rows, owners
 
 
 #: What a job row begins with besides what its request says.
@@ -196,8 +196,10 @@ def _beginning(spec: JobSpec, others: Others, *, by: User, at: datetime) -> dict
 
 def _refuse_full_queues(specs: Sequence[JobSpec]) -> None:
     """A queue takes at most `max_pending_jobs`; submissions to such a queue count one after the other."""
-    bounded = {spec.queue.pk: spec.queue for spec in specs if spec.queue.max_pending_jobs is not None}
+    bounded = {spec.queue.pk: spec.queue for spec in specs}
     for queue_id, queue in sorted(bounded.items()):
+        if queue.max_pending_jobs is None:
+            continue
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_QUEUE_LOCK, queue_id])
         coming = sum(spec.size for spec in specs if spec.queue.pk == queue_id)
@@ -233,13 +235,13 @@ def _refuse_full_lines(specs: Sequence[JobSpec]) -> None:
             )
 
 
-#: Tell our advisory locks on queues and on quota lines from others.
+#: Classes of the advisory locks on queues and on quota lines.
 _QUEUE_LOCK: Final = 0x4D51
 _LINE_LOCK: Final = 0x4D52
 
 
 def _as_job(row: Mapping[str, Any], number: int, spec: JobSpec, by: User) -> Job:
-    """The row as an object, with its relations at hand, without reading it back."""
+    """The row as a model instance with its relations, without reading it back."""
     # What `Job.from_db` does, ten times faster: it matters for a thousand jobs at once.
     job: Job = Job.__new__(Job)
     job.__dict__.update(row, number=number)
@@ -278,7 +280,7 @@ def _summary(job: Job) -> dict[str, Any]:
 
 
 def cancel_job(*, job: Job, by: User, reason: str = "") -> Job:
-    """Cancel a job: a pending one is over at once, a running one is told to stop.
+    """Cancel a job: a pending one ends at once, a running one is asked to stop.
 
     Doing it twice changes nothing. Raises Conflict for a job that has ended in another way.
     """
@@ -305,8 +307,8 @@ def _cancel(job: Job, by: User, reason: str) -> None:
 
 
 def _ask_to_end(job: Job, to: JobState, why: StopReason, *, by: User, because: str, now: datetime) -> None:
-    """Tell its processes to end, with the notice that preemption gives; where the job goes, `to` says."""
-    # The job first: whoever moves it decides, and the attempt follows in the same transaction.
+    """Ask the job's processes to end, with the grace that preemption gives; `to` is the state of the job."""
+    # The job first: the transaction that moves it decides, and the attempt follows in it.
     move_job(job, to, because=because, by=by, at=now)
     attempt = job.attempts.live().first()
     if attempt is None:
@@ -415,23 +417,23 @@ def _requeue(job: Job, by: User, reason: str) -> None:
         move_job(job, JobState.QUEUED, because=because, by=by, at=now, eligible_at=now, **not_evaluated(now))
         outbox.wake_planner(job.queue.cluster_id, trigger="requeue")
     elif job.state == JobState.PREEMPTING:
-        if not _end_instead_of_standing_still(job, because):
-            return  # it is on its way back to the queue already
+        if not _stop_instead_of_suspending(job, because):
+            return  # it is being requeued already
     else:
         _ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
     _audit_verb("job.requeue", job, by, before=before, reason=reason)
 
 
-def _end_instead_of_standing_still(job: Job, because: str) -> int:
-    told = job.attempts.live().filter(suspend_asked_at__isnull=False).values_list("pk", flat=True)
-    return stop_instead(told, because=because) if told else 0
+def _stop_instead_of_suspending(job: Job, because: str) -> int:
+    asked = job.attempts.live().filter(suspend_asked_at__isnull=False).values_list("pk", flat=True)
+    return stop_unsuspended(asked, because=because) if asked else 0
 
 
 # ---------------------------------------------------------------- shared
 
 
 def _try_again(job: Job, verb_once: Callable[[], None], *, verb: str) -> Job:
-    """Do it on the job as it is now: when it moves meanwhile, look again and decide anew."""
+    """Run the verb on the job as it is now; when the job changes meanwhile, read it again and retry."""
     for _ in range(TRIES):
         try:
             with transaction.atomic():

@@ -1,4 +1,4 @@
-"""The conductor: lease, load, plan, apply, record, announce."""
+"""One planning cycle of a cluster: lease, load, plan, apply, record, announce."""
 
 from __future__ import annotations
 
@@ -17,25 +17,36 @@ from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend, capabilities_of
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.plugins import Plugin, tell_scheduled
+from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
 from scheduler.models import Cluster
-from scheduler.state.apply import plans, resizes, suspension
-from scheduler.state.apply.plans import Applied, Refusal
+from scheduler.state.apply import (
+    apply_plan,
+    apply_resizes,
+    apply_suspension,
+    expected_starts,
+    pending_reasons,
+)
+from scheduler.state.apply.apply_context import ApplyContext
+from scheduler.state.apply.apply_plan import Applied
+from scheduler.state.apply.refusals import Refusal
 from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder, retire
 from scheduler.state.lease.leases import HeldLease, LeaseLost
 from scheduler.state.load import snapshots
 from scheduler.state.records import recordings
+from scheduler.state.records.recordings import Recording
 
 log = structlog.get_logger(__name__)
 
 PLUGIN_GROUP: Final = "muster.plugins"
-#: A refusal means the world moved while we thought: look again at once, but not for ever.
+#: After a refusal the cluster is planned again at once, on fresh rows; this many rounds at most.
 MAX_ROUNDS: Final = 3
-#: How long a cycle that was asked for waits for the one before it to end.
+#: How long a cycle waits for the one before it to end.
 PATIENCE_SECONDS: Final = 2.0
-_NAP_SECONDS: Final = 0.01
-LONGEST_REST_SECONDS: Final = 0.5
+LEASE_RETRY_SECONDS: Final = 0.01
+#: Longest pause that `throttle` makes between two cycles of a cluster.
+MAX_PAUSE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +54,11 @@ class CycleResult:
     """What one call of the planner did."""
 
     cluster_id: int
-    #: False: another planner has the lease, and sees what we would have seen.
+    #: False: another planner has the lease, and plans the same changes.
     planned: bool = False
     started: int = 0
     refused: tuple[Refusal, ...] = ()
-    #: Running jobs that were told to end for others.
+    #: Running jobs that were asked to end, or to be suspended, for others.
     stopped: int = 0
     waiting: int = 0
     #: The recording of the last round; None when nothing new was decided.
@@ -79,22 +90,22 @@ class CycleResult:
 def run_cycle(
     *, cluster_id: int, trigger: str, holder: str | None = None, patience_seconds: float = PATIENCE_SECONDS
 ) -> CycleResult:
-    """Plan one cluster once, and again at once while starts are refused.
+    """Plan one cluster once, and again at once while decisions are refused.
 
-    Only one planner works on a cluster; a second waits up to `patience_seconds` for it to end, so that a
-    change the first one did not see any more is planned now and not at the next tick of the clock.
+    Only one planner works on a cluster; a second waits up to `patience_seconds` for it to end, so that changes
+    which the first did not see are planned now and not at the next tick of the clock.
     """
     own = None if holder else new_holder()
     try:
-        return _plan_rounds(cluster_id, trigger, holder or own or "", patience_seconds)
+        return _plan_until_applied(cluster_id, trigger, holder or own or "", patience_seconds)
     except Error:
-        # The database may have been killed: whether it still has our lease is not known, and nobody uses it.
+        # The database may have been killed: it may still have this lease, under a holder that nothing uses again.
         if own:
             retire(own)
         raise
 
 
-def _plan_rounds(cluster_id: int, trigger: str, holder: str, patience_seconds: float) -> CycleResult:
+def _plan_until_applied(cluster_id: int, trigger: str, holder: str, patience_seconds: float) -> CycleResult:
     lease = _take_lease(cluster_id, holder, patience_seconds)
     began = time.monotonic()
     result = CycleResult(cluster_id)
@@ -103,7 +114,7 @@ def _plan_rounds(cluster_id: int, trigger: str, holder: str, patience_seconds: f
     try:
         while result.rounds < MAX_ROUNDS:
             outbox.planner_is_awake(cluster_id)
-            lease, this_round = _round(lease, cluster_id, trigger)
+            lease, this_round = plan_once(lease, cluster_id, trigger)
             result = _joined(result, this_round)
             if not this_round.refused:
                 break
@@ -112,73 +123,106 @@ def _plan_rounds(cluster_id: int, trigger: str, holder: str, patience_seconds: f
     finally:
         leases.release(lease)
         ended = time.monotonic()
-        _rested_at[cluster_id] = ended + min(ended - began, LONGEST_REST_SECONDS)
+        _next_cycle_at[cluster_id] = ended + min(ended - began, MAX_PAUSE_SECONDS)
     return result
 
 
-def rest(cluster_id: int) -> None:
-    """Wait as long as this process's last cycle of this cluster took, from its end.
+def throttle(cluster_id: int) -> None:
+    """Wait after this process's last cycle of the cluster for as long as that cycle took.
 
-    Under a storm of changes planning takes at most half of the time, and each cycle sees more of them at
-    once; after a pause nobody waits.
+    In a storm of changes planning then takes at most half of the time, and each cycle sees more changes at once;
+    after a longer pause nothing waits.
     """
-    time.sleep(max(0.0, _rested_at.get(cluster_id, 0.0) - time.monotonic()))
+    time.sleep(max(0.0, _next_cycle_at.get(cluster_id, 0.0) - time.monotonic()))
 
 
-_rested_at: dict[int, float] = {}
+#: By cluster, on the monotonic clock.
+_next_cycle_at: dict[int, float] = {}
 
 
-def _round(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:
-    began, began_at = time.perf_counter_ns(), datetime.now(UTC)
+def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:
+    """One round: load, plan, apply, record; answers the lease, which may have been renewed, and what was done."""
+    times = _Times()
     loaded = snapshots.load_snapshot(cluster_id=cluster_id)
-    snapshot, policy = loaded.snapshot, able(loaded.policy, loaded.backend)
-    read = time.perf_counter_ns()
-
+    snapshot, policy = loaded.snapshot, policy_for_backend(loaded.policy, loaded.backend)
+    times.end_of("load")
     plan = plan_cycle(snapshot, policy, plugins=installed_plugins())
-    thought = time.perf_counter_ns()
-
+    times.end_of("plan")
     recording = recordings.encode(snapshot, policy, plan, cluster_id=cluster_id)
-    cycle_id = recordings.next_id() if recording else None
-    lease = _still_ours(lease)
-    writing = time.perf_counter_ns()
-    at = datetime.now(UTC)
-    suspension.apply_resumes(plan.resumes, lease=lease, at=at)
+    lease = _renewed_if_old(lease)
+    context = ApplyContext(
+        cluster_id=cluster_id, backend=loaded.backend, snapshot=snapshot, policy=policy, lease=lease,
+        at=datetime.now(UTC), cycle_id=recordings.next_id() if recording else None,
+        plugins=installed_plugins(),
+    )  # fmt: skip
+    applied, result = _apply(plan, context, recording, trigger, times)
+    _notify_plugins(policy, applied)
+    pending_reasons.write_pending_reasons(
+        plan, snapshot=snapshot, reported=loaded.reported_reasons, lease=lease, at=context.at
+    )
+    expected_starts.write_expected_starts(plan, snapshot=snapshot, lease=lease)
+    log.debug("cycle", trigger=trigger, **result.as_dict())
+    return lease, result
+
+
+def _apply(
+    plan: Plan, context: ApplyContext, recording: Recording | None, trigger: str, times: _Times
+) -> tuple[Applied, CycleResult]:
+    """Write the plan and its recording in one transaction; resumed jobs before it, released tasks after it."""
+    times.restart()
+    apply_suspension.apply_resumes(plan.resumes, lease=context.lease, at=context.at)
     with transaction.atomic():
-        applied = plans.apply_starts(
-            plan, cluster_id=cluster_id, backend=loaded.backend, policy=policy, lease=lease,
-            cycle_id=cycle_id, at=at, plugins=installed_plugins(),
-        )  # fmt: skip
-        plans.apply_gatherings(plan, snapshot=snapshot, lease=lease, cycle_id=cycle_id, at=at)
+        applied = apply_plan.apply_plan(plan, context)
+        times.end_of("apply")
         result = CycleResult(
-            cluster_id=cluster_id,
+            cluster_id=context.cluster_id,
             planned=True,
             started=len(applied.started),
             refused=applied.refused,
             stopped=len(applied.stopped),
             waiting=len(plan.waiting),
-            cycle_id=cycle_id,
+            cycle_id=context.cycle_id,
             rounds=1,
-            load_us=(read - began) // 1000,
-            plan_us=(thought - read) // 1000,
-            apply_us=(time.perf_counter_ns() - writing) // 1000,
+            load_us=times.microseconds("load"),
+            plan_us=times.microseconds("plan"),
+            apply_us=times.microseconds("apply"),
             started_jobs=tuple(start.job_id for start in applied.started),
         )
-        if recording and cycle_id:
+        if recording and context.cycle_id:
             recordings.record(
-                recording, cycle_id=cycle_id, cluster_id=cluster_id, fencing_token=lease.token,
-                trigger=trigger, started_at=began_at, load_us=result.load_us, plan_us=result.plan_us,
-                apply_us=result.apply_us, pending_count=len(snapshot.pending),
-                started_count=result.started, refused=[refusal.as_dict() for refusal in applied.refused],
+                recording, cycle_id=context.cycle_id, cluster_id=context.cluster_id,
+                fencing_token=context.lease.token, trigger=trigger, started_at=times.began_at,
+                load_us=result.load_us, plan_us=result.plan_us, apply_us=result.apply_us,
+                pending_count=len(context.snapshot.pending), started_count=result.started,
+                refused=[refusal.as_dict() for refusal in applied.refused],
             )  # fmt: skip
-    resizes.give_back(applied.resized, at=at)
-    _tell_plugins(policy, applied)
-    plans.tell_waiting(plan, snapshot=snapshot, told=loaded.told, lease=lease, at=at)
-    log.debug("cycle", trigger=trigger, **result.as_dict())
-    return lease, result
+    apply_resizes.release_unfetched_tasks(applied.resized, at=context.at)
+    return applied, result
 
 
-def able(policy: Policy, backend: str) -> Policy:
-    """The policy as the backend can carry it out: where jobs cannot stand still, they are requeued, and it is said."""
+class _Times:
+    """How long each step of a round took."""
+
+    def __init__(self) -> None:
+        self.began_at = datetime.now(UTC)
+        self._ns: dict[str, int] = {}
+        self._step_began = time.perf_counter_ns()
+
+    def restart(self) -> None:
+        """Count what was done since the last step in no step."""
+        self._step_began = time.perf_counter_ns()
+
+    def end_of(self, step: str) -> None:
+        now = time.perf_counter_ns()
+        self._ns[step] = now - self._step_began
+        self._step_began = now
+
+    def microseconds(self, step: str) -> int:
+        return self._ns[step] // 1000
+
+
+def policy_for_backend(policy: Policy, backend: str) -> Policy:
+    """The policy as this backend can carry it out: where it cannot suspend, jobs are requeued and say why."""
     if policy.preemption.mode != "suspend":
         return policy
     try:
@@ -189,7 +233,7 @@ def able(policy: Policy, backend: str) -> Policy:
 
 
 def plan_all_clusters(*, trigger: str) -> list[CycleResult]:
-    """One cycle for every cluster that nobody plans at this moment; one that fails holds up no other."""
+    """One cycle for every cluster that no other planner works on now; one that fails delays no other."""
     results = []
     for cluster_id in Cluster.objects.order_by("id").values_list("id", flat=True):
         try:
@@ -201,7 +245,7 @@ def plan_all_clusters(*, trigger: str) -> list[CycleResult]:
 
 @cache
 def installed_plugins() -> dict[str, Plugin]:
-    """Every plugin that a package on this machine offers, by name; the policy says which are used.
+    """Every plugin that an installed package offers, by name; the policy says which are used.
 
     An entry point may name an object or a class that makes one without arguments.
     """
@@ -221,18 +265,18 @@ def _take_lease(cluster_id: int, holder: str, patience_seconds: float) -> HeldLe
             continue
         if lease is not None or time.monotonic() >= until:
             return lease
-        time.sleep(_NAP_SECONDS)
+        time.sleep(LEASE_RETRY_SECONDS)
 
 
-def _still_ours(lease: HeldLease) -> HeldLease:
-    """The lease with most of its time ahead: a long thought must not end in the middle of a write."""
+def _renewed_if_old(lease: HeldLease) -> HeldLease:
+    """The lease with at least half of its time ahead: it must not run out in the middle of a write."""
     if lease.trusted_seconds > settings.MUSTER_LEASE_SECONDS / 2:
         return lease
     return leases.renew(lease, seconds=settings.MUSTER_LEASE_SECONDS)
 
 
-def _tell_plugins(policy: Policy, applied: Applied) -> None:
-    """An outside plugin that fails when told has no say in what was decided."""
+def _notify_plugins(policy: Policy, applied: Applied) -> None:
+    """Pass the starts to outside plugins; one that fails changes nothing of what was decided."""
     try:
         tell_scheduled([installed_plugins()[name] for name in policy.plugins], applied.started)
     except Exception:

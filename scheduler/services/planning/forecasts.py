@@ -1,4 +1,4 @@
-"""Forecasts of starts: made in the background for every waiting job, judged when they start."""
+"""Forecasts of starts: made in the background for every pending job, judged when the job starts."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from scheduler.state.records import forecasts
 
 log = structlog.get_logger(__name__)
 
-#: What finished jobs say of run times, and what starts say of forecasts, is looked up so far back.
+#: How far back run times of finished jobs and outcomes of forecasts are read.
 DAYS: Final = 30
-#: Finished jobs that are looked at, and for how long their run times are kept in mind.
+#: Finished jobs whose run times are read, and for how long these are cached.
 MOST_RUNS: Final = 20_000
 RUNS_SECONDS: Final = 300.0
-#: After a round of forecasts a cluster is left alone for so many times as long as the round took.
+#: A cluster is forecast again after this many times as long as the last round took.
 REST: Final = 9
-#: Cycles of one future, by the rows that each has to look at: in the background, and while somebody waits.
+#: Cycles of one simulated future, by the rows that each looks at: in the background, and while a person waits.
 _WORK: Final = 3_000_000
 _FEWEST, _MOST = 60, 400
-_LIVE_WORK: Final = 30_000
+LIVE_WORK: Final = 30_000
 _LIVE_FEWEST, _LIVE_MOST = 25, 120
-#: How long the record is kept in mind.
+#: For how long the record is cached.
 RECORD_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class StartRange:
-    """When a job is likely to start, in words of this moment; None = nobody knows, and `unknown` says why."""
+    """When a job is likely to start; None = not known, and `unknown` says why."""
 
     p10_at: datetime | None = None
     p50_at: datetime | None = None
@@ -58,7 +58,7 @@ class StartRange:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of the ranges that were told first, over the last days."""
+    """How the first range that each job showed turned out, over the last days."""
 
     days: int = DAYS
     starts: int = 0
@@ -70,23 +70,23 @@ class Record:
 
 
 def forecast_all() -> int:
-    """Judge what has started, then forecast every cluster whose turn it is; answers how many jobs were told."""
+    """Judge what has started, then forecast every cluster whose turn it is; answers how many jobs have a forecast."""
     forecasts.settle_forecasts()
-    told = 0
+    forecast_jobs = 0
     runs = {run.cluster_id: run for run in ForecastRun.objects.all()}
     for cluster_id in Cluster.objects.order_by("id").values_list("id", flat=True):
         last = runs.get(cluster_id)
         if last is not None and timezone.now() < last.ended_at + timedelta(milliseconds=REST * last.took_ms):
             continue
         try:
-            told += forecast_cluster(cluster_id=cluster_id)
+            forecast_jobs += forecast_cluster(cluster_id=cluster_id)
         except Exception:
             log.exception("forecast_failed", cluster=cluster_id)
-    return told
+    return forecast_jobs
 
 
 def forecast_cluster(*, cluster_id: int) -> int:
-    """Forecast every job that waits in a cluster, and keep it; answers how many."""
+    """Forecast every pending job of a cluster, and store the forecasts; answers how many."""
     began = time.monotonic()
     loaded = load_snapshot(cluster_id=cluster_id)
     snapshot = loaded.snapshot
@@ -110,7 +110,7 @@ def forecast_cluster(*, cluster_id: int) -> int:
 
 
 def range_now(snapshot: Snapshot, policy: Policy, job_id: int, *, cluster_id: int) -> StartRange | None:
-    """The forecast of one job while somebody waits for it; None where the cluster is too large for that."""
+    """The forecast of one job while a person waits for it; None where the cluster is too large for that."""
     cycles = live_cycles(snapshot)
     if not cycles:
         return None
@@ -126,13 +126,13 @@ def range_now(snapshot: Snapshot, policy: Policy, job_id: int, *, cluster_id: in
 
 
 def live_cycles(snapshot: Snapshot) -> int:
-    """How many cycles of a future one may wait for; 0 = too few to see anything."""
-    cycles = _LIVE_WORK // (len(snapshot.pending) + len(snapshot.running) + len(snapshot.nodes) + 100)
+    """How many cycles of a simulated future fit into the time that a person waits; 0 = too few to be of use."""
+    cycles = LIVE_WORK // (len(snapshot.pending) + len(snapshot.running) + len(snapshot.nodes) + 100)
     return min(cycles, _LIVE_MOST) if cycles >= _LIVE_FEWEST else 0
 
 
 def kept_range(job_number: int) -> StartRange | None:
-    """The forecast that the background made of a job; None while it has none."""
+    """The stored forecast of a job; None while it has none."""
     row = StartForecast.objects.filter(pk=job_number).first()
     return range_of(row) if row is not None else None
 
@@ -153,12 +153,14 @@ def run_times(cluster_id: int) -> RunTimes:
     all_parts: list[int] = []
     all_seconds: list[int] = []
     since = timezone.now() - timedelta(days=DAYS)
-    for user, project, limit, run in forecasts.ran(cluster_id=cluster_id, since=since, most=MOST_RUNS):
-        kinds, everybody, value = (
-            (parts, all_parts, min(1000 * run // limit, 1000)) if limit else (seconds, all_seconds, run)
-        )
-        kinds["user"][user].append(value)
-        kinds["project"][project].append(value)
+    for row in forecasts.ran(cluster_id=cluster_id, since=since, most=MOST_RUNS):
+        if row.asked_seconds:
+            kinds, everybody = parts, all_parts
+            value = min(1000 * row.ran_seconds // row.asked_seconds, 1000)
+        else:
+            kinds, everybody, value = seconds, all_seconds, row.ran_seconds
+        kinds["user"][row.user_id].append(value)
+        kinds["project"][row.project_id].append(value)
         everybody.append(value)
     found = RunTimes(
         parts_of_user=_points(parts["user"]),
@@ -176,7 +178,7 @@ _runs: dict[int, tuple[float, RunTimes]] = {}
 
 
 def record(*, fresh: bool = False) -> Record:
-    """How often starts fell inside the range their jobs were told first, over all clusters."""
+    """How often starts fell inside the first range that their jobs showed, over all clusters."""
     if not fresh and _record and time.monotonic() - _record[0][0] < RECORD_SECONDS:
         return _record[0][1]
     since = timezone.now() - timedelta(days=DAYS)
@@ -195,6 +197,12 @@ def record(*, fresh: bool = False) -> Record:
 
 
 _record: list[tuple[float, Record]] = []
+
+
+def forget_history() -> None:
+    """Read run times and the record anew: for tests, whose rows are gone a moment later."""
+    _runs.clear()
+    _record.clear()
 
 
 def _points(values: dict[int, list[int]]) -> dict[int, tuple[int, ...]]:

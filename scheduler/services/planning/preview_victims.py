@@ -1,4 +1,4 @@
-"""Whom a job would have stopped if it were submitted now, shown only as far as the asker may see them."""
+"""Preview victims: the jobs that a request would stop or suspend, shown only as far as the asker may see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED_VICTIMS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """One job that would make way; what the asker may not see of it is None."""
+    """One job that would be stopped or suspended; what the asker may not see of it is None."""
 
     number: int | None
     name: str | None
@@ -36,8 +36,8 @@ class Victim:
     grace_seconds: int
 
 
-def would_stop(plan: Plan, job_id: int, by: User) -> tuple[list[Preempt], tuple[Victim, ...]]:
-    """The plan's orders for this job, and the first of those they would reach."""
+def victims_of(plan: Plan, job_id: int, by: User) -> tuple[list[Preempt], tuple[Victim, ...]]:
+    """The preemptions that the plan decides for this job, and the first of their victims."""
     orders = [preempt for preempt in plan.preempts if preempt.for_job_id == job_id]
     if not orders:
         return [], ()
@@ -70,7 +70,7 @@ def would_stop(plan: Plan, job_id: int, by: User) -> tuple[list[Preempt], tuple[
 
 
 def words_of(orders: list[Preempt]) -> str:
-    """The headline of such a preview."""
+    """The headline of a preview with these preemptions."""
     count = len(orders)
     who = "1 job" if count == 1 else f"{count:,} jobs"
     if all(preempt.mode == "suspend" for preempt in orders):

@@ -1,10 +1,10 @@
-"""Scheduler profiles by name, as policies of the core."""
+"""Scheduler profiles by name, as policies of the planner."""
 
 from __future__ import annotations
 
 from scheduler.core.policy import Policy
 from scheduler.models import PriorityClass, SchedulerProfile
-from scheduler.state.load.snapshots import knobs_of, preemption_of
+from scheduler.state.load.cluster_rows import knobs_of, preemption_of
 
 
 def policy_of_profile(name: str) -> Policy | None:
@@ -17,8 +17,9 @@ def policy_of_profile(name: str) -> Policy | None:
         for one in PriorityClass.objects.prefetch_related("preempts").order_by("value")
     ]
     knobs = knobs_of(
-        profile.policy, profile.tie_breakers, profile.strict_order, profile.placement,
-        profile.score_weights, profile.plugins, profile.backfill, profile.options, classes=class_begins(),
+        policy=profile.policy, tie_breakers=profile.tie_breakers, strict_order=profile.strict_order,
+        placement=profile.placement, weights=profile.score_weights, plugins=profile.plugins,
+        backfill=profile.backfill, options=profile.options, classes=class_begins(),
     )  # fmt: skip
     return Policy(**knobs, preemption=preemption_of(profile.preemption_enabled, profile.preemption, classes))
 

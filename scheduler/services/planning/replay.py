@@ -1,4 +1,4 @@
-"""A recorded cycle, planned again from its bytes, and shown in words."""
+"""A recorded cycle, planned again from its bytes, and described in sentences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Replay:
     recorded: Plan
     #: Byte for byte the same plan.
     identical: bool
-    #: What differs first, in words; "" when nothing does.
+    #: The first difference as a sentence; "" where there is none.
     difference: str
     digest: str
 
@@ -55,7 +55,7 @@ def replay(*, cycle_id: int) -> Replay:
 
 
 def first_difference(recorded: Plan, again: Plan) -> str:
-    """The first decision that came out otherwise: starts in their order, then those who wait."""
+    """The first decision that differs: starts in their order, then the jobs that wait."""
     for number, (old, new) in enumerate(zip(recorded.starts, again.starts, strict=False), start=1):
         if old != new:
             return f"start {number}: recorded {_start(old)}; now {_start(new)}"
@@ -66,19 +66,17 @@ def first_difference(recorded: Plan, again: Plan) -> str:
     if recorded.resizes != again.resizes:
         return f"recorded {len(recorded.resizes)} changes of size, now {len(again.resizes)}, or others"
     if recorded.resumes != again.resumes:
-        return (
-            f"recorded {len(recorded.resumes)} suspended jobs that go on, now {len(again.resumes)}, or others"
-        )
+        return f"recorded {len(recorded.resumes)} suspended jobs that resume, now {len(again.resumes)}, or others"
     before, after = recorded.reasons, again.reasons
     for job in sorted(before.keys() | after.keys()):
-        old_words, new_words = _waits(recorded, job), _waits(again, job)
+        old_words, new_words = _waiting_reason(recorded, job), _waiting_reason(again, job)
         if old_words != new_words:
             return f"job {job}: recorded {old_words}; now {new_words}"
     return "the same decisions, written in other bytes"
 
 
 def describe(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """The plan in lines for a person: who starts where, then who waits for what."""
+    """The plan in lines for a person: the starts, then the jobs that wait with their reasons."""
     names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
     yield (
         f"{len(snapshot.nodes)} nodes, {len(snapshot.running)} running jobs, "
@@ -94,10 +92,12 @@ def describe(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
         verb = "suspend" if preempt.mode == "suspend" else "stop"
         yield f"{verb} job {preempt.job_id} for job {preempt.for_job_id} ({preempt.kind})"
     for resize in plan.resizes:
-        because = f"for job {resize.for_job_id} ({resize.kind})" if resize.ranks else "because room is idle"
+        because = (
+            f"for job {resize.for_job_id} ({resize.kind})" if resize.ranks else "because resources are idle"
+        )
         yield f"give job {resize.job_id} {resize.tasks} tasks instead of {resize.before} {because}"
     for one in plan.resumes:
-        yield f"job {one.job_id} goes on"
+        yield f"resume job {one.job_id}"
     for decision, jobs in plan.by_decision():
         if len(jobs):
             some = ", ".join(map(str, jobs[:NAMED].tolist()))
@@ -113,7 +113,7 @@ def _start(start: Start) -> str:
     return f"job {start.job_id} ({places})"
 
 
-def _waits(plan: Plan, job: int) -> str:
+def _waiting_reason(plan: Plan, job: int) -> str:
     try:
         decision = plan.decision_of(job)
     except KeyError:

@@ -1,17 +1,16 @@
-"""What a suspended job is told: for whom it stands still, since when, and what it waits for to go on."""
+"""Suspension reason: for which job a job is suspended, since when, and what it needs to resume."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from infra.times_in_text import written
 from quotas.core.resources import show_cpus
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Allocation, Job, Suspension
 
 
-def why_it_stands_still(job: Job) -> str:
-    """One sentence or two for a job that stands still or is about to; "" for any other."""
+def suspension_reason(job: Job) -> str:
+    """One or two sentences for a job that is suspended or is being suspended; "" for any other."""
     if job.state not in (JobState.SUSPENDED, JobState.PREEMPTING):
         return ""
     last = (
@@ -23,12 +22,12 @@ def why_it_stands_still(job: Job) -> str:
     if last is None or last.attempt.stop_asked_at is not None:
         return ""
     if last.starts_at is None:
-        return f"Being suspended for job {last.for_job}; resumes later on the same nodes."
+        return f"Being suspended for job {last.for_job}, and resumes later on the same nodes."
     lacking = _lacking(job)
     when = (
-        f"resumes when {lacking}"
+        f"it resumes when {lacking}"
         if lacking
-        else "resumes with the next cycle unless a higher-priority job or a limit prevents it"
+        else "it resumes with the next cycle, unless a job of higher priority or a limit comes first"
     )
     return f"Suspended for job {last.for_job} since {written(last.starts_at)}; {when}. The memory stays allocated."
 

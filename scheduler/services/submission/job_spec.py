@@ -13,13 +13,13 @@ from django.utils import timezone
 
 from accounts.models import Project, User
 from infra.plain_text import without_hidden
-from quotas.core.gpu_models import read_slice, slice_share, sliced
+from quotas.core.gpu_models import read_slice, slice_share
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import RestartPolicy, TaskFailure
 from scheduler.models import Queue, WaitEnd
 from scheduler.services.submission import fields_gang, fields_resources
-from scheduler.services.submission.admission import check_fit
+from scheduler.services.submission.admission import asked_of, check_fit
 from scheduler.services.submission.fields import (
     BadValue,
     Inputs,
@@ -248,22 +248,19 @@ def parse_job(
     _check_spread(inputs, fields["affinity"].get("tasks"), tasks, nodes, tasks_per_node)
     if project is not None and queue is not None and not inputs.problems:
         # Jobs of a batch often ask the same: what was found to fit once is not looked at again.
-        least = gang.min_tasks or tasks
-        devices = sliced(gpu_model, terms.gpu_slice)
-        size = (per_task, devices, least, nodes, tasks_per_node, project.pk, queue.cluster_id,
+        size = (per_task, gpu_model, terms, tasks, gang, nodes, tasks_per_node, project.pk, queue.cluster_id,
                 fields["job_type"])  # fmt: skip
         if size not in catalogue.fitting:
             check_fit(
                 inputs,
-                per_task=per_task,
-                gpu_model=devices,
-                tasks=least,
-                nodes=nodes,
-                tasks_per_node=tasks_per_node,
+                asked_of(
+                    per_task, terms, gang, gpu_model=gpu_model, tasks=tasks, nodes=nodes,
+                    tasks_per_node=tasks_per_node,
+                ),
                 job_type=fields["job_type"],
                 bounds=catalogue.bounds(project),
                 cluster_id=queue.cluster_id,
-            )
+            )  # fmt: skip
             if not inputs.problems:
                 catalogue.fitting.add(size)
     inputs.finish("The job is invalid")

@@ -22,11 +22,11 @@ def select_together(*statements: Statement) -> list[Rows]:
     """Run SELECTs in their order and in one round trip; the rows of each."""
     with connection.cursor() as cursor:
         cursor.execute(*_joined(statements))
-        cursor.set_result(0)  # whoever wraps the cursor may have moved on already
+        cursor.set_result(0)  # a wrapper of the cursor may have moved on already
         found = [cursor.fetchall()]
         while cursor.nextset():
             found.append(cursor.fetchall())
-        return found[-len(statements) :]  # ... or have put a statement of its own before them
+        return found[-len(statements) :]  # ... or have put a statement of its own before these
 
 
 def run_together(*statements: Statement) -> None:
@@ -36,7 +36,7 @@ def run_together(*statements: Statement) -> None:
 
 
 def int_array(values: Iterable[int | None]) -> str:
-    """An array as text, for `%s::bigint[]`: the driver would look at every number by itself."""
+    """An array as text, for `%s::bigint[]`; the driver would convert the numbers one by one."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 

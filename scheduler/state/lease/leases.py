@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from django.db import connection
 
@@ -114,14 +114,15 @@ def fence_and_read(lease: HeldLease, *statements: Statement) -> list[Rows]:
     raise LeaseLost(lease)
 
 
-def _term(lease: HeldLease) -> dict[str, object]:
+def _term(lease: HeldLease) -> dict[str, str | int]:
     return {"scope": lease.scope, "holder": lease.holder, "token": lease.token}
 
 
-def _one_statement(sql: str, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
+def _one_statement(sql: str, parameters: Mapping[str, str | int | float]) -> Rows:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
-        return cursor.fetchall()
+        rows: Rows = cursor.fetchall()
+        return rows
 
 
 # A term need not be on disk before it is used: what is written under it is, and that comes later in the

@@ -25,7 +25,7 @@ _terms: dict[int, tuple[int, float]] = {}
 
 
 def term_since(cluster_id: int, token: int | None, *, clock: Callable[[], float] = time.time) -> float | None:
-    """Since when a cluster's lease is in this term, as far as anybody looked; None for one never planned."""
+    """Since when a cluster's lease is known to be in this term; None for a cluster never planned."""
     if token is None:
         return None
     key = f"muster:term:{cluster_id}"
@@ -37,6 +37,11 @@ def term_since(cluster_id: int, token: int | None, *, clock: Callable[[], float]
     return _terms[cluster_id][1]
 
 
+def forget_terms() -> None:
+    """Forget what this process has seen; the cache keeps what all have."""
+    _terms.clear()
+
+
 def silence(since: float | None, *, clock: Callable[[], float] = time.time) -> float | None:
     """How long that is, once it is longer than a planner that is at work takes; else None."""
     lasted = 0.0 if since is None else clock() - since
@@ -44,7 +49,7 @@ def silence(since: float | None, *, clock: Callable[[], float] = time.time) -> f
 
 
 def silent_for(cluster_id: int) -> float | None:
-    """For how many seconds a cluster's planner has not been heard; None while all is well."""
+    """For how many seconds a cluster's planner has begun no term; None while it is at work."""
     token = Lease.objects.filter(scope=cluster_scope(cluster_id)).values_list("token", flat=True).first()
     return silence(term_since(cluster_id, token))
 
@@ -83,7 +88,17 @@ class ClusterNow:
 def clusters_now() -> list[ClusterNow]:
     """Every cluster; one query."""
     token = Lease.objects.filter(scope=Concat(Value("cluster:"), Cast(OuterRef("pk"), TextField())))
-    rows = Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values_list(
-        "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token"
-    )
-    return [ClusterNow(*row, since=term_since(row[0], token)) for *row, token in rows]
+    return [
+        ClusterNow(
+            pk=cluster.pk,
+            name=cluster.name,
+            paused=cluster.paused,
+            paused_reason=cluster.paused_reason,
+            paused_by=cluster.paused_by,
+            paused_at=cluster.paused_at,
+            since=term_since(cluster.pk, cluster.token),
+        )
+        for cluster in Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values_list(
+            "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token", named=True
+        )
+    ]

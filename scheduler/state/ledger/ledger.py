@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import pgtrigger
 
@@ -15,11 +15,25 @@ from infra.db.prepared import ask, ask_together
 from quotas.core import ledger
 from quotas.core.budgets import BudgetTerms, Key, moves
 from quotas.core.ledger import Entry, Kind
-from quotas.core.periods import Period, cut
+from quotas.core.periods import cut
 from quotas.core.pricing import Price, Rates, cost_micros
 from scheduler.core.plan import Start
-from scheduler.state.db.sql import Rows, Statement, int_array, run, text_array
-from scheduler.state.load import load_sql
+from scheduler.state.db.query import Answer, Batch, fetch
+from scheduler.state.db.sql import Statement, int_array, text_array
+from scheduler.state.ledger.ledger_sql import (
+    BUDGETS,
+    ENTRIES,
+    HELD,
+    PERIODS_OF_ATTEMPTS,
+    PRICES,
+    RELEASED_EARLY,
+    SUSPENDED,
+    BudgetRow,
+    EntryRow,
+    HeldRow,
+    PeriodRow,
+    PriceRow,
+)
 
 
 class Line(NamedTuple):
@@ -46,13 +60,12 @@ class Books:
         return self.budgets.get(project_id, ())
 
 
-def books(budget_rows: Rows, price_rows: Rows, period_rows: Rows = []) -> Books:  # noqa: B006  never changed
-    """From rows of `queries.BUDGETS`, `queries.PRICES` and `queries.PERIODS`."""
-    budgets: defaultdict[int, list[BudgetTerms]] = defaultdict(list)
-    for project_id, budget_id, resource, period, from_s, until_s, *_ in budget_rows:
-        budgets[project_id].append(BudgetTerms(budget_id, resource, Period(period), from_s, until_s))
-    periods = frozenset((budget_id, from_s) for _, budget_id, from_s, *_ in period_rows)
-    return Books(budgets, [Price(*row) for row in price_rows], periods)
+def books(budgets: Iterable[BudgetRow], prices: Iterable[Price], periods: Iterable[PeriodRow] = ()) -> Books:
+    """From what `BUDGETS`, `PRICES` and `PERIODS` found."""
+    terms: defaultdict[int, list[BudgetTerms]] = defaultdict(list)
+    for row in budgets:
+        terms[row.project_id].append(row.terms())
+    return Books(terms, list(prices), frozenset((row.budget_id, row.starts_s) for row in periods))
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,46 +74,78 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # ------------------------------------------------------------------ starts
 
 
+@dataclass(slots=True)
+class _Sum:
+    """What several tasks hold together on GPUs of one model."""
+
+    cpu_millis: int = 0
+    memory_mib: int = 0
+    gpu_millis: int = 0
+    storage_mib: int = 0
+
+    def rates(self, model: str) -> Rates:
+        return Rates(
+            cpu_millis=self.cpu_millis, memory_mib=self.memory_mib, gpu_millis=self.gpu_millis,
+            storage_mib=self.storage_mib, gpu_model=model,
+        )  # fmt: skip
+
+
 def rates_of(start: Start, model_of: Mapping[int, str]) -> list[Rates]:
     """What all tasks of a start hold together, by the model of the GPUs they were given."""
-    found: dict[str, list[int]] = {}
+    found: dict[str, _Sum] = {}
     each = start.per_task
     for placement in start.placements:
         models = [model_of.get(device, "") for device in placement.device_ids] or [""]
-        own = found.setdefault(models[0], [0, 0, 0, 0])
-        own[0] += each.cpu_millis
-        own[1] += each.memory_mib
-        own[3] += each.storage_mib
+        own = found.setdefault(models[0], _Sum())
+        own.cpu_millis += each.cpu_millis
+        own.memory_mib += each.memory_mib
+        own.storage_mib += each.storage_mib
         for _, model in zip(placement.device_ids, models, strict=False):
-            found.setdefault(model, [0, 0, 0, 0])[2] += placement.gpu_millis
-    return [Rates(*amounts, gpu_model=model) for model, amounts in found.items()]
+            found.setdefault(model, _Sum()).gpu_millis += placement.gpu_millis
+    return [amounts.rates(model) for model, amounts in found.items()]
+
+
+class StartedJob(Protocol):
+    """A job that a plan starts, with its new attempt."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def user_id(self) -> int: ...
+
+    @property
+    def project_id(self) -> int: ...
+
+    @property
+    def attempt_id(self) -> int: ...
 
 
 def holds(
     starts: Sequence[Start],
-    moved: Iterable[tuple[int, int, int, int, int]],
+    moved: Iterable[StartedJob],
     *,
     known: Books,
     seconds: Mapping[int, int],
     model_of: Mapping[int, str],
     at: datetime,
 ) -> list[Line]:
-    """What these starts set aside. `moved` has number, epoch, user, project and attempt of each."""
+    """What these starts set aside; `moved` are their jobs, each with its new attempt."""
     at_s = int(at.timestamp())
     of = {start.job_id: start for start in starts}
     # Jobs that ask the same in one project set the same aside.
     known_entries: dict[tuple[Any, ...], list[Entry]] = {}
     lines = []
-    for number, _, user_id, project_id, attempt_id, *_ in moved:
-        rates, until_s = rates_of(of[number], model_of), at_s + seconds[number]
-        key = (project_id, until_s, *rates)
+    for job in moved:
+        rates, until_s = rates_of(of[job.number], model_of), at_s + seconds[job.number]
+        key = (job.project_id, until_s, *rates)
         entries = known_entries.get(key)
         if entries is None:
-            cuts = {edge for budget in known.of(project_id) for edge in budget.cuts(at_s, until_s)}
+            cuts = {edge for budget in known.of(job.project_id) for edge in budget.cuts(at_s, until_s)}
             entries = known_entries[key] = ledger.hold(
                 rates, at_s=at_s, seconds=until_s - at_s, cuts=cuts, prices=known.prices
             )
-        lines += [Line(project_id, user_id, number, attempt_id, entry) for entry in entries]
+        lines += [Line(job.project_id, job.user_id, job.number, job.attempt_id, entry) for entry in entries]
     return lines
 
 
@@ -119,33 +164,41 @@ class Ending(NamedTuple):
 
 def lock_periods(attempt_ids: Sequence[int]) -> None:
     """The counters that settling these attempts may move; after quota lines, before jobs."""
-    ask(load_sql.PERIODS_OF_ATTEMPTS, [int_array(attempt_ids), int_array(attempt_ids)])
+    ask(PERIODS_OF_ATTEMPTS, [int_array(attempt_ids), int_array(attempt_ids)])
+
+
+class ReadAnswer(NamedTuple):
+    """What `ask_ledger` found, once its batch was sent."""
+
+    entries: Answer[list[EntryRow]]
+    budgets: Answer[list[BudgetRow]]
+    prices: Answer[list[PriceRow]]
+
+    def read(self) -> tuple[Mapping[int, list[Entry]], Books]:
+        """The entries of each attempt, and what writing more needs to know."""
+        of: defaultdict[int, list[Entry]] = defaultdict(list)
+        for row in self.entries.read():
+            of[row.attempt_id].append(row.entry())
+        return of, books(self.budgets.read(), [row.price() for row in self.prices.read()])
+
+
+def ask_ledger(batch: Batch, endings: Sequence[Ending]) -> ReadAnswer:
+    """Add to a batch what charging these attempts reads."""
+    return ReadAnswer(
+        batch.add(
+            ENTRIES, [int_array(e.job_number for e in endings), int_array(e.attempt_id for e in endings)]
+        ),
+        batch.add(BUDGETS, [int_array({e.project_id for e in endings}), _EPOCH]),
+        batch.add(PRICES),
+    )
 
 
 def read(endings: Sequence[Ending]) -> tuple[Mapping[int, list[Entry]], Books]:
     """The entries that these attempts have, and what writing more needs to know."""
-    return as_read(ask_together(*to_read(endings)))
-
-
-def to_read(endings: Sequence[Ending]) -> tuple[Statement, ...]:
-    """The statements whose rows `as_read` reads."""
-    return (
-        (
-            load_sql.ENTRIES,
-            [int_array(e.job_number for e in endings), int_array(e.attempt_id for e in endings)],
-        ),
-        (load_sql.BUDGETS, [int_array({e.project_id for e in endings}), _EPOCH]),
-        (load_sql.PRICES, []),
-    )
-
-
-def as_read(found: Sequence[Rows]) -> tuple[Mapping[int, list[Entry]], Books]:
-    entries, budget_rows, price_rows = found
-    known = books(budget_rows, price_rows)
-    of: defaultdict[int, list[Entry]] = defaultdict(list)
-    for attempt_id, *row in entries:
-        of[attempt_id].append(entry_from(row))
-    return of, known
+    batch = Batch()
+    answer = ask_ledger(batch, endings)
+    batch.send(ask_together)
+    return answer.read()
 
 
 def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> tuple[list[Line], Books]:
@@ -183,27 +236,30 @@ def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -
     """What attempts were charged for tasks that had ended before them: their share of it, given back."""
     until_s = int(at.timestamp())
     parts = [
-        (attempt_id, Rates(cpu, memory, gpu, storage, gpu_model=model), released_s, until_s)
-        for attempt_id, cpu, memory, gpu, storage, model, released_s in run(
-            load_sql.RELEASED_EARLY, [int_array(e.attempt_id for e in endings), at]
+        (
+            row.attempt_id,
+            Rates(row.cpu_millis, row.memory_mib, row.gpu_millis, row.storage_mib, row.gpu_model),
+            row.released_s,
+            until_s,
         )
+        for row in fetch(RELEASED_EARLY, [int_array(e.attempt_id for e in endings), at])
     ]
     return _given_back(endings, known, parts, GIVEN_BACK_EARLY)
 
 
 #: Why an entry of `given_back_suspended` is there.
-GIVEN_BACK_SUSPENDED: Final = "suspended for another job; CPUs released"
-#: Refunds of what was not held; every other one of what was charged forgives what was.
-GIVEN_BACK: Final = (GIVEN_BACK_EARLY, GIVEN_BACK_SUSPENDED)
+GIVEN_BACK_SUSPENDED: Final = "it was suspended for another job and released its CPUs"
+#: The same as entries said it before.
+_SUSPENDED_BEFORE: Final = "suspended for another job; CPUs released"
+#: Refunds of what was not held; every other refund of a charge forgives what was held.
+GIVEN_BACK: Final = (GIVEN_BACK_EARLY, GIVEN_BACK_SUSPENDED, _SUSPENDED_BEFORE)
 
 
 def given_back_suspended(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
-    """What attempts were charged for CPUs while they stood still, given back."""
+    """What attempts were charged for CPUs while they were suspended, given back."""
     parts = [
-        (attempt_id, Rates(cpu_millis, 0, 0, 0), from_s, until_s)
-        for attempt_id, cpu_millis, from_s, until_s in run(
-            load_sql.STOOD_STILL, [at, int_array(e.attempt_id for e in endings)]
-        )
+        (row.attempt_id, Rates(row.cpu_millis, 0, 0, 0), row.from_s, row.until_s)
+        for row in fetch(SUSPENDED, [at, int_array(e.attempt_id for e in endings)])
     ]
     return _given_back(endings, known, parts, GIVEN_BACK_SUSPENDED)
 
@@ -224,56 +280,70 @@ def _given_back(
     return lines
 
 
-def entry_from(row: Sequence[Any]) -> Entry:
-    """An entry from the columns of `queries.ENTRIES` after the attempt."""
-    kind, model, cpu, memory, gpu, storage, from_s, until_s, *sums = row
-    return Entry(Kind(kind), Rates(cpu, memory, gpu, storage, model), from_s, until_s, *sums)
+class HeldRates(NamedTuple):
+    """What an attempt holds by its allocations, by GPU model; since when, and the time limit of its job."""
+
+    rates: list[Rates]
+    held_at: datetime
+    limit_seconds: int
 
 
-def rates_held(attempt_ids: Sequence[int]) -> dict[int, tuple[list[Rates], datetime, int]]:
-    """What attempts hold by their allocations, by GPU model; since when, and the time limit of their job."""
-    found: dict[int, tuple[dict[str, list[int]], datetime, int]] = {}
-    for attempt_id, held_at, limit, models, cpu, memory, gpu, storage in run(
-        load_sql.HELD_WITH_MODELS, [int_array(attempt_ids)]
-    ):
-        by_model, _, _ = found.setdefault(attempt_id, ({}, held_at, limit))
-        own = by_model.setdefault(models[0] if models else "", [0, 0, 0, 0])
-        own[0] += cpu
-        own[1] += memory
-        own[3] += storage
-        for model in models:
-            by_model.setdefault(model, [0, 0, 0, 0])[2] += gpu // len(models)
+def rates_held(attempt_ids: Sequence[int]) -> dict[int, HeldRates]:
+    """What these attempts hold."""
+    by_model: defaultdict[int, dict[str, _Sum]] = defaultdict(dict)
+    first: dict[int, HeldRow] = {}
+    for row in fetch(HELD, [int_array(attempt_ids)]):
+        first.setdefault(row.attempt_id, row)
+        own = by_model[row.attempt_id].setdefault(row.models[0] if row.models else "", _Sum())
+        own.cpu_millis += row.cpu_millis
+        own.memory_mib += row.memory_mib
+        own.storage_mib += row.storage_mib
+        for model in row.models:
+            by_model[row.attempt_id].setdefault(model, _Sum()).gpu_millis += row.gpu_millis // len(row.models)
     return {
-        attempt_id: (
-            [Rates(*amounts, gpu_model=model) for model, amounts in by_model.items()],
-            held_at,
-            limit,
+        attempt_id: HeldRates(
+            [amounts.rates(model) for model, amounts in by_model[attempt_id].items()],
+            row.held_at,
+            row.limit_seconds,
         )
-        for attempt_id, (by_model, held_at, limit) in found.items()
+        for attempt_id, row in first.items()
     }
 
 
 @contextmanager
 def whatever_is_so() -> Iterator[None]:
-    """Write holds of what runs already even where a budget is spent: refusing would not stop it."""
+    """Write holds of running jobs even where a budget is spent: refusing would not stop them."""
     with pgtrigger.ignore("quotas.BudgetPeriod:budget_never_passed"):
         yield
 
 
 # ------------------------------------------------------------------ writing
 
-_COLUMNS: Final = (
-    ("kind", "text"), ("project_id", "bigint"), ("user_id", "bigint"), ("job_number", "bigint"),
-    ("attempt_id", "bigint"), ("gpu_model", "text"), ("cpu_millis", "bigint"), ("memory_mib", "bigint"),
-    ("gpu_millis", "bigint"), ("storage_mib", "bigint"), ("held_seconds", "bigint"),
-    ("charged_seconds", "bigint"), ("held_micros", "bigint"), ("charged_micros", "bigint"),
-    ("starts_at", "bigint"), ("ends_at", "bigint"), ("reason", "text"),
-)  # fmt: skip
-_NAMES: Final = ", ".join(name for name, _ in _COLUMNS)
+#: Column of an entry -> its type as a parameter, and its value of a line.
+_COLUMNS: Final[dict[str, tuple[str, Callable[[Line], Any]]]] = {
+    "kind": ("text", lambda line: line.entry.kind.value),
+    "project_id": ("bigint", lambda line: line.project_id),
+    "user_id": ("bigint", lambda line: line.user_id),
+    "job_number": ("bigint", lambda line: line.job_number),
+    "attempt_id": ("bigint", lambda line: line.attempt_id),
+    "gpu_model": ("text", lambda line: line.entry.rates.gpu_model),
+    "cpu_millis": ("bigint", lambda line: line.entry.rates.cpu_millis),
+    "memory_mib": ("bigint", lambda line: line.entry.rates.memory_mib),
+    "gpu_millis": ("bigint", lambda line: line.entry.rates.gpu_millis),
+    "storage_mib": ("bigint", lambda line: line.entry.rates.storage_mib),
+    "held_seconds": ("bigint", lambda line: line.entry.held_seconds),
+    "charged_seconds": ("bigint", lambda line: line.entry.charged_seconds),
+    "held_micros": ("bigint", lambda line: line.entry.held_micros),
+    "charged_micros": ("bigint", lambda line: line.entry.charged_micros),
+    "starts_at": ("bigint", lambda line: line.entry.from_s),
+    "ends_at": ("bigint", lambda line: line.entry.until_s),
+    "reason": ("text", lambda line: line.reason[:200]),
+}
+_NAMES: Final = ", ".join(_COLUMNS)
 _INSERT: Final = f"""
 INSERT INTO quotas_ledgerentry ({_NAMES}, at)
-SELECT {", ".join(f"to_timestamp({n})" if n in ("starts_at", "ends_at") else n for n, _ in _COLUMNS)}, %s
-FROM unnest({", ".join(f"%s::{kind}[]" for _, kind in _COLUMNS)}) WITH ORDINALITY AS e({_NAMES}, place)
+SELECT {", ".join(f"to_timestamp({n})" if n in ("starts_at", "ends_at") else n for n in _COLUMNS)}, %s
+FROM unnest({", ".join(f"%s::{kind}[]" for kind, _ in _COLUMNS.values())}) WITH ORDINALITY AS e({_NAMES}, place)
 ORDER BY place
 """
 #: A budget made while a job ran did not count its hold: the counter never goes below nothing.
@@ -298,19 +368,9 @@ def write(lines: Sequence[Line], known: Books, *, at: datetime) -> list[Statemen
     """The statements that write entries and move the counters of their budgets; one a table."""
     if not lines:
         return []
-    columns: list[list[Any]] = [[] for _ in _COLUMNS]
-    for line in lines:
-        e, r = line.entry, line.entry.rates
-        row = (
-            e.kind.value, line.project_id, line.user_id, line.job_number, line.attempt_id, r.gpu_model,
-            r.cpu_millis, r.memory_mib, r.gpu_millis, r.storage_mib, e.held_seconds, e.charged_seconds,
-            e.held_micros, e.charged_micros, e.from_s, e.until_s, line.reason[:200],
-        )  # fmt: skip
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)
     values = [
-        text_array(column) if kind == "text" else int_array(column)
-        for column, (_, kind) in zip(columns, _COLUMNS, strict=True)
+        text_array(map(value, lines)) if kind == "text" else int_array(map(value, lines))
+        for kind, value in _COLUMNS.values()
     ]
     statements: list[Statement] = [(_INSERT, [at, *values])]
     moved = moves((line.entry, known.of(line.project_id)) for line in lines)

@@ -1,4 +1,4 @@
-"""Lets jobs go that waited for others, or says that they wait for nothing any more."""
+"""Dependencies of jobs: what each waits for, and queueing the job once that has happened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from django.db import connection
 
@@ -16,6 +16,7 @@ from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.messages import sentence
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
+from scheduler.state.db.query import RowQuery
 from scheduler.state.db.sql import int_array
 from scheduler.state.lifecycle.transitions import StaleJob, move_job
 
@@ -39,7 +40,7 @@ class Other(NamedTuple):
 class Wait:
     """One thing that a job waits for: a job, or data by name.
 
-    A job of another project has no name here: whoever sees the one that waits may not see that one.
+    A job of another project has no name here: people who see the waiting job may not see that one.
     """
 
     kind: str
@@ -61,7 +62,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """So many of these have to hold; most often it is one of one."""
+    """`need` of these waits have to hold; most often one of one."""
 
     need: int
     waits: tuple[Wait, ...]
@@ -160,16 +161,41 @@ def _lock_datasets(project_id: int) -> None:
 
 
 class Ended(Protocol):
-    """A job that is over, as far as others that wait for it care."""
+    """A job that is over, as far as jobs that wait for it depend on that."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def saved_at(self) -> datetime | None: ...
+
+
+class EndedJob(NamedTuple):
+    """The same as a row."""
 
     number: int
     state: str
     saved_at: datetime | None
 
 
-_WAITING_FOR: Final = """
-SELECT id, job_id, on_id, kind FROM scheduler_jobdependency WHERE on_id = ANY(%s::bigint[]) AND satisfied IS NULL
-"""
+class WaitRow(NamedTuple):
+    """A dependency that is open."""
+
+    id: int
+    job_id: int
+    on_id: int
+    kind: str
+
+
+_WAITING_FOR: Final = RowQuery(
+    WaitRow,
+    {"id": "edge.id", "job_id": "edge.job_id", "on_id": "edge.on_id", "kind": "edge.kind"},
+    """SELECT {columns} FROM scheduler_jobdependency edge
+WHERE edge.on_id = ANY(%s::bigint[]) AND edge.satisfied IS NULL""",
+)
 
 
 def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
@@ -180,11 +206,11 @@ def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
     others = {job.number: Other(job.state, job.saved_at is not None) for job in ended}
     verdicts: dict[bool, list[int]] = defaultdict(list)
     touched: set[int] = set()
-    for pk, job_id, on_id, kind in ask(_WAITING_FOR, [int_array(others)]) if others else ():
-        verdict = holds(kind, *others[on_id])
+    for wait in _WAITING_FOR.read(ask(_WAITING_FOR.sql(), [int_array(others)])) if others else ():
+        verdict = holds(wait.kind, *others[wait.on_id])
         if verdict is not None:
-            verdicts[verdict].append(pk)
-            touched.add(job_id)
+            verdicts[verdict].append(wait.id)
+            touched.add(wait.job_id)
     for verdict, ids in verdicts.items():
         JobDependency.objects.filter(pk__in=ids).update(satisfied=verdict)
     return _let_go(touched, at=at) if touched else set()
@@ -213,7 +239,7 @@ def expire_waits(*, at: datetime) -> tuple[set[int], int]:
             _queue(job, because=f"dependency timeout; continues without: {missing}", at=at)
             clusters.add(job.queue.cluster_id)
         else:
-            text = f"Dependency timeout at {moment_text(job.depends_until_at)}. {missing}."
+            text = f"Waited until {moment_text(job.depends_until_at, at)} without result. {missing}."
             move_job(job, JobState.FAILED, because=text, at=at, end_text=text[:300])
             failed.append(job)
     if failed:
@@ -222,7 +248,7 @@ def expire_waits(*, at: datetime) -> tuple[set[int], int]:
 
 
 def _let_go(numbers: set[int], *, at: datetime) -> set[int]:
-    """Queue the blocked jobs of these that wait for nothing any more; tell the others where they are."""
+    """Queue the blocked jobs of these that wait for nothing any more; the others say what is still missing."""
     clusters: set[int] = set()
     waiting = Job.objects.filter(number__in=numbers, state=JobState.BLOCKED).select_related("queue")
     for job in waiting.order_by("number").select_for_update(of=("self",), no_key=True):
@@ -250,11 +276,11 @@ def _queue(job: Job, *, because: str, at: datetime) -> None:
 
 def wait_reason(
     found: Sequence[Condition], *, at: datetime, until: datetime | None = None, then: str = WaitEnd.FAIL
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The reason columns of a job that waits for these, or that waits for what will never be."""
     never = next((condition for condition in found if condition.never), None)
     end = ""
-    details: dict[str, object] = {}
+    details: dict[str, Any] = {}
     if until is not None:
         end = f" until {moment_text(until)}, then the job {'fails' if then == WaitEnd.FAIL else 'starts anyway'}"
         details |= {"until": until.isoformat(), "then": str(then)}
@@ -303,7 +329,7 @@ def _listed(waits: Sequence[Wait]) -> str:
     return shown + (f" and {len(waits) - 3} more" if len(waits) > 3 else "")
 
 
-def _never(condition: Condition, details: dict[str, object], *, end: str, at: datetime) -> dict[str, object]:
+def _never(condition: Condition, details: dict[str, Any], *, end: str, at: datetime) -> dict[str, Any]:
     """A wait for what can no longer happen says so, and what to do."""
     lost = [wait for wait in condition.waits if wait.satisfied is False]
     wait = lost[0]
@@ -331,12 +357,12 @@ def moment_text(moment: datetime | None) -> str:
     return "further notice" if moment is None else written(moment)
 
 
-def not_evaluated(at: datetime) -> dict[str, object]:
+def not_evaluated(at: datetime) -> dict[str, Any]:
     """The reason columns of a job that no cycle has looked at yet."""
     return _reason(ReasonCode.NOT_EVALUATED_YET, sentence(ReasonCode.NOT_EVALUATED_YET, ()), {}, at)
 
 
-def _reason(code: ReasonCode, text: str, details: dict[str, object], at: datetime) -> dict[str, object]:
+def _reason(code: ReasonCode, text: str, details: dict[str, Any], at: datetime) -> dict[str, Any]:
     return {
         "reason_code": code.value,
         "reason_category": CATEGORY[code].value,

@@ -23,14 +23,14 @@ class ImpossibleMove(Exception):
 
 
 class StaleJob(Exception):
-    """Somebody moved the job first; the caller decides what that means."""
+    """Another process moved the job first; the caller decides what that means."""
 
     def __init__(self, job_number: int) -> None:
         super().__init__(f"job {job_number} has changed since it was read")
         self.job_number = job_number
 
 
-#: A job that is no longer pending has no pending reason: an old one must never be shown (03, 1.4).
+#: A job that is no longer pending has no pending reason: an old one must never be shown.
 NO_REASON: dict[str, Any] = {
     "reason_code": "",
     "reason_category": "",
@@ -83,7 +83,7 @@ def record_event(
     at: datetime | None = None,
     details: dict[str, Any] | None = None,
 ) -> JobEvent:
-    """Write one event of a job and tell those who watch it, after commit."""
+    """Write one event of a job, and announce it after commit."""
     event = JobEvent.objects.create(
         job=job,
         at=at or timezone.now(),

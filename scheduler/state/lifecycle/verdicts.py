@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler.agent.protocol import NEVER_BEGAN, SHUT_DOWN
 from scheduler.core.lifecycle import AttemptState, JobState, RestartPolicy, StopReason, TaskFailure, TaskState
 
-#: The first wait before another try; it doubles with each, up to the longest (H4).
+#: The first wait before another try; it doubles with each, up to the longest.
 BACKOFF_SECONDS: Final = 5
 LONGEST_BACKOFF_SECONDS: Final = 15 * 60
 
@@ -67,9 +68,158 @@ class Verdict:
 def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str = "") -> Verdict:
     """Decide from the ends of all tasks; with `lost_text` the attempt is lost whatever they say.
 
-    A job that runs at most once never waits again after an attempt that may have begun.
+    The first rule of `RULES` that applies decides. A job that runs at most once never waits again after an
+    attempt that may have begun.
     """
-    verdict = _judge(job, stop_reason, tasks, lost_text=lost_text)
+    case = Case.of(job, stop_reason, tasks, lost_text=lost_text)
+    verdict = next(found for rule in RULES if (found := rule(case)) is not None)
+    return _at_most_once(verdict, job, stop_reason, tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An attempt that is over, with what its verdict depends on."""
+
+    job: JobFacts
+    stop_reason: str
+    #: Without those that were stopped to make an elastic job smaller.
+    tasks: Sequence[TaskEnd]
+    #: It was declared lost, whatever its tasks did.
+    declared_lost: bool
+    #: Why it is lost; "" = it is not.
+    lost_text: str
+    #: The task that the verdict names: the first that failed, else the first that did not succeed.
+    culprit: TaskEnd | None
+
+    @classmethod
+    def of(cls, job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str) -> Case:
+        if job.elastic and not stop_reason:
+            tasks = [task for task in tasks if task.state != TaskState.STOPPED]
+        failed = (task for task in tasks if task.state == TaskState.FAILED)
+        unsuccessful = (task for task in tasks if task.state != TaskState.SUCCEEDED)
+        lost_task = next((task for task in tasks if task.state == TaskState.LOST), None)
+        text_of_task = (lost_task.text or "A task was lost.") if lost_task else ""
+        return cls(
+            job, stop_reason, tasks,
+            declared_lost=bool(lost_text),
+            lost_text=lost_text or text_of_task,
+            culprit=next(failed, None) or next(unsuccessful, None),
+        )  # fmt: skip
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.culprit.exit_code if self.culprit else None
+
+    @property
+    def exit_signal(self) -> int | None:
+        return self.culprit.exit_signal if self.culprit else None
+
+
+def all_succeeded(case: Case) -> Verdict | None:
+    """Every task succeeded."""
+    return _succeeded(case.job) if case.culprit is None and not case.declared_lost else None
+
+
+def enough_succeeded(case: Case) -> Verdict | None:
+    """Some tasks failed, but the job goes on without them and enough succeeded."""
+    if case.job.on_task_failure != TaskFailure.CONTINUE or case.declared_lost or case.stop_reason:
+        return None
+    count = len(case.tasks)
+    good = sum(task.state == TaskState.SUCCEEDED for task in case.tasks)
+    if good < max(case.job.least_tasks, 1):
+        return None
+    text = f"{count - good} of {count} tasks failed; the other {good} were enough."
+    return replace(_succeeded(case.job), text=text)
+
+
+def cancelled(case: Case) -> Verdict | None:
+    """Somebody cancelled the job."""
+    if case.job.state != JobState.STOPPING:
+        return None
+    attempt = AttemptState.LOST if case.lost_text else AttemptState.STOPPED
+    return Verdict(attempt, JobState.CANCELLED, case.exit_code, case.exit_signal, "Cancelled.")
+
+
+def lost(case: Case) -> Verdict | None:
+    """Not the job's fault, so it is tried again whatever its policy, but not for ever.
+
+    Stopping Muster in good order never fails a job; it only waits longer where that happens again and again.
+    """
+    if not case.lost_text:
+        return None
+    job, text = case.job, case.lost_text
+    if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
+        wait = backoff_seconds(job.earlier_lost)
+        return Verdict(AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait)
+    times = job.earlier_lost + 1
+    return Verdict(AttemptState.LOST, JobState.FAILED, None, None, f"Lost {times} times. {text}")
+
+
+#: Stopped by no fault of its own.
+_STOPPED_FOR_OTHERS: Final = frozenset(
+    {StopReason.PREEMPTED, StopReason.DRAINED, StopReason.EVICTED, StopReason.STALE_EPOCH}
+)
+
+
+def stopped_for_others(case: Case) -> Verdict | None:
+    """Preempted, drained or evicted: the job waits again at once."""
+    if case.stop_reason not in _STOPPED_FOR_OTHERS:
+        return None
+    text = f"Stopped ({case.stop_reason}); waiting to start again."
+    return Verdict(
+        AttemptState.STOPPED, JobState.QUEUED, case.exit_code, case.exit_signal, text, retry_seconds=0
+    )
+
+
+def quota_refused(case: Case) -> Verdict | None:
+    """The place where it was to start refused its quota: it waits, longer each time."""
+    if case.stop_reason != StopReason.QUOTA_REFUSED:
+        return None
+    text = next((task.text for task in case.tasks if task.text), "")
+    return Verdict(
+        AttemptState.STOPPED, JobState.QUEUED, None, None,
+        text or "The quota provider refused the start.",
+        retry_seconds=backoff_seconds(case.job.earlier_refused),
+    )  # fmt: skip
+
+
+def over_time_limit(case: Case) -> Verdict | None:
+    """Stopped at the time limit, which is a failure."""
+    if case.stop_reason != StopReason.TIME_LIMIT:
+        return None
+    seconds = case.job.time_limit_seconds
+    text = f"Stopped at the time limit{f' of {duration(seconds)}' if seconds else ''}."
+    return Verdict(AttemptState.FAILED, JobState.FAILED, case.exit_code, case.exit_signal, text)
+
+
+def failed(case: Case) -> Verdict:
+    """A task failed: tried again where the job's rules say so, and often enough."""
+    job, text = case.job, describe(case.culprit, case.tasks) if case.culprit else "Ended."
+    again = (
+        job.restart_policy in (RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS)
+        or job.on_task_failure == TaskFailure.REQUEUE
+    )
+    verdict = Verdict(AttemptState.FAILED, JobState.FAILED, case.exit_code, case.exit_signal, text)
+    if again and job.earlier_ended < job.max_restarts:
+        return replace(verdict, job=JobState.QUEUED, retry_seconds=backoff_seconds(job.earlier_ended))
+    return verdict
+
+
+#: Asked in this order; the last always applies.
+RULES: Final[tuple[Callable[[Case], Verdict | None], ...]] = (
+    all_succeeded,
+    enough_succeeded,
+    cancelled,
+    lost,
+    stopped_for_others,
+    quota_refused,
+    over_time_limit,
+    failed,
+)
+
+
+def _at_most_once(verdict: Verdict, job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd]) -> Verdict:
+    """The same, or that a job which runs at most once is over since this attempt may have begun."""
     again = verdict.retry_seconds is not None
     if not again or job.restart_policy != RestartPolicy.NEVER or stop_reason == StopReason.QUOTA_REFUSED:
         return verdict
@@ -77,47 +227,6 @@ def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_tex
         return verdict
     why = f"Stopped ({stop_reason})." if verdict.attempt == AttemptState.STOPPED else verdict.text
     return replace(verdict, job=JobState.FAILED, text=f"{why} {AT_MOST_ONCE}", retry_seconds=None)
-
-
-def _judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str) -> Verdict:
-    if job.elastic and not stop_reason:
-        tasks = [task for task in tasks if task.state != TaskState.STOPPED]
-    first_bad = next((task for task in tasks if task.state != TaskState.SUCCEEDED), None)
-    culprit = next((task for task in tasks if task.state == TaskState.FAILED), first_bad)
-    if not lost_text and first_bad is None:
-        return _succeeded(job)
-    if job.on_task_failure == TaskFailure.CONTINUE and not lost_text and not stop_reason:
-        good = sum(task.state == TaskState.SUCCEEDED for task in tasks)
-        if good >= max(job.least_tasks, 1):
-            text = f"{len(tasks) - good} of {len(tasks)} tasks failed; the other {good} were enough."
-            return replace(_succeeded(job), text=text)
-    if not lost_text and any(task.state == TaskState.LOST for task in tasks):
-        lost_text = next(task.text for task in tasks if task.state == TaskState.LOST) or "A task was lost."
-    code = culprit.exit_code if culprit else None
-    exit_signal = culprit.exit_signal if culprit else None
-    if job.state == JobState.STOPPING:
-        attempt = AttemptState.LOST if lost_text else AttemptState.STOPPED
-        return Verdict(attempt, JobState.CANCELLED, code, exit_signal, "Cancelled.")
-    if lost_text:
-        return _lost(job, lost_text)
-    if stop_reason in (
-        StopReason.PREEMPTED,
-        StopReason.DRAINED,
-        StopReason.EVICTED,
-        StopReason.STALE_EPOCH,
-    ):
-        text = f"Stopped ({stop_reason}); waiting to start again."
-        return Verdict(AttemptState.STOPPED, JobState.QUEUED, code, exit_signal, text, retry_seconds=0)
-    if stop_reason == StopReason.QUOTA_REFUSED:
-        text = next((task.text for task in tasks if task.text), "") or "The quota provider refused the start."
-        wait = backoff_seconds(job.earlier_refused)
-        return Verdict(AttemptState.STOPPED, JobState.QUEUED, None, None, text, retry_seconds=wait)
-    if stop_reason == StopReason.TIME_LIMIT:
-        limit = f" of {duration(job.time_limit_seconds)}" if job.time_limit_seconds else ""
-        text = f"Stopped at the time limit{limit}."
-        return Verdict(AttemptState.FAILED, JobState.FAILED, code, exit_signal, text)
-    text = describe(culprit, tasks) if culprit else "Ended."
-    return _failed(job, code, exit_signal, text)
 
 
 def _succeeded(job: JobFacts) -> Verdict:
@@ -132,31 +241,8 @@ def _succeeded(job: JobFacts) -> Verdict:
     return Verdict(AttemptState.SUCCEEDED, JobState.COMPLETED, 0, None, "")
 
 
-def _lost(job: JobFacts, text: str) -> Verdict:
-    """Not the job's fault, so it is tried again whatever its policy, but not for ever.
-
-    Stopping Muster in good order never fails a job; it only waits longer where that happens again and again.
-    """
-    if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
-        wait = backoff_seconds(job.earlier_lost)
-        return Verdict(AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait)
-    times = job.earlier_lost + 1
-    return Verdict(AttemptState.LOST, JobState.FAILED, None, None, f"Lost {times} times. {text}")
-
-
-def _failed(job: JobFacts, code: int | None, exit_signal: int | None, text: str) -> Verdict:
-    again = (
-        job.restart_policy in (RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS)
-        or job.on_task_failure == TaskFailure.REQUEUE
-    )
-    if again and job.earlier_ended < job.max_restarts:
-        wait = backoff_seconds(job.earlier_ended)
-        return Verdict(AttemptState.FAILED, JobState.QUEUED, code, exit_signal, text, retry_seconds=wait)
-    return Verdict(AttemptState.FAILED, JobState.FAILED, code, exit_signal, text)
-
-
 def backoff_seconds(earlier: int) -> int:
-    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2 ** min(earlier, 20))
+    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS << min(earlier, 20))
 
 
 #: What shells mean by a code (bash manual, "Exit Status").
@@ -174,8 +260,6 @@ def describe(task: TaskEnd, tasks: Sequence[TaskEnd]) -> str:
 
 
 def signal_name(number: int) -> str:
-    import signal
-
     try:
         return f"signal {number} ({signal.Signals(number).name})"
     except ValueError:

@@ -97,12 +97,12 @@ def record(
 
 def load(cycle_id: int) -> Recording:
     """The bytes of a recorded cycle; raises NotRecorded."""
-    row = Cycle.objects.filter(pk=cycle_id).values_list("snapshot", "policy", "plan").first()
+    row = Cycle.objects.filter(pk=cycle_id).values_list("snapshot", "policy", "plan", named=True).first()
     if row is None:
         raise NotRecorded(f"there is no cycle {cycle_id}")
-    if any(part is None for part in row):
+    if row.snapshot is None or row.policy is None or row.plan is None:
         raise NotRecorded(f"cycle {cycle_id} is known, but its recording was pruned by age")
-    return Recording(*(bytes(part) for part in row))
+    return Recording(snapshot=bytes(row.snapshot), policy=bytes(row.policy), plan=bytes(row.plan))
 
 
 def latest(cluster_id: int) -> int | None:

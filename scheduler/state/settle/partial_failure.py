@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.db import transaction
 
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, TaskState
+from scheduler.state.db.query import RowQuery, fetch
 from scheduler.state.db.sql import run
-from scheduler.state.settle.settle import write_events
+from scheduler.state.settle.events import Event, write_events
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
@@ -23,6 +24,32 @@ _GOES_ON: Final = """(j.on_task_failure = 'continue' OR (j.elastic AND NOT EXIST
         WHERE good.attempt_id = a.id
             AND (good.state = 'succeeded' OR (good.state = ANY(%s) AND its.state <> 'down')))
     >= coalesce(j.min_tasks, j.tasks)"""
+
+
+class LostTask(NamedTuple):
+    """A task that was lost with its node."""
+
+    attempt_id: int
+    job_number: int
+    epoch: int
+    rank: int
+    node: str
+
+
+_LOSE_TASKS: Final = RowQuery(
+    LostTask,
+    {
+        "attempt_id": "a.id",
+        "job_number": "a.job_id",
+        "epoch": "a.epoch",
+        "rank": "t.rank",
+        "node": "n.name",
+    },
+    """UPDATE scheduler_task t SET state = %s, ended_at = %s, end_text = 'Its node stopped answering.'
+FROM scheduler_attempt a, scheduler_node n
+WHERE t.id = ANY(%s) AND t.state = ANY(%s) AND a.id = t.attempt_id AND n.id = t.node_id
+RETURNING {columns}""",
+)
 
 
 def going_on(attempt_ids: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -42,7 +69,7 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
         "n.state = 'down' AND n.lease_expires_at IS NOT NULL AND t.state = ANY(%s) AND a.state = ANY(%s)"
         f" AND a.stop_asked_at IS NULL AND j.on_task_failure = 'continue' AND {_GOES_ON}"
     )
-    # The jobs first, as whoever takes a report does.
+    # The jobs first, as a report of an agent does.
     found = run(
         "SELECT t.id FROM scheduler_job j JOIN scheduler_attempt a ON a.job_id = j.number"
         " JOIN scheduler_task t ON t.attempt_id = a.id JOIN scheduler_node n ON n.id = t.node_id"
@@ -51,23 +78,21 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
     )
     if not found:
         return []
-    left = run(
-        "UPDATE scheduler_task t SET state = %s, ended_at = %s, end_text = 'Its node stopped answering.'"
-        " FROM scheduler_attempt a, scheduler_node n WHERE t.id = ANY(%s) AND t.state = ANY(%s)"
-        " AND a.id = t.attempt_id AND n.id = t.node_id RETURNING a.id, a.job_id, a.epoch, t.rank, n.name",
+    left = fetch(
+        _LOSE_TASKS,
         [TaskState.LOST.value, at, [row[0] for row in found], _LIVE_TASK],
     )
     write_events(
         [
-            (
-                job,
-                epoch,
+            Event(
+                task.job_number,
+                task.epoch,
                 "attempt.smaller",
-                f"task {rank} was lost with node {name}; the others are enough and continue",
-                json.dumps({"rank": rank}),
+                f"task {task.rank} was lost with node {task.node}; the others are enough and continue",
+                json.dumps({"rank": task.rank}),
             )
-            for _, job, epoch, rank, name in left
+            for task in left
         ],
         at=at,
     )
-    return sorted({row[0] for row in left})
+    return sorted({task.attempt_id for task in left})

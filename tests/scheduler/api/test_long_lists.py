@@ -149,7 +149,7 @@ def test_many_finished_jobs_are_counted_once_a_minute_and_others_each_time(
     with django_assert_num_queries(1):
         assert load() == (1, 10)
     assert state_counts(person) == {"completed": 4, "failed": 2}
-    selectors.forget_what_was_read()
+    selectors.forget_cached_reads()
 
     assert load() == (1, 12)
     assert state_counts(person) == {"cancelled": 2, "completed": 4, "failed": 2}

@@ -13,9 +13,8 @@ from infra import request_cost
 from infra.request_cost import Caller, CallerGone
 from quotas.services.budgets import adjust
 from scheduler.models import Job, JobDependency
-from scheduler.services.jobs.verbs import submit_many
 from tests.scheduler.api.conftest import Api
-from tests.scheduler.portal import Portal
+from tests.scheduler.portal import Portal, submit_many
 
 JOBS, BULK = "/api/v1/jobs", "/api/v1/jobs:bulk"
 SBATCH = "/api/v1/slurm/sbatch"

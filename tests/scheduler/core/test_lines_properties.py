@@ -33,16 +33,16 @@ def test_what_is_applied_is_what_the_virtual_clock_sees(world: World, policy: Po
     snapshot = world.snapshot
     plan = plan_cycle(snapshot, policy)
     later = applied(snapshot, plan)
-    cluster = VirtualCluster.at_first(snapshot)
+    cluster = VirtualCluster(snapshot)
 
-    cluster.follow(plan, snapshot.now_ms)
-    seen = cluster.picture(snapshot.now_ms, cluster.jobs.id[:0])
+    cluster.apply(plan, snapshot.now_ms)
+    seen = cluster.snapshot_at(snapshot.now_ms, cluster.jobs.id[:0])
     assert seen.quotas.used.tolist() == later.quotas.used.tolist()
     assert sorted(seen.running.job_type.tolist()) == sorted(later.running.job_type.tolist())
 
     for start in plan.starts:
         cluster.end(start.job_id, world.snapshot.now_ms)
     assert (
-        cluster.picture(snapshot.now_ms, cluster.jobs.id[:0]).quotas.used.tolist()
+        cluster.snapshot_at(snapshot.now_ms, cluster.jobs.id[:0]).quotas.used.tolist()
         == snapshot.quotas.used.tolist()
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FILES = sorted([*(ROOT / "scheduler" / "core").glob("*.py"), *(ROOT / "quotas" / "core").glob("*.py")])
+FILES = sorted([*(ROOT / "scheduler" / "core").rglob("*.py"), *(ROOT / "quotas" / "core").rglob("*.py")])
 
 #: Modules through which the world outside the arguments could reach a decision.
 OUTSIDE = {

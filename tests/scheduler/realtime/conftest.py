@@ -13,7 +13,7 @@ from django.test import Client
 
 from accounts.models import User
 from config.asgi import application
-from scheduler.realtime.messages import Mirror, Outcome
+from tests.support.live_mirror import Mirror, Outcome
 from tests.support.patience import patience
 
 ORIGIN = b"http://testserver"

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.realtime import messages
-from scheduler.realtime.messages import Mirror, Outcome, View
+from scheduler.realtime.messages import View
+from tests.support.live_mirror import Mirror, Outcome
 
 
 def test_a_version_is_the_content_whatever_the_order_of_rows_and_keys() -> None:

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def nothing_seen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_seen_yet() -> None:
     cache.clear()
-    monkeypatch.setattr(planner_liveness, "_terms", {})
+    planner_liveness.forget_terms()
 
 
 def make_silent(cluster: Cluster, *, seconds: float) -> None:
     Lease.objects.create(scope=f"cluster:{cluster.pk}", token=5)
-    planner_liveness._terms[cluster.pk] = (5, time.time() - seconds)
+    planner_liveness.term_since(cluster.pk, 5, clock=lambda: time.time() - seconds)
 
 
 async def test_who_follows_the_site_hears_at_once_that_a_cluster_is_paused(connect: Connect) -> None:
@@ -49,8 +49,9 @@ def test_a_stuck_planner_changes_what_is_shown_once_and_not_with_every_second() 
     heard = site_rows()
     assert heard[f"cluster:{cluster.pk}"]["silent_since"] is None
 
-    planner_liveness._terms[cluster.pk] = (5, time.time() - 120)
     cache.clear()
+    planner_liveness.forget_terms()
+    planner_liveness.term_since(cluster.pk, 5, clock=lambda: time.time() - 120)
     silent = site_rows()
 
     assert silent[f"cluster:{cluster.pk}"]["silent_since"] is not None

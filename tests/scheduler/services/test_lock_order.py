@@ -17,8 +17,8 @@ from scheduler.services.jobs.resize import resize_job
 from scheduler.services.jobs.verbs import submit_job
 from scheduler.state.lifecycle.dependencies import lock_data
 from tests.scheduler.portal import a_portal
-from tests.scheduler.services.test_members import a_running_gang
-from tests.scheduler.services.test_members import world as _world
+from tests.scheduler.state.settle.test_release import a_running_gang
+from tests.scheduler.state.settle.test_release import world as _world
 from tests.scheduler.state.small import SmallWorld
 from tests.support.agents import World
 from tests.support.locks import Apart

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -12,17 +13,20 @@ from django.utils import timezone
 
 from accounts.models import AuditEvent
 from accounts.services import audit
+from infra.retention import Rule
 from quotas.core.decay import Decay
 from quotas.models import LedgerEntry, ShareUsage
 from quotas.selectors.fair_share_source import Held, use_at
 from quotas.services.shares import count_use, recount_shares
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Allocation, Attempt, Job, JobEvent, LogChunk, RetentionRun, Task
+from scheduler.models import Allocation, Attempt, Cycle, Job, JobEvent, LogChunk, RetentionRun, Task
 from scheduler.services import retention
+from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,
     CycleFactory,
+    IdempotencyKeyFactory,
     JobDependencyFactory,
     JobEventFactory,
     JobFactory,
@@ -162,7 +166,7 @@ def test_a_dry_run_says_what_would_go_and_touches_nothing(settings) -> None:
 
     lines = [line.strip() for line in said.getvalue().splitlines()]
     assert any(line.startswith("1  Jobs that have ended") for line in lines)
-    assert any(line.startswith("1  What attempts printed") for line in lines)
+    assert any(line.startswith("1  Output of attempts") for line in lines)
     assert any(line.startswith("0  Lines of the ledger; they are added up by the day") for line in lines)
     assert "60 days (MUSTER_KEEP_JOBS_DAYS)" in said.getvalue()
     assert Job.objects.count() == LogChunk.objects.count() == 1
@@ -223,3 +227,76 @@ def test_operators_see_the_settings_and_the_last_run(client, factory, status: in
         assert "30 days (MUSTER_KEEP_LOGS_DAYS)" in text
         assert "for ever (MUSTER_KEEP_JOBS_DAYS)" in text
         assert "for ever (MUSTER_KEEP_AUDIT_DAYS)" in text
+
+
+# ------------------------------------------------------------------ cycles, logs and keys
+
+
+@pytest.fixture
+def world() -> SmallWorld:
+    return SmallWorld()
+
+
+def deleted(rule: Rule) -> int:
+    return rule.carry_out(timezone.now())
+
+
+def test_old_cycles_go_and_their_attempts_stay(world: SmallWorld, settings: Any) -> None:
+    old = CycleFactory(cluster=world.cluster, started_at=timezone.now() - timedelta(days=3))
+    new = CycleFactory(cluster=world.cluster)
+    attempt = AttemptFactory(cycle=old, state="succeeded", job__state=JobState.COMPLETED,
+                             job__completed_at=timezone.now())  # fmt: skip
+
+    settings.MUSTER_KEEP_CYCLES_DAYS = 2
+
+    assert deleted(retention.CYCLES) == 1
+
+    assert list(Cycle.objects.all()) == [new]
+    attempt.refresh_from_db()
+    assert attempt.cycle is None
+
+
+def test_recordings_are_stripped_by_number_and_by_size(world: SmallWorld) -> None:
+    cycles_ = [
+        CycleFactory(cluster=world.cluster, snapshot=b"s" * 1000, policy=b"p", plan=b"l" * 1000)
+        for _ in range(5)
+    ]
+
+    assert deleted(retention.recordings(keep=4, keep_bytes=10**9)) == 1
+    assert deleted(retention.recordings(keep=100, keep_bytes=4000)) == 2
+    kept = Cycle.objects.filter(snapshot__isnull=False).values_list("id", flat=True)
+    assert sorted(kept) == [cycles_[3].pk, cycles_[4].pk]
+
+
+def test_the_newest_recording_is_kept_however_large(world: SmallWorld) -> None:
+    CycleFactory(cluster=world.cluster, snapshot=b"s" * 1000, policy=b"p", plan=b"l")
+
+    assert deleted(retention.recordings(keep=1, keep_bytes=10)) == 0
+
+
+def test_idempotency_keys_go_after_a_day(world: SmallWorld) -> None:
+    old, new = IdempotencyKeyFactory(), IdempotencyKeyFactory()
+    type(old).objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(hours=25))
+
+    assert deleted(retention.IDEMPOTENCY_KEYS) == 1
+
+    assert list(type(new).objects.all()) == [new]
+
+
+def test_logs_of_attempts_that_ended_long_ago_go_and_those_of_live_ones_stay(
+    world: SmallWorld, settings: Any
+) -> None:
+    long_ago = timezone.now() - timedelta(days=40)
+    ended = AttemptFactory(state="succeeded", ended_at=long_ago, job__state=JobState.COMPLETED,
+                           job__completed_at=long_ago)  # fmt: skip
+    LogChunkFactory(task__attempt=ended, received_at=long_ago)
+    live = LogChunkFactory(task__attempt__state="succeeded", task__attempt__job__state=JobState.FAILED,
+                           task__attempt__job__completed_at=timezone.now(), received_at=long_ago,
+                           task__attempt__ended_at=timezone.now())  # fmt: skip
+
+    settings.MUSTER_KEEP_LOGS_DAYS = 0
+    assert deleted(retention.LOG_CHUNKS) == 0
+    settings.MUSTER_KEEP_LOGS_DAYS = 30
+    assert deleted(retention.LOG_CHUNKS) == 1
+
+    assert list(type(live).objects.all()) == [live]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from infra.errors import InvalidInput, MusterError, NotAllowed
 from quotas.core.resources import Resources
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Job, Queue
+from scheduler.models import Job, Node, Queue
 from scheduler.services.submission.job_spec import FIELDS, JobSpec, parse_job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import (
@@ -110,6 +110,8 @@ def test_null_and_empty_text_mean_that_a_field_was_left_out(portal: Portal) -> N
     ],
 )
 def test_amounts_are_read_in_every_form(portal: Portal, given: dict[str, Any], expected: Resources) -> None:
+    Node.objects.filter(pk=portal.n1.pk).update(extras={"matlab": 2})
+
     assert read(portal, **given).per_task == expected
 
 
@@ -293,21 +295,53 @@ def test_a_thousand_gpus_are_refused_with_the_number_that_exists(portal: Portal)
         read(portal, gpu_count=1000)
 
     assert refused.value.code == "can-never-fit"
-    assert "1000 GPUs" in refused.value.message
-    assert "the largest node has 4 (6 in the whole cluster)" in refused.value.message
+    assert refused.value.problems[0].message == (
+        "Asks for 1,000 GPUs on one node; the largest node has 4. The job can never start as written."
+    )
 
 
 def test_a_gang_larger_than_the_cluster_is_refused(portal: Portal) -> None:
-    assert "the whole cluster has 2 nodes and holds 4 such tasks; it has 4 GPUs" in message(
-        portal, tasks=5, gpu_count=1
-    )
+    assert "Asks for 5 GPUs in all; the matching nodes have 4." in message(portal, tasks=5, gpu_count=1)
+    assert problems(portal, tasks=5, gpu_count=1) == {"tasks": "can-never-fit"}
     assert problems(portal, nodes=3) == {"nodes": "can-never-fit"}
+    assert message(portal, nodes=3).endswith("The cluster has 2 nodes.")
     assert read(portal, tasks=4, gpu_count=1).tasks == 4
 
 
 def test_a_model_that_no_node_has_is_refused_and_a_prefix_is_not(portal: Portal) -> None:
-    assert "the largest node has 0" in message(portal, gpu_count=1, gpu_type="H100")
+    assert "no GPU of the kind it asks for (H100)" in message(portal, gpu_count=1, gpu_type="H100")
+    assert problems(portal, gpu_count=1, gpu_type="H100") == {"gpu_count": "can-never-fit"}
     assert read(portal, gpu_count=1, gpu_type="a100").gpu_model == "a100"
+
+
+def test_every_amount_that_no_node_has_is_named(portal: Portal) -> None:
+    assert problems(portal, cpu_cores=1000, memory="9Ti", gpu_count=1000, storage_bytes=10**15) == {
+        "cpu_cores": "can-never-fit", "memory": "can-never-fit", "gpu_count": "can-never-fit",
+        "storage_bytes": "can-never-fit",
+    }  # fmt: skip
+
+
+def test_a_licence_that_the_cluster_does_not_have_is_refused(portal: Portal) -> None:
+    Node.objects.filter(pk=portal.n1.pk).update(extras={"matlab": 2})
+
+    assert read(portal, tasks=2, extras={"matlab": 1}).tasks == 2
+    assert problems(portal, extras={"matlab": 3}) == {"extras": "can-never-fit"}
+    assert problems(portal, extras={"ansys": 1}) == {"extras": "can-never-fit"}
+
+
+def test_what_only_a_label_or_a_rack_keeps_from_starting_waits(portal: Portal) -> None:
+    assert read(portal, node_selector={"arch": "s390x"}).tasks == 1
+    assert read(portal, tasks=2, pack={"level": "rack", "required": True}).tasks == 2
+    assert read(portal, tasks=2, affinity={"tasks": {"topology_key": "zone", "domains": 2}}).tasks == 2
+
+
+def test_tasks_that_no_one_node_holds_are_refused_where_they_have_to_be_on_one(portal: Portal) -> None:
+    one_node = {"level": "node", "required": True}
+
+    assert read(portal, tasks=4, gpu_count=1, pack=one_node).tasks == 4
+    whole = portal.n1.cpu_millis // 1000
+    assert read(portal, tasks=2, cpu_cores=whole).tasks == 2
+    assert problems(portal, tasks=2, cpu_cores=whole, pack=one_node) == {"pack": "can-never-fit"}
 
 
 def test_parts_that_exist_on_different_nodes_only_are_refused(portal: Portal) -> None:
@@ -345,9 +379,8 @@ def test_a_drained_node_still_counts_for_what_could_ever_start(portal: Portal) -
 def test_more_than_the_hard_quota_is_refused_with_its_number(portal: Portal) -> None:
     QuotaFactory(project=portal.cast.project, resource="gpu_millis", hard=2000)
 
-    assert "Requests 3 GPUs in all; the hard limit of project vision is 2." in message(
-        portal, tasks=3, gpu_count=1
-    )
+    assert "Needs 3 GPUs; the limit of project vision is 2." in message(portal, tasks=3, gpu_count=1)
+    assert problems(portal, tasks=3, gpu_count=1) == {"gpu_count": "exceeds-quota"}
     assert read(portal, tasks=2, gpu_count=1).tasks == 2
     assert read(portal, tasks=4, gpu_share=0.5).tasks == 4
 

@@ -14,11 +14,11 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Dataset, Job, JobDependency
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.datasets import declare_dataset, report_checkpoint, withdraw_dataset
-from scheduler.services.jobs.verbs import hold_job, release_job, submit_many
+from scheduler.services.jobs.verbs import hold_job, release_job
 from scheduler.services.submission.fields_dependencies import find_circle
 from scheduler.state.lifecycle.dependencies import resolve_dependants
 from scheduler.state.lifecycle.transitions import move_job
-from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.portal import Portal, a_portal, submit_many
 from tests.support.factories import AttemptFactory, ProjectFactory
 
 pytestmark = pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""The simulator: the planner of clusters gives what the pool gives, made workloads stay the same, reports add up."""
+"""The simulator: cluster and pool replay agree, synthetic workloads stay the same, reports add up."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from django.core.management import CommandError, call_command
 
 from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.core.policy import Policy
-from scheduler.simulator.cluster import simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import as_cluster
 from scheduler.simulator.compare import policy_of
-from scheduler.simulator.made import as_cluster, gpu_mix, rigid_jobs
-from scheduler.simulator.pool import replay
+from scheduler.simulator.pool_replay import replay
 from scheduler.simulator.report import jain, who_lost
+from scheduler.simulator.synthetic import gpu_mix, rigid_jobs
 from scheduler.simulator.workload import Workload, WorkloadError, read_swf
 from tests.support.traces import trace
 
 
-def obvious_easy(workload: Workload) -> list[int]:
+def plain_easy(workload: Workload) -> list[int]:
     """EASY in the plainest words: two dicts and a list, one job at a time."""
     jobs = list(zip(workload.jobs.submitted_ms.tolist(), workload.jobs.run_ms.tolist(),
                     workload.jobs.limit_ms.tolist(), workload.jobs.processors.tolist()))  # fmt: skip
@@ -62,10 +63,10 @@ def obvious_easy(workload: Workload) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_made_workload_runs_as_the_obvious_planner_says(seed: int) -> None:
+def test_a_synthetic_workload_runs_as_the_plain_planner_says(seed: int) -> None:
     workload = rigid_jobs(seed, jobs=120, processors=64)
 
-    assert replay(workload).started_ms.tolist() == obvious_easy(workload)
+    assert replay(workload).started_ms.tolist() == plain_easy(workload)
 
 
 def test_the_planner_of_clusters_gives_what_the_pool_gives() -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from scheduler.core.policy import Policy
-from scheduler.simulator.cluster import simulate
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import as_cluster, from_snapshot
 from scheduler.simulator.compare import open_workload, run
-from scheduler.simulator.fragments import Fragments
-from scheduler.simulator.made import as_cluster, from_snapshot, rigid_jobs
+from scheduler.simulator.fragmentation import Fragmentation
+from scheduler.simulator.synthetic import rigid_jobs
 from scheduler.simulator.workload import WorkloadError, read_swf
 from tests.support.builders import a_job, a_node, a_world, running
 
@@ -37,7 +38,7 @@ def test_a_log_goes_as_the_planner_of_clusters_would_have_it(policy: Policy) -> 
     crowded = replace(workload.jobs, submitted_ms=np.sort(workload.jobs.submitted_ms // 6 // 1000 * 1000))
     workload = replace(workload, jobs=crowded)
 
-    played = run(workload, "x", policy).started_ms
+    played = run(workload, "x", policy).schedule.started_ms
 
     assert played.tolist() == simulate(as_cluster(workload), policy).started_ms.tolist()
 
@@ -66,10 +67,10 @@ def test_what_is_idle_on_a_node_that_takes_nobody_is_no_waste() -> None:
     used = world.snapshot.devices.used_millis
     free = {"cpu_millis": np.zeros(4, dtype=np.int64), "memory_mib": np.zeros(4, dtype=np.int64)}
 
-    fragments = Fragments(world.snapshot)
+    fragmentation = Fragmentation(world.snapshot)
 
-    assert fragments.idle(used) == 3 / 8  # both of n1, and the one of n4 that works
-    assert fragments.of(used, free) == 1 / 8  # which is of no use to a job of two
+    assert fragmentation.idle(used) == 3 / 8  # both of n1, and the one of n4 that works
+    assert fragmentation.fragmented(used, free) == 1 / 8  # which is of no use to a job of two
 
 
 @pytest.mark.parametrize(
@@ -105,8 +106,9 @@ def test_a_header_that_is_set_in_is_a_header(tmp_path: Path) -> None:
         ("n1,1000,1024,-2,A100\n", "p1,1000,1024,1,1000,,BE,0,60\n"),
         ("n1,1000,1024,2,A100\n", "p1,1000\n"),
         ("n1,1000,1024,2,A100\n", "p1,1000,1024,1,1000,,BE,inf,60\n"),
+        ("n1,1000,1024,2,A100\n", "p1,1000,1024,1,1000,,BE,0,inf\n"),
     ],
-    ids=["gpu count", "short node", "less than nothing", "short pod", "endless"],
+    ids=["gpu count", "short node", "less than nothing", "short pod", "never created", "never deleted"],
 )
 def test_a_table_of_pods_that_cannot_be_read_says_where(tmp_path: Path, nodes: str, pods: str) -> None:
     (tmp_path / "openb_node_list_gpu_node.csv").write_text(NODES + nodes)

@@ -15,8 +15,9 @@ from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
 from scheduler.models import Attempt, Job
 from scheduler.models import job as job_model
 from scheduler.services.jobs import verbs
-from scheduler.state.apply import apply_sql
-from scheduler.state.settle import settle
+from scheduler.state.apply import apply_starts
+from scheduler.state.settle import charges, outcomes, release, settle
+from tests.scheduler.portal import submit_many
 from tests.scheduler.state.small import SmallWorld, broken_invariants
 
 pytestmark = pytest.mark.django_db
@@ -56,7 +57,7 @@ def _one_task_less(name: str) -> Callable[[Patch], None]:
     """Rows for all tasks of a gang but the last."""
 
     def mutate(patch: Patch) -> None:
-        real = getattr(apply_sql, name)
+        real = getattr(apply_starts, name)
 
         def fewer(starts: Any, attempts: Any, **more: Any) -> Any:
             cut = [
@@ -65,7 +66,7 @@ def _one_task_less(name: str) -> Callable[[Patch], None]:
             ]
             return real(cut, attempts, **more)
 
-        patch.setattr(apply_sql, name, fewer)
+        patch.setattr(apply_starts, name, fewer)
 
     return mutate
 
@@ -74,23 +75,22 @@ def _no(module: Any, name: str, instead: Any = NOTHING) -> Callable[[Patch], Non
     return lambda patch: patch.setattr(module, name, lambda *_, **__: instead)
 
 
-def _nodes_and_devices_get_nothing_back(patch: Patch) -> None:
-    real = settle._freed
-    patch.setattr(settle, "_freed", lambda attempts, rows: (*real(attempts, rows)[:2], []))
+def _nothing_is_released(patch: Patch) -> None:
+    patch.setattr(release, "parameters", lambda _, at: [at, "{}"])
 
 
 MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
-    "I1: no device counts what it gives": (_no(apply_sql, "raise_device_counters"), "0 and holds 1000"),
+    "I1: no device counts what it gives": (_no(apply_starts, "raise_device_counters"), "0 and holds 1000"),
     "I1: a gang's allocations are written in part": (_one_task_less("insert_allocations"), "for other tasks"),
-    "I1, I2: what ends is given back to nobody": (_nodes_and_devices_get_nothing_back, "counts 1000 and holds 0"),
-    "I2: no node counts what it gives": (_no(apply_sql, "raise_node_counters"), "counts 0 cpu_millis and holds"),
-    "I3: no quota counts a start": (_no(apply_sql, "raise_quota_counters"), "counts 0 and is"),
-    "I3: no quota counts an end": (_no(settle, "_lower_quotas", []), "counts 2 and is 1"),
-    "I5: a job does not hear of its attempt's end": (_no(settle, "_write_jobs"), "with 0 live attempts"),
-    "I5: an attempt goes on without its job": (_no(settle, "_write_attempts"), "with 1 live attempts"),
-    "I6: what is over keeps what it held": (_no(settle, "_give_back"), "is over and holds"),
+    "I1, I2: what ends is given back to nobody": (_no(release.Released, "statements", []), "counts 1000 and holds 0"),
+    "I2: no node counts what it gives": (_no(apply_starts, "raise_node_counters"), "counts 0 cpu_millis and holds"),
+    "I3: no quota counts a start": (_no(apply_starts, "raise_quota_counters"), "counts 0 and is"),
+    "I3: no quota counts an end": (_no(release, "quota_statements", []), "counts 2 and is 1"),
+    "I5: a job goes on without its attempt": (_no(outcomes, "job_statement"), "with 0 live attempts"),
+    "I5: an attempt goes on without its job": (_no(outcomes, "attempt_statement"), "with 1 live attempts"),
+    "I6: what is over keeps what it held": (_nothing_is_released, "is over and holds"),
     "I7: a gang's tasks are written in part": (_one_task_less("insert_tasks"), "runs in part"),
-    "I8: nobody is charged": (_no(settle, "_charge", []), "seconds aside"),
+    "I8: nobody is charged": (_no(charges, "charge_statements", []), "seconds aside"),
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def accepted_and_counted() -> tuple[int, int]:
     world = SmallWorld()
     world.node("n1", cpu_millis=2000)
     payload = {"command": "true", "project": world.project.slug, "queue": world.queue.slug, "cpu_cores": 1}
-    accepted = len(verbs.submit_many(payloads=[payload] * 3, by=world.person))
+    accepted = len(submit_many(payloads=[payload] * 3, by=world.person))
     assert world.plan().started == 2
     return accepted, sum(Job.objects.in_public_states([state]).count() for state in PublicState)
 

@@ -10,6 +10,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from prometheus_client.metrics_core import Metric
 
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
@@ -19,17 +20,11 @@ from tests.scheduler.state.small import SmallWorld
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_metrics", [])
-
-
-def scraped() -> dict[tuple[str, ...], float]:
+def scraped(collector: metrics.Collector | None = None) -> dict[tuple[str, ...], float]:
     """Every sample, by its name and label values."""
-    metrics._metrics = []
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for metric in metrics.collect()
+        for metric in (collector or metrics.Collector()).collect()
         for sample in metric.samples
     }
 
@@ -104,25 +99,24 @@ def test_a_start_that_only_a_constraint_stopped_is_counted() -> None:
 
 def test_scrapes_within_five_seconds_read_the_rows_once() -> None:
     a_busy_world()
-    metrics._metrics = []
+    collector = metrics.Collector()
     with CaptureQueriesContext(connection) as first:
-        list(metrics.collect())
+        list(collector.collect())
     with CaptureQueriesContext(connection) as second:
-        list(metrics.collect())
+        list(collector.collect())
 
     assert (len(first) > 5, len(second)) == (True, 0)
 
 
-def test_without_the_database_a_scrape_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away() -> None:
+def test_without_the_database_a_scrape_still_answers() -> None:
+    def away() -> list[Metric]:
         raise OperationalError("the server is away")
 
-    monkeypatch.setattr(metrics, "_read", away)
-
-    assert scraped() == {("muster_rows_readable",): 0}
+    assert scraped(metrics.Collector(read=away)) == {("muster_rows_readable",): 0}
 
 
-def test_the_page_shows_them(settings: Any) -> None:
+def test_the_page_shows_them(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "FRESH_SECONDS", 0)
     a_busy_world()
     settings.MUSTER_METRICS_TOKEN = "a-token"
 

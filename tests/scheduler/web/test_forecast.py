@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from accounts.models import User
 from scheduler.models import StartForecast
+from scheduler.services.planning.explain import explain_job
 from scheduler.services.planning.forecasts import StartRange
-from scheduler.services.planning.preview import explain_job
 from scheduler.web import job as page_of_job
 
 

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import scheduler.simulator.cluster as engine
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.forecast import event_loop
 from scheduler.core.forecast.forecast import Forecast, RunTimes, forecast, points_of
 from scheduler.core.placement.plugins import Plugins
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.snapshot.snapshot import Snapshot
-from scheduler.simulator.cluster import ClusterWorkload, simulate
-from scheduler.simulator.made import gpu_mix
+from scheduler.simulator.cluster_replay import simulate
+from scheduler.simulator.cluster_workload import ClusterWorkload
+from scheduler.simulator.synthetic import gpu_mix
 from tests.scheduler.core.test_plan_properties import FEW
 from tests.support.builders import (
     MINUTE_MS,
@@ -187,7 +188,7 @@ def pictures(workload: ClusterWorkload, policy: Policy, *, every: int) -> tuple[
         return plan_cycle(snapshot, policy, plugins)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "plan_cycle", watched)
+        patch.setattr(event_loop, "plan_cycle", watched)
         started = simulate(workload, policy).started_ms
     return seen[::every], started
 

@@ -230,11 +230,11 @@ def test_what_was_decided_is_recorded_as_it_is() -> None:
 def test_a_forecast_lets_tasks_end_and_the_job_start() -> None:
     world = an_elastic_world(_one_that_shrinks())
     plan = plan_cycle(world.snapshot, POLICY)
-    ahead = VirtualCluster.at_first(world.snapshot)
+    ahead = VirtualCluster(world.snapshot)
 
-    ahead.follow(plan, world.snapshot.now_ms)
+    ahead.apply(plan, world.snapshot.now_ms)
 
-    later = ahead.picture(world.snapshot.now_ms + 1, np.arange(1))
+    later = ahead.snapshot_at(world.snapshot.now_ms + 1, np.arange(1))
     assert [start.job_id for start in plan_cycle(later, POLICY).starts] == [world.job("p")]
 
 

@@ -1,0 +1,283 @@
+"""Tasks handed to a node: marked as starting, and described as its agent needs them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from infra.db.prepared import ask_together
+from scheduler import outbox
+from scheduler.agent.protocol import Assignment
+from scheduler.core.lifecycle import AttemptState, TaskState
+from scheduler.models import Device, Node
+from scheduler.state.db.sql import Rows, Statement, int_array, run
+
+#: Rendezvous ports of jobs with several tasks: one of these, by job number.
+FIRST_PORT: Final = 20_000
+PORTS: Final = 20_000
+
+
+# ---------------------------------------------------------------- take
+
+
+@transaction.atomic
+def take_tasks(node: Node, task_ids: Collection[int]) -> list[Assignment]:
+    """Mark these tasks as starting and describe them; those that were asked to stop meanwhile stay out."""
+    ids = int_array(task_ids)
+    _, rows = ask_together((_LOCK_JOBS, [ids]), (_STARTABLE, [ids]))
+    tasks = [_StartableTask(*row) for row in rows]
+    new_attempts = sorted({t.attempt for t in tasks if t.attempt_state == AttemptState.ASSIGNED})
+    attempts = int_array(sorted({task.attempt for task in tasks}))
+    *_, described, held = ask_together(
+        *_starting(node, [t.task for t in tasks if t.state == TaskState.ASSIGNED], new_attempts),
+        (_DESCRIBED, [attempts]),
+        (_HELD_DEVICES, [attempts, node.pk]),
+    )
+    by_attempt = {row[0]: _AttemptRow(*row) for row in described}
+    outbox.announce_many(outbox.job_topic(by_attempt[attempt].job) for attempt in new_attempts)
+    return _describe(node, tasks, by_attempt, held)
+
+
+class _StartableTask(NamedTuple):
+    """A row of `_STARTABLE`."""
+
+    task: int
+    rank: int
+    attempt: int
+    state: str
+    attempt_state: str
+
+
+def _starting(node: Node, tasks: Sequence[int], attempts: Sequence[int]) -> list[Statement]:
+    """Tasks, attempts and jobs that this node is the first to fetch go from assigned to starting."""
+    statements: list[Statement] = []
+    if tasks:
+        statements.append((_START_TASKS, [int_array(tasks)]))
+    if attempts:
+        ids = int_array(attempts)
+        because = [timezone.now(), f"taken by {node.name}"]
+        statements += [(_START_ATTEMPTS, [ids]), (_START_JOBS, [ids, *because])]
+    return statements
+
+
+_LOCK_JOBS: Final = """
+SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a
+    JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s::bigint[]))
+ORDER BY number FOR NO KEY UPDATE
+"""
+_STARTABLE: Final = """
+SELECT t.id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t
+    JOIN scheduler_attempt a ON a.id = t.attempt_id
+WHERE t.id = ANY(%s::bigint[]) AND t.state IN ('assigned', 'starting') AND a.stop_asked_at IS NULL ORDER BY t.id
+"""
+_START_TASKS: Final = "UPDATE scheduler_task SET state = 'starting' WHERE id = ANY(%s::bigint[])"
+_START_ATTEMPTS: Final = """
+UPDATE scheduler_attempt SET state = 'starting' WHERE id = ANY(%s::bigint[]) AND state = 'assigned'
+"""
+_START_JOBS: Final = """
+WITH moved AS (
+    UPDATE scheduler_job j SET state = 'starting', generation = j.generation + 1 FROM scheduler_attempt a
+    WHERE a.job_id = j.number AND a.id = ANY(%s::bigint[]) AND j.state = 'scheduled'
+    RETURNING j.number, a.epoch
+)
+INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
+SELECT number, epoch, 'job.starting', because, '{}', at FROM moved, (SELECT %s::timestamptz, %s) given(at, because)
+"""
+_DESCRIBED: Final = """
+SELECT a.id, a.epoch, j.number, j.uuid, j.name, person.username, project.slug, queue.slug, j.command, j.script,
+    j.env, j.working_dir, j.cpu_millis, j.memory_mib, j.time_limit_seconds, j.tasks, j.min_tasks, j.gpu_slice,
+    j.cpu_limit_millis, j.memory_limit_mib, j.numa, j.array_id, j.array_index
+FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
+    JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
+    JOIN scheduler_queue queue ON queue.id = j.queue_id
+WHERE a.id = ANY(%s::bigint[])
+"""
+_HELD_DEVICES: Final = """
+SELECT attempt_id, rank, device_ids FROM scheduler_allocation
+WHERE attempt_id = ANY(%s::bigint[]) AND node_id = %s AND device_ids <> '{}'
+"""
+
+
+class _AttemptRow(NamedTuple):
+    """An attempt and its job, as an assignment describes them: a row of `_DESCRIBED`."""
+
+    attempt: int
+    epoch: int
+    job: int
+    uuid: UUID
+    name: str
+    user: str
+    project: str
+    queue: str
+    command: str
+    script: str
+    env: str
+    working_dir: str
+    cpu_millis: int
+    memory_mib: int
+    time_limit_seconds: int | None
+    tasks: int
+    min_tasks: int | None
+    gpu_slice: str
+    cpu_limit_millis: int | None
+    memory_limit_mib: int | None
+    numa: str
+    array_id: UUID | None
+    array_index: int | None
+
+
+# ---------------------------------------------------------------- describe
+
+
+class _Place(NamedTuple):
+    """Where one rank of an attempt runs."""
+
+    rank: int
+    node_id: int
+    node: str
+    address: str
+
+
+#: One task of an attempt: (attempt, rank).
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _OnNode:
+    """What the tasks of one answer have on their node, and where the other tasks of their attempts run."""
+
+    node: Node
+    layouts: Mapping[int, list[_Place]]
+    devices: Mapping[_Key, list[int]]
+    slice_names: Mapping[_Key, str]
+    domains: Mapping[_Key, int]
+
+
+def _describe(
+    node: Node, tasks: Sequence[_StartableTask], attempts: Mapping[int, _AttemptRow], held: Rows
+) -> list[Assignment]:
+    devices = _devices(node.pk, held)
+    on_node = _OnNode(
+        node,
+        layouts=_layouts([pk for pk, job in attempts.items() if job.tasks > 1]),
+        devices=devices,
+        slice_names=_slice_names(node.pk, devices),
+        domains=_domains(node.pk, [pk for pk, job in attempts.items() if job.numa == "one"]),
+    )
+    assignments = []
+    for task in tasks:
+        assignment = _assignment(task, attempts[task.attempt], on_node)
+        _add_options(assignment, task, attempts[task.attempt], on_node)
+        assignments.append(assignment)
+    return assignments
+
+
+def _assignment(task: _StartableTask, job: _AttemptRow, on_node: _OnNode) -> Assignment:
+    """What every assignment says."""
+    node = on_node.node
+    layout = on_node.layouts.get(task.attempt) or [_Place(task.rank, node.pk, node.name, node.address)]
+    nodes = {place.node_id: place.node for place in layout}  # each once, in order of first rank
+    return Assignment(
+        task=task.task,
+        epoch=job.epoch,
+        job=job.job,
+        job_id=str(job.uuid),
+        name=job.name,
+        user=job.user,
+        project=job.project,
+        queue=job.queue,
+        rank=task.rank,
+        tasks=len(layout),
+        local_rank=sum(1 for place in layout if place.node_id == node.pk and place.rank < task.rank),
+        node_rank=list(nodes).index(node.pk),
+        nodes=len(nodes),
+        node_names=list(nodes.values()),
+        master_address=_master(layout[0], len(nodes)),
+        master_port=FIRST_PORT + job.job % PORTS,
+        command=job.command,
+        script=job.script,
+        env={str(key): str(value) for key, value in json.loads(job.env).items()},
+        working_dir=job.working_dir,
+        devices=on_node.devices.get((task.attempt, task.rank), []),
+        cpu_millis=job.cpu_millis,
+        memory_mib=job.memory_mib,
+        limit_seconds=job.time_limit_seconds,
+        grace_seconds=settings.MUSTER_GRACE_SECONDS,
+    )
+
+
+def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow, on_node: _OnNode) -> None:
+    """What only the assignments of jobs that asked for it say."""
+    key = task.attempt, task.rank
+    if job.gpu_slice and (name := on_node.slice_names.get(key)):
+        assignment["device_names"] = [name]
+    if job.cpu_limit_millis is not None:
+        assignment["cpu_limit_millis"] = job.cpu_limit_millis
+    if job.memory_limit_mib is not None:
+        assignment["memory_limit_mib"] = job.memory_limit_mib
+    if job.numa == "one" and (domain := on_node.domains.get(key)) is not None:
+        assignment["numa_domain"] = domain
+    if job.min_tasks is not None:
+        assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
+    if job.array_id is not None and job.array_index is not None:
+        assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
+
+
+def _master(first: _Place, nodes: int) -> str:
+    """The address of rank 0; tasks that share one machine meet on its loopback address."""
+    return "127.0.0.1" if nodes == 1 else first.address or first.node
+
+
+def _layouts(attempt_ids: list[int]) -> dict[int, list[_Place]]:
+    """Where each rank of these attempts runs, by rising rank."""
+    layouts: dict[int, list[_Place]] = defaultdict(list)
+    if attempt_ids:
+        for attempt, *place in run(
+            "SELECT t.attempt_id, t.rank, n.id, n.name, n.address FROM scheduler_task t"
+            " JOIN scheduler_node n ON n.id = t.node_id WHERE t.attempt_id = ANY(%s)"
+            " ORDER BY t.attempt_id, t.rank",
+            [attempt_ids],
+        ):
+            layouts[attempt].append(_Place(*place))
+    return layouts
+
+
+def _devices(node_id: int, held: Rows) -> dict[_Key, list[int]]:
+    """The devices of each (attempt, rank) on this node, numbered as the node numbers them."""
+    if not held:
+        return {}
+    index = dict(Device.objects.filter(node_id=node_id).values_list("pk", "index"))
+    return {(attempt, rank): sorted(index[pk] for pk in ids if pk in index) for attempt, rank, ids in held}
+
+
+def _domains(node_id: int, attempt_ids: list[int]) -> dict[_Key, int]:
+    """The NUMA domain on this node that each (attempt, rank) is bound to."""
+    if not attempt_ids:
+        return {}
+    held = run(
+        "SELECT attempt_id, rank, numa_domain FROM scheduler_allocation"
+        " WHERE attempt_id = ANY(%s) AND node_id = %s AND numa_domain IS NOT NULL",
+        [attempt_ids, node_id],
+    )
+    return {(attempt, rank): domain for attempt, rank, domain in held}
+
+
+def _slice_names(node_id: int, devices: Mapping[_Key, list[int]]) -> dict[_Key, str]:
+    """The driver's name for the slice that each task is given: a slice has no number there."""
+    if not devices:
+        return {}
+    slices = Device.objects.filter(node_id=node_id, model__contains="MIG ")
+    uuids = dict(slices.values_list("index", "uuid"))
+    return {
+        task: uuids[indices[0]]
+        for task, indices in devices.items()
+        if len(indices) == 1 and uuids.get(indices[0])
+    }

@@ -1,0 +1,85 @@
+"""Hypothetical jobs: a request, or a row that is not in line, as a job that the planner can look at."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from accounts.models import User
+from quotas.core.gpu_models import sliced
+from quotas.core.resources import Resources
+from scheduler.core.snapshot.snapshot import MUST, PACKS
+from scheduler.core.whatif.explain import Hypothetical
+from scheduler.models import Job
+from scheduler.services.submission.job_spec import JobSpec
+from scheduler.state.load.request_rows import class_of_request
+
+
+def hypothetical_of(spec: JobSpec, by: User) -> Hypothetical:
+    """A request as it would be in line if `by` submitted it now."""
+    return Hypothetical(
+        request=class_of_request(
+            spec.per_task,
+            gpu_model=sliced(spec.gpu_model, spec.terms.gpu_slice),
+            node_selector=spec.node_selector,
+            tolerations=spec.tolerations,
+            affinity=spec.affinity,
+            **spec.terms.of_class(),
+        ),
+        queue_id=spec.queue.pk,
+        project_id=spec.project.pk,
+        user_id=by.pk,
+        priority=spec.priority,
+        tasks=spec.least_tasks,
+        most_tasks=spec.tasks if spec.gang.min_tasks else 0,
+        pack=_pack_number(spec.gang.pack, required=spec.gang.pack_required),
+        nodes=spec.nodes or 0,
+        tasks_per_node=spec.tasks_per_node or 0,
+        time_limit_seconds=spec.time_limit_seconds or 0,
+        name=spec.name,
+        labels=tuple(sorted(spec.labels.items())),
+        eligible_ms=_ms(spec.begin_at),
+    )
+
+
+def hypothetical_of_row(job: Job) -> Hypothetical:
+    """A submitted job as it would be in line if nothing of its own held it."""
+    return Hypothetical(
+        request=class_of_request(
+            Resources(
+                cpu_millis=job.cpu_millis,
+                memory_mib=job.memory_mib,
+                gpus=job.gpus,
+                gpu_millis=job.gpu_millis,
+                storage_mib=job.storage_mib,
+                extras=tuple(sorted(job.extras.items())),
+            ),
+            gpu_model=sliced(job.gpu_model, job.gpu_slice),
+            node_selector=job.node_selector,
+            tolerations=job.tolerations,
+            affinity=job.affinity,
+            cpu_limit_millis=job.cpu_limit_millis or 0,
+            memory_limit_mib=job.memory_limit_mib or 0,
+            one_domain=job.numa == "one",
+        ),
+        queue_id=job.queue_id,
+        project_id=job.project_id,
+        user_id=job.user_id,
+        priority=job.priority,
+        tasks=job.min_tasks or job.tasks,
+        most_tasks=job.tasks if job.min_tasks else 0,
+        pack=_pack_number(job.pack, required=job.pack_required),
+        nodes=job.nodes or 0,
+        tasks_per_node=job.tasks_per_node or 0,
+        time_limit_seconds=job.time_limit_seconds or 0,
+        name=job.name,
+        labels=tuple(sorted(job.labels.items())),
+    )
+
+
+def _pack_number(pack: str, *, required: bool) -> int:
+    """How near to each other its tasks are to be, as a snapshot numbers it."""
+    return PACKS.index(pack) + MUST * required
+
+
+def _ms(at: datetime | None) -> int:
+    return int(at.timestamp() * 1000) if at else 0

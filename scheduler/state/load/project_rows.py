@@ -1,0 +1,161 @@
+"""Projects, with the budgets they count on: their queries, and the columns of a snapshot from what these find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from django.conf import settings
+
+from quotas.core.pricing import Price
+from quotas.providers.waiting import away_sentence
+from scheduler.core.snapshot.snapshot import (
+    BudgetColumns,
+    PendingColumns,
+    ProjectColumns,
+    QuotaColumns,
+    RunningColumns,
+    SpentRule,
+)
+from scheduler.state.db.query import RowQuery
+from scheduler.state.db.sql import int_array
+from scheduler.state.ledger.ledger_sql import PeriodRow
+from scheduler.state.load.load_sql import ANY_OF
+from scheduler.state.load.quota_rows import Lines
+
+
+class ProjectRow(NamedTuple):
+    """A project, and what it lost to preemption in the last day."""
+
+    id: int
+    name: str
+    organization_id: int | None
+    share_weight: int
+    lost_gpu_seconds: int
+
+
+PROJECTS: Final = RowQuery(
+    ProjectRow,
+    {
+        "id": "project.id",
+        "name": "project.slug",
+        "organization_id": "project.organization_id",
+        "share_weight": "project.share_weight",
+        "lost_gpu_seconds": "{lost}",
+    },
+    f"SELECT {{columns}} FROM accounts_project project WHERE project.id = {ANY_OF} ORDER BY project.id",
+)
+#: Work that the project's jobs lost to preemption, in GPU seconds: since each start or its last checkpoint.
+LOST: Final = """coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
+            - greatest(coalesce(attempt.started_at, attempt.scheduled_at),
+                CASE WHEN job.saved_at < attempt.stop_asked_at THEN job.saved_at END))
+            * (SELECT count(*) FROM scheduler_task task WHERE task.attempt_id = attempt.id)
+            * CASE WHEN job.gpu_millis > 0 THEN job.gpu_millis ELSE job.gpus * 1000 END / 1000)
+        FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE attempt.stopped_for IS NOT NULL AND job.project_id = project.id
+        AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint"""
+#: For the applier: what was lost decides which job goes first and no more.
+LOST_UNREAD: Final = "0"
+
+
+class AwayRow(NamedTuple):
+    """A project whose quota provider cannot be reached or refuses."""
+
+    project_id: int
+    provider: str
+    status: str
+    text: str
+
+
+#: Projects that wait for their quota provider; none where jobs run meanwhile.
+AWAY: Final = RowQuery(
+    AwayRow,
+    {"project_id": "project_id", "provider": "provider", "status": "status", "text": "text"},
+    f"""SELECT {{columns}} FROM quotas_providerstate
+WHERE %s AND project_id = {ANY_OF} AND (status = 'refused'
+    OR (status = 'unreachable' AND since <= statement_timestamp() - make_interval(secs => %s)))""",
+)
+
+
+def away_parameters(project_ids: Iterable[int]) -> list[Any]:
+    """The parameters of `AWAY`."""
+    waits = settings.QUOTA_PROVIDER_WHEN_AWAY == "wait"
+    return [waits, int_array(project_ids), settings.QUOTA_PROVIDER_GRACE_SECONDS]
+
+
+def project_columns(
+    projects: Iterable[ProjectRow],
+    lines: Lines,
+    quotas: QuotaColumns,
+    pairs: Iterable[tuple[int, int]],
+    away: Iterable[AwayRow] = (),
+) -> ProjectColumns:
+    """Columns of projects; `pairs` says who has jobs in which project (`pairs_of`)."""
+    projects, known = list(projects), set(quotas.id.tolist())
+    texts = {row.project_id: away_sentence(row.provider, row.status, row.text) for row in away}
+    personal: dict[int, list[int]] = {}
+    for project, user in pairs if lines.has_people else ():
+        personal.setdefault(project, []).extend(row.id for row in lines.of_person(user))
+
+    def line_ids(project: int) -> tuple[int, ...]:
+        own = [row.id for row in lines.of_project(project)] + personal.get(project, [])
+        return tuple(number for number in own if number in known)
+
+    return ProjectColumns.from_columns(
+        id=[row.id for row in projects],
+        name=[row.name for row in projects],
+        quota_line_ids=[line_ids(row.id) for row in projects],
+        share_weight=[row.share_weight for row in projects],
+        lost_gpu_seconds=[row.lost_gpu_seconds for row in projects],
+        away_text=[texts.get(row.id, "") for row in projects],
+    )
+
+
+def organizations_of(projects: Iterable[ProjectRow]) -> list[tuple[int, int | None]]:
+    """(project, its organization), as quota lines ask for it."""
+    return [(row.id, row.organization_id) for row in projects]
+
+
+def pairs_of(*jobs: PendingColumns | RunningColumns) -> list[tuple[int, int]]:
+    """Who has jobs in which project: (project, user)."""
+    both = np.stack(
+        [
+            np.concatenate([columns.project_id for columns in jobs]),
+            np.concatenate([columns.user_id for columns in jobs]),
+        ]
+    )
+    return [(project, user) for project, user in np.unique(both, axis=1).T.tolist()]
+
+
+# ------------------------------------------------------------------ budgets
+
+_RULES: Final = {"refuse": SpentRule.REFUSE, "demote": SpentRule.DEMOTE}
+
+
+def budget_columns(periods: Iterable[PeriodRow], prices: Sequence[Price], *, now_ms: int) -> BudgetColumns:
+    """The periods whose budgets refuse or demote; a budget that only warns is not the planner's."""
+    valid = _valid_prices(prices, now_ms // 1000)
+    ruled = [row for row in periods if row.on_spent in _RULES]
+    return BudgetColumns.from_columns(
+        id=[row.id for row in ruled],
+        owner=[row.owner for row in ruled],
+        resource=[row.resource for row in ruled],
+        amount=[row.amount for row in ruled],
+        used=[row.used for row in ruled],
+        starts_ms=[row.starts_s * 1000 for row in ruled],
+        ends_ms=[row.ends_s * 1000 for row in ruled],
+        on_spent=[int(_RULES[row.on_spent]) for row in ruled],
+        project_ids=[tuple(row.project_ids) for row in ruled],
+        open_seconds=[settings.LEDGER_OPEN_HOLD_SECONDS] * len(ruled),
+        prices=[valid if row.resource == "money_micros" else () for row in ruled],
+    )
+
+
+def _valid_prices(prices: Iterable[Price], now_s: int) -> tuple[tuple[str, str, int], ...]:
+    """(resource, GPU model, micros an hour) of the prices that are valid now."""
+    return tuple(
+        (price.resource, price.gpu_model, price.micros_per_hour)
+        for price in prices
+        if price.from_s <= now_s and (price.until_s is None or now_s < price.until_s)
+    )

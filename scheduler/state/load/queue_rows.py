@@ -1,0 +1,63 @@
+"""Queues: their query, and the columns of a snapshot from what this finds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler.core.snapshot.snapshot import QueueColumns
+from scheduler.state.db.query import ColumnQuery, Table
+from scheduler.state.load.load_sql import ANY_OF, IS_ACTIVE
+
+_AS_STORED: Final = {
+    "id": "queue.id",
+    "name": "queue.name",
+    "priority": "queue.priority",
+    "max_concurrent_jobs": "coalesce(queue.max_concurrent_jobs, 0)",
+    "running_jobs": f"""CASE WHEN {{counted}} THEN (SELECT count(*) FROM scheduler_job job
+        WHERE job.queue_id = queue.id AND job.state {IS_ACTIVE}) ELSE 0 END""",
+    "max_wall_seconds": """coalesce(least(queue.max_wall_seconds, (
+        SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
+        FROM scheduler_queue_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
+        WHERE part.queue_id = queue.id
+    )), 0)""",
+    "generation": "queue.generation",
+    "preempted_last_hour": """(
+        SELECT count(*) FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE attempt.stopped_for IS NOT NULL AND job.queue_id = queue.id
+        AND attempt.stop_asked_at > statement_timestamp() - interval '1 hour')
+    + (SELECT count(*) FROM scheduler_suspension suspension
+        JOIN scheduler_attempt attempt ON attempt.id = suspension.attempt_id
+        JOIN scheduler_job job ON job.number = attempt.job_id
+        WHERE job.queue_id = queue.id AND suspension.asked_at > statement_timestamp() - interval '1 hour')""",
+}
+#: `counted` says of which queues the running jobs are counted.
+QUEUES: Final = ColumnQuery(
+    {
+        **_AS_STORED,
+        "own_paused": "queue.paused",
+        "own_paused_text": """concat(nullif('by ' || queue.paused_by, 'by '),
+        to_char(queue.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+        nullif(': ' || queue.paused_reason, ': '))""",
+        "partition_ids": """ARRAY(SELECT partition_id FROM scheduler_queue_partitions
+        WHERE queue_id = queue.id ORDER BY 1)""",
+    },
+    "SELECT {columns} FROM scheduler_queue queue WHERE {which} ORDER BY queue.id {lock}",
+)
+QUEUES_OF_CLUSTER: Final = "queue.cluster_id = %s"
+THESE_QUEUES: Final = f"queue.id = {ANY_OF}"
+#: For the applier: counting what runs may read all that the queue ever had.
+COUNTED_IF_LIMITED: Final = "queue.max_concurrent_jobs > 0"
+
+
+def queue_columns(queues: Table, *, cluster_paused: str | None) -> QueueColumns:
+    """Columns of queues from what `QUEUES` found.
+
+    In a paused cluster every queue is paused, with the text `cluster_paused` (None while it is not).
+    """
+    count = len(queues["id"])
+    return QueueColumns.from_columns(
+        **{name: queues[name] for name in _AS_STORED},
+        paused=queues["own_paused"] if cluster_paused is None else [True] * count,
+        paused_text=queues["own_paused_text"] if cluster_paused is None else (cluster_paused,) * count,
+        partition_ids=tuple(map(tuple, queues["partition_ids"])),
+    )

@@ -1,0 +1,181 @@
+"""What each job asks for, from its columns to a request class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from quotas.core.gpu_models import sliced
+from quotas.core.resources import Resources
+from scheduler.core.columns import Ints
+from scheduler.core.snapshot.request_classes import (
+    OWN_ARRAY,
+    ClassTable,
+    JobsLike,
+    JobTerm,
+    Preference,
+    RequestClass,
+    Requirement,
+    TaskTerm,
+    Toleration,
+    request_class,
+)
+from scheduler.state.db.query import Table
+
+
+class RequestRow(NamedTuple):
+    """The columns of a job that make its request class; the last four are JSON."""
+
+    cpu_millis: int
+    memory_mib: int
+    storage_mib: int
+    gpus: int
+    gpu_millis: int
+    gpu_model: str
+    gpu_slice: str
+    cpu_limit_millis: int
+    memory_limit_mib: int
+    one_domain: bool
+    extras: str
+    node_selector: str
+    tolerations: str
+    affinity: str
+
+
+#: The same of a row `job`, part of every query that reads jobs.
+REQUEST_COLUMNS: Final = {
+    "cpu_millis": "job.cpu_millis",
+    "memory_mib": "job.memory_mib",
+    "storage_mib": "job.storage_mib",
+    "gpus": "job.gpus",
+    "gpu_millis": "job.gpu_millis",
+    "gpu_model": "job.gpu_model",
+    "gpu_slice": "job.gpu_slice",
+    "cpu_limit_millis": "coalesce(job.cpu_limit_millis, 0)",
+    "memory_limit_mib": "coalesce(job.memory_limit_mib, 0)",
+    "one_domain": "job.numa = 'one'",
+    "extras": "job.extras::text",
+    "node_selector": "job.node_selector::text",
+    "tolerations": "job.tolerations::text",
+    "affinity": "job.affinity::text",
+}
+
+
+def class_numbers(jobs: Table, classes: ClassTable) -> Ints:
+    """The class of each row. Thousands of jobs ask the same, so each distinct request is read once."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    found = []
+    for request in zip(*(jobs[name] for name in RequestRow._fields), strict=True):
+        number = numbers.get(request)
+        if number is None:
+            number = numbers[request] = classes.intern(class_of_row(RequestRow._make(request)))
+        found.append(number)
+    return np.array(found, dtype=np.int64)
+
+
+def class_of_row(row: RequestRow) -> RequestClass:
+    return class_of_request(
+        Resources(
+            cpu_millis=row.cpu_millis,
+            memory_mib=row.memory_mib,
+            gpus=row.gpus,
+            gpu_millis=row.gpu_millis,
+            storage_mib=row.storage_mib,
+            extras=tuple(sorted((name, int(amount)) for name, amount in json.loads(row.extras).items())),
+        ),
+        gpu_model=sliced(row.gpu_model, row.gpu_slice),
+        node_selector=json.loads(row.node_selector),
+        tolerations=json.loads(row.tolerations),
+        affinity=json.loads(row.affinity),
+        cpu_limit_millis=row.cpu_limit_millis,
+        memory_limit_mib=row.memory_limit_mib,
+        one_domain=row.one_domain,
+    )
+
+
+def class_of_request(
+    per_task: Resources,
+    *,
+    gpu_model: str,
+    node_selector: Mapping[str, str],
+    tolerations: Iterable[Mapping[str, Any]],
+    affinity: Mapping[str, Any],
+    cpu_limit_millis: int = 0,
+    memory_limit_mib: int = 0,
+    one_domain: bool = False,
+) -> RequestClass:
+    """The class of a request in the form in which jobs store it."""
+    return request_class(
+        per_task,
+        gpu_model=gpu_model,
+        node_selector=[(str(key), str(value)) for key, value in node_selector.items()],
+        tolerations=[_toleration(words) for words in tolerations],
+        required_affinity=[_requirements(term) for term in affinity.get("required") or ()],
+        preferred_affinity=[
+            Preference(int(wish["weight"]), tuple(_requirements(wish["requirements"])))
+            for wish in affinity.get("preferred") or ()
+        ],
+        job_terms=[_job_term(words) for words in affinity.get("jobs") or ()],
+        task_term=_task_term(affinity.get("tasks")),
+        cpu_limit_millis=cpu_limit_millis,
+        memory_limit_mib=memory_limit_mib,
+        one_domain=one_domain,
+    )
+
+
+# ------------------------------------------------------------------ JSON of a job to terms of the core
+
+
+def _toleration(words: Mapping[str, Any]) -> Toleration:
+    return Toleration(
+        key=words.get("key") or "",
+        operator=words.get("operator") or "Equal",
+        value=words.get("value") or "",
+        effect=words.get("effect") or "",
+        seconds=int(words.get("seconds", -1)),
+    )
+
+
+def _requirements(term: Iterable[Mapping[str, Any]]) -> list[Requirement]:
+    return [
+        Requirement(
+            words["key"],
+            words.get("operator") or "In",
+            tuple(str(value) for value in words.get("values") or ()),
+        )
+        for words in term
+    ]
+
+
+def _job_term(words: Mapping[str, Any]) -> JobTerm:
+    labels = words.get("labels") or {}
+    return JobTerm(
+        topology=words["topology_key"],
+        jobs=JobsLike(
+            labels=tuple(sorted((str(key), str(value)) for key, value in labels.items())),
+            name=words.get("name") or "",
+            array_id=_array_number(words.get("array") or ""),
+        ),
+        apart=bool(words.get("apart")),
+        weight=int(words.get("weight") or 0),
+    )
+
+
+def _array_number(text: str) -> int:
+    """The number of an array in snapshots (`job_rows.ARRAY_NUMBER`): the lower half of its UUID."""
+    return OWN_ARRAY if text == "own" else int(text.replace("-", "")[-15:], 16) if text else 0
+
+
+def _task_term(words: Mapping[str, Any] | None) -> TaskTerm | None:
+    if not words:
+        return None
+    return TaskTerm(
+        topology=words["topology_key"],
+        least=int(words.get("least") or 1),
+        most=int(words.get("most") or 0),
+        per_domain=int(words.get("per_domain") or 0),
+        soft=bool(words.get("soft")),
+    )
