@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from infra.times_in_text import written
 from quotas.core.resources import show_cpus
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Allocation, Job, Suspension

@@ -23,7 +23,8 @@ def a_cluster(*nodes: Any, **words: Any) -> IdleCluster:
 
 def sentences(decisions: tuple[Decision, ...]) -> list[str]:
     return [
-        sentence(one.reason, one.facts).removesuffix(" It can never start as written.") for one in decisions
+        sentence(one.reason, one.facts).removesuffix(" The job can never start as written.")
+        for one in decisions
     ]
 
 
@@ -67,7 +68,7 @@ def test_every_amount_that_no_node_has_is_named() -> None:
 @pytest.mark.parametrize(
     ("shape", "says"),
     [
-        (Shape(tasks=9), "Asks for 9 CPUs in all; the nodes that suit it have 8."),
+        (Shape(tasks=9), "Asks for 9 CPUs in all; the matching nodes have 8."),
         (Shape(tasks=3, nodes=3), "Asks for 3 tasks on 3 nodes at once; all nodes that suit it, idle, have no room for "
                                   "that layout."),
         (Shape(tasks=7, tasks_per_node=3), "Asks for 7 tasks with 3 on each node at once; all nodes that suit it, "
