@@ -239,7 +239,7 @@ def expire_waits(*, at: datetime) -> tuple[set[int], int]:
             _queue(job, because=f"dependency timeout; continues without: {missing}", at=at)
             clusters.add(job.queue.cluster_id)
         else:
-            text = f"Waited until {moment_text(job.depends_until_at)} without result. {missing}."
+            text = f"Dependency timeout at {moment_text(job.depends_until_at)}. {missing}."
             move_job(job, JobState.FAILED, because=text, at=at, end_text=text[:300])
             failed.append(job)
     if failed:
