@@ -46,9 +46,10 @@ bench: development  ## Measure, and write var/bench/latest.json
 demo: runtime  ## Load demo people, projects and queues where they are missing
 	@exec $(PY) manage.py seed_demo
 
-docs: development  ## Write docs/reference/openapi.yaml and job-request.md, build the documentation into site/, check its links
+docs: development  ## Write the generated references (API, job request, settings), build the docs into site/, check links
 	$(PY) manage.py spectacular --validate --file docs/reference/openapi.yaml
 	$(PY) manage.py describe_job_request > docs/reference/job-request.md
+	$(PY) manage.py settings_reference
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 lock:  ## Make the lock files again from requirements*.in (needs uv)

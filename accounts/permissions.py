@@ -107,7 +107,7 @@ def require(user: Any, verb: str, thing: Any = None) -> None:
             refused=(verb, thing),
         )
     raise NotAllowed(
-        f"You may not {verb.replace('_', ' ')} {_named(thing)}.",
+        f"You do not have permission to {verb.replace('_', ' ')} {_named(thing)}.",
         way_out=_way_out(verb, thing),
         refused=(verb, thing),
     )
@@ -265,7 +265,7 @@ def _named(thing: Any) -> str:
 
 def _way_out(verb: str, thing: Any) -> str:
     if request_context.current().token_project_id is not None:
-        return "The token you use is held to one project; use one without that limit."
+        return "Your token is limited to one project; use one without that limit."
     if verb in ("operate", "edit_quota"):
         return "Ask an operator of this site."
     if verb == "audit":
@@ -275,6 +275,6 @@ def _way_out(verb: str, thing: Any) -> str:
     if verb == "submit":
         project = thing if isinstance(thing, Project) else getattr(thing, "project", None)
         if project is not None and not project.active:
-            return "The project is closed and takes no new jobs; use another one."
-        return "Viewers only look; ask a lead of the project to make you a member."
+            return "The project is closed and accepts no new jobs; use another one."
+        return "Viewers can only read; ask a lead of the project to make you a member."
     return "Ask a lead of the project, or an operator of this site."

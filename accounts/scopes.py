@@ -7,17 +7,17 @@ from typing import Final
 
 #: Scope -> what it lets a token do, in words. A token never may more than its person.
 SCOPES: Final[dict[str, str]] = {
-    "jobs:read": "see jobs, their logs, why they wait, and queues",
+    "jobs:read": "see jobs, logs, pending reasons and queues",
     "jobs:write": "submit, cancel, hold and requeue jobs, trigger planning",
     "projects:read": "see projects and their members",
     "projects:write": "manage projects and their members",
-    "quota:read": "see quotas and their use",
+    "quota:read": "see quotas and usage",
     "quota:write": "change quotas",
     "nodes:read": "see nodes, GPUs and reservations",
     "nodes:write": "cordon and drain nodes, pause queues, make reservations",
     "audit:read": "read the audit trail",
     "tokens:write": "list, make and revoke tokens",
-    "admin": "everything its person may do",
+    "admin": "everything that the account may do",
 }
 
 

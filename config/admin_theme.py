@@ -108,7 +108,7 @@ UNFOLD: dict[str, Any] = {
             _group(
                 "Quotas",
                 ("Quotas", "speed", "quotas.quota"),
-                ("Kept outside", "sync_alt", "quotas.providerstate"),
+                ("Quota providers", "sync_alt", "quotas.providerstate"),
             ),
             _group(
                 "People",
@@ -120,7 +120,7 @@ UNFOLD: dict[str, Any] = {
                 ("Audit trail", "policy", "accounts.auditevent"),
             ),
             _group(
-                "Machinery",
+                "System",
                 ("Periodic tasks", "schedule", "django_celery_beat.periodictask"),
                 ("Retention", "auto_delete", "scheduler.retentionrun"),
             ),

@@ -103,7 +103,7 @@ class QuietRedisCache(RedisCache):
         return bool(self._try(lambda: RedisCache.clear(self), False))
 
     def take(self, key: str, *, rate: float, burst: int, most: int = 1) -> tuple[int, float] | None:
-        """Take up to so many from a bucket that refills: how many there were, and for how long there is none.
+        """Take up to `most` tokens from a bucket that refills; answers the number taken and the wait in seconds.
 
         None while Redis is away.
         """

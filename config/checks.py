@@ -61,7 +61,7 @@ def check_role(**_: Any) -> list[checks.CheckMessage]:
     assert row is not None
     name, superuser, owned, creates, edits, replicates = row
     if superuser:
-        found = [f"is a superuser of PostgreSQL: what it does is checked by nothing, {_TRIGGERS}"]
+        found = [f"is a superuser of PostgreSQL: none of its actions is checked, {_TRIGGERS}"]
     elif owned:
         found = [f"owns {owned} of the tables: who has its password can drop them, and {_TRIGGERS}"]
     else:

@@ -30,9 +30,9 @@ class Shortage:
     def text(self) -> str:
         """For operators: the folder, what is free, and what to do."""
         if self.free_bytes is None:
-            return "PostgreSQL could not write: its disk is full; make room there"
+            return "PostgreSQL could not write: its disk is full; free space there"
         state = "full" if self.full else "nearly full"
-        return f"the disk of {self.folder} is {state}: {self.free_bytes // MIB} MiB free; make room there"
+        return f"the disk of {self.folder} is {state}: {self.free_bytes // MIB} MiB free; free space there"
 
 
 _looked_at = 0.0

@@ -32,7 +32,7 @@ def check_rows(asked: int, *, what: str, field: str, way_out: str) -> None:
     """
     most = settings.MUSTER_MAX_ROWS
     if asked > most:
-        raise too_many_rows(f"This request makes {asked:,} {what}; one request may make {most:,}.",
+        raise too_many_rows(f"This request makes {asked:,} {what}; the maximum is {most:,}.",
                             field=field, way_out=way_out)  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def too_many_rows(message: str, *, field: str, way_out: str) -> InvalidInput:
 class CallerGone(MusterError):
     """The caller has hung up: nobody would read the answer, and what was begun is rolled back."""
 
-    message: str = "The caller has hung up; the work was stopped, and nothing was written."
+    message: str = "The client disconnected; the request was stopped, and nothing was written."
     code: str = "caller-gone"
     way_out: str = "Send the request again, with the same Idempotency-Key."
     status: int = 408

@@ -1,4 +1,4 @@
-"""What a scrape says of shares (F18): how use is spread, target ratios, and the factor that follows from both."""
+"""What a scrape says of shares: how use is spread, target ratios, and the factor that follows from both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well single jobs used what they were given: time, CPU, memory, and what came to nothing (U17, J20)."""
+"""How well single jobs used what they were given: time, CPU, memory, and what came to nothing."""
 
 from __future__ import annotations
 
@@ -126,22 +126,22 @@ class JobUse:
         each, limit = self.seconds // self.tries, (self.asked_seconds or 0) // self.tries
         if limit > 3600 and self.time_percent is not None and self.time_percent < 50:
             found.append(
-                f"Ran {_span(each)} of the {_span(limit)} asked for: ask for about {_span(each * 3 // 2)}."
+                f"Ran for {_span(each)} of a {_span(limit)} time limit: request about {_span(each * 3 // 2)}."
             )
         if (
             self.cpu_percent is not None
             and self.cpu_percent < 50
             and self.cpu_milli_seconds > 1000 * self.seconds
         ):
-            found.append(f"Used {self.cpu_percent:.0f} % of its cores: ask for fewer.")
+            found.append(f"Used {self.cpu_percent:.0f} % of the allocated cores: request fewer.")
         gpu = self.gpu_percent
         if gpu is not None and gpu < _IDLE_GPU_PERCENT:
-            found.append(f"Its GPUs worked {gpu:.0f} % of the time: ask for fewer, or for a share of one.")
+            found.append(f"GPUs were busy {gpu:.0f} % of the time: request fewer, or a share of one.")
         peak = self.peak_memory_mib
         if peak is not None and self.memory_mib >= 2048 and peak < self.memory_mib // 2:
             enough = max(-(-peak * 5 // 4 // 1024), 1)
             found.append(
-                f"Needed {peak / 1024:.1f} of {self.memory_mib / 1024:.0f} GiB: {enough} GiB are enough."
+                f"Peak memory {peak / 1024:.1f} of {self.memory_mib / 1024:.0f} GiB: request {enough} GiB."
             )
         return tuple(found)
 
@@ -181,7 +181,7 @@ class Asked:
 
 
 def job_uses(asked: Asked, *, limit: int) -> list[JobUse]:
-    """The jobs that wasted most, so many."""
+    """The `count` most wasteful jobs."""
     sql, words = asked.statement()
     with connection.cursor() as cursor:
         cursor.execute(f"{sql} LIMIT %(limit)s", words | {"limit": limit})

@@ -36,107 +36,117 @@ TONES: Final[dict[str, tuple[str, str]]] = {
 
 #: The seven states people see.
 PUBLIC_STATES: Final[dict[PublicState, Label]] = {
-    PublicState.QUEUED: Label("queued", "hourglass", "pending", "waits for its turn"),
-    PublicState.SCHEDULED: Label("scheduled", "dots", "starting", "has its nodes and is being started"),
-    PublicState.RUNNING: Label("running", "play", "running", "its processes run"),
-    PublicState.PREEMPTED: Label("preempted", "swap", "preempted", "was stopped for others and will go on"),
+    PublicState.QUEUED: Label("queued", "hourglass", "pending", "waiting in the queue"),
+    PublicState.SCHEDULED: Label("scheduled", "dots", "starting", "nodes are assigned"),
+    PublicState.RUNNING: Label("running", "play", "running", "running on its nodes"),
+    PublicState.PREEMPTED: Label(
+        "preempted", "swap", "preempted", "stopped for other jobs; will be requeued"
+    ),
     PublicState.COMPLETED: Label("completed", "check", "completed", "ended with exit code 0"),
     PublicState.FAILED: Label("failed", "cross", "failed", "ended with an error"),
-    PublicState.CANCELLED: Label("cancelled", "slash", "cancelled", "was stopped by a person"),
+    PublicState.CANCELLED: Label("cancelled", "slash", "cancelled", "cancelled by a person"),
 }
 
 #: The finer states, where they say more than the public one.
 JOB_STATES: Final[dict[JobState, Label]] = {
-    JobState.CREATED: Label("queued", "hourglass", "pending", "was just submitted"),
-    JobState.HELD: Label("held", "pause", "cancelled", "waits until somebody releases it"),
-    JobState.BLOCKED: Label("waiting for jobs", "hourglass", "pending", "waits for other jobs to end"),
+    JobState.CREATED: Label("queued", "hourglass", "pending", "just submitted"),
+    JobState.HELD: Label("held", "pause", "cancelled", "waiting until released"),
+    JobState.BLOCKED: Label("waiting for jobs", "hourglass", "pending", "waiting for other jobs to end"),
     JobState.QUEUED: PUBLIC_STATES[PublicState.QUEUED],
-    JobState.RESERVED: Label("gathering", "hourglass", "pending", "its nodes are being gathered"),
+    JobState.RESERVED: Label("assembling", "hourglass", "pending", "nodes are being reserved"),
     JobState.SCHEDULED: PUBLIC_STATES[PublicState.SCHEDULED],
-    JobState.STARTING: Label("starting", "dots", "starting", "its processes are being started"),
+    JobState.STARTING: Label("starting", "dots", "starting", "the processes are being started"),
     JobState.RUNNING: PUBLIC_STATES[PublicState.RUNNING],
-    JobState.CHECKPOINTING: Label("saving", "play", "running", "writes a checkpoint"),
-    JobState.PREEMPTING: Label("being preempted", "swap", "preempted", "is told to stop for others"),
-    JobState.STOPPING: Label("stopping", "slash", "cancelled", "its processes are told to end"),
+    JobState.CHECKPOINTING: Label("saving", "play", "running", "writing a checkpoint"),
+    JobState.PREEMPTING: Label("being preempted", "swap", "preempted", "being stopped for other jobs"),
+    JobState.STOPPING: Label("stopping", "slash", "cancelled", "the processes are being stopped"),
     JobState.PREEMPTED: PUBLIC_STATES[PublicState.PREEMPTED],
-    JobState.SUSPENDED: Label("suspended", "pause", "preempted", "stands still for another job"),
-    JobState.MIGRATING: Label("moving", "swap", "running", "moves to another node"),
+    JobState.SUSPENDED: Label("suspended", "pause", "preempted", "suspended for another job"),
+    JobState.MIGRATING: Label("moving", "swap", "running", "moving to another node"),
     JobState.COMPLETED: PUBLIC_STATES[PublicState.COMPLETED],
     JobState.FAILED: PUBLIC_STATES[PublicState.FAILED],
     JobState.CANCELLED: PUBLIC_STATES[PublicState.CANCELLED],
 }
 
 CATEGORIES: Final[dict[ReasonCategory, Label]] = {
-    ReasonCategory.FIX: Label("fix it", "flag", "blocked", "It can never start as written: change the job."),
-    ReasonCategory.ASK: Label("ask someone", "flag", "blocked", "Somebody has to act before it can start."),
-    ReasonCategory.WAIT: Label("wait", "hourglass", "pending", "Normal: it starts when its turn comes."),
-    ReasonCategory.SYSTEM: Label("system", "clock", "pending", "Muster itself has not got to it yet."),
+    ReasonCategory.FIX: Label(
+        "cannot start", "flag", "blocked", "The job can never start as written; change the request."
+    ),
+    ReasonCategory.ASK: Label(
+        "blocked", "flag", "blocked", "An owner, lead or operator has to act before the job can start."
+    ),
+    ReasonCategory.WAIT: Label(
+        "waiting", "hourglass", "pending", "Normal: the job starts when its turn comes."
+    ),
+    ReasonCategory.SYSTEM: Label(
+        "scheduler", "clock", "pending", "The scheduler has not evaluated the job yet."
+    ),
 }
 
 REASONS: Final[dict[ReasonCode, str]] = {
-    ReasonCode.INVALID_SPEC: "The request is not valid",
-    ReasonCode.NO_MATCHING_NODE: "No node can ever hold it",
-    ReasonCode.EXCEEDS_MAX_QUOTA: "More than the project's hard limit",
-    ReasonCode.EXCEEDS_MAX_WALLTIME: "Longer than the queue allows",
-    ReasonCode.DEPENDENCY_NEVER_SATISFIED: "A job it waits for ended the other way",
-    ReasonCode.IMAGE_NOT_FOUND: "Its image does not exist",
-    ReasonCode.QUEUE_STOPPED: "Its queue is paused",
+    ReasonCode.INVALID_SPEC: "Invalid request",
+    ReasonCode.NO_MATCHING_NODE: "No matching node",
+    ReasonCode.EXCEEDS_MAX_QUOTA: "Exceeds the hard limit",
+    ReasonCode.EXCEEDS_MAX_WALLTIME: "Exceeds the queue's time limit",
+    ReasonCode.DEPENDENCY_NEVER_SATISFIED: "A dependency finished with the wrong result",
+    ReasonCode.IMAGE_NOT_FOUND: "Image not found",
+    ReasonCode.QUEUE_STOPPED: "Queue paused",
     ReasonCode.HELD_BY_ADMIN: "Held by an operator",
-    ReasonCode.HELD_BY_USER: "Held by its owner",
-    ReasonCode.ACCOUNT_EXPIRED: "The account or project is closed",
-    ReasonCode.QUOTA_ZERO: "The project has none of this resource",
-    ReasonCode.BUDGET_SPENT: "Its budget is spent for now",
-    ReasonCode.EXCEEDS_BUDGET: "It needs more than its whole budget",
-    ReasonCode.QUOTA_PROVIDER_AWAY: "The keeper of its quota is away",
-    ReasonCode.APPROVAL_PENDING: "Waits for approval",
-    ReasonCode.BEGIN_TIME: "Its begin time is in the future",
-    ReasonCode.DEPENDENCY: "Waits for another job",
-    ReasonCode.BACKOFF: "Waits before the next try",
-    ReasonCode.RATE_LIMITED: "A limit on running jobs is reached",
-    ReasonCode.WAITING_FOR_QUOTA: "The project's quota is in use",
-    ReasonCode.FAIR_SHARE_BEHIND: "Projects with less use go first",
-    ReasonCode.WAITING_FOR_PREEMPTION: "Others are being stopped for it",
+    ReasonCode.HELD_BY_USER: "Held by the owner",
+    ReasonCode.ACCOUNT_EXPIRED: "Account or project closed",
+    ReasonCode.QUOTA_ZERO: "No quota for this resource",
+    ReasonCode.BUDGET_SPENT: "Budget used up",
+    ReasonCode.EXCEEDS_BUDGET: "Exceeds the whole budget",
+    ReasonCode.QUOTA_PROVIDER_AWAY: "The quota provider is unreachable",
+    ReasonCode.APPROVAL_PENDING: "Waiting for approval",
+    ReasonCode.BEGIN_TIME: "Begin time not reached",
+    ReasonCode.DEPENDENCY: "Waiting for a dependency",
+    ReasonCode.BACKOFF: "Waiting before the next attempt",
+    ReasonCode.RATE_LIMITED: "Running-job limit reached",
+    ReasonCode.WAITING_FOR_QUOTA: "Quota in use",
+    ReasonCode.FAIR_SHARE_BEHIND: "Projects with less usage go first",
+    ReasonCode.WAITING_FOR_PREEMPTION: "Waiting for preempted jobs to stop",
     ReasonCode.RESERVATION: "Nodes are reserved",
-    ReasonCode.JOB_AFFINITY: "Other jobs, or its own spread, keep it from nodes",
-    ReasonCode.TOPOLOGY_FRAGMENTED: "Enough is free, but not in one place",
-    ReasonCode.WAITING_FOR_RESOURCES: "Not enough is free",
-    ReasonCode.PRIORITY: "Others go first",
-    ReasonCode.NOT_EVALUATED_YET: "Not looked at yet",
+    ReasonCode.JOB_AFFINITY: "Excluded by affinity or spread rules",
+    ReasonCode.TOPOLOGY_FRAGMENTED: "Free resources are fragmented",
+    ReasonCode.WAITING_FOR_RESOURCES: "Not enough free resources",
+    ReasonCode.PRIORITY: "Other jobs are ahead",
+    ReasonCode.NOT_EVALUATED_YET: "Not evaluated yet",
     ReasonCode.SCHEDULER_BEHIND: "The scheduler is behind",
-    ReasonCode.AGENT_UNREACHABLE: "A node does not answer",
-    ReasonCode.DATA_STALE: "What we know is too old",
+    ReasonCode.AGENT_UNREACHABLE: "Node not responding",
+    ReasonCode.DATA_STALE: "Cluster data out of date",
 }
 
 ATTEMPT_STATES: Final[dict[AttemptState, Label]] = {
-    AttemptState.ASSIGNED: Label("assigned", "dots", "starting", "no agent has taken it yet"),
+    AttemptState.ASSIGNED: Label("assigned", "dots", "starting", "not yet accepted by the agent"),
     AttemptState.STARTING: Label("starting", "dots", "starting"),
     AttemptState.RUNNING: Label("running", "play", "running"),
     AttemptState.STOPPING: Label("stopping", "slash", "cancelled"),
     AttemptState.SUCCEEDED: Label("succeeded", "check", "completed"),
     AttemptState.FAILED: Label("failed", "cross", "failed"),
-    AttemptState.STOPPED: Label("stopped", "slash", "cancelled", "somebody or the planner asked"),
-    AttemptState.LOST: Label("lost", "cross", "failed", "its node stopped answering"),
+    AttemptState.STOPPED: Label("stopped", "slash", "cancelled", "stopped on request"),
+    AttemptState.LOST: Label("lost", "cross", "failed", "the node stopped responding"),
 }
 
 STOP_REASONS: Final[dict[StopReason, str]] = {
-    StopReason.CANCELLED: "somebody cancelled it",
-    StopReason.TIME_LIMIT: "its time limit was reached",
-    StopReason.PREEMPTED: "it was preempted",
-    StopReason.DRAINED: "its node was drained",
-    StopReason.EVICTED: "its node got a taint that it does not tolerate",
-    StopReason.STALE_EPOCH: "a newer attempt replaced it",
-    StopReason.GANG_MEMBER_FAILED: "another task of it failed",
-    StopReason.QUOTA_REFUSED: "the keeper of its quota refused it",
+    StopReason.CANCELLED: "cancelled",
+    StopReason.TIME_LIMIT: "time limit reached",
+    StopReason.PREEMPTED: "preempted",
+    StopReason.DRAINED: "node drained",
+    StopReason.EVICTED: "untolerated taint on the node",
+    StopReason.STALE_EPOCH: "replaced by a newer attempt",
+    StopReason.GANG_MEMBER_FAILED: "another task failed",
+    StopReason.QUOTA_REFUSED: "refused by the quota provider",
 }
 
 NODE_STATES: Final[dict[NodeState, Label]] = {
-    NodeState.UP: Label("up", "check", "completed", "answers and takes jobs"),
-    NodeState.UNKNOWN: Label("late", "clock", "pending", "is late to answer; nothing new starts on it"),
-    NodeState.DOWN: Label("down", "cross", "failed", "stopped answering; what it ran is lost"),
+    NodeState.UP: Label("up", "check", "completed", "responding and schedulable"),
+    NodeState.UNKNOWN: Label("unknown", "clock", "pending", "heartbeat is late; no new job starts here"),
+    NodeState.DOWN: Label("down", "cross", "failed", "stopped responding; its jobs are lost"),
 }
-CORDONED: Final = Label("cordoned", "slash", "cancelled", "takes no new jobs; those there go on")
+CORDONED: Final = Label("cordoned", "slash", "cancelled", "accepts no new jobs; running jobs continue")
 DRAINING: Final = Label(
-    "draining", "pause", "blocked", "takes no new jobs; what runs there goes on to its end"
+    "draining", "pause", "blocked", "accepts no new jobs; running jobs continue to their end"
 )
 
 

@@ -20,7 +20,7 @@ from infra.redirects import local_target
 
 @never_cache
 def enter(request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-    """To the portal's sign-in page; somebody who has signed in and has no business here is told so."""
+    """To the portal's sign-in page; an account without access here gets an explanation."""
     target = local_target(request, request.GET.get(REDIRECT_FIELD_NAME, ""), "/admin/")
     if not request.user.is_authenticated:
         return redirect_to_login(target)

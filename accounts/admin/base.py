@@ -187,7 +187,7 @@ class ReasonedForm(forms.ModelForm):  # type: ignore[type-arg]
         required=False,
         validators=[one_line],
         widget=UnfoldAdminTextInputWidget(),
-        help_text="Why; it goes into the audit trail.",
+        help_text="Recorded in the audit trail.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

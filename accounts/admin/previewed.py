@@ -17,6 +17,7 @@ from accounts.admin.base import ReasonedForm, ServiceAdmin
 from accounts.models import AuditEvent, AuditOutcome
 from accounts.services import audit
 from infra.errors import Conflict, MusterError
+from infra.times_in_text import written
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +169,7 @@ class PreviewedAdmin(ServiceAdmin):
         preview, clash = getattr(form, "preview", None), getattr(form, "clash", None)
         context.update(muster_preview=preview, muster_clash=clash)
         if preview is not None or clash is not None:
-            context["title"] = (
-                "Look before it is saved" if preview else "Somebody else changed this meanwhile"
-            )
+            context["title"] = "Check before saving" if preview else "Somebody else changed this meanwhile"
         response: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         if clash is not None:
             response.status_code = 409
@@ -194,4 +193,4 @@ def last_change(thing: models.Model, *actions: str) -> str:
     if event is None:
         return ""
     why = f": “{event.reason}”" if event.reason else ""
-    return f"{event.actor_name or 'the clock'} at {event.at:%H:%M on %d %b %Y} UTC{why}"
+    return f"{event.actor_name or 'the clock'} at {written(event.at)}{why}"

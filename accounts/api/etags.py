@@ -13,7 +13,7 @@ IF_MATCH: Final = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
-    description="The ETag that was seen; 412 with what is there now when it is no longer so.",
+    description="ETag of an earlier read; 412 with the current values if the object has changed.",
 )
 
 

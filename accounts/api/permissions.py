@@ -35,7 +35,7 @@ class ScopePermission(BasePermission):
         raise NotAllowed(
             f"The token {request.auth.prefix} lacks the scope {needed}.",
             code="scope-missing",
-            way_out=f"Make a token with the scope {needed}.",
+            way_out=f"Create a token with the scope {needed}.",
             extra={"scope": needed},
             refused=("scope", Thing("apitoken", str(request.auth.pk), f"{needed} at {request.path}")),
         )

@@ -134,7 +134,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         parameters=[REF, KEY],
         request=ReasonSerializer,
         responses=ProjectSerializer,
-        summary="Take no new jobs",
+        summary="Close the project to new jobs",
     )
     @action(detail=True, methods=["post"])
     @once
@@ -148,7 +148,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         parameters=[REF, KEY],
         request=ReasonSerializer,
         responses=ProjectSerializer,
-        summary="Take jobs again",
+        summary="Open the project again",
     )
     @action(detail=True, methods=["post"])
     @once
@@ -174,7 +174,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     @once
     def add_member(self, request: Request, ref: str) -> Response:
         project = self._project()
-        # Asked before the names in the body are looked up: they are told to nobody else.
+        # Asked before the names in the body are looked up: nobody else learns them.
         permissions.require(request.user, "manage", project)
         membership = services.add_member(
             project=project, by=person(request), **_valid(NewMemberSerializer, request)
@@ -248,10 +248,10 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
     def create(self, request: Request) -> Response:
         if "Idempotency-Key" in request.headers:
             raise InvalidInput(
-                "Making a token cannot be repeated: its secret is shown once and kept nowhere.",
+                "Creating a token cannot be repeated: the secret is shown once and stored nowhere.",
                 code="idempotency-key-bad",
                 status=400,
-                way_out="Leave the Idempotency-Key out; if no answer came, revoke the new token and make another.",
+                way_out="Leave the Idempotency-Key out; if no answer came, revoke the new token and create another.",
             )
         data = _valid(NewTokenSerializer, request)
         if data["project"] is not None:

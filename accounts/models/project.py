@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-#: A weight of 0 would be a share of nothing: whoever has it could only starve.
+#: A weight of 0 would be a share of nothing: its owner could only starve.
 SHARE_RANGE = (1, 1_000_000)
 
 
@@ -28,7 +28,7 @@ class Organization(models.Model):
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    #: Its part of what its siblings have together (F9), and limits of it in percent of the site (F14).
+    #: Its part of what its siblings have together, and limits of it in percent of the site.
     share_weight = models.PositiveIntegerField(default=1)
     share_soft_percent = models.PositiveSmallIntegerField(null=True, blank=True)
     share_hard_percent = models.PositiveSmallIntegerField(null=True, blank=True)

@@ -22,7 +22,7 @@ class SiteRole(models.TextChoices):
 
 
 class Theme(models.TextChoices):
-    SYSTEM = "system", "as the system"
+    SYSTEM = "system", "system"
     LIGHT = "light", "light"
     DARK = "dark", "dark"
 
@@ -38,7 +38,7 @@ class User(AbstractUser):
     default_project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    #: The highest base priority this person may give a job (C26).
+    #: The highest base priority this person may give a job.
     priority_ceiling = models.PositiveSmallIntegerField(default=75)
     theme = models.CharField(max_length=8, choices=Theme, default=Theme.SYSTEM)
     time_zone = models.CharField(max_length=64, default="UTC")

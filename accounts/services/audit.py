@@ -1,7 +1,7 @@
 """Writes the audit trail: one row per change by a person or token, in its transaction, chained by hashes.
 
 A chain per actor modulo SHARDS keeps one busy person from holding up all others. Each row carries the HMAC of
-the row before it and of its own contents, under a key that is not in the database: whoever can write rows
+the row before it and of its own contents, under a key that is not in the database: somebody who can write rows
 cannot write rows that fit. `accounts.services.audit_check` reads the chains back.
 """
 

@@ -17,6 +17,7 @@ from django.utils import timezone
 from accounts.models import AuditChain, AuditCheck, AuditCheckpoint, AuditEvent
 from accounts.services import audit_checkpoints, audit_guards
 from accounts.services.audit import NO_HASH, head_signature, row_hash, signing_keys
+from infra.times_in_text import written
 
 #: Rows held in memory at once, whatever the length of the trail.
 ROWS_AT_ONCE: Final = 2000
@@ -262,11 +263,11 @@ def _replaced(checkpoint: str, heads: Mapping[int, tuple[int, str]], where: str 
     signature = str(contents.pop("signature", ""))
     if not any(hmac.compare_digest(signature, _sign(contents, key)) for key in signing_keys()):
         return BadRow(NO_CHAIN, 0, None, f"the checkpoint is not one that Muster signed{where}")
-    at = f"on {datetime.fromisoformat(contents['at']):%Y-%m-%d %H:%M} UTC"
+    at = f"at {written(datetime.fromisoformat(contents['at']))}"
     for shard, (length, head) in sorted((int(shard), head) for shard, head in contents["heads"].items()):
         now = heads.get(shard, (0, NO_HASH))[0]
         if now < length:
-            problem = f"the row was there {at}; the trail was put back to an older one{where}"
+            problem = f"the row was there {at}; the trail was replaced by an older one{where}"
             return BadRow(shard, now + 1, None, problem)
         if length <= first_row_wanted(shard)[0]:
             continue  # a checkpoint of ours, made of rows that were right, stands for it

@@ -23,14 +23,14 @@ def change_preferences(*, user: User, by: User, changes: dict[str, Any]) -> User
     permissions.require(by, "edit", user)
     problems = []
     if "theme" in changes and changes["theme"] not in Theme.values:
-        problems.append(FieldProblem("theme", f"Is none of {', '.join(Theme.values)}.", "unknown"))
+        problems.append(FieldProblem("theme", f"Must be one of {', '.join(Theme.values)}.", "unknown"))
     if "time_zone" in changes and changes["time_zone"] not in zoneinfo.available_timezones():
         problems.append(
-            FieldProblem("time_zone", "Is no time zone; write for example Europe/Berlin.", "unknown")
+            FieldProblem("time_zone", "Not a time zone; write for example Europe/Berlin.", "unknown")
         )
     project_id = changes.get("default_project_id")
     if project_id is not None and not submit_projects(user).filter(pk=project_id).exists():
-        problems.append(FieldProblem("default_project", "Is no project you may submit to.", "unknown"))
+        problems.append(FieldProblem("default_project", "Not a project you may submit to.", "unknown"))
     if problems:
         raise InvalidInput("Nothing was changed.", problems=problems)
 

@@ -122,10 +122,10 @@ def edit_project(
     row = _locked(project)
     if expected_generation is not None and expected_generation != row.generation:
         raise Conflict(
-            "Somebody changed this project while you were looking at it.",
+            "This project was changed since you read it.",
             code="stale",
             status=412,
-            way_out="Look at the present values, then make your change again.",
+            way_out="Read the current values, then repeat your change.",
             extra={
                 "generation": row.generation,
                 "current": {"name": row.name, "description": row.description},
@@ -218,7 +218,7 @@ def change_member(
     if row is None:
         raise NotFound(
             f"{user.username} is no longer a member of {project}.",
-            way_out="Look at the list of members again.",
+            way_out="Read the list of members again.",
         )
     new_role = row.role if role is None else role
     new_expiry = row.expires_at if keep_expiry else expires_at
@@ -311,7 +311,7 @@ def _refuse_last_lead(membership: Membership) -> None:
     if not others.exists():
         raise Conflict(
             f"{membership.user.username} is the only lead of {membership.project}.",
-            way_out="Make somebody else lead first.",
+            way_out="Make another member lead first.",
         )
 
 

@@ -83,7 +83,7 @@ def _wait(wait: signin_attempts.Wait) -> SignInRefused:
         f"{seconds} second{'' if seconds == 1 else 's'}" if seconds < 120 else f"{-(-seconds // 60)} minutes"
     )
     return SignInRefused(
-        "There were too many failed attempts for this name or from this address.",
+        "Too many failed attempts for this username or from this address.",
         code="locked-out",
         way_out=f"Wait {said} and try again; the wait grows with each wrong password.",
         status=429,
@@ -100,7 +100,7 @@ def _refusal(request: HttpRequest) -> SignInRefused:
             status=403,
         )
     return SignInRefused(
-        "The name or the password is wrong.",
+        "Wrong username or password.",
         code="sign-in-failed",
         way_out="Check both, or ask an admin of this site for a new password.",
         status=401,

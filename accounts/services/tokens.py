@@ -25,6 +25,7 @@ from infra.db import prepared
 from infra.db.row_loader import RowLoader
 from infra.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
 from infra.plain_text import check_line
+from infra.times_in_text import written
 
 DEFAULT_DAYS: Final = 90
 MAX_DAYS: Final = 365
@@ -112,13 +113,13 @@ def revoke_token(*, token: ApiToken, by: User, reason: str = "") -> ApiToken:
 def authenticate_token(plain: str, address: str = "") -> ApiToken:
     """The token behind a plain one, with its person; raises TokenRefused otherwise.
 
-    Why a token is refused is told only to those who know its secret.
+    Only a caller who knows the secret learns why a token is refused.
     """
     match = SHAPE.fullmatch(plain)
     token = _find(match[1]) if match else None
     # Compare in constant time, and compare something when there is no such row.
     if not hmac.compare_digest(_digest(plain), token.digest if token else "-" * 64) or token is None:
-        raise TokenRefused("This token is not known.", code="token-unknown", way_out=WAY_OUT, status=401)
+        raise TokenRefused("Unknown token.", code="token-unknown", way_out=WAY_OUT, status=401)
     _refuse_ended(token)
     _mark_used(token, address)
     return token
@@ -150,18 +151,18 @@ def _by_prefix() -> tuple[str, RowLoader[ApiToken], RowLoader[User], RowLoader[P
     return sql, tokens, users, projects
 
 
-WAY_OUT: Final = "Make a new one under Tokens in the portal, or with `manage.py token`."
+WAY_OUT: Final = "Create a new one under Tokens in the portal, or with `manage.py token`."
 
 
 def _refuse_ended(token: ApiToken) -> None:
     if token.revoked_at is not None:
         raise TokenRefused(
-            f"The token {token.prefix} was revoked on {token.revoked_at:%Y-%m-%d %H:%M} UTC.",
+            f"The token {token.prefix} was revoked at {written(token.revoked_at)}.",
             code="token-revoked", way_out=WAY_OUT, status=401, refused=("use", token),
         )  # fmt: skip
     if token.expires_at <= timezone.now():
         raise TokenRefused(
-            f"The token {token.prefix} expired on {token.expires_at:%Y-%m-%d %H:%M} UTC.",
+            f"The token {token.prefix} expired at {written(token.expires_at)}.",
             code="token-expired", way_out=WAY_OUT, status=401, refused=("use", token),
         )  # fmt: skip
     if not token.user.is_active:
@@ -186,7 +187,7 @@ def _check(*, name: str, scopes: list[str], days: int) -> None:
     problems = []
     if not name.strip() or len(name) > 120:
         problems.append(
-            FieldProblem("name", "Give the token a name of 1 to 120 characters that says what uses it.")
+            FieldProblem("name", "Give the token a name of 1 to 120 characters that describes its use.")
         )
     for scope in scopes[:MOST_SCOPES]:
         if scope not in SCOPES:
@@ -206,7 +207,7 @@ def _check(*, name: str, scopes: list[str], days: int) -> None:
             FieldProblem("scopes", f"Name at least one scope: {', '.join(SCOPES)}.", code="required")
         )
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MAX_DAYS:
-        problems.append(FieldProblem("days", f"A token lives 1 to {MAX_DAYS} days."))
+        problems.append(FieldProblem("days", f"A token expires after 1 to {MAX_DAYS} days."))
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)
 
@@ -218,16 +219,16 @@ def _refuse_escalation(by: User, scopes: list[str], project: Project | None) -> 
     extra = sorted(implied(scopes) - implied(known.token_scopes))
     if extra:
         raise NotAllowed(
-            f"The token you use cannot give what it does not have: {', '.join(extra)}.",
+            f"Your token cannot grant scopes that it does not have: {', '.join(extra)}.",
             code="token-escalation",
-            way_out="Leave these scopes out, or make the token while signed in to the portal.",
+            way_out="Leave these scopes out, or create the token while signed in to the portal.",
             refused=("issue_token", audit.Thing("apitoken", known.token_prefix)),
         )
     if known.token_project_id is not None and (project is None or project.pk != known.token_project_id):
         raise NotAllowed(
-            "The token you use is held to one project, so a token it makes must be held to the same one.",
+            "Your token is limited to one project, so a new token must be limited to the same project.",
             code="token-escalation",
-            way_out="Name that project, or make the token while signed in to the portal.",
+            way_out="Name that project, or create the token while signed in to the portal.",
             refused=("issue_token", audit.Thing("apitoken", known.token_prefix)),
         )
 

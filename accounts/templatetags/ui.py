@@ -9,10 +9,11 @@ from typing import Any
 
 from django import template
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import conditional_escape, format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 
 from infra.disk_space import Shortage, shortages
+from infra.times_in_text import pieces
 
 register = template.Library()
 
@@ -37,6 +38,27 @@ def zone_of(context: template.Context) -> tzinfo:
     """The reader's zone: of the account, UTC where nobody is signed in."""
     user = getattr(context.get("request"), "user", None)
     return _zone(getattr(user, "time_zone", "") or "UTC")
+
+
+@register.simple_tag(takes_context=True)
+def sentence(context: template.Context, text: str | None, most: int = 0) -> SafeString:
+    """A sentence with its times in the reader's zone; cut to `most` characters where that is given."""
+    return show_times(context, text or "", most)
+
+
+def show_times(context: template.Context, text: str, most: int = 0) -> SafeString:
+    """The same for other tags that show a sentence."""
+    shown: list[SafeString] = []
+    left = most or len(text) + 1
+    for piece in pieces(text):
+        part = when(context, piece) if isinstance(piece, datetime) else piece
+        length = len(strip_tags(part))
+        if length > left:
+            shown.append(conditional_escape("…" if isinstance(piece, datetime) else f"{piece[: left - 1]}…"))
+            break
+        shown.append(conditional_escape(part))
+        left -= length
+    return format_html_join("", "{}", ((one,) for one in shown))
 
 
 @register.simple_tag(takes_context=True)
@@ -81,12 +103,12 @@ def relative(at: datetime, now: datetime) -> str:
 
 @register.filter
 def duration(value: float | int | timedelta | None) -> str:
-    """`3h 12m`, `45s`, `2d 4h`: the two largest units."""
+    """`3h 12m`, `45 s`, `2d 4h`: the two largest units."""
     if value is None:
         return "–"
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if seconds < 0:
-        return "0s"
+        return "0 s"
     left = int(seconds)
     parts: list[str] = []
     for size, unit in _STEPS:
@@ -97,7 +119,7 @@ def duration(value: float | int | timedelta | None) -> str:
             break
     while len(parts) > 1 and parts[-1].startswith("0"):
         parts.pop()
-    return " ".join(parts) or "0s"
+    return f"{parts[0][:-1]} s" if len(parts) == 1 and parts[0].endswith("s") else " ".join(parts) or "0 s"
 
 
 @register.simple_tag
@@ -108,8 +130,8 @@ def elapsed(start: datetime | None, end: datetime | None = None) -> str | SafeSt
     if end is not None:
         seconds = (end - start).total_seconds()
         if 0 <= seconds < 0.1:
-            return "<0.1s"
-        return f"{seconds:.1f}s" if 0 <= seconds < 10 else duration(seconds)
+            return "<0.1 s"
+        return f"{seconds:.1f} s" if 0 <= seconds < 10 else duration(seconds)
     return format_html(
         '<span class="nowrap" data-since="{}">{}</span>',
         start.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

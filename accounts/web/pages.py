@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 View = Callable[..., HttpResponseBase]
 
-TITLES = {403: "You may not do that", 404: "Nothing here", 409: "It has changed meanwhile"}
+TITLES = {403: "Permission denied", 404: "Page not found", 409: "Changed meanwhile"}
 
 
 def page(view: View) -> View:
@@ -49,15 +49,15 @@ def page(view: View) -> View:
 def no_such_value(request: HttpRequest) -> InvalidInput:
     """The last line of defence: what the database cannot hold, nor look for, is no failure of ours."""
     problems = [
-        FieldProblem(name.replace("\0", "?"), "Holds a NUL character, which no text does.")
+        FieldProblem(name.replace("\0", "?"), "Contains a NUL character, which is not allowed in text.")
         for given in (request.GET, request.POST)
         for name, values in given.lists()
         if any("\0" in text for text in (name, *map(str, values)))
     ]
     if request.method == "GET":
-        message, way_out = "This address holds a value that nothing can have.", "Check it for typing errors."
+        message, way_out = "This address contains an invalid value.", "Check it for typing errors."
     else:
-        message, way_out = "A value in the request cannot be stored.", "Type it again."
+        message, way_out = "A value in the request cannot be stored.", "Enter a valid value."
     return InvalidInput(message, way_out=way_out, problems=problems)
 
 
@@ -83,7 +83,7 @@ def refusal(request: HttpRequest, error: MusterError) -> HttpResponse:
                 request, f"{problem.field}: {problem.message}" if problem.field else problem.message
             )
         return back(request)
-    context = {"error": error, "heading": TITLES.get(error.status, "That did not work")}
+    context = {"error": error, "heading": TITLES.get(error.status, "Request failed")}
     return render(request, "refusal.html", context, status=error.status)
 
 

@@ -61,9 +61,7 @@ def add(request: HttpRequest, slug: str) -> HttpResponse:
     name = request.POST.get("username", "").strip().replace("\x00", "")
     person = User.objects.filter(username=name).first()
     if person is None:
-        raise InvalidInput(
-            f"Nobody here is called {name[:60]!r}.", way_out="Names are those that people sign in with."
-        )
+        raise InvalidInput(f"There is no user {name[:60]!r}.", way_out="Enter the username.")
     member = add_member(
         project=project,
         user=person,
@@ -84,7 +82,7 @@ def change(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
     member = _member(project, member_id)
     if request.POST.get("remove"):
         remove_member(membership=member, by=user)
-        messages.success(request, f"{member.user.username} is no longer in {project.name}.")
+        messages.success(request, f"{member.user.username} is no longer a member of {project.name}.")
         if member.user_id == user.pk:
             return redirect("projects")
     else:
@@ -96,7 +94,7 @@ def change(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 def _member(project: Project, member_id: int) -> Membership:
     member = project.memberships.select_related("user", "project").filter(pk=member_id).first()
     if member is None:
-        raise NotFound("There is no such member.", way_out="Reload the page: it may be old.")
+        raise NotFound("This person is not a member.", way_out="Reload the page; it may be out of date.")
     return member
 
 
@@ -109,6 +107,6 @@ def _end_of(text: str) -> datetime | None:
     except ValueError:
         day = None
     if day is None:
-        message = "Name a day as 2026-12-31, or leave it empty for no end."
-        raise InvalidInput("Nobody was added.", problems=[FieldProblem("until", message)])
+        message = "Enter a date such as 2026-12-31, or leave the field empty for no expiry."
+        raise InvalidInput("No member was added.", problems=[FieldProblem("until", message)])
     return datetime.combine(day, time(23, 59, 59), tzinfo=UTC)

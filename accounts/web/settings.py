@@ -70,7 +70,7 @@ def change_password(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     form = PasswordChangeForm(user, request.POST)
     if user.is_demo:
-        form.add_error(None, "The password of a demo account is printed for everybody and stays as it is.")
+        form.add_error(None, "The password of a demo account is public and cannot be changed.")
     try:
         right = password_again(user=user, password=request.POST.get("old_password", "").replace("\0", ""))
     except SignInRefused as error:

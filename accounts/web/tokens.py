@@ -70,8 +70,10 @@ def _project(user: User, slug: str) -> Project | None:
         return None
     found = visible_projects(user).filter(slug=slug.replace("\x00", "\N{SYMBOL FOR NULL}")).first()
     if found is None:
-        message = "There is no such project, or you are no longer in it."
-        raise InvalidInput("The token was not made.", problems=[FieldProblem("project", message, "unknown")])
+        message = "There is no such project, or you are no longer a member."
+        raise InvalidInput(
+            "The token was not created.", problems=[FieldProblem("project", message, "unknown")]
+        )
     return found
 
 
@@ -81,7 +83,7 @@ def revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     user = reader(request)
     token = ApiToken.objects.filter(user=user, pk=token_id).first()
     if token is None:
-        raise NotFound("There is no such token of yours.", way_out="Look at the list of your tokens.")
+        raise NotFound("You have no such token.", way_out="See the list of your tokens.")
     revoke_token(token=token, by=user)
-    messages.success(request, f"{token.name} was revoked: programs that use it are refused from now on.")
+    messages.success(request, f"{token.name} was revoked: programs that use it are refused.")
     return redirect("tokens")

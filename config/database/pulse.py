@@ -1,4 +1,4 @@
-"""Whether PostgreSQL is heard at all: found once for all threads of a process, not by each of them again.
+"""Whether PostgreSQL responds at all: found once for all threads of a process.
 
 A server that is stopped, or behind a network that swallows everything, still takes TCP connections and says
 nothing. A thread that has waited a moment for an answer asks for a look: one thread beside tries a new
@@ -23,7 +23,7 @@ T = TypeVar("T")
 TICK_SECONDS: Final = 0.1
 #: A look that takes longer has no answer. Two is the least that a connection may be given.
 LOOK_SECONDS: Final = 2
-#: From one look to the next while nothing is heard, and while somebody only waits for long.
+#: Interval of checks while the server is silent, and while a statement only takes long.
 RETRY_SECONDS: Final = 0.3
 AGAIN_SECONDS: Final = 2.0
 SILENT: Final = "PostgreSQL has not answered for a while; nothing was asked of it."
@@ -73,7 +73,7 @@ class Pulse:
             time.sleep(AGAIN_SECONDS if heard else RETRY_SECONDS)
 
     def _hears(self) -> bool:
-        """A refusal is an answer too: whoever asks hears the same, and need not wait for it."""
+        """A refusal is an answer too: every caller gets the same answer, and need not wait for it."""
         try:
             self._look()
         except (psycopg.errors.ConnectionTimeout, Silent):

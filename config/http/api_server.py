@@ -45,7 +45,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 THREADS: Final = 4
 #: The same for pages.
 PAGE_THREADS: Final = 8
-#: Of which so many wait for a thread or have one; who comes on top would wait longer than anybody does.
+#: Requests that wait for a thread or have one; more would wait longer than people do.
 MOST_PAGES: Final = 400
 BUSY: Final = b"Too many people ask at once. Try again in a few seconds.\n"
 BUSY_HEADERS: Final = [

@@ -29,7 +29,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 KIB: Final = 1024
 #: Routes that take less than MUSTER_MAX_BODY_BYTES; the first that fits counts.
 SMALLER: Final[tuple[tuple[str, int], ...]] = (
-    ("/signin/", 64 * KIB),  # asked by people whom nobody knows yet
+    ("/signin/", 64 * KIB),  # sent by people who are not signed in
     ("/admin/login/", 64 * KIB),
     ("/api/v1/agent/register", 1024 * KIB),
 )
@@ -89,7 +89,7 @@ class FrontDoor:
         if not more or self.held + more <= settings.MUSTER_MAX_HELD_BYTES:
             return None
         return MusterError(
-            message="This web process holds as many requests as it has memory for.",
+            message="This web process has reached its limit of concurrent requests.",
             code="unavailable",
             status=503,
             way_out="Try again in a second, with the same Idempotency-Key.",
@@ -138,15 +138,15 @@ def _too_long(scope: Scope) -> MusterError | None:
     address = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
     if address > MAX_ADDRESS_BYTES:
         return MusterError(
-            message=f"The address has {address:,} bytes; at most {MAX_ADDRESS_BYTES:,} are read.",
+            message=f"The address has {address:,} bytes; at most {MAX_ADDRESS_BYTES:,} are accepted.",
             code="too-large",
             status=414,
-            way_out="Ask for less at once, in several requests.",
+            way_out="Send several smaller requests.",
         )
     size = sum(len(name) + len(value) for name, value in scope["headers"])
     if size > MAX_HEADERS_BYTES:
         return MusterError(
-            message=f"The headers have {size:,} bytes; at most {MAX_HEADERS_BYTES:,} are read.",
+            message=f"The headers have {size:,} bytes; at most {MAX_HEADERS_BYTES:,} are accepted.",
             code="too-large",
             status=431,
             way_out="Send fewer headers and cookies.",

@@ -1,7 +1,7 @@
 """Middleware of others, without its need of the database: a page about an error must not fail in turn.
 
 Whose request it is, both ask for every request. Where the database does not say, the log has no name, and a
-view that is reached all the same hears it as it would have: refusals that need no database come before.
+view that is reached all the same gets the error as before: refusals that need no database come before.
 """
 
 from __future__ import annotations

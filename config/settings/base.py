@@ -1,4 +1,4 @@
-"""What every Muster process shares; each knob can be set by an environment variable of the same name."""
+"""Settings that every Muster process shares; config/settings/declared.py has the environment variables."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django.core.exceptions import ImproperlyConfigured
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
 from config.database.limits import Limits, limits_of, network_options, server_options
 from config.logging import logging_config
+from config.settings.declared import read
 from config.settings.rest import *
 from infra.client_address import networks
 
 ROOT = Path(__file__).resolve().parents[2]
-env = environ.Env()
 
 # ---------------------------------------------------------------- what runs
 
@@ -94,11 +94,11 @@ TEMPLATES = [
 
 # ---------------------------------------------------------------- rows
 
-# V8. `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
-DATABASE_URL = env.str("DATABASE_URL", default="postgres://scheduler@127.0.0.1:5433/scheduler_dev")
-DATABASES = {"default": env.db_url_config(DATABASE_URL)}
+# `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
+DATABASE_URL = read("DATABASE_URL")
+DATABASES = {"default": environ.Env.db_url_config(DATABASE_URL)}
 # The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database.rights lists.
-MUSTER_OWNER_DATABASE_URL = env.str("MUSTER_OWNER_DATABASE_URL", default="")
+MUSTER_OWNER_DATABASE_URL = read("MUSTER_OWNER_DATABASE_URL")
 # Every thread has a connection of its own and keeps it: the backend looks at it before each use, and threads
 # that touch the database are few and named (docs/decisions/0025).
 DATABASES["default"] |= {
@@ -107,26 +107,26 @@ DATABASES["default"] |= {
     "CONN_MAX_AGE": None,
     "CONN_HEALTH_CHECKS": False,
 }
-_limits = limits_of(env.str("MUSTER_PROCESS", default="muster"))
+_limits = limits_of(read("MUSTER_PROCESS"))
 # What a statement, a wait for a lock and a transaction in which nothing happens may take; 0 is no limit.
 DATABASES["default"]["MUSTER_LIMITS"] = Limits(
-    statement=env.float("MUSTER_DB_STATEMENT_SECONDS", default=_limits.statement),
-    lock=env.float("MUSTER_DB_LOCK_SECONDS", default=_limits.lock),
-    idle=env.float("MUSTER_DB_IDLE_SECONDS", default=_limits.idle),
-    silence=env.float("MUSTER_DB_SILENCE_SECONDS", default=_limits.silence),
+    statement=read("MUSTER_DB_STATEMENT_SECONDS", _limits.statement),
+    lock=read("MUSTER_DB_LOCK_SECONDS", _limits.lock),
+    idle=read("MUSTER_DB_IDLE_SECONDS", _limits.idle),
+    silence=read("MUSTER_DB_SILENCE_SECONDS", _limits.silence),
 )
 DATABASES["default"].setdefault("OPTIONS", {})
 DATABASES["default"]["OPTIONS"] = {
     **network_options(),
-    "connect_timeout": env.int("MUSTER_DB_CONNECT_SECONDS", default=3),
+    "connect_timeout": read("MUSTER_DB_CONNECT_SECONDS"),
     **DATABASES["default"]["OPTIONS"],
-    "application_name": env.str("MUSTER_PROCESS", default="muster"),
+    "application_name": read("MUSTER_PROCESS"),
 }
 
 # Statements that run with every request are planned once for each connection. A pooler between us and the server
 # that hands out its connections by the transaction may not know of that; then this is to be false. Nor would it
 # find a cursor again that outlives a transaction.
-MUSTER_DB_PREPARED = env.bool("MUSTER_DB_PREPARED", default=True)
+MUSTER_DB_PREPARED = read("MUSTER_DB_PREPARED")
 DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = not MUSTER_DB_PREPARED
 # Such a pooler passes no limits on with a connection either: there the database's role has to carry them.
 DATABASES["default"]["MUSTER_SERVER_LIMITS"] = MUSTER_DB_PREPARED
@@ -140,7 +140,7 @@ if MUSTER_DB_PREPARED and (
 # ---------------------------------------------------------------- hints: broker, cache, live updates
 
 # Redis is a hint and a broker only: without it, nothing is lost and nothing is decided wrongly.
-REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
+REDIS_URL = read("REDIS_URL")
 CACHES = {
     "default": {
         "BACKEND": "config.cache.QuietRedisCache",
@@ -171,7 +171,7 @@ CELERY_TASK_PUBLISH_RETRY = False  # a web request must not wait for a broker th
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_SEND_TASK_EVENTS = False
-CELERY_WORKER_ENABLE_REMOTE_CONTROL = env.bool("MUSTER_CELERY_REMOTE_CONTROL", default=False)
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = read("MUSTER_CELERY_REMOTE_CONTROL")
 CELERY_TIMEZONE = "UTC"
 CELERY_ENABLE_UTC = True
 CELERY_BEAT_SCHEDULER = "config.workers.beat.OnlyBeatScheduler"
@@ -179,9 +179,9 @@ CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
 # The timetable. Each task is short and safe to run twice; `expire_seconds` keeps a backlog from piling up
 # while no worker runs.
-PLAN_SECONDS = env.float("MUSTER_PLAN_SECONDS", default=3.0)
-RECONCILE_SECONDS = env.float("MUSTER_RECONCILE_SECONDS", default=5.0)
-FORECAST_SECONDS = env.float("MUSTER_FORECAST_SECONDS", default=20.0)
+PLAN_SECONDS = read("MUSTER_PLAN_SECONDS")
+RECONCILE_SECONDS = read("MUSTER_RECONCILE_SECONDS")
+FORECAST_SECONDS = read("MUSTER_FORECAST_SECONDS")
 CELERY_BEAT_SCHEDULE = {
     "plan every scope": {
         "task": "scheduler.tasks.plan_all",
@@ -280,17 +280,15 @@ LOGOUT_REDIRECT_URL = "signin"
 
 # Failed sign-ins that cost nothing, for a name at an address, for an address, and for a name wherever it is tried;
 # then a delay that doubles up to a most. All is forgotten once so long nothing was tried.
-MUSTER_SIGN_IN_TRIES = env.int("MUSTER_SIGN_IN_TRIES", default=5)
-MUSTER_SIGN_IN_TRIES_OF_ADDRESS = env.int("MUSTER_SIGN_IN_TRIES_OF_ADDRESS", default=20)
-MUSTER_SIGN_IN_TRIES_OF_NAME = env.int("MUSTER_SIGN_IN_TRIES_OF_NAME", default=15)
-MUSTER_SIGN_IN_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_DELAY_SECONDS", default=1.0)
-MUSTER_SIGN_IN_MOST_DELAY_SECONDS = env.float("MUSTER_SIGN_IN_MOST_DELAY_SECONDS", default=900.0)
-MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS = env.float(
-    "MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS", default=60.0
-)
-MUSTER_SIGN_IN_FORGET_SECONDS = env.int("MUSTER_SIGN_IN_FORGET_SECONDS", default=3600)
+MUSTER_SIGN_IN_TRIES = read("MUSTER_SIGN_IN_TRIES")
+MUSTER_SIGN_IN_TRIES_OF_ADDRESS = read("MUSTER_SIGN_IN_TRIES_OF_ADDRESS")
+MUSTER_SIGN_IN_TRIES_OF_NAME = read("MUSTER_SIGN_IN_TRIES_OF_NAME")
+MUSTER_SIGN_IN_DELAY_SECONDS = read("MUSTER_SIGN_IN_DELAY_SECONDS")
+MUSTER_SIGN_IN_MOST_DELAY_SECONDS = read("MUSTER_SIGN_IN_MOST_DELAY_SECONDS")
+MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS = read("MUSTER_SIGN_IN_MOST_DELAY_OF_NAME_SECONDS")
+MUSTER_SIGN_IN_FORGET_SECONDS = read("MUSTER_SIGN_IN_FORGET_SECONDS")
 # Networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; nobody else's are.
-MUSTER_TRUSTED_PROXIES = env.list("MUSTER_TRUSTED_PROXIES", default=[])
+MUSTER_TRUSTED_PROXIES = read("MUSTER_TRUSTED_PROXIES")
 try:
     networks(tuple(MUSTER_TRUSTED_PROXIES))
 except ValueError as error:
@@ -299,13 +297,13 @@ except ValueError as error:
     ) from None
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # taken away unless such a proxy sends it
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
-MUSTER_AUDIT_KEY = env.str("MUSTER_AUDIT_KEY", default="")
-MUSTER_AUDIT_OLD_KEYS = env.list("MUSTER_AUDIT_OLD_KEYS", default=[])
-# Where the ends of its chains are written down, signed, out of reach of whoever has the database: a file, and a system
+MUSTER_AUDIT_KEY = read("MUSTER_AUDIT_KEY")
+MUSTER_AUDIT_OLD_KEYS = read("MUSTER_AUDIT_OLD_KEYS")
+# Where the ends of its chains are written down, signed, out of reach of the database server: a file, and a system
 # log, as /dev/log or host:port (UDP). Nothing is written to S3; the setting is there to be refused.
-MUSTER_AUDIT_CHECKPOINT_FILE = env.str("MUSTER_AUDIT_CHECKPOINT_FILE", default="")
-MUSTER_AUDIT_SYSLOG = env.str("MUSTER_AUDIT_SYSLOG", default="")
-MUSTER_AUDIT_S3_BUCKET = env.str("MUSTER_AUDIT_S3_BUCKET", default="")
+MUSTER_AUDIT_CHECKPOINT_FILE = read("MUSTER_AUDIT_CHECKPOINT_FILE")
+MUSTER_AUDIT_SYSLOG = read("MUSTER_AUDIT_SYSLOG")
+MUSTER_AUDIT_S3_BUCKET = read("MUSTER_AUDIT_S3_BUCKET")
 # Demo accounts may sign in, and from this machine only. Production says no.
 DEMO_LOGINS_ALLOWED = True
 
@@ -315,7 +313,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_AGE = 14 * 24 * 3600
 CSRF_COOKIE_NAME = "muster_csrf"
 CSRF_COOKIE_SAMESITE = "Lax"
-CSRF_TRUSTED_ORIGINS = env.list("MUSTER_TRUSTED_ORIGINS", default=[])
+CSRF_TRUSTED_ORIGINS = read("MUSTER_TRUSTED_ORIGINS")
 
 # ---------------------------------------------------------------- what a browser may do
 
@@ -324,10 +322,10 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 # A larger body is refused at its declared length, and a chunked one as soon as it passes this.
-MUSTER_MAX_BODY_BYTES = env.int("MUSTER_MAX_BODY_BYTES", default=8 * 1024 * 1024)
+MUSTER_MAX_BODY_BYTES = read("MUSTER_MAX_BODY_BYTES")
 DATA_UPLOAD_MAX_MEMORY_SIZE = MUSTER_MAX_BODY_BYTES
 # All bodies together that one web process has read and not yet answered.
-MUSTER_MAX_HELD_BYTES = env.int("MUSTER_MAX_HELD_BYTES", default=256 * 1024 * 1024)
+MUSTER_MAX_HELD_BYTES = read("MUSTER_MAX_HELD_BYTES")
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
 
 # ---------------------------------------------------------------- words, times, files
@@ -337,7 +335,7 @@ USE_I18N = True
 USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
-STATIC_ROOT = Path(env.str("MUSTER_STATIC_ROOT", default=str(ROOT / "static-root")))
+STATIC_ROOT = Path(read("MUSTER_STATIC_ROOT", str(ROOT / "static-root")))
 STATICFILES_DIRS = [ROOT / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
@@ -346,123 +344,121 @@ STORAGES = {
 
 # ---------------------------------------------------------------- logs
 
-LOG_LEVEL = env.str("MUSTER_LOG_LEVEL", default="INFO")
+LOG_LEVEL = read("MUSTER_LOG_LEVEL")
 LOGGING_CONFIG = "config.logging.configure"
-LOGGING = logging_config(level=LOG_LEVEL, json=env.bool("MUSTER_LOG_JSON", default=True))
+LOGGING = logging_config(level=LOG_LEVEL, json=read("MUSTER_LOG_JSON"))
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
 DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # our own middleware made or checked it
 DJANGO_STRUCTLOG_USER_ID_FIELD = "pk"
 DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # our own middleware says it, and believes only known proxies
 DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = 10
-DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if env.bool("MUSTER_QUIET_REQUESTS", default=False) else 20
+DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if read("MUSTER_QUIET_REQUESTS") else 20
 
 # ---------------------------------------------------------------- Muster itself
 
-# V1-V10: names and defaults as given; every one can be set in the environment.
-SCHEDULING_POLICY = env.str("SCHEDULING_POLICY", default="fifo")  # fifo, priority, fairshare
-QUOTA_PROVIDER = env.str("QUOTA_PROVIDER", default="local")  # local, k8s, slurm
+# Names and defaults as given; every one can be set in the environment.
+SCHEDULING_POLICY = read("SCHEDULING_POLICY")  # fifo, priority, fairshare
+QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm
 MUSTER_REPEATS = (
     "scheduler.services.submission.idempotency"  # keeps the answers of requests with an Idempotency-Key
 )
 QUOTA_USAGE_SOURCE = "scheduler.services.accounting.quota_usage.HeldAllocations"
 QUOTA_FACTS_SOURCE = "scheduler.services.accounting.quota_impact.SchedulerFacts"
-#: Of the cluster, what projects' limits should leave over for the system when they are added up (V25).
-QUOTA_HEADROOM_PERCENT = env.int("QUOTA_HEADROOM_PERCENT", default=15)
-#: A grant that raises a limit by more than so many percent needs a second approver; 0 = never.
-QUOTA_SECOND_APPROVER_PERCENT = env.int("QUOTA_SECOND_APPROVER_PERCENT", default=100)
+#: Of the cluster, what projects' limits should leave over for the system when they are added up.
+QUOTA_HEADROOM_PERCENT = read("QUOTA_HEADROOM_PERCENT")
+#: A grant that raises a limit by more than this percentage needs a second approver; 0 = never.
+QUOTA_SECOND_APPROVER_PERCENT = read("QUOTA_SECOND_APPROVER_PERCENT")
 PLAN_ALL_TASK = "scheduler.tasks.plan_all"
 SHARE_USAGE_SOURCE = "scheduler.state.load.share_usage.HeldShares"
-# Fair share (V12, V13): how long past use counts (exponential, window, none), and what counts how much.
-MUSTER_FAIRSHARE_MODE = env.str("MUSTER_FAIRSHARE_MODE", default="exponential")
-MUSTER_FAIRSHARE_HALF_LIFE_SECONDS = env.int("MUSTER_FAIRSHARE_HALF_LIFE_SECONDS", default=24 * 3600)
-MUSTER_FAIRSHARE_WINDOW_SECONDS = env.int("MUSTER_FAIRSHARE_WINDOW_SECONDS", default=7 * 24 * 3600)
-MUSTER_FAIRSHARE_WEIGHTS = env.dict(
-    "MUSTER_FAIRSHARE_WEIGHTS", cast={"value": float}, default={"gpu": 1.0, "cpu": 0.0, "memory": 0.0}
-)
-MUSTER_FAIRSHARE_DOMINANT = env.bool("MUSTER_FAIRSHARE_DOMINANT", default=False)
+# Fair share: how long past use counts (exponential, window, none), and what counts how much.
+MUSTER_FAIRSHARE_MODE = read("MUSTER_FAIRSHARE_MODE")
+MUSTER_FAIRSHARE_HALF_LIFE_SECONDS = read("MUSTER_FAIRSHARE_HALF_LIFE_SECONDS")
+MUSTER_FAIRSHARE_WINDOW_SECONDS = read("MUSTER_FAIRSHARE_WINDOW_SECONDS")
+MUSTER_FAIRSHARE_WEIGHTS = read("MUSTER_FAIRSHARE_WEIGHTS")
+MUSTER_FAIRSHARE_DOMINANT = read("MUSTER_FAIRSHARE_DOMINANT")
 # One series a project: off where there are thousands of them.
-MUSTER_FAIRSHARE_METRICS = env.bool("MUSTER_FAIRSHARE_METRICS", default=False)
+MUSTER_FAIRSHARE_METRICS = read("MUSTER_FAIRSHARE_METRICS")
 #: Neither a boost nor ageing takes an effective priority above this; one that was asked for higher stays.
-PRIORITY_BOOST_CAP = env.int("PRIORITY_BOOST_CAP", default=100)
+PRIORITY_BOOST_CAP = read("PRIORITY_BOOST_CAP")
 #: What is set aside at a time for a job without any time limit.
-LEDGER_OPEN_HOLD_SECONDS = env.int("LEDGER_OPEN_HOLD_SECONDS", default=3600)
+LEDGER_OPEN_HOLD_SECONDS = read("LEDGER_OPEN_HOLD_SECONDS")
 #: Whose used time is given back: "lost" (its node went silent), "preempted" (it was stopped for others).
-LEDGER_FORGIVES = env.list("LEDGER_FORGIVES", default=["lost"])
+LEDGER_FORGIVES = read("LEDGER_FORGIVES")
 #: What the millionths of prices and money budgets are millionths of.
-LEDGER_CURRENCY = env.str("LEDGER_CURRENCY", default="EUR")
+LEDGER_CURRENCY = read("LEDGER_CURRENCY")
 #: One notice a person in so long, with all that came up meanwhile.
-MUSTER_ALERT_DIGEST_SECONDS = env.int("MUSTER_ALERT_DIGEST_SECONDS", default=6 * 3600)
+MUSTER_ALERT_DIGEST_SECONDS = read("MUSTER_ALERT_DIGEST_SECONDS")
 #: Notices are mailed too once a sender is named; how, EMAIL_HOST and its like say.
-MUSTER_ALERT_MAIL_FROM = env.str("MUSTER_ALERT_MAIL_FROM", default="")
-EMAIL_HOST = env.str("EMAIL_HOST", default="localhost")
-EMAIL_PORT = env.int("EMAIL_PORT", default=25)
-EMAIL_HOST_USER = env.str("EMAIL_HOST_USER", default="")
-EMAIL_HOST_PASSWORD = env.str("EMAIL_HOST_PASSWORD", default="")
-EMAIL_USE_TLS = env.bool("EMAIL_USE_TLS", default=False)
+MUSTER_ALERT_MAIL_FROM = read("MUSTER_ALERT_MAIL_FROM")
+EMAIL_HOST = read("EMAIL_HOST")
+EMAIL_PORT = read("EMAIL_PORT")
+EMAIL_HOST_USER = read("EMAIL_HOST_USER")
+EMAIL_HOST_PASSWORD = read("EMAIL_HOST_PASSWORD")
+EMAIL_USE_TLS = read("EMAIL_USE_TLS")
 EMAIL_TIMEOUT = 10
-K8S_QUOTA_NAMESPACE = env.str("K8S_QUOTA_NAMESPACE", default="wanllmdb-jobs")
-K8S_CREATE_RESOURCE_QUOTAS = env.bool("K8S_CREATE_RESOURCE_QUOTAS", default=False)
-SLURM_ACCOUNT_PREFIX = env.str("SLURM_ACCOUNT_PREFIX", default="project-")
-EXECUTOR_SLURM_REST_API_URL = env.str("EXECUTOR_SLURM_REST_API_URL", default="http://slurm-controller:6820")
-EXECUTOR_SLURM_AUTH_TOKEN = env.str("EXECUTOR_SLURM_AUTH_TOKEN", default="")
+K8S_QUOTA_NAMESPACE = read("K8S_QUOTA_NAMESPACE")
+K8S_CREATE_RESOURCE_QUOTAS = read("K8S_CREATE_RESOURCE_QUOTAS")
+SLURM_ACCOUNT_PREFIX = read("SLURM_ACCOUNT_PREFIX")
+EXECUTOR_SLURM_REST_API_URL = read("EXECUTOR_SLURM_REST_API_URL")
+EXECUTOR_SLURM_AUTH_TOKEN = read("EXECUTOR_SLURM_AUTH_TOKEN")
 # Whose token that is; with `slurm` it may do everything. Without a token Slurm's commands are used instead,
 # through SLURM_COMMAND if they are not on this machine ("ssh login1", "sudo -u slurm").
-EXECUTOR_SLURM_USER = env.str("EXECUTOR_SLURM_USER", default="slurm")
-SLURM_REST_VERSION = env.str("SLURM_REST_VERSION", default="v0.0.38")
-SLURM_CLUSTER = env.str("SLURM_CLUSTER", default="")  # needed where slurmdbd knows several
-SLURM_COMMAND = env.str("SLURM_COMMAND", default="")
+EXECUTOR_SLURM_USER = read("EXECUTOR_SLURM_USER")
+SLURM_REST_VERSION = read("SLURM_REST_VERSION")
+SLURM_CLUSTER = read("SLURM_CLUSTER")  # needed where slurmdbd knows several
+SLURM_COMMAND = read("SLURM_COMMAND")
 # The API server of Kubernetes; without a URL the client looks at KUBECONFIG, then into its own pod.
-K8S_API_URL = env.str("K8S_API_URL", default="")
-K8S_API_TOKEN = env.str("K8S_API_TOKEN", default="")
-K8S_CA_FILE = env.str("K8S_CA_FILE", default="")
-K8S_CONTEXT = env.str("K8S_CONTEXT", default="")
+K8S_API_URL = read("K8S_API_URL")
+K8S_API_TOKEN = read("K8S_API_TOKEN")
+K8S_CA_FILE = read("K8S_CA_FILE")
+K8S_CONTEXT = read("K8S_CONTEXT")
 # A provider outside Muster: how long one call may take, how many failures in a row until it is left alone and
 # for how long, how often a quiet project is looked at.
-QUOTA_PROVIDER_TIMEOUT_SECONDS = env.float("QUOTA_PROVIDER_TIMEOUT_SECONDS", default=10.0)
-QUOTA_PROVIDER_FAILURES = env.int("QUOTA_PROVIDER_FAILURES", default=3)
-QUOTA_PROVIDER_PAUSE_SECONDS = env.int("QUOTA_PROVIDER_PAUSE_SECONDS", default=30)
-QUOTA_PROVIDER_SYNC_SECONDS = env.int("QUOTA_PROVIDER_SYNC_SECONDS", default=300)
+QUOTA_PROVIDER_TIMEOUT_SECONDS = read("QUOTA_PROVIDER_TIMEOUT_SECONDS")
+QUOTA_PROVIDER_FAILURES = read("QUOTA_PROVIDER_FAILURES")
+QUOTA_PROVIDER_PAUSE_SECONDS = read("QUOTA_PROVIDER_PAUSE_SECONDS")
+QUOTA_PROVIDER_SYNC_SECONDS = read("QUOTA_PROVIDER_SYNC_SECONDS")
 # While it is away, jobs of its projects wait, after a moment of grace; or they run, and only Muster enforces.
-QUOTA_PROVIDER_WHEN_AWAY = env.str("QUOTA_PROVIDER_WHEN_AWAY", default="wait")  # wait, run
-QUOTA_PROVIDER_GRACE_SECONDS = env.int("QUOTA_PROVIDER_GRACE_SECONDS", default=60)
-INVENTORY_SERVICE_URL = env.str("INVENTORY_SERVICE_URL", default="")
-CHECKPOINT_PATH = env.str("CHECKPOINT_PATH", default="/tmp/checkpoints")  # noqa: S108  a default by name
+QUOTA_PROVIDER_WHEN_AWAY = read("QUOTA_PROVIDER_WHEN_AWAY")  # wait, run
+QUOTA_PROVIDER_GRACE_SECONDS = read("QUOTA_PROVIDER_GRACE_SECONDS")
+INVENTORY_SERVICE_URL = read("INVENTORY_SERVICE_URL")
+CHECKPOINT_PATH = read("CHECKPOINT_PATH")
 
 # A scope's lease, and how long a silent node may keep its work before it counts as lost.
-MUSTER_LEASE_SECONDS = env.int("MUSTER_LEASE_SECONDS", default=15)
-MUSTER_NODE_SILENT_SECONDS = env.int("MUSTER_NODE_SILENT_SECONDS", default=30)
+MUSTER_LEASE_SECONDS = read("MUSTER_LEASE_SECONDS")
+MUSTER_NODE_SILENT_SECONDS = read("MUSTER_NODE_SILENT_SECONDS")
 # Longer than a restart of the server takes, or its repair: until then a node that is cut off works on, then
 # it stops its jobs by itself, and only after that are they started elsewhere.
-MUSTER_NODE_LOST_SECONDS = env.int("MUSTER_NODE_LOST_SECONDS", default=900)
+MUSTER_NODE_LOST_SECONDS = read("MUSTER_NODE_LOST_SECONDS")
 # An agent's sync call is held open this long when there is nothing to say.
-MUSTER_SYNC_HOLD_SECONDS = env.float("MUSTER_SYNC_HOLD_SECONDS", default=20.0)
-# From SIGTERM to SIGKILL (V11).
-MUSTER_GRACE_SECONDS = env.int("MUSTER_GRACE_SECONDS", default=60)
+MUSTER_SYNC_HOLD_SECONDS = read("MUSTER_SYNC_HOLD_SECONDS")
+# From SIGTERM to SIGKILL.
+MUSTER_GRACE_SECONDS = read("MUSTER_GRACE_SECONDS")
 # Of each output stream of a task; the rest is dropped, visibly.
-MUSTER_LOG_CAP_BYTES = env.int("MUSTER_LOG_CAP_BYTES", default=64 * 1024 * 1024)
+MUSTER_LOG_CAP_BYTES = read("MUSTER_LOG_CAP_BYTES")
 # What is kept, in days.
-MUSTER_KEEP_CYCLES_DAYS = env.int("MUSTER_KEEP_CYCLES_DAYS", default=2)
-MUSTER_KEEP_LOGS_DAYS = env.int("MUSTER_KEEP_LOGS_DAYS", default=30)
+MUSTER_KEEP_CYCLES_DAYS = read("MUSTER_KEEP_CYCLES_DAYS")
+MUSTER_KEEP_LOGS_DAYS = read("MUSTER_KEEP_LOGS_DAYS")
 # Of these 0 days are for ever.
-MUSTER_KEEP_JOBS_DAYS = env.int("MUSTER_KEEP_JOBS_DAYS", default=0)
-MUSTER_KEEP_EVENTS_DAYS = env.int("MUSTER_KEEP_EVENTS_DAYS", default=0)
-MUSTER_KEEP_FORECASTS_DAYS = env.int("MUSTER_KEEP_FORECASTS_DAYS", default=400)
-MUSTER_KEEP_SHARES_DAYS = env.int("MUSTER_KEEP_SHARES_DAYS", default=35)
+MUSTER_KEEP_JOBS_DAYS = read("MUSTER_KEEP_JOBS_DAYS")
+MUSTER_KEEP_EVENTS_DAYS = read("MUSTER_KEEP_EVENTS_DAYS")
+MUSTER_KEEP_FORECASTS_DAYS = read("MUSTER_KEEP_FORECASTS_DAYS")
+MUSTER_KEEP_SHARES_DAYS = read("MUSTER_KEEP_SHARES_DAYS")
 #: Lines of the ledger, before they are added up by the day; and the audit trail, before a checkpoint stands for it.
-MUSTER_KEEP_LEDGER_DAYS = env.int("MUSTER_KEEP_LEDGER_DAYS", default=0)
-MUSTER_KEEP_AUDIT_DAYS = env.int("MUSTER_KEEP_AUDIT_DAYS", default=0)
-MUSTER_KEEP_ALERTS_DAYS = env.int("MUSTER_KEEP_ALERTS_DAYS", default=400)
-MUSTER_KEEP_DRIFT_DAYS = env.int("MUSTER_KEEP_DRIFT_DAYS", default=400)
+MUSTER_KEEP_LEDGER_DAYS = read("MUSTER_KEEP_LEDGER_DAYS")
+MUSTER_KEEP_AUDIT_DAYS = read("MUSTER_KEEP_AUDIT_DAYS")
+MUSTER_KEEP_ALERTS_DAYS = read("MUSTER_KEEP_ALERTS_DAYS")
+MUSTER_KEEP_DRIFT_DAYS = read("MUSTER_KEEP_DRIFT_DAYS")
 # Joins agents to this server; `manage.py up` makes one for its own nodes.
-MUSTER_JOIN_TOKEN = env.str("MUSTER_JOIN_TOKEN", default="")
+MUSTER_JOIN_TOKEN = read("MUSTER_JOIN_TOKEN")
 # Whose disks are watched: the state folder of `manage.py up`, and what lies in it. Below the first number of MiB
 # operators are warned; below the second everybody is, for then things may be refused.
-MUSTER_DISK_FOLDERS = env.list("MUSTER_DISK_FOLDERS", default=[env.str("MUSTER_STATE", default="")])
+MUSTER_DISK_FOLDERS = read("MUSTER_DISK_FOLDERS", [read("MUSTER_STATE")])
 MUSTER_DISK_FOLDERS = [folder for folder in MUSTER_DISK_FOLDERS if folder]
-MUSTER_DISK_LOW_MIB = env.int("MUSTER_DISK_LOW_MIB", default=1024)
-MUSTER_DISK_FULL_MIB = env.int("MUSTER_DISK_FULL_MIB", default=64)
+MUSTER_DISK_LOW_MIB = read("MUSTER_DISK_LOW_MIB")
+MUSTER_DISK_FULL_MIB = read("MUSTER_DISK_FULL_MIB")
 # A scraper gives this as a bearer token; without one only operators who are signed in read /metrics. `make run`
 # makes one in its state folder.
-MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="")
+MUSTER_METRICS_TOKEN = read("MUSTER_METRICS_TOKEN")
 # Demo people, projects and nodes; their passwords work from a loopback address only, and never in production.
 MUSTER_DEMO = False

@@ -8,13 +8,13 @@ from config.settings.base import (
     MUSTER_AUDIT_CHECKPOINT_FILE,
     MUSTER_AUDIT_KEY,
     MUSTER_AUDIT_OLD_KEYS,
-    env,
 )
+from config.settings.declared import read
 from config.up.state import StateFolder
 
-DEBUG = env.bool("MUSTER_DEBUG", default=False)
+DEBUG = read("MUSTER_DEBUG")
 _state = StateFolder.find()
-SECRET_KEY = env.str("MUSTER_SECRET_KEY", default="") or _state.secret("secret_key")
+SECRET_KEY = read("MUSTER_SECRET_KEY", "") or _state.secret("secret_key")
 if not MUSTER_AUDIT_KEY:
     MUSTER_AUDIT_KEY = _state.secret("audit_key")
     # Rows of earlier versions were signed with it.
@@ -24,7 +24,7 @@ if not MUSTER_AUDIT_CHECKPOINT_FILE:
     _place = (DATABASES["default"].get("HOST", ""), DATABASES["default"]["NAME"])
     _other = "" if _place == ("127.0.0.1", "muster") else "-" + "-".join(_place).replace("/", "-")
     MUSTER_AUDIT_CHECKPOINT_FILE = str(_state.path / f"audit-checkpoints{_other}")
-ALLOWED_HOSTS = env.list("MUSTER_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+ALLOWED_HOSTS = read("MUSTER_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 INTERNAL_IPS = ["127.0.0.1"]
 
 # Static files straight from where they are written; production collects them once. Looked up at each request:
@@ -35,8 +35,6 @@ WHITENOISE_AUTOREFRESH = True
 WHITENOISE_MAX_AGE = 0
 STATIC_ROOT = None  # type: ignore[assignment]  # no folder: files come from where they are written
 
-MUSTER_METRICS_TOKEN = env.str("MUSTER_METRICS_TOKEN", default="") or StateFolder.find().secret(
-    "metrics_token"
-)
+MUSTER_METRICS_TOKEN = read("MUSTER_METRICS_TOKEN") or StateFolder.find().secret("metrics_token")
 
-MUSTER_DEMO = env.bool("MUSTER_DEMO", default=False)
+MUSTER_DEMO = read("MUSTER_DEMO")

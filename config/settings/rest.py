@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import environ
-
-env = environ.Env()
+from config.settings.declared import read
 
 #: The most jobs one request to jobs:bulk may carry, and the most elements of one array.
-MUSTER_MAX_BULK = env.int("MUSTER_MAX_BULK", default=1000)
-MUSTER_MAX_ARRAY_SIZE = env.int("MUSTER_MAX_ARRAY_SIZE", default=10_000)
+MUSTER_MAX_BULK = read("MUSTER_MAX_BULK")
+MUSTER_MAX_ARRAY_SIZE = read("MUSTER_MAX_ARRAY_SIZE")
 #: The rows that one request may make once all of it is multiplied out: jobs of its arrays, and what they wait for.
-MUSTER_MAX_ROWS = env.int("MUSTER_MAX_ROWS", default=20_000)
+MUSTER_MAX_ROWS = read("MUSTER_MAX_ROWS")
 #: The text of commands, scripts and environments that those rows hold together.
-MUSTER_MAX_TEXT_MIB = env.int("MUSTER_MAX_TEXT_MIB", default=256)
+MUSTER_MAX_TEXT_MIB = read("MUSTER_MAX_TEXT_MIB")
 #: The rows of one file that is streamed.
-MUSTER_MAX_EXPORT_ROWS = env.int("MUSTER_MAX_EXPORT_ROWS", default=1_000_000)
+MUSTER_MAX_EXPORT_ROWS = read("MUSTER_MAX_EXPORT_ROWS")
 #: How old the figures may be that say whether a request could ever fit.
-MUSTER_SHAPES_SECONDS = env.float("MUSTER_SHAPES_SECONDS", default=5.0)
+MUSTER_SHAPES_SECONDS = read("MUSTER_SHAPES_SECONDS")
 #: Requests a second that one token or person may make on average, and at once; 0 takes the limit away.
-MUSTER_API_RATE = env.float("MUSTER_API_RATE", default=500.0)
-MUSTER_API_BURST = env.int("MUSTER_API_BURST", default=3000)
+MUSTER_API_RATE = read("MUSTER_API_RATE")
+MUSTER_API_BURST = read("MUSTER_API_BURST")
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [

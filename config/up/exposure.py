@@ -30,7 +30,7 @@ def require_known(options: Options, *, running_on: Iterable[str] = ()) -> None:
     earlier = "" if options.nodes else f" (of {', '.join(running_on)}, from before this start)"
     raise StateError(
         f"{where} lets other machines in, and jobs run here{earlier} under the portal's own account, "
-        f"{account()}. Whoever may submit a job can read:\n"
+        f"{account()}. Everybody who may submit a job can read:\n"
         + "".join(f"  - {what};\n" for what in A_JOB_READS)
         + "With these one becomes any person of the portal, or changes its database. Do one of:\n"
         "  - leave out --host, and let people in through ssh: ssh -L 8000:127.0.0.1:8000 THIS-MACHINE;\n"

@@ -17,40 +17,40 @@ class Meaning:
 
 WHO: Final = {
     "not-signed-in": Meaning(
-        "Nobody is signed in",
-        "The request says nothing, or nothing valid, about who makes it.",
-        "Send `Authorization: Bearer` with a token. Make one under Tokens in the portal, or with `manage.py token`.",
+        "Not signed in",
+        "The request has no credentials, or none that are valid.",
+        "Send `Authorization: Bearer` with a token. Create one under Tokens in the portal, or with `manage.py token`.",
     ),
     "token-unknown": Meaning(
-        "The token is not known",
-        "No token like this was ever made here, or it was copied only in part.",
-        "Check that it is whole and meant for this portal, or make a new one under Tokens.",
+        "Unknown token",
+        "This portal never issued the token, or the token was copied only in part.",
+        "Check that the token is complete and belongs to this portal, or create a new one under Tokens.",
     ),
     "token-expired": Meaning(
         "The token has expired",
-        "Every token lives a bounded time, and this one's is over.",
-        "Make a new one under Tokens, and give it to whatever used the old one.",
+        "Every token has an expiry date, and the date of this one has passed.",
+        "Create a new token, and use it where the old one was used.",
     ),
     "token-revoked": Meaning(
         "The token was revoked",
-        "Its owner or an admin took it back; that cannot be undone.",
-        "Make a new one under Tokens. If you did not revoke it, ask an admin who did.",
+        "The owner or an admin revoked the token; that cannot be undone.",
+        "Create a new token. If you did not revoke the old one, ask an admin.",
     ),
     "account-disabled": Meaning(
         "The account is disabled",
-        "The token is good, but the account it belongs to may not be used.",
+        "The token is valid, but the account is disabled.",
         "Ask an admin of this site.",
     ),
     "sign-in-failed": Meaning(
-        "Name or password is wrong",
-        "Which of the two is not said, so that nobody can try out names.",
+        "Wrong username or password",
+        "The answer does not say which of the two is wrong, so that usernames cannot be probed.",
         "Check both, or ask an admin for a new password.",
     ),
     "locked-out": Meaning(
         "Too many failed attempts",
-        "There were many wrong passwords for this name, or from this address: the next try is looked at only after a "
+        "Many wrong passwords were given for this username or from this address. The next attempt is accepted after a "
         "wait, which grows with each wrong password, to 15 minutes at most.",
-        "Wait as long as the answer says. Wrong passwords that others give for your name delay you by a minute at "
+        "Wait as long as the answer says. Wrong passwords that others give for your username delay you by a minute at "
         "most, and not at all in a browser or at an address with which you have signed in before.",
     ),
     "demo-elsewhere": Meaning(
@@ -59,19 +59,19 @@ WHO: Final = {
         "Open the portal there, at a 127.0.0.1 address, or use an account of your own.",
     ),
     "not-allowed": Meaning(
-        "You may not do this",
-        "You may see the thing, but your role does not allow this. The attempt is in the audit trail.",
-        "Ask a lead of the project or an operator to do it, or to give you the role.",
+        "Permission denied",
+        "You can see the object, but your role does not allow this action. The attempt is in the audit trail.",
+        "Ask a lead of the project or an operator to do this, or to give you the role.",
     ),
     "scope-missing": Meaning(
-        "The token may not do this",
-        "You may, but the token you use was made with fewer scopes than this needs.",
+        "Token scope missing",
+        "Your account may do this, but the token lacks a required scope.",
         "Use a token with the scope that the message names.",
     ),
     "token-escalation": Meaning(
-        "A token cannot give more than it has",
-        "A token was to make another with more scopes, or for another project, than its own.",
-        "Leave out what it does not have, or make the token while signed in to the portal.",
+        "A token cannot grant more than it has",
+        "A token was used to create a token with more scopes or another project.",
+        "Leave out the extra scopes, or create the token while signed in to the portal.",
     ),
     "role-too-low": Meaning(
         "Your role in the project is too low",
@@ -80,373 +80,384 @@ WHO: Final = {
     ),
     "bad-join-token": Meaning(
         "The join token is not valid",
-        "A node wanted to join with a token that is unknown or used up.",
-        "Make a new one in the admin pages, and start the agent with it.",
+        "A node tried to join with a token that is unknown or used up.",
+        "Create a new join token in the admin pages, and start the agent with it.",
     ),
     "bad-agent-key": Meaning(
         "The agent's key is not valid",
-        "An agent called with a key that belongs to no node, or to a removed one.",
-        "Let the node join again with a new join token.",
+        "An agent used a key that belongs to no node, or to a removed one.",
+        "Register the node again with a new join token.",
     ),
 }
 
 THERE: Final = {
     "not-found": Meaning(
-        "There is nothing here",
-        "No such thing exists, or you may not see it: the two look alike on purpose.",
-        "Check the number or name. The documentation of the API says what there is.",
+        "Not found",
+        (
+            "The object does not exist, or you do not have permission to see it; the answer is the same in "
+            "both cases on purpose."
+        ),
+        "Check the number or name. The API documentation lists all addresses.",
     ),
     "method-not-allowed": Meaning(
-        "Not with this method",
-        "The address exists, but does not take this HTTP method.",
-        "The `Allow` header names those it takes.",
+        "Method not allowed",
+        "The address exists, but does not accept this HTTP method.",
+        "The `Allow` header lists the accepted methods.",
     ),
     "conflict": Meaning(
-        "It is no longer so",
-        "The thing is in a state in which this cannot be done.",
-        "Look at it again, and decide anew.",
+        "Conflict with the current state",
+        "The current state of the object does not allow this action.",
+        "Read the object again, and decide with its current state.",
     ),
     "stale": Meaning(
-        "Somebody was faster",
-        "It was changed after you looked at it; nothing of yours was written.",
-        "Read it again, and send your change with the new version (`If-Match`).",
+        "Changed since you read it",
+        "The object was changed after you read it; your change was not saved.",
+        "Read the object again, and send your change with the new version (`If-Match`).",
     ),
     "there-already": Meaning(
-        "This is there already",
-        "The same thing, or one that says the same, exists; it was not made twice.",
-        "Look for it, and change that one.",
+        "Already exists",
+        "The same object exists already; no second one was created.",
+        "Find the existing object, and change it.",
     ),
     "asked-already": Meaning(
-        "This was asked already",
-        "The same request is still waiting for an answer.",
-        "Wait for the answer, or withdraw the first request.",
+        "Already requested",
+        "The same request is still open.",
+        "Wait for the decision, or withdraw the first request.",
     ),
     "decided-already": Meaning(
-        "This was decided already",
-        "Somebody has approved, refused or withdrawn the request meanwhile.",
-        "Read what was decided; ask anew if you need something else.",
+        "Already decided",
+        "The request was approved, declined or withdrawn meanwhile.",
+        "Read the decision; send a new request if you need something else.",
     ),
     "already-reserved": Meaning(
-        "It is booked already",
-        "Another reservation has these nodes or devices in that time.",
+        "Already reserved",
+        "Another reservation holds these nodes or devices in that period.",
         "Choose another time or other nodes.",
     ),
     "not-enough-free": Meaning(
-        "Not enough is free then",
-        "The cluster has no room for such a reservation in that time.",
-        "Ask for less, or for another time.",
+        "Not enough free resources then",
+        "The cluster does not have enough free resources in that period.",
+        "Request less, or another period.",
     ),
     "node-is-alive": Meaning(
-        "The node is alive",
-        "A node with this name still reports, so another cannot take its place.",
+        "Node already connected",
+        "A node with this name is still connected, so another node cannot replace it.",
         "Stop the old agent first, or give the new node another name.",
     ),
     "idempotency-in-progress": Meaning(
-        "The first of two equal requests is still at work",
+        "The first request is still in progress",
         "Another request with the same Idempotency-Key has not ended yet.",
-        "Wait a moment and send it again: you then get the answer of the first.",
+        "Wait a moment and send the request again: the answer is that of the first request.",
     ),
     "idempotency-key-reused": Meaning(
-        "The key was used for something else",
-        "The same Idempotency-Key came with another body before.",
+        "Idempotency-Key reused",
+        "The same Idempotency-Key was used before with another body.",
         "Use a new key for each new request, and the same only to repeat one.",
     ),
     "rights-changed": Meaning(
-        "Your rights are less than when this was done",
-        "The request was done once. Its answer is given again only to a sign-in that may at least as much as the "
-        "first: the same roles, the same scopes, and no token that is held to another project.",
-        "Look at what it made with a sign-in that may see it. Do not send it with a new key: it would be done twice.",
+        "Your permissions are fewer than before",
+        "The request was executed once. Its answer is repeated only for a sign-in with at least the same permissions: "
+        "the same roles, the same scopes, and no token that is limited to another project.",
+        "Look up the result with a sign-in that may see it. Do not use a new key: the request would be executed twice.",
     ),
 }
 
 LIMITS: Final = {
     "too-many": Meaning(
         "Too many",
-        "A limit on how many there may be was met.",
-        "Send fewer at once, or wait until some are done.",
+        "A limit on the number of objects was reached.",
+        "Send fewer at once, or wait until some have finished.",
     ),
     "too-many-requests": Meaning(
         "Too many requests",
-        "You ask faster than this portal answers one caller.",
-        "Wait as long as `Retry-After` says, and ask for many things in one request.",
+        "You send requests faster than the limit for one caller.",
+        "Wait as long as `Retry-After` says, and combine reads into one request.",
     ),
     "too-many-pending": Meaning(
-        "Too many jobs are waiting",
-        "A limit says how many jobs may wait at once, and it is met.",
-        "Submit more when some have started, or ask for a higher limit.",
+        "Too many pending jobs",
+        "A limit on the number of pending jobs was reached.",
+        "Submit more when some have started, or request a higher limit.",
     ),
     "queue-full": Meaning(
         "The queue is full",
-        "The queue takes only so many waiting jobs.",
+        "The queue has reached its maximum number of pending jobs.",
         "Submit later, or to another queue.",
     ),
     "quota-exceeded": Meaning(
-        "A quota would be passed",
-        "There is not enough left under the limit for this.",
-        "Ask for less, wait until something ends, or ask for a higher limit on the Quota page.",
+        "Quota exceeded",
+        "The limit does not leave enough for this.",
+        "Request less, wait until jobs end, or request a higher limit on the Quota page.",
     ),
     "exceeds-quota": Meaning(
-        "More than the quota will ever allow",
-        "The job asks for more than the hard limit, so it could never start.",
-        "Ask for less, or have the limit raised first.",
+        "Exceeds the hard limit",
+        "The job requests more than the hard limit, so it could never start.",
+        "Request less, or have the limit raised first.",
     ),
     "exceeds-wall-time": Meaning(
-        "Longer than the queue allows",
-        "The time limit is above the longest that jobs of this queue may run.",
-        "Shorten it, or choose a queue for longer jobs.",
+        "Exceeds the queue's time limit",
+        "The job's time limit is longer than the queue allows.",
+        "Shorten the time limit, or choose a queue for longer jobs.",
     ),
     "can-never-fit": Meaning(
-        "It can never fit",
-        "No node, and no group of nodes, is large enough for this, even when all is free.",
-        "The message names the largest there is: ask for at most that.",
+        "Can never fit",
+        "No node, and no group of nodes, is large enough for this request, even when idle.",
+        "The message names the largest possible request.",
     ),
     "above-priority-ceiling": Meaning(
-        "A priority above your ceiling",
-        "Your role may give jobs only so high a priority.",
-        "Use a lower one, or ask a lead or an operator.",
+        "Priority above your ceiling",
+        "Your role limits the priority of jobs.",
+        "Use a lower priority, or ask a lead or an operator.",
     ),
     "project-not-usable": Meaning(
-        "You cannot use this project",
-        "There is no such project for you, or it is closed, or your role is too low.",
-        "Choose one of your own projects, or ask its lead.",
+        "Project not usable",
+        "The project does not exist for you, is closed, or your role is too low.",
+        "Choose one of your projects, or ask the project's lead.",
     ),
     "queue-not-usable": Meaning(
-        "You cannot use this queue",
-        "The queue is closed to your project, or there is none of this name.",
+        "Queue not usable",
+        "The queue is not open to your project, or no queue has this name.",
         "Choose another queue, or ask an operator.",
     ),
     "body-too-large": Meaning(
-        "The body is too large",
-        "The request is larger than what is read at once.",
+        "Request body too large",
+        "The request is larger than the maximum size.",
         "Send less at once: put data into files, and jobs into several requests.",
     ),
     "too-many-rows": Meaning(
-        "The request makes too many rows",
-        "Its parts multiplied make more than one request may: jobs of arrays, what they wait for, or lines of a file.",
+        "Too many rows in one request",
+        "The request would create more rows than one request may: array jobs, dependencies, or lines of a file.",
         "Send it in several requests, each within the limit that the message names.",
     ),
     "caller-gone": Meaning(
-        "The caller has hung up",
-        "The connection ended before the answer was ready, so the work was stopped. Nothing was written.",
+        "Client disconnected",
+        (
+            "The client closed the connection before the answer was ready, so the request was stopped. "
+            "Nothing was written."
+        ),
         "Send the request again, with the same Idempotency-Key.",
     ),
     "too-large": Meaning(
         "Too large",
-        "A value, or what an agent sent, is larger than what is taken.",
-        "Send less; the message names the most.",
+        "A value, or a message of an agent, is larger than the maximum.",
+        "Send less; the message names the maximum.",
     ),
 }
 
 INPUT: Final = {
     "invalid": Meaning(
-        "Something in the request is wrong",
-        "One or more fields cannot be taken; nothing was written.",
-        "`errors` names each field with what is wrong. Correct them all and send it again.",
+        "Invalid request",
+        "One or more fields are invalid; nothing was written.",
+        "`errors` lists each invalid field. Correct all of them and send the request again.",
     ),
     "bad-request": Meaning(
-        "The request cannot be read",
-        "It is not a request that a web server understands.",
-        "Check how it is made; the documentation of the API shows each one.",
+        "Malformed request",
+        "The request is not valid HTTP for this address.",
+        "Check the request against the API documentation.",
     ),
     "malformed-json": Meaning(
-        "This is no JSON",
+        "Invalid JSON",
         "The body cannot be read as JSON in UTF-8, or is nested too deep.",
         "Send one JSON object. A number must be finite, and text without NUL characters.",
     ),
     "not-json": Meaning(
-        "This is no JSON",
-        "What an agent sent cannot be read as JSON.",
+        "Invalid JSON",
+        "The message of an agent cannot be read as JSON.",
         "Check that agent and portal are of the same version.",
     ),
     "not-an-object": Meaning(
-        "An object is wanted",
+        "JSON object expected",
         "The body, or a field, has to be an object with names and values.",
         "Send `{...}` instead of a list, a number or text.",
     ),
     "not-a-list": Meaning(
-        "A list is wanted", "The field takes several values.", "Send `[...]`, even for one."
+        "List expected", "The field takes a list of values.", "Send `[...]`, even for one value."
     ),
-    "not-text": Meaning("Text is wanted", "The field takes text only.", "Put the value into quotes."),
+    "not-text": Meaning("Text expected", "The field takes text only.", "Put the value into quotes."),
     "not-a-number": Meaning(
-        "A number is wanted", "The field takes a number only.", "Send it without quotes and units."
+        "Number expected", "The field takes a number only.", "Send it without quotes and units."
     ),
     "not-a-flag": Meaning(
-        "Yes or no is wanted", "The field is `true` or `false`.", "Send one of the two, without quotes."
+        "Boolean expected", "The field is `true` or `false`.", "Send one of the two, without quotes."
     ),
     "bad-text": Meaning(
-        "Text that cannot be kept",
-        "It is too long, or has characters that are none, such as NUL.",
-        "Shorten it, and leave those out.",
+        "Invalid text",
+        "The text is too long, or contains invalid characters such as NUL.",
+        "Shorten the text, and remove such characters.",
     ),
     "too-long": Meaning(
-        "Too long", "The text is longer than the field takes.", "Shorten it to what the message says."
+        "Too long",
+        "The text is longer than the field takes.",
+        "Shorten the text to the length in the message.",
     ),
     "bad-name": Meaning(
-        "Not a name",
-        "Names are made of certain characters only.",
-        "Use what the message names: mostly letters, digits, `-`, `_` and `.`.",
+        "Invalid name",
+        "The name contains characters that are not allowed.",
+        "Use the characters in the message: mostly letters, digits, `-`, `_` and `.`.",
     ),
     "reserved": Meaning(
-        "This name is taken by Muster",
-        "The name belongs to what Muster itself sets for a job.",
-        "Choose another.",
+        "Reserved name",
+        "Muster itself sets this name for jobs.",
+        "Choose another name.",
     ),
-    "not-absolute": Meaning("The path is not absolute", "It has to begin at the root.", "Begin it with `/`."),
+    "not-absolute": Meaning(
+        "Path not absolute", "The path has to begin at the root.", "Begin the path with `/`."
+    ),
     "out-of-range": Meaning(
-        "Too small or too large",
+        "Value out of range",
         "The number is outside what is allowed.",
-        "The message names the least and the most.",
+        "The message names the minimum and the maximum.",
     ),
     "in-the-past": Meaning(
-        "It is over already",
-        "The moment has to be in the future.",
-        "Choose a later one, and name its time zone.",
+        "Time is in the past",
+        "The time has to be in the future.",
+        "Choose a later time, with its time zone.",
     ),
     "unreadable": Meaning(
-        "The value cannot be read",
-        "It is not written in a way that Muster knows for this field.",
+        "Unreadable value",
+        "The value does not have a format that this field accepts.",
         "The message shows an example.",
     ),
-    "required": Meaning("This is missing", "The field has to be there and not empty.", "Give it a value."),
+    "required": Meaning(
+        "Required field missing", "The field must be present and not empty.", "Give the field a value."
+    ),
     "unknown-field": Meaning(
-        "There is no such field",
-        "A field of this name does not exist; it is refused rather than overlooked.",
-        "The message names the one that is likely meant.",
+        "Unknown field",
+        "A field of this name does not exist; unknown fields are refused, not ignored.",
+        "The message suggests the field that was likely meant.",
     ),
     "unknown-choice": Meaning(
-        "Not one of the choices", "The field takes only certain values.", "The message names them."
+        "Invalid choice", "The field takes only certain values.", "The message lists them."
     ),
-    "unknown": Meaning(
-        "Not known", "A name in the request stands for nothing that exists here.", "Check its spelling."
-    ),
+    "unknown": Meaning("Unknown name", "A name in the request does not exist here.", "Check the spelling."),
     "unknown-filter": Meaning(
-        "There is no such filter",
-        "The list cannot be narrowed by this.",
-        "The message names what it can be narrowed by.",
+        "Unknown filter",
+        "The list does not have this filter.",
+        "The message lists the filters.",
     ),
     "bad-filter": Meaning(
-        "The filter cannot be read", "Its value is not of the kind it takes.", "The message says which."
+        "Invalid filter value", "The value does not have the type of the filter.", "The message says which."
     ),
     "one-of": Meaning(
-        "One of these, not several",
-        "Exactly one of some fields has to be given.",
-        "Keep one of those that the message names.",
+        "Exactly one of these fields",
+        "Exactly one of several fields has to be given.",
+        "Keep one of the fields in the message.",
     ),
     "inconsistent": Meaning(
-        "Two fields contradict each other",
-        "Each is fine by itself, but together they cannot hold.",
-        "Change one of those that the message names.",
+        "Conflicting fields",
+        "Each field is valid by itself, but not in combination.",
+        "Change one of the fields in the message.",
     ),
-    "repeated": Meaning(
-        "Given more than once", "The same thing is there several times.", "Leave it in once."
-    ),
-    "twice": Meaning("Named twice", "The same thing is named in two places.", "Leave it in once."),
+    "repeated": Meaning("Repeated value", "The same value is given several times.", "Keep one of them."),
+    "twice": Meaning("Named twice", "The same object is named in two places.", "Keep one of them."),
     "circle": Meaning(
-        "They wait for each other",
-        "Each would wait for another, and the last for the first.",
-        "Take out one of the links.",
+        "Circular dependency",
+        "The jobs would wait for each other in a circle.",
+        "Remove one of the dependencies.",
     ),
     "not-a-job": Meaning(
-        "This is no job", "The field takes numbers of jobs.", "Use numbers of jobs that you may see."
+        "Not a job", "The field takes numbers of jobs.", "Use numbers of jobs that you may see."
     ),
     "never-satisfied": Meaning(
-        "What it waits for can no longer come",
-        "The other job has already ended in another way.",
-        "Leave it out, or wait for a different end.",
+        "Dependency can never be satisfied",
+        "The other job has already ended with a different result.",
+        "Remove the dependency, or wait for a different result.",
     ),
     "no-shebang": Meaning(
-        "A script says by its first line what runs it",
+        "Script without interpreter line",
         "The first line does not begin with `#!`.",
         "Begin the script with `#!/bin/bash`, for example.",
     ),
     "bad-script": Meaning(
-        "The batch script cannot be read",
-        "Something in its `#SBATCH` lines is unknown or wrong.",
-        "`errors` names each line.",
+        "Invalid batch script",
+        "An `#SBATCH` line is unknown or invalid.",
+        "`errors` lists each line.",
     ),
     "bad-if-match": Meaning(
-        "The version cannot be read",
-        "`If-Match` takes the version that was read before.",
+        "Invalid version",
+        "`If-Match` takes the `ETag` of an earlier read.",
         "Send the `ETag` of your last read as it is.",
     ),
     "idempotency-key-bad": Meaning(
-        "The Idempotency-Key cannot be used",
-        "It is empty, too long, or has characters that a header cannot hold.",
+        "Invalid Idempotency-Key",
+        "The key is empty, too long, or has characters that a header cannot contain.",
         "Use up to 200 letters and digits, for example a UUID.",
     ),
     "not-acceptable": Meaning(
-        "Not in this form", "The API answers in JSON only.", "Send `Accept: application/json`."
+        "Not acceptable", "The API answers in JSON only.", "Send `Accept: application/json`."
     ),
     "unsupported-media-type": Meaning(
-        "Not a type that is read", "The API reads JSON only.", "Send `Content-Type: application/json`."
+        "Unsupported media type", "The API reads JSON only.", "Send `Content-Type: application/json`."
     ),
 }
 
 SERVER: Final = {
     "internal-error": Meaning(
-        "Something went wrong here",
-        "It is not your fault, and it has been written down.",
-        "Try again. If it happens again, give an operator the `request_id`.",
+        "Internal error",
+        "The error was logged.",
+        "Try again. If the error persists, give an operator the `request_id`.",
     ),
     "unavailable": Meaning(
-        "Not at the moment",
-        "Something that Muster needs, mostly its database, does not answer.",
+        "Temporarily unavailable",
+        "A service that Muster needs, usually the database, does not respond.",
         "Try again in a few seconds, with the same Idempotency-Key.",
     ),
     "took-too-long": Meaning(
-        "It took too long",
-        "The database was stopped in the middle, because one request may take it only so long. Nothing was written.",
-        "Ask for less: fewer rows, a shorter time, more filters. An operator can change `MUSTER_DB_STATEMENT_SECONDS`.",
+        "Statement timeout",
+        "The database work of this request exceeded the time limit of one request. Nothing was written.",
+        (
+            "Request less: fewer rows, a shorter period, more filters. An operator can change "
+            "`MUSTER_DB_STATEMENT_SECONDS`."
+        ),
     ),
     "busy": Meaning(
-        "Somebody else is changing it",
-        "The request waited for a row that another one holds, and gave up. Nothing was written.",
+        "Locked by another request",
+        "The request timed out while waiting for a row that another request has locked. Nothing was written.",
         "Try again in a few seconds, with the same Idempotency-Key.",
     ),
     "disk-full": Meaning(
         "The disk is full",
-        "The portal or its database cannot store anything at the moment. Nothing of the request was written.",
-        "An operator has to make room; `/readyz?verbose` says where. Then try again, with the same Idempotency-Key.",
+        "The portal or its database cannot store anything at the moment. Nothing was written.",
+        "An operator has to free space; `/readyz?verbose` says where. Then try again, with the same Idempotency-Key.",
     ),
     "provider-unavailable": Meaning(
-        "The quota provider cannot be used",
-        "What the provider needs is not installed or not configured.",
-        "An operator finds what is missing in the message.",
+        "Quota provider not usable",
+        "A requirement of the provider is not installed or not configured.",
+        "The message tells an operator what is missing.",
     ),
     "provider-unreachable": Meaning(
-        "The quota provider does not answer",
-        "The limits are kept here, and wait to be brought over.",
-        "Nothing is lost. Try again when it answers.",
+        "Quota provider unreachable",
+        "The limits are stored in Muster and will be sent to the provider.",
+        "Nothing is lost. Try again when the provider responds.",
     ),
     "provider-refused": Meaning(
-        "The quota provider refuses",
-        "It answered, and did not take what it was given.",
-        "The message says why; an operator puts its rights or settings in order.",
+        "Refused by the quota provider",
+        "The provider answered, but did not accept the limits.",
+        "The message gives the reason; an operator corrects the provider's permissions or settings.",
     ),
     "provider-off": Meaning(
-        "The quota provider is switched off",
-        "The portal is set up not to write to it.",
-        "An operator can switch it on.",
+        "Quota provider disabled",
+        "The portal is configured not to write to the provider.",
+        "An operator can enable the provider.",
     ),
     "kept-here": Meaning(
-        "Muster itself keeps this quota",
-        "There is no provider outside that could differ.",
-        "Nothing has to be done.",
+        "Quota kept by Muster",
+        "No external provider holds this quota.",
+        "No action is needed.",
     ),
     "error": Meaning(
-        "It was refused",
-        "The message says why.",
-        "Do what it says, or show it to an operator.",
+        "Request refused",
+        "The message gives the reason.",
+        "Follow the message, or show it to an operator.",
     ),
 }
 
 #: In the order in which they are shown.
 GROUPS: Final = (
-    ("Who you are and what you may", WHO),
-    ("What is there", THERE),
+    ("Identity and permissions", WHO),
+    ("Objects and conflicts", THERE),
     ("Limits", LIMITS),
-    ("What you sent", INPUT),
-    ("On our side", SERVER),
+    ("Request content", INPUT),
+    ("Server side", SERVER),
 )
 MEANINGS: Final[dict[str, Meaning]] = {
     code: meaning for _, group in GROUPS for code, meaning in group.items()

@@ -85,10 +85,10 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response:
     if known is None:
         log.error("unexpected_error", exc_info=error, extra={"request_id": request_id(request)})
         known = MusterError(
-            message="Something went wrong here; it is not your fault, and it has been written down.",
+            message="Internal error. The error was logged.",
             code="internal-error",
             status=500,
-            way_out="Try again; if it happens again, give an operator the request_id.",
+            way_out="Try again. If the error persists, give an operator the request_id.",
         )
     response = Response(
         problem(
@@ -118,19 +118,19 @@ def known_error(error: Exception) -> MusterError | None:
         return _from_drf(error)
     if isinstance(error, Http404):
         return MusterError(
-            message="There is nothing here, or you may not see it.",
+            message="Not found, or not visible to you.",
             code="not-found",
             status=404,
-            way_out="Look at /api/v1/docs for what there is.",
+            way_out="See /api/v1/docs for all addresses.",
         )
     if isinstance(error, PermissionDenied):
-        return MusterError(message=str(error) or "You may not do this.", code="not-allowed", status=403)
+        return MusterError(message=str(error) or "Permission denied.", code="not-allowed", status=403)
     if isinstance(error, RequestDataTooBig):
         return too_big()
     if isinstance(error, DjangoValidationError):
         return MusterError(message="; ".join(error.messages), code="invalid", status=422)
     if isinstance(error, (BadRequest, SuspiciousOperation)):
-        return MusterError(message="The request cannot be read.", code="bad-request", status=400)
+        return MusterError(message="The request is malformed.", code="bad-request", status=400)
     if isinstance(error, DataError):
         # The last line of defence: no value that the database cannot hold may look like our failure.
         log.warning("data_error", exc_info=error)
@@ -138,7 +138,7 @@ def known_error(error: Exception) -> MusterError | None:
             message="A value in the request cannot be stored.",
             code="invalid",
             status=422,
-            way_out="Look for amounts that are too large and characters that are not text.",
+            way_out="Check for amounts that are too large and characters that are not text.",
         )
     if (known := to_error(error)) is not None:
         log.warning("database_unavailable", extra={"code": known.code, "error": str(error).strip()})
@@ -148,10 +148,10 @@ def known_error(error: Exception) -> MusterError | None:
 _DRF_CODES: Final[dict[type[exceptions.APIException], tuple[str, str]]] = {
     exceptions.NotAuthenticated: (
         "not-signed-in",
-        "Send Authorization: Bearer with a token; make one under Tokens in the portal.",
+        "Send Authorization: Bearer with a token; create one under Tokens in the portal.",
     ),
-    exceptions.NotFound: ("not-found", "Look at /api/v1/docs for what there is."),
-    exceptions.MethodNotAllowed: ("method-not-allowed", "The Allow header names what is allowed."),
+    exceptions.NotFound: ("not-found", "See /api/v1/docs for all addresses."),
+    exceptions.MethodNotAllowed: ("method-not-allowed", "The Allow header lists the accepted methods."),
     exceptions.NotAcceptable: ("not-acceptable", "Send Accept: application/json."),
     exceptions.UnsupportedMediaType: ("unsupported-media-type", "Send Content-Type: application/json."),
     exceptions.Throttled: ("too-many-requests", "Wait as long as Retry-After says."),
@@ -168,10 +168,10 @@ def _from_drf(error: exceptions.APIException) -> MusterError:
         )
     if isinstance(error, exceptions.ValidationError):
         problems = list(_flatten(error.detail))
-        first = problems[0].message if len(problems) == 1 else f"{len(problems)} fields are wrong."
+        first = problems[0].message if len(problems) == 1 else f"{len(problems)} fields are invalid."
         return MusterError(
             message=first, code="invalid", status=422, problems=problems,
-            way_out="Correct the fields named in errors and send it again; nothing was written.",
+            way_out="Correct the fields named in errors and send the request again; nothing was written.",
         )  # fmt: skip
     code, way_out = _DRF_CODES.get(type(error), (str(getattr(error, "code", "")) or "error", ""))
     if isinstance(error, exceptions.AuthenticationFailed) and type(error) is exceptions.AuthenticationFailed:
@@ -214,7 +214,7 @@ def too_big(most: int | None = None) -> MusterError:
         else f"{most} bytes"
     )
     return MusterError(
-        message=f"The body is larger than {size}, the most that is read here.",
+        message=f"The body is larger than {size}, the maximum here.",
         code="body-too-large",
         status=413,
         way_out="Send less at once: put data into files, and jobs into several requests.",
@@ -260,12 +260,12 @@ def api_not_found(request: HttpRequest, path: str = "") -> HttpResponse:
         request,
         status=404,
         code="not-found",
-        detail=f"There is no {request.path[:200]} in this API.",
-        way_out="Look at /api/v1/docs for what there is.",
+        detail=f"This API has no address {request.path[:200]}.",
+        way_out="See /api/v1/docs for all addresses.",
     )
 
 
-# Nothing is there to be protected, and whoever posts should hear just that.
+# There is nothing to protect, and the poster should get the 404.
 api_not_found.csrf_exempt = True  # type: ignore[attr-defined]
 
 
@@ -288,7 +288,7 @@ class ProblemMiddleware:
         phrase = HTTPStatus(status).phrase
         answer = json_problem(
             request, status=status, code=CODE_OF_STATUS.get(status, "error"), detail=f"{phrase}.",
-            way_out="Look at /api/v1/docs for what there is." if status < 500 else "Try again in a moment.",
+            way_out="See /api/v1/docs for all addresses." if status < 500 else "Try again in a moment.",
         )  # fmt: skip
         for name in ("Allow", "Retry-After", "WWW-Authenticate"):
             if name in response.headers:
@@ -302,7 +302,7 @@ class ProblemMiddleware:
         if known is None:
             log.error("unexpected_error", exc_info=error, extra={"request_id": request_id(request)})
             return json_problem(
-                request, status=500, code="internal-error", detail="Something went wrong here.",
-                way_out="Try again; if it happens again, give an operator the request_id.",
+                request, status=500, code="internal-error", detail="Internal error.",
+                way_out="Try again. If the error persists, give an operator the request_id.",
             )  # fmt: skip
         return known_problem(request, known)

@@ -51,7 +51,7 @@ class CleanJSONParser(JSONParser):
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check_clean(value: Any, at: str = "", depth: int = 0, *, lines: bool = False) -> None:
@@ -98,7 +98,7 @@ def unclean(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "contains half a surrogate pair, which is no character"
+        return "contains half a surrogate pair, which is not a character"
     return ""
 
 
@@ -137,7 +137,7 @@ def unknown_filters(request: Request, names: Iterable[str]) -> list[FieldProblem
     """The parameters that are neither among these nor about pages and formats."""
     known = {*names, "limit", "cursor", "format"}
     return [
-        FieldProblem(name[:60], f"There is no filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
+        FieldProblem(name[:60], f"Unknown filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
                      "unknown-filter")
         for name in request.query_params
         if name not in known
@@ -146,7 +146,7 @@ def unknown_filters(request: Request, names: Iterable[str]) -> list[FieldProblem
 
 def bad_choice(name: str, choices: Iterable[str]) -> InvalidInput:
     """A value of a query that is none of the choices: an empty list would hide the mistake."""
-    message = f"Has to be one of {', '.join(choices)}."
+    message = f"Must be one of {', '.join(choices)}."
     return InvalidInput(
         f"{name}: {message}",
         code="bad-filter",
@@ -189,7 +189,7 @@ class NewestFirst(CursorPagination):
         if limit and not (
             limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= self.max_page_size
         ):
-            message = f"Has to be from 1 to {self.max_page_size}."
+            message = f"Must be from 1 to {self.max_page_size}."
             raise BadInput(
                 MusterError(
                     message=f"limit: {message}",

@@ -27,7 +27,7 @@ def hold_lock(number: int) -> Holder | None:
     """The lock, for as long as the connection that is answered stays open; None while somebody else has it.
 
     It belongs to a transaction that does nothing else, on a connection of its own: a pooler that hands out
-    connections by the transaction would pass on a session with its locks, and whoever got it would keep them.
+    connections by the transaction would pass on a session with its locks, and the next owner would keep them.
     """
     holder = connection.get_new_connection(connection_parameters())
     taken = False

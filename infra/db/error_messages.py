@@ -17,27 +17,27 @@ RETRY_SECONDS: Final = 5
 
 _WORDS: Final = {
     "57014": MusterError(
-        message="The database did not finish this within the time that one request may take.",
+        message="The database did not finish within the time limit of one request.",
         code="took-too-long",
         status=503,
-        way_out="Nothing was written. Ask for less: fewer rows, a shorter time, more filters.",
+        way_out="Nothing was written. Request less: fewer rows, a shorter period, more filters.",
     ),
     "25P03": MusterError(  # idle in a transaction
-        message="The request stopped in the middle of its changes for so long that the database gave up.",
+        message="The request was idle inside a transaction for too long, so the database ended it.",
         code="took-too-long",
         status=503,
         way_out="Nothing was written. Try again, with the same Idempotency-Key.",
         extra={"retry_after_seconds": RETRY_SECONDS},
     ),
     "25006": MusterError(  # a standby, as while the server moves to another machine
-        message="The database takes no changes at the moment.",
+        message="The database is read-only at the moment.",
         code="unavailable",
         status=503,
         way_out="Nothing was written. Try again in a few seconds, with the same Idempotency-Key.",
         extra={"retry_after_seconds": RETRY_SECONDS},
     ),
     "55P03": MusterError(
-        message="Somebody else is changing what this needs, and has not finished.",
+        message="Another request has locked a row that this request needs.",
         code="busy",
         status=503,
         way_out="Nothing was written. Try again in a few seconds, with the same Idempotency-Key.",
@@ -67,7 +67,7 @@ def to_error(error: BaseException | None) -> MusterError | None:
         return None
     known = _WORDS.get(state)
     return MusterError(
-        message=known.message if known else "The database does not answer at the moment.",
+        message=known.message if known else "The database does not respond at the moment.",
         code=known.code if known else "unavailable",
         status=503,
         way_out=known.way_out if known else "Try again in a few seconds, with the same Idempotency-Key.",

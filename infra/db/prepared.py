@@ -19,7 +19,7 @@ Statement = tuple[str, Sequence[Any]]
 
 #: Nothing is prepared because it came often, only what is asked for here.
 _NEVER_BY_ITSELF: Final = 2**31
-#: So many on one connection; the driver would forget the oldest of a hundred.
+#: At most this number on one connection; the driver would forget the oldest of a hundred.
 _KEPT: Final = 1000
 
 

@@ -20,7 +20,7 @@ from quotas.services.impact import impact_of_line, shown
 from quotas.services.project_quota import BOUNDS, set_quota
 from quotas.services.quota_lines import AMOUNTS, EDITABLE, Subject, set_line
 
-FIRST_SHOWN = "Save first shows what the change would mean; save again to keep it."
+FIRST_SHOWN = "The first save shows the impact; save again to confirm."
 SUBJECT = ("organization", "project", "user")
 WHAT = ("resource", "gpu_model", "job_type")
 SHOWN = ("nominal_shown", "soft_shown", "hard_shown")
@@ -35,18 +35,20 @@ def _amount(help_text: str) -> forms.CharField:
 class QuotaForm(PreviewedForm):
     """Amounts as people write them; `seen` is the generation of the quota as the page showed it."""
 
-    nominal = _amount("Its own share: what is in use above it is borrowed.")
-    soft = _amount("From here on it warns.")
-    hard = _amount("Never more than this at once.")
-    borrowing_limit = _amount("How much above its share it may borrow; empty: whatever is idle.")
-    lending_limit = _amount("How much of its idle share others may borrow; empty: all of it.")
+    nominal = _amount("Nominal share: usage above it is borrowed.")
+    soft = _amount("Warns above this amount.")
+    hard = _amount("Blocks new jobs above this amount.")
+    borrowing_limit = _amount("Amount that may be borrowed above the nominal share; empty: all that is idle.")
+    lending_limit = _amount("Amount of the idle share that others may borrow; empty: all.")
 
     class Meta:
         model = Quota
         fields = (*SUBJECT, *WHAT, *EDITABLE)
         help_texts = {
-            "converge_after_seconds": "After a cut: seconds until jobs are stopped to keep it; empty: none is stopped.",
-            "enforce": "On: jobs wait. Off: it is only reported.",
+            "converge_after_seconds": (
+                "After the limit is lowered: seconds until jobs are stopped to keep it; empty: never."
+            ),
+            "enforce": "On: jobs wait. Off: only reported.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -92,7 +94,7 @@ class QuotaForm(PreviewedForm):
             self.add_error("soft", "The soft limit cannot be above the hard one.")
         for name in ("borrowing_limit", "lending_limit"):
             if cleaned.get(name) is not None and cleaned.get("nominal") is None:
-                self.add_error(name, "It needs a nominal: it says what is above or below it.")
+                self.add_error(name, "Needs a nominal share.")
         return cleaned
 
     def shown(self, name: str, value: Any) -> str:

@@ -32,14 +32,14 @@ class Verb:
 
 VERBS: Final = {
     "look": Verb(
-        "Look again",
-        "Asks the provider now, brings over what is ours, and shows what was changed there. It overwrites nothing.",
+        "Check now",
+        "Asks the provider now, sends pending changes, and shows what differs. Overwrites nothing.",
         "sync",
         lambda *, project, by, reason: exchange_quota(project=project, by=by),
     ),
     "repair": Verb(
-        "Put right",
-        "Overwrites the limits there with those of Muster, whatever somebody has made of them.",
+        "Repair",
+        "Overwrites the provider's limits with those of Muster.",
         "build",
         repair_provider,
     ),
@@ -84,22 +84,22 @@ class ProviderStateAdmin(FactsAdmin):
     def status_shown(self, state: ProviderState) -> str:
         return str(state.get_status_display())
 
-    @display(description="What differs")
+    @display(description="Differences")
     def limits(self, state: ProviderState) -> Any:
         view = _view(state)
         rows = [(d.key, d.here, d.there) for d in view.differences]
-        return table(("Limit", "Here", "There"), rows) if rows else "Nothing, as of the last look."
+        return table(("Limit", "Here", "There"), rows) if rows else "None at the last check."
 
-    @display(description="In use there")
+    @display(description="In use at the provider")
     def in_use(self, state: ProviderState) -> Any:
         used = _view(state).used
         return table(("Resource", "In use"), list(used.items())) if used else "–"
 
-    @display(description="Kept by Muster alone")
+    @display(description="Enforced by Muster only")
     def not_kept(self, state: ProviderState) -> str:
         return ", ".join(state.left_out) or "–"
 
-    @display(description="Fair share there")
+    @display(description="Fair share at the provider")
     def facts_shown(self, state: ProviderState) -> Any:
         share = state.facts.get("fair_share", {})
         rows = [
@@ -120,7 +120,7 @@ class ProviderStateAdmin(FactsAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         extra = dict(extra_context or {})
-        # Only what could be a row's number makes an address; the rest is told below that there is no such row.
+        # Only what could be a row's number makes an address; the rest gets the answer below that there is no such row.
         if self._may_do(request) and object_id.isascii() and object_id.isdecimal():
             extra["muster_verbs"] = [
                 (verb, reverse("admin:quotas_providerstate_do", args=[object_id, name]))

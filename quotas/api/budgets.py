@@ -41,7 +41,7 @@ class BudgetSerializer(serializers.Serializer[Any]):
     period_starts_at = serializers.DateTimeField(source="period.starts_at")
     period_ends_at = serializers.DateTimeField(source="period.ends_at")
     amount = serializers.IntegerField(source="period.amount")
-    held = serializers.IntegerField(source="period.held", help_text="Set aside for jobs that run.")
+    held = serializers.IntegerField(source="period.held", help_text="Reserved for running jobs.")
     charged = serializers.IntegerField(source="period.charged")
     left = serializers.IntegerField()
     percent = serializers.FloatField(help_text="Held and charged, of the amount.")
@@ -161,7 +161,7 @@ class BudgetView(APIView):
     @extend_schema(
         parameters=[
             IF_MATCH,
-            OpenApiParameter("reason", str, description="Why; it goes into the audit trail."),
+            OpenApiParameter("reason", str, description="Reason; recorded in the audit trail."),
         ],
         request=None,
         responses={200: BudgetSerializer, 412: STALE},

@@ -137,7 +137,7 @@ class GrantsView(APIView):
         parameters=[KEY],
         request=NewGrantSerializer,
         responses={201: GrantSerializer},
-        summary="Ask for more; for leads of the project",
+        summary="Request more; for leads of the project",
     )
     @once
     def post(self, request: Request) -> Response:
@@ -150,7 +150,7 @@ class GrantsView(APIView):
             budget = budget_of_project(project, number)
             data |= {"budget": budget, "resource": data.get("resource", budget.resource)}
         elif "resource" not in data:
-            message = "Say of what: a resource, or a budget of the project."
+            message = "Give a resource, or a budget of the project."
             raise InvalidInput(message, problems=[FieldProblem("resource", message, "required")])
         grant = services.ask_for_quota(
             project=project,
@@ -203,7 +203,7 @@ class GrantVerbView(APIView):
             _only(data, ())
             done = services.decline_grant(**common, expected_generation=seen)
         else:
-            raise NotFound(f"There is no verb {verb[:20]!r}.", way_out=f"There are {', '.join(VERBS)}.")
+            raise NotFound(f"There is no verb {verb[:20]!r}.", way_out=f"Must be one of {', '.join(VERBS)}.")
         return Response(GrantSerializer(done).data)
 
 

@@ -46,8 +46,8 @@ class EntrySerializer(serializers.Serializer[LedgerEntry]):
     memory_mib = serializers.IntegerField()
     gpu_millis = serializers.IntegerField()
     storage_mib = serializers.IntegerField()
-    held_seconds = serializers.IntegerField(help_text="Set aside by this line; negative = no longer.")
-    charged_seconds = serializers.IntegerField(help_text="Charged by this line; negative = given back.")
+    held_seconds = serializers.IntegerField(help_text="Reserved by this entry; negative: released.")
+    charged_seconds = serializers.IntegerField(help_text="Charged by this entry; negative: refunded.")
     held_micros = serializers.IntegerField()
     charged_micros = serializers.IntegerField()
     starts_at = serializers.DateTimeField(help_text="The line counts on the day and in the period of this.")
@@ -114,7 +114,7 @@ def entries_of(request: Request) -> QuerySet[LedgerEntry]:
     problems += [FieldProblem("kind", f"There is no {k[:20]!r}.") for k in kinds if k not in list(Kind)]
     job = asked.get("job", "")
     if job and not (job.isascii() and job.isdecimal() and len(job) < 19):
-        problems.append(FieldProblem("job", "Has to be the number of a job."))
+        problems.append(FieldProblem("job", "Must be the number of a job."))
     moments = {name: _moment(asked.get(name, ""), name, problems) for name in ("since", "until")}
     if problems:
         raise InvalidInput(problems[0].message, code="bad-filter", status=400, problems=problems)
@@ -131,7 +131,7 @@ def entries_of(request: Request) -> QuerySet[LedgerEntry]:
 
 
 def _user_id(asker: Any, name: str) -> int:
-    """-1 for nobody: a stranger's name is not told from one that does not exist."""
+    """-1 for nobody: a name that the caller may not see looks like one that does not exist."""
     found = visible_users(asker).filter(username=name).values_list("pk", flat=True).first()
     return -1 if found is None else found
 
@@ -196,7 +196,7 @@ class LedgerView(APIView):
         name = data.pop("user", "")
         owner = visible_users(person(request)).filter(username=name).first() if name else None
         if name and owner is None:
-            message = f"There is nobody called {name[:80]!r}."
+            message = f"There is no user {name[:80]!r}."
             raise InvalidInput(message, problems=[FieldProblem("user", message, "unknown")])
         entry = adjust(project=project, by=person(request), user=owner, **data)
         return Response(EntrySerializer(entry).data, status=201)

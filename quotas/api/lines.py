@@ -1,4 +1,4 @@
-"""Single limits over HTTP, whoever they are of: read with how they stand, made, changed and taken away."""
+"""Single limits of every subject over HTTP: read with their usage, created, changed and removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from quotas.selectors.quota_status import line_states, lines_on_path
 from quotas.services.quota_lines import MOST_SECONDS, Subject, remove_line, set_line
 
 FILTERS: Final = ("path", "project", "organization", "user", "resource", "gpu_model", "job_type")
-REASON: Final = "Why; it goes into the audit trail."
+REASON: Final = "Reason; recorded in the audit trail."
 
 
 class LineStateSerializer(serializers.Serializer[Any]):
@@ -265,7 +265,7 @@ def _shown(lines: list[Quota]) -> Any:
 def _answer(line: Quota, *, status: int = 200) -> Response:
     state = line_states([line]).get(line.pk)
     if state is None:
-        raise NotFound("This limit is not there any more.", way_out="Look at the list again.")
+        raise NotFound("This limit no longer exists.", way_out="Read the list again.")
     body = LineStateSerializer(state).data
     return Response(body, status=status, headers={"ETag": etag(line)})
 

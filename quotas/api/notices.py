@@ -22,7 +22,7 @@ class AlertSerializer(serializers.Serializer[Any]):
     kind = serializers.CharField()
     text = serializers.CharField()
     at = serializers.DateTimeField()
-    ended_at = serializers.DateTimeField(allow_null=True, help_text="When it was no longer so.")
+    ended_at = serializers.DateTimeField(allow_null=True, help_text="When the alert ended.")
 
 
 class NoticeSerializer(serializers.Serializer[Any]):
@@ -63,7 +63,7 @@ class NoticeReadView(APIView):
     required_scopes = {"POST": "quota:read"}
     schema_tags = ["quota"]
 
-    @extend_schema(request=None, responses=NoticeSerializer, summary="Put a notice away")
+    @extend_schema(request=None, responses=NoticeSerializer, summary="Dismiss a notice")
     def post(self, request: Request, notice_id: int) -> Response:
         return Response(NoticeSerializer(read_notice(notice_id=notice_id, by=person(request))).data)
 

@@ -1,4 +1,4 @@
-"""The shape of a quota in the API (U7, U8): amounts people say at the top, exact integers in `lines`."""
+"""The shape of a quota in the API: amounts people say at the top, exact integers in `lines`."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class QuotaChangesSerializer(StrictSerializer):
     enforce_quota = serializers.BooleanField(required=False)
     provider = serializers.ChoiceField(choices=Provider.choices, required=False)
     lines = LineChangesSerializer(many=True, required=False)
-    reason = serializers.CharField(max_length=1000, help_text="Why; it goes into the audit trail.")
+    reason = serializers.CharField(max_length=1000, help_text="Reason; recorded in the audit trail.")
 
 
 def changes_from(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -219,4 +219,4 @@ def _shown(amount: int | None, unit: int, *, whole: bool) -> float | int | None:
 
 
 class RepairSerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=1000, help_text="Why; it goes into the audit trail.")
+    reason = serializers.CharField(max_length=1000, help_text="Reason; recorded in the audit trail.")

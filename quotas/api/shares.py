@@ -89,7 +89,7 @@ class ShareChangesSerializer(StrictSerializer):
     )
     share_soft_percent = serializers.IntegerField(min_value=1, max_value=100, allow_null=True, required=False)
     share_hard_percent = serializers.IntegerField(min_value=1, max_value=100, allow_null=True, required=False)
-    reason = serializers.CharField(max_length=1000, help_text="Why; it goes into the audit trail.")
+    reason = serializers.CharField(max_length=1000, help_text="Reason; recorded in the audit trail.")
 
 
 class ShareSerializer(serializers.Serializer[Any]):
@@ -130,7 +130,7 @@ IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
-    description="The ETag that was seen; 412 when it is no longer so.",
+    description="ETag of an earlier read; 412 if the object has changed.",
 )
 
 

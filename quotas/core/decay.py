@@ -4,7 +4,7 @@ Somebody who holds an amount from `start` to `end` has used, at the moment `at`,
 `amount x 2^-((at - s) / half-life)` over that time: a closed form, so nothing has to tick, and a day that is
 counted at once is the same as a day counted in 86,400 seconds.
 
-The modes (F13): "exponential" is that; "window" counts all use inside the window alike; "none" counts all
+The modes: "exponential" is that; "window" counts all use inside the window alike; "none" counts all
 use there ever was, alike.
 
 How truncation and exactness go together. Use is kept in slices of six hours of UTC: each slice has its plain
@@ -12,7 +12,7 @@ sum, and its sum decayed to the end of the slice. Both only ever grow, by the cl
 to a later moment is one multiplication. So a sum over slices is exact, and the window can only end between
 two slices: it reaches back to the beginning of the slice in which `at - window` lies. A window of 7 days
 therefore holds 7 days to 7 days and 6 hours. With a half-life of a day what enters or leaves there counts
-2^-7 = 0.8 %, which is why decay and window agree to under 1 % (C2).
+2^-7 = 0.8 %, which is why decay and window agree to under 1 %.
 
 A change of use costs O(1): it touches the slices of the window it lies in, at most 29 of 7 days, however
 much was used before and by how many.

@@ -89,7 +89,7 @@ def after_writing(there: Values, changes: Mapping[str, int | None]) -> dict[str,
 
 
 def whole(amount: int, unit: int) -> int:
-    """So many whole units hold the amount.
+    """Number of whole units that hold the amount.
 
     Rounded up: a bound outside must never be tighter than the quota, for what Muster starts would be refused
     there for ever. Muster's own counter keeps the fraction.

@@ -1,8 +1,8 @@
 """Fair share: from weights and decayed use to a factor of 0 to 1, for a flat list or a tree.
 
-Flat (C4): `weight / (usage + 1.0)`, the use in GPU-hours. Who has the larger number goes first.
+Flat: `weight / (usage + 1.0)`, the use in GPU-hours. Who has the larger number goes first.
 
-Tree (F10), in the manner of Slurm's Fair Tree (https://slurm.schedmd.com/fair_tree.html), written anew: among
+Tree, in the manner of Slurm's Fair Tree (https://slurm.schedmd.com/fair_tree.html), written anew: among
 siblings the level fair share of each is S / U, where S is its weight over the sum of theirs and U is its use
 over the sum of theirs. All that hangs below the sibling with the higher one goes before all that hangs below
 the lower one; so a group's standing is its own, and cannot be spoilt or bought by how its people share it.
@@ -23,7 +23,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-#: What a use is metered in (C3, F7): seconds of a GPU, of a core, of a GiB of memory.
+#: What a use is metered in: seconds of a GPU, of a core, of a GiB of memory.
 METERED: Final = ("gpu", "cpu", "memory")
 
 #: Factors are handed on in whole steps, so that a recorded cycle repeats to the bit.
@@ -34,10 +34,10 @@ NOTHING, SOFT, HARD = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Metering:
-    """How much a GPU, a core and a GiB count (F8); by default only GPUs do.
+    """How much a GPU, a core and a GiB count; by default only GPUs do.
 
     `dominant`: not the sum counts but the largest part that somebody has of any one resource of the site
-    (dominant resource fairness), told in GPU-hours of the whole site's GPUs.
+    (dominant resource fairness), expressed in GPU-hours of the whole site's GPUs.
     """
 
     gpu: float = 1.0
@@ -64,7 +64,7 @@ class Metering:
 
 
 def flat_share(weight: Ints | Floats, usage_hours: Floats) -> Floats:
-    """`weight / (usage + 1.0)` with the usage in GPU-hours (F4): the less was used, the sooner it is one's turn."""
+    """`weight / (usage + 1.0)` with the usage in GPU-hours: the less was used, the sooner it is one's turn."""
     share: Floats = weight / (usage_hours + 1.0)
     return share
 
@@ -73,12 +73,12 @@ def flat_share(weight: Ints | Floats, usage_hours: Floats) -> Floats:
 class Standings:
     """Of every node of a tree, in the order given."""
 
-    #: Weight over the sum of its siblings' weights: its target ratio (F9).
+    #: Weight over the sum of its siblings' weights: its target ratio.
     share: Floats
     #: Use of all that hangs below it and its own, and that over its siblings' sum.
     used: Floats
     ratio: Floats
-    #: Shares multiplied down from the root: what it is entitled to of the whole (C4).
+    #: Shares multiplied down from the root: what it is entitled to of the whole.
     entitled: Floats
     #: share / ratio; infinite for who has used nothing.
     level: Floats
@@ -171,7 +171,7 @@ def _places(parent: Ints, levels: list[Ints], level_share: Floats, leaf: npt.NDA
 
 
 def over_share(used: Floats, full: float, soft_percent: Ints, hard_percent: Ints) -> Ints:
-    """Which limit of a share each has passed (F14): NOTHING, SOFT or HARD; a limit of 0 is none.
+    """Which limit of a share each has passed: NOTHING, SOFT or HARD; a limit of 0 is none.
 
     The limits are percents of the whole site, over the time that counts: `full` is the use of somebody
     who holds all of it all the time.

@@ -33,7 +33,7 @@ def model_matches(wanted: str, have: str) -> bool:
 def suits(wanted: str, have: str) -> bool:
     """Whether a task that asks for this may be given that device: "" is any whole one.
 
-    Who names a slice gets such a slice, and whoever names none gets none.
+    A request that names a slice gets such a slice; one that names none gets none.
     """
     if slice_of(wanted.split("|")[0]) != slice_of(have):
         return False

@@ -31,7 +31,7 @@ class Kind(StrEnum):
 class Entry:
     """One line: an amount held for some seconds, and what becomes of the sums by it.
 
-    Seconds are whole. A second belongs to whoever holds a thing as the second begins: times are cut to the
+    Seconds are whole. A second belongs to the attempt that holds the resource as it begins: times are cut to the
     second below, so that two jobs one after the other on one GPU are charged every second exactly once.
     """
 

@@ -35,7 +35,7 @@ def charge(
     gpu_model: str = "",
     devices: Mapping[str, int] | None = None,
 ) -> int:
-    """What a job of so many equal tasks counts for on a line of this resource.
+    """What a job of equal tasks counts for on a line of this resource.
 
     GPUs in thousandths count whole devices as 1000 each, a share as what it is. A line for one GPU model
     counts `devices`: the thousandths held by model, which are known once the job was given devices.

@@ -127,7 +127,7 @@ def parse_bytes(text: str | int | float, *, bare_unit: str = "") -> int:
 
 
 def bytes_to_mib(amount_bytes: int) -> int:
-    """Whole MiB that hold at least so many bytes: a job never gets less than it asked for."""
+    """Whole MiB that hold at least the given bytes: a job never gets less than it asked for."""
     return -(-amount_bytes // MIB)
 
 

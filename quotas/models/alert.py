@@ -1,4 +1,4 @@
-"""Notices about limits and budgets: told once, shown until read."""
+"""Notices about limits and budgets: created once, shown until read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class AlertKind(models.TextChoices):
     SOFT_PASSED = "soft_passed", "soft limit passed"
     NEARLY_FULL = "nearly_full", "80 % used"
     FULL = "full", "100 % used"
-    RUNS_OUT = "runs_out", "will run out before its period ends"
+    RUNS_OUT = "runs_out", "will run out before the period ends"
     EXPIRES = "expires", "ends soon"
-    GRANT = "grant", "a request for more, and what became of it"
+    GRANT = "grant", "quota request"
 
 
 class Alert(models.Model):

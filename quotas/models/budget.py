@@ -21,9 +21,9 @@ class BudgetResource(models.TextChoices):
 class OnSpent(models.TextChoices):
     """What becomes of new jobs once a budget is spent."""
 
-    REFUSE = "refuse", "they wait for the next period"
-    DEMOTE = "demote", "they go last"
-    WARN = "warn", "their people are told"
+    REFUSE = "refuse", "jobs wait for the next period"
+    DEMOTE = "demote", "jobs get the lowest priority"
+    WARN = "warn", "people are notified"
 
 
 @pghistory.track()
@@ -79,7 +79,7 @@ class Budget(models.Model):
 class BudgetPeriod(models.Model):
     """One period of a budget with its counters: the sums of the ledger's entries, kept as they are written.
 
-    The row is the gate: whoever starts a job raises `held` here in the same transaction, so that jobs that
+    The row is the gate: every start of a job raises `held` here in the same transaction, so that jobs that
     start at once wait for each other, and the database refuses what a spent budget refuses. What runs over
     is charged all the same: it was used.
     """

@@ -9,8 +9,8 @@ class DriftKind(models.TextChoices):
     QUOTA = "quota", "quota counter against allocations"
     BUDGET = "budget", "budget counter against the ledger"
     MISSING_HOLD = "missing_hold", "running without a hold"
-    STALE_HOLD = "stale_hold", "a hold of nothing that runs"
-    USAGE = "usage", "usage by allocations against the ledger"
+    STALE_HOLD = "stale_hold", "hold without a running job"
+    USAGE = "usage", "allocations against the ledger"
 
 
 class DriftFinding(models.Model):

@@ -14,10 +14,10 @@ from quotas.models.quota import QuotaResource
 
 
 class GrantState(models.TextChoices):
-    ASKED = "asked", "waits for a decision"
-    SECONDING = "seconding", "waits for a second approval"
+    ASKED = "asked", "awaiting decision"
+    SECONDING = "seconding", "awaiting second approval"
     APPROVED = "approved", "approved, begins later"
-    ACTIVE = "active", "in force"
+    ACTIVE = "active", "active"
     DECLINED = "declined", "declined"
     WITHDRAWN = "withdrawn", "withdrawn"
     ENDED = "ended", "ended"

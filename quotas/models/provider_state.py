@@ -11,12 +11,12 @@ from quotas.models.quota import Provider
 class ProviderStatus(models.TextChoices):
     """What the last exchange came to."""
 
-    PENDING = "pending", "to be brought over"
-    OK = "ok", "in step"
-    UNREACHABLE = "unreachable", "cannot be reached"
+    PENDING = "pending", "not yet sent"
+    OK = "ok", "in sync"
+    UNREACHABLE = "unreachable", "unreachable"
     REFUSED = "refused", "refuses"
-    DRIFT = "drift", "was changed there"
-    OFF = "off", "switched off"
+    DRIFT = "drift", "changed at the provider"
+    OFF = "off", "disabled"
 
 
 class ProviderState(models.Model):

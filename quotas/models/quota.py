@@ -31,7 +31,7 @@ class QuotaResource(models.TextChoices):
 
 
 class Provider(models.TextChoices):
-    """Who enforces the line (V2)."""
+    """Who enforces the line."""
 
     LOCAL = "local", "Muster"
     K8S = "k8s", "Kubernetes"
@@ -59,7 +59,7 @@ class Quota(models.Model):
 
     `nominal` is the share that the subject is entitled to. Above it idle quota of the line above is borrowed:
     at most `borrowing_limit` of it; below it all is lent to others while it is idle, but for what
-    `lending_limit` keeps back. `soft` warns, `hard` blocks (C15); both only report where `enforce` is off.
+    `lending_limit` keeps back. `soft` warns, `hard` blocks; both only report where `enforce` is off.
     Null means no bound of that kind. `used` is raised when a job starts and lowered when it ends, in the same
     transaction as its allocation; a limit cut below it only blocks new work, unless `converge_after_seconds`
     says when jobs are stopped until it is kept again. Pending jobs are counted whenever somebody asks.

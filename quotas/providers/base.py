@@ -61,7 +61,7 @@ class QuotaSheet:
 
     @property
     def enforced(self) -> bool:
-        """Whether every bound blocks (C15); with no bound at all, whether one would."""
+        """Whether every bound blocks; with no bound at all, whether one would."""
         bounded = [line.enforce for line in self.lines if line.hard is not None]
         return all(bounded or [line.enforce for line in self.lines])
 

@@ -37,7 +37,7 @@ def answered(provider: str) -> None:
 
 
 def failed(provider: str, text: str, *, retry_after_seconds: int = 0) -> None:
-    """It did not answer; the last of so many failures in a row opens the circuit."""
+    """It did not answer; the last of a number of failures in a row opens the circuit."""
     now = timezone.now()
     ProviderCircuit.objects.get_or_create(pk=provider)
     circuit = ProviderCircuit.objects.filter(pk=provider)

@@ -54,7 +54,7 @@ class Found:
 
 
 class ExternalQuotaProvider(LocalQuotaProvider, ABC):
-    """Muster's own counters decide as they do everywhere; the provider is told the limits and enforces them too.
+    """Muster's own counters decide as they do everywhere; the provider gets the limits and enforces them too.
 
     Calls of `read` and `write` go over a network: never inside a transaction.
     """

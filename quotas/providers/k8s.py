@@ -1,4 +1,4 @@
-"""Quotas that Kubernetes enforces itself (U3, U4): one ResourceQuota `project-{id}` in the namespace of the jobs.
+"""Quotas that Kubernetes enforces itself: one ResourceQuota `project-{id}` in the namespace of the jobs.
 
 Off unless K8S_CREATE_RESOURCE_QUOTAS is set: then nothing is asked there and nothing written, and Muster's own
 rows are all there is.
@@ -49,7 +49,10 @@ class K8sQuotaProvider(ExternalQuotaProvider):
     def off_text(self) -> str:
         if settings.K8S_CREATE_RESOURCE_QUOTAS:
             return ""
-        return "K8S_CREATE_RESOURCE_QUOTAS is not set, so nothing is written to Kubernetes; Muster enforces alone."
+        return (
+            "K8S_CREATE_RESOURCE_QUOTAS is not set, so Muster does not write to Kubernetes and "
+            "enforces limits itself."
+        )
 
     def values(self, bounds: Sequence[Bound], scope: Scope) -> Mapped:
         return k8s.values_of(bounds)
@@ -80,7 +83,7 @@ class K8sQuotaProvider(ExternalQuotaProvider):
             if made is not None:
                 return
             quota = self._get(scope)
-        raise Unreachable(f"ResourceQuota {quota_name(scope)} keeps being changed by somebody else.")
+        raise Unreachable(f"ResourceQuota {quota_name(scope)} is being changed concurrently.")
 
     def show(self, key: str, value: int | None) -> str:
         return k8s.show(key, value)
@@ -98,7 +101,7 @@ class K8sQuotaProvider(ExternalQuotaProvider):
             return call(self._client())
         except ConfigException as error:
             raise Refused(
-                f"Muster does not know where Kubernetes is: {str(error)[:160]}; set K8S_API_URL or KUBECONFIG."
+                f"The address of Kubernetes is not configured: {str(error)[:160]}; set K8S_API_URL or KUBECONFIG."
             ) from error
         except ApiException as error:
             _judge(error, namespace_of(scope))
@@ -107,7 +110,7 @@ class K8sQuotaProvider(ExternalQuotaProvider):
             raise Unreachable(f"Kubernetes did not answer within {timeout_seconds():g} s.") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             text = str(error).rpartition(": ")[2][:160]
-            raise Unreachable(f"Kubernetes cannot be reached: {text}.") from error
+            raise Unreachable(f"Kubernetes is unreachable: {text}.") from error
 
     def _client(self) -> CoreV1Api:
         if self._api is None:
@@ -177,7 +180,7 @@ def _judge(error: Any, namespace: str) -> None:
     if status == 409:
         return
     if status == 401:
-        raise Refused("Kubernetes does not accept our credentials; renew them.")
+        raise Refused("Kubernetes does not accept Muster's credentials; renew them.")
     if status == 403:
         raise Refused(f"Kubernetes does not allow it: {text}")
     if status in (429, 503):

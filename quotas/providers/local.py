@@ -1,4 +1,4 @@
-"""Quotas kept in Muster's own rows (U2): the counters that apply and settle move, checked and recounted."""
+"""Quotas kept in Muster's own rows: the counters that apply and settle move, checked and recounted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class LocalQuotaProvider:
     def sync(self, project_id: int) -> tuple[Drift, ...]:
         """Recount what the project holds and put every counter right; answers those that were not.
 
-        1. The lines are locked: whoever starts or ends a job moves them in the same transaction as its
+        1. The lines are locked: every start and end of a job moves them in the same transaction as its
            allocations, so nobody is half-way while we count.
         2. Only then is counted, in a statement of its own that sees all that was committed before.
         3. What is found is written even where it passes the bound: it is what is so.

@@ -52,20 +52,20 @@ class ProviderView:
     @property
     def sentence(self) -> str:
         """What it means for those who have the quota."""
-        after = " Jobs of this project wait until it is back." if self.jobs_wait else ""
+        after = " Jobs of this project wait until the provider responds." if self.jobs_wait else ""
         match self.status:
             case ProviderStatus.OK:
-                return f"{self.label} keeps these limits too."
+                return f"{self.label} has the same limits."
             case ProviderStatus.PENDING:
-                return f"An edit is on its way to {self.label}."
+                return f"A change is being sent to {self.label}."
             case ProviderStatus.DRIFT:
-                return "Muster goes by its own; what is there stays until a person decides."
+                return "Muster enforces its own limits; those at the provider stay until an operator decides."
             case ProviderStatus.OFF:
                 return self.text
             case ProviderStatus.REFUSED:
                 return f"{self.label} refuses: {self.text}{after}"
             case _:
-                return f"{self.label} cannot be reached: {self.text}{after}"
+                return f"{self.label} is unreachable: {self.text}{after}"
 
 
 def provider_views(project_ids: Iterable[int]) -> dict[int, ProviderView]:

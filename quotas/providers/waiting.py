@@ -8,7 +8,7 @@ from django.conf import settings
 
 from quotas.models import Provider, ProviderState, ProviderStatus
 
-#: In these the provider does not enforce what Muster's lines say, and nobody knows since when.
+#: In these the provider does not enforce what Muster's lines say, and since when is unknown.
 _AWAY = (ProviderStatus.UNREACHABLE, ProviderStatus.REFUSED)
 
 
@@ -22,8 +22,8 @@ def holding_text(state: ProviderState, *, now: datetime) -> str:
 
 
 def away_sentence(provider: str, status: str, text: str) -> str:
-    what = "cannot be reached" if status == ProviderStatus.UNREACHABLE else "refuses the limits"
-    return f"{Provider(provider).label}, which keeps this quota, {what}: {text}"
+    what = "is unreachable" if status == ProviderStatus.UNREACHABLE else "refuses the limits"
+    return f"{Provider(provider).label}, the provider of this quota, {what}: {text}"
 
 
 def _grace() -> timedelta:

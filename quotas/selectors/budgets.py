@@ -1,4 +1,4 @@
-"""Sums of the ledger and paths of budgets, for whoever reads or checks them."""
+"""Sums of the ledger and paths of budgets, for pages, the API and the checks."""
 
 from __future__ import annotations
 

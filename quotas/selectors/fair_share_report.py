@@ -72,12 +72,12 @@ class Standing:
     def words(self) -> str:
         """How use counts, for the top of the page."""
         if self.decay.mode == "none":
-            return "All use there ever was counts alike."
+            return "All past usage counts equally."
         window = span(self.decay.window_seconds)
         if self.decay.mode == "window":
-            return f"Use of the last {window} counts alike."
+            return f"Usage of the last {window} counts equally."
         half = span(self.decay.half_life_seconds)
-        return f"Use of the last {window} counts; what is {half} old counts half."
+        return f"Usage of the last {window} counts, with a half-life of {half}."
 
 
 def standing(user: User, *, decay: Decay | None = None) -> Standing:
@@ -208,7 +208,7 @@ class _Walk:
         line = ShareLine(
             kind=kind,
             id=int(tree.id[row]) if named else None,
-            name=(tree.name[row] or "no member any more") if named else _HIDDEN.get(kind, ""),
+            name=(tree.name[row] or "former member") if named else _HIDDEN.get(kind, ""),
             depth=depth,
             weight=int(tree.weight[row]),
             share=share,
@@ -246,30 +246,28 @@ def _with_sentence(line: ShareLine, decay: Decay, *, is_tree: bool) -> ShareLine
 
 
 def sentence(line: ShareLine, decay: Decay, *, is_tree: bool) -> str:
-    """`Used 3.1 times its share over the last 7 days, so its factor is 0.22: about 41st of 60.`"""
+    """`Used 3.1 times its share over the last 7 days, factor 0.22: about 41st of 60.`"""
     over = "" if decay.mode == "none" else f" over the last {span(decay.window_seconds)}"
     if line.share == 0:
-        return "Has no share here any more; what was used still counts for the project."
-    if line.times is None:
-        used = f"Nobody here used anything{over}"
-    elif line.used_gpu_hours == 0:
-        used = f"Used nothing{over}"
+        return "No share here any more; past usage still counts for the project."
+    if line.times is None or line.used_gpu_hours == 0:
+        used = f"No usage{over}"
     else:
-        used = f"Used {_times(line.times)} its share{over}"
+        used = f"Used {_times(line.times)} the share{over}"
     if line.place is None or line.factor is None:
-        where = "." if line.kind == ORGANIZATION else "; in a project, who came first goes first."
+        where = "." if line.kind == ORGANIZATION else "; in a project, jobs start first in, first out."
     elif line.kind == PERSON or not is_tree:
-        where = f", so its factor is {line.factor:.2f}: about {ordinal(line.place)} of {line.of:,}."
+        where = f", factor {line.factor:.2f}: about {ordinal(line.place)} of {line.of:,}."
     else:
-        where = f", so its factor is {line.factor:.2f}: its first person is about {ordinal(line.place)} of {line.of:,}."
-    after = {"soft": "go after all others", "hard": "wait until that wears off"}.get(line.over)
-    limit = f" It had {line.site_percent:.0f} % of the site: past its {line.over} limit, so its jobs {after}."
+        where = f", factor {line.factor:.2f}: its best-placed member is about {ordinal(line.place)} of {line.of:,}."
+    after = {"soft": "get the lowest priority", "hard": "wait until the usage has decayed"}.get(line.over)
+    limit = f" Usage {line.site_percent:.0f} % of the site, above the {line.over} limit: jobs {after}."
     return f"{used}{where}{limit if after else ''}"
 
 
 def _times(times: float) -> str:
     if 0.95 <= times < 1.05:
-        return "just"
+        return "exactly"
     return f"{times:.1f} times" if times < 100 else f"{times:,.0f} times"
 
 

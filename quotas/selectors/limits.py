@@ -49,7 +49,7 @@ def line_by_id(user: User, line_id: int) -> Quota:
     found = visible_lines(user).filter(pk=line_id).first()
     if found is None:
         raise NotFound(
-            f"There is no limit {line_id}, or it binds nothing of yours.",
+            f"There is no limit {line_id}, or it applies to none of your projects.",
             way_out="GET /api/v1/quotas/lines lists those that you can see.",
         )
     return found

@@ -163,7 +163,7 @@ class Standings:
     def _lent(self) -> dict[int, int]:
         """Of what each line may lend, the part that others under the same line above use.
 
-        Whoever is above the own share uses first what nobody was given; the rest is borrowed of all those
+        A project above its own share uses first what nobody was given; the rest is borrowed of all those
         that have something idle, of each in proportion to it.
         """
         lenders = [

@@ -1,4 +1,4 @@
-"""Alerts: what is nearly full, full, running out or about to end, told once, and in one digest a person."""
+"""Alerts: what is nearly full, full, running out or about to end, announced once, in one digest per person."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from django.utils import timezone
 from accounts.models import ProjectRole, User
 from accounts.permissions import current_memberships
 from infra.errors import NotFound
+from infra.times_in_text import written
 from quotas.core.limits import UNBOUNDED
 from quotas.core.resources import show_cpus, show_mib
 from quotas.models import Alert, AlertKind, BudgetResource, Notice, Quota
@@ -29,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 #: From this share on, in percent, something is nearly full.
 NEARLY: Final = 80
-#: A budget that ends is told of so long before.
+#: A budget that ends is announced this long before.
 EXPIRES_WITHIN: Final = timedelta(days=7)
 
 WORDS: Final = {
@@ -104,16 +105,16 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
         most = line.hard or 0 if most >= UNBOUNDED else most
         if most and line.used > most and line.enforce:
             text = (
-                f"{whose}: over the limit of {what}, grandfathered ({used} of {_amount(line, most)} in use);"
-                " nothing new starts."
+                f"{whose}: over the limit of {what} ({used} of {_amount(line, most)} in use), from before the limit"
+                " was lowered; no new job starts."
             )
             yield Found(AlertKind.FULL, subject, text, **concerns)
         elif most and line.used >= most:
-            text = f"{whose}: all of the limit of {what} is in use ({used} of {_amount(line, most)})."
+            text = f"{whose}: the limit of {what} is fully used ({used} of {_amount(line, most)})."
             yield Found(AlertKind.FULL, subject, text, **concerns)
         elif most and 100 * line.used >= NEARLY * most:
             text = (
-                f"{whose}: {100 * line.used // most} % of the limit of {what} is in use"
+                f"{whose}: {100 * line.used // most} % of the limit of {what} is used"
                 f" ({used} of {_amount(line, most)})."
             )
             yield Found(AlertKind.NEARLY_FULL, subject, text, **concerns)
@@ -147,17 +148,17 @@ def _budget_alerts(now: datetime) -> Iterator[Found]:
             "organization_id": budget.organization_id,
             "project_ids": tuple(projects_of(budget)) if budget.organization_id else (),
         }
-        until = f"{period.ends_at:%d %b %Y}"
+        until = written(period.ends_at)
         if state.spent:
             what = {
                 "refuse": "new jobs wait",
-                "demote": "new jobs go last",
-                "warn": "jobs start all the same",
+                "demote": "new jobs get the lowest priority",
+                "warn": "jobs start as before",
             }
             yield Found(
                 AlertKind.FULL,
                 subject,
-                f"{whose} is spent: {what[budget.on_spent]} until {until}.",
+                f"{whose} is used up: {what[budget.on_spent]} until {until}.",
                 **concerns,
             )
         else:
@@ -168,12 +169,12 @@ def _budget_alerts(now: datetime) -> Iterator[Found]:
                 yield Found(AlertKind.NEARLY_FULL, subject, text, **concerns)
             if state.runs_out_at is not None:
                 text = (
-                    f"{whose} runs out about {state.runs_out_at:%d %b %H:%M} UTC at the pace of late;"
-                    f" it has to last until {until}."
+                    f"{whose} runs out about {written(state.runs_out_at)} at the present rate;"
+                    f" the period ends at {until}."
                 )
                 yield Found(AlertKind.RUNS_OUT, subject, text, **concerns)
         if budget.ends_at is not None and now < budget.ends_at <= now + EXPIRES_WITHIN:
-            text = f"{whose} ends on {budget.ends_at:%d %b %Y}; {_budget_amount(state)} of it are left."
+            text = f"{whose} ends at {written(budget.ends_at)}; {_budget_amount(state)} are left."
             yield Found(
                 AlertKind.EXPIRES, f"budget {budget.pk} ends {budget.ends_at:%Y-%m-%d}", text, **concerns
             )
@@ -192,7 +193,7 @@ def _budget_amount(state: BudgetState) -> str:
 def tell(*, kind: AlertKind, subject: str, text: str, people: Iterable[int], project_id: int | None) -> None:
     """Tell these people (ids) of something that happened, once a subject, in the digest of their turn.
 
-    Part of the caller's transaction: what is undone was never told.
+    Part of the caller's transaction: a rollback undoes the notice too.
     """
     now = timezone.now()
     alert, made = Alert.objects.get_or_create(
@@ -206,7 +207,7 @@ def tell(*, kind: AlertKind, subject: str, text: str, people: Iterable[int], pro
 
 
 def _tell(alerts: Iterable[Alert], found: dict[tuple[str, str], Found], now: datetime) -> None:
-    """Leads are told of their projects and of the organizations above them, people of what limits them alone."""
+    """Leads get the alerts of their projects and the organizations above, people those of their own limits."""
     wanted: defaultdict[int, list[Alert]] = defaultdict(list)
     leads = _leads()
     for alert in alerts:
@@ -269,7 +270,7 @@ def unread_notices(user: User) -> list[Notice]:
 def read_notice(*, notice_id: int, by: User) -> Notice:
     notice = Notice.objects.filter(pk=notice_id, user=by).first()
     if notice is None:
-        raise NotFound("There is no such notice of yours.", way_out="Your home page shows those you have.")
+        raise NotFound("You have no such notice.", way_out="The home page shows your notices.")
     Notice.objects.filter(pk=notice.pk, read_at__isnull=True).update(read_at=timezone.now())
     notice.refresh_from_db()
     return notice

@@ -10,6 +10,7 @@ from django.db.models import F, Sum
 from django.utils import timezone
 
 from accounts.models import Organization, Project
+from infra.times_in_text import written
 from quotas.core.budgets import COUNTED
 from quotas.core.forecast import forecast
 from quotas.core.pricing import UNITS
@@ -20,9 +21,9 @@ from quotas.services.impact import Demand, Whose, below, quota_facts
 LATELY: Final = timedelta(days=7)
 MONTH: Final = timedelta(days=30)
 _THEN: Final = {
-    OnSpent.REFUSE: "new jobs wait for the next period; nothing that runs is stopped.",
-    OnSpent.DEMOTE: "new jobs go last; nothing that runs is stopped.",
-    OnSpent.WARN: "people are told, and jobs start as before.",
+    OnSpent.REFUSE: "new jobs wait for the next period; running jobs continue.",
+    OnSpent.DEMOTE: "new jobs get the lowest priority; running jobs continue.",
+    OnSpent.WARN: "people are notified, and jobs start as before.",
 }
 
 
@@ -46,20 +47,20 @@ class BudgetImpact:
     def sentences(self) -> tuple[str, ...]:
         demand = self.demand
         found = [
-            f"{demand.running_jobs:,} running and {demand.pending_jobs:,} pending jobs count on it.",
+            f"{demand.running_jobs:,} running and {demand.pending_jobs:,} pending jobs use this budget.",
             f"{amount_shown(self.resource, self.taken)} of {amount_shown(self.resource, self.amount)} are used or"
-            " set aside in the present period.",
+            " reserved in the current period.",
         ]
         then = _THEN[OnSpent(self.on_spent)]
         if self.is_spent:
-            found.append(f"That is all of it: {then}")
+            found.append(f"The budget is used up: {then}")
         elif self.runs_out_at is not None:
             found.append(
-                f"At the pace of the last 7 days it is spent on {self.runs_out_at:%d %b %Y}; then {then}"
+                f"At the rate of the last 7 days, the budget runs out at {written(self.runs_out_at)}; then {then}"
             )
         elif self.ends_at is not None:
             found.append(
-                f"At the pace of the last 7 days it lasts until its period ends on {self.ends_at:%d %b %Y}."
+                f"At the rate of the last 7 days, the budget lasts until the period ends at {written(self.ends_at)}."
             )
         return tuple(found)
 

@@ -226,13 +226,13 @@ def adjust(
     permissions.require(by, "edit_quota", project)
     problems = []
     if resource not in COUNTED:
-        problems.append(FieldProblem("resource", f"There is {', '.join(COUNTED)}."))
+        problems.append(FieldProblem("resource", f"Must be one of {', '.join(COUNTED)}."))
     if not amount or abs(amount) > MAX_AMOUNT:
-        problems.append(FieldProblem("amount", "Say how much: a whole number, negative to give back."))
+        problems.append(FieldProblem("amount", "Give an amount: a whole number, negative for a refund."))
     if resource in ("gpu_milli_seconds", "cpu_milli_seconds") and amount % 1000:
         problems.append(FieldProblem("amount", "Correct by whole seconds of whole GPUs or cores."))
     if not reason.strip():
-        problems.append(FieldProblem("reason", "Say why: the reason stays with the entry.", "required"))
+        problems.append(FieldProblem("reason", "Give a reason; it stays with the entry.", "required"))
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)
     at = (at or timezone.now()).replace(microsecond=0)
@@ -263,15 +263,15 @@ def set_price(
     permissions.require(by, "operate")
     problems = []
     if resource not in UNITS:
-        problems.append(FieldProblem("resource", f"There is {', '.join(UNITS)}."))
+        problems.append(FieldProblem("resource", f"Must be one of {', '.join(UNITS)}."))
     if gpu_model and resource != "gpu_millis":
         problems.append(FieldProblem("gpu_model", "Only GPUs have a model."))
     if not 0 <= micros_per_hour <= MAX_AMOUNT:
         problems.append(FieldProblem("micros_per_hour", "A price is not negative."))
     if not reason.strip():
-        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+        problems.append(FieldProblem("reason", "Give a reason; it goes into the audit trail.", "required"))
     if PriceRow.objects.filter(resource=resource, gpu_model=gpu_model, valid_from=valid_from).exists():
-        problems.append(FieldProblem("valid_from", "There is a price from this moment on already."))
+        problems.append(FieldProblem("valid_from", "A price with this start exists already."))
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)
     same = PriceRow.objects.filter(resource=resource, gpu_model=gpu_model)
@@ -295,10 +295,10 @@ def set_price(
 
 def _stale(budget: Budget) -> Conflict:
     return Conflict(
-        "Somebody changed this budget while you were looking at it.",
+        "This budget was changed since you read it.",
         code="stale",
         status=412,
-        way_out="Look at the present values, then make your change again.",
+        way_out="Read the current values, then repeat your change.",
         extra={
             "generation": budget.generation,
             "current": {name: audit.plain(getattr(budget, name)) for name in EDITABLE},
@@ -317,18 +317,18 @@ def _require(by: User, subject: Organization | Project | None) -> None:
 def _check(values: Mapping[str, Any], reason: str) -> None:
     problems = []
     if not reason.strip():
-        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+        problems.append(FieldProblem("reason", "Give a reason; it goes into the audit trail.", "required"))
     if not values["name"] or len(values["name"]) > 80:
         problems.append(FieldProblem("name", "Give it a name of at most 80 characters.", "required"))
     if values["resource"] not in BudgetResource.values:
-        problems.append(FieldProblem("resource", f"There is {', '.join(BudgetResource.values)}."))
+        problems.append(FieldProblem("resource", f"Must be one of {', '.join(BudgetResource.values)}."))
     amount = values["amount"]
     if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= MAX_AMOUNT:
         problems.append(FieldProblem("amount", f"An amount is a whole number from 0 to {MAX_AMOUNT}."))
     if values["period"] not in [period.value for period in Period]:
         problems.append(FieldProblem("period", "A period is month, week or window."))
     if values["on_spent"] not in OnSpent.values:
-        problems.append(FieldProblem("on_spent", f"There is {', '.join(OnSpent.values)}."))
+        problems.append(FieldProblem("on_spent", f"Must be one of {', '.join(OnSpent.values)}."))
     problems += _time_problems(values["starts_at"], values["ends_at"], values["period"])
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)

@@ -127,7 +127,7 @@ def _outcome(task: Task, result: Comparison, written: tuple[Difference, ...] = (
 def drift_text(provider: ExternalQuotaProvider, drift: Iterable[Difference]) -> str:
     """`cpu is 12 there and 8 here; gres/gpu is none there and 2 here.`"""
     parts = [
-        f"{d.key} is {provider.show(d.key, d.there)} there and {provider.show(d.key, d.here)} here"
+        f"{d.key} is {provider.show(d.key, d.there)} at the provider and {provider.show(d.key, d.here)} in Muster"
         for d in drift
     ]
     return ("; ".join(parts) + ".") if parts else ""
@@ -293,7 +293,7 @@ def _shown(task: Task, differences: Iterable[Difference], side: str) -> Mapping[
 
 def _circuit_text(name: str) -> str:
     row = ProviderCircuit.objects.filter(pk=name).first()
-    return row.text if row is not None and row.text else "It has not answered several times."
+    return row.text if row is not None and row.text else "The provider has not responded several times."
 
 
 def _retry_after(failures: int) -> timedelta:

@@ -62,7 +62,7 @@ def raise_for(grant: Grant, reason: str) -> Raised:
 
 
 def lower_again(grant: Grant, reason: str) -> None:
-    """Lower it by what it was raised; it may be left with more in use than it allows (I3)."""
+    """Lower it by what it was raised; it may be left with more in use than it allows."""
     if grant.budget is not None:
         shift_budget(budget=grant.budget, by_amount=-grant.raised_hard, reason=reason)
         return

@@ -19,6 +19,7 @@ from accounts.services import audit
 from infra.errors import Conflict, FieldProblem, InvalidInput, NotAllowed
 from infra.notifications import QUOTAS_TOPIC, announce, project_topic
 from infra.plain_text import check_lines
+from infra.times_in_text import written
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import AlertKind, Budget, Grant, GrantState, Quota, QuotaResource
 from quotas.services import grant_effects
@@ -64,9 +65,9 @@ def ask_for_quota(
     if same is not None:
         more = f"of the budget {budget.name}" if budget else grant_effects.what_words(resource, gpu_model)
         raise Conflict(
-            f"{same} already asks for more {more}.",
+            f"{same} already requests more {more}.",
             code="asked-already",
-            way_out="Wait until it is decided, or withdraw it and ask anew.",
+            way_out="Wait for the decision, or withdraw the request and send a new one.",
             extra={"request": same.pk},
         )
     if waiting.count() >= MOST_OPEN:
@@ -91,7 +92,7 @@ def ask_for_quota(
     tell(
         kind=AlertKind.GRANT,
         subject=f"grant {grant.pk} asked",
-        text=f"{project.name} asks for {grant_effects.amount_text(grant, amount)} more.",
+        text=f"{project.name} requests {grant_effects.amount_text(grant, amount)} more.",
         people=_operators(),
         project_id=project.pk,
     )
@@ -118,7 +119,7 @@ def approve_grant(
     row, reason = _to_decide(grant, by, reason, GrantState.ASKED, expected_generation)
     granted = row.amount if granted is None else granted
     if not 0 < granted <= row.amount:
-        message = f"Approve from 1 to {row.amount:,}, which was asked for."
+        message = f"Approve from 1 to {row.amount:,}, the requested amount."
         raise InvalidInput(message, problems=[FieldProblem("granted", message, "out-of-range")])
     now = timezone.now()
     starts_at, ends_at = starts_at or row.starts_at, ends_at or row.ends_at
@@ -140,7 +141,7 @@ def second_grant(*, grant: Grant, by: User, reason: str, expected_generation: in
     row, reason = _to_decide(grant, by, reason, GrantState.SECONDING, expected_generation)
     if row.decided_by_id == by.pk:
         raise NotAllowed(
-            "You approved this request first; a second person has to agree.",
+            "You gave the first approval; another operator has to give the second.",
             way_out="Ask another operator of this site.",
         )
     now = timezone.now()
@@ -186,11 +187,12 @@ def begin_and_end(*, now: datetime | None = None) -> tuple[int, int]:
         begun += _by_itself(pk, GrantState.APPROVED, _begin)
     over = Grant.objects.filter(state=GrantState.ACTIVE, ends_at__lte=now)
     for pk in over.order_by("pk").values_list("pk", flat=True):
-        ended += _by_itself(pk, GrantState.ACTIVE, lambda row: _end(row, by=None, reason="its time is over"))
+        ended += _by_itself(pk, GrantState.ACTIVE, lambda row: _end(row, by=None, reason="expired"))
     soon = Grant.objects.filter(state=GrantState.ACTIVE, ends_at__gt=now, ends_at__lte=now + ENDS_SOON)
     for row in soon.select_related("project"):
+        assert row.ends_at is not None  # the filter above
         with transaction.atomic():
-            _tell_of(row, f"ends on {row.ends_at:%d %b %Y}; ask to renew it in time", occasion="ends soon")
+            _tell_of(row, f"ends at {written(row.ends_at)}; request a renewal in time", occasion="ends soon")
     return begun, ended
 
 
@@ -217,7 +219,7 @@ def impact_of_grant(grant: Grant, granted: int | None = None) -> Impact | Budget
 
 def _approved(row: Grant, now: datetime) -> Grant:
     if row.starts_at is not None and row.starts_at > now:
-        _tell_of(row, f"was approved{_part(row)}; it begins on {row.starts_at:%d %b %Y %H:%M} UTC")
+        _tell_of(row, f"was approved{_part(row)}; it starts at {written(row.starts_at)}")
         return row
     row = _begin(row)
     _tell_of(row, f"was approved{_part(row)} and is in force")
@@ -261,7 +263,7 @@ def _to_decide(
     permissions.require(by, "edit_quota", grant.project)
     reason = reason.strip()[:MOST_REASON]
     if not reason:
-        message = "Say why: the reason goes into the audit trail and to who asked."
+        message = "Give a reason: it goes to the requester and into the audit trail."
         raise InvalidInput(message, problems=[FieldProblem("reason", message, "required")])
     row = _locked(grant)
     undecided = {GrantState.ASKED, GrantState.SECONDING} if state is None else {state}
@@ -269,17 +271,17 @@ def _to_decide(
         raise _decided_already(row)
     _check_generation(row, expected_generation)
     if row.asked_by_id == by.pk:
-        raise NotAllowed("You asked for this yourself.", way_out="Let another operator decide it.")
+        raise NotAllowed("You made this request.", way_out="Another operator has to decide.")
     return row, reason
 
 
 def _check_generation(row: Grant, expected: int | None) -> None:
     if expected is not None and row.generation != expected:
         raise Conflict(
-            f"Somebody changed {row} while you were looking at it.",
+            f"{row} was changed since you read it.",
             code="stale",
             status=412,
-            way_out="Look at it again, then decide.",
+            way_out="Read the request again, then decide.",
             extra={"generation": row.generation},
         )
 
@@ -301,7 +303,7 @@ def _line_to_raise(project: Project, resource: str, gpu_model: str) -> Quota:
     message = f"{project.name} has no limit of {what}: there is nothing to raise."
     raise InvalidInput(
         message,
-        way_out="If jobs wait all the same, their page says what for.",
+        way_out="If jobs still wait, their page shows the reason.",
         problems=[FieldProblem("resource", message)],
     )
 
@@ -316,7 +318,7 @@ def _budget_to_raise(project: Project, budget: Budget, now: datetime) -> Budget:
     )
     raise InvalidInput(
         message,
-        way_out="Ask for more of a budget of the project that is not over.",
+        way_out="Request more of a budget of the project that has not ended.",
         problems=[FieldProblem("budget", message)],
     )
 
@@ -346,15 +348,15 @@ def _check(
             problems.append(FieldProblem("resource", f"The budget {budget.name} counts {budget.resource}."))
     elif resource not in QuotaResource.counted():
         known = ", ".join(QuotaResource.counted())
-        problems.append(
-            FieldProblem("resource", f"There is no resource {resource[:40]!r}; known are {known}.")
-        )
+        problems.append(FieldProblem("resource", f"Unknown resource {resource[:40]!r}; known are {known}."))
     if gpu_model and resource != QuotaResource.GPU_MILLIS:
         problems.append(FieldProblem("gpu_model", "Only GPUs have a model."))
     if isinstance(amount, bool) or not isinstance(amount, int) or not 0 < amount <= MAX_AMOUNT:
-        problems.append(FieldProblem("amount", "Ask for a whole number above 0.", "out-of-range"))
+        problems.append(FieldProblem("amount", "Request a whole number above 0.", "out-of-range"))
     if not reason:
-        problems.append(FieldProblem("reason", "Say what it is for: who decides reads it.", "required"))
+        problems.append(
+            FieldProblem("reason", "Give a justification; the deciding operator reads it.", "required")
+        )
     if len(reason) > MOST_REASON:
         problems.append(FieldProblem("reason", f"Say it in {MOST_REASON:,} characters.", "too-long"))
     if problems:
@@ -373,9 +375,9 @@ def _check_times(starts_at: datetime | None, ends_at: datetime | None, now: date
 
 def _decided_already(row: Grant) -> Conflict:
     return Conflict(
-        f"{row} {row.get_state_display()}: it can no longer be changed so.",
+        f"{row} {row.get_state_display()}: this action is no longer possible.",
         code="decided-already",
-        way_out="Look at it again.",
+        way_out="Read the request again.",
         extra={"state": row.state},
     )
 

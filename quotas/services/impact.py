@@ -80,7 +80,7 @@ class Impact:
 
     @property
     def usable(self) -> int | None:
-        """Of the capacity, what limits should add up to at most (U13)."""
+        """Of the capacity, what limits should add up to at most."""
         return None if self.capacity is None else self.capacity * (100 - self.headroom_percent) // 100
 
     @property
@@ -109,19 +109,19 @@ class Impact:
         if self.over_headroom and self.usable is not None:
             found.append(
                 f"That is more than {self.show(self.usable)}, which leaves {self.headroom_percent} % headroom:"
-                " projects may not all get at once what their limits say."
+                " not all projects can use their full limits at the same time."
             )
         return tuple(found)
 
     @property
     def _then(self) -> str:
         if not self.enforce:
-            return "the line only reports, so jobs start as before."
+            return "the limit only reports, so jobs start as before."
         if self.converges_after_seconds is None:
-            return "nothing is stopped, and nothing new starts until use has gone down."
+            return "running jobs continue, and no new job starts until usage is below the limit."
         return (
-            f"nothing new starts, and after {span(self.converges_after_seconds)} jobs are stopped with notice"
-            " until it is kept."
+            f"no new job starts, and after {span(self.converges_after_seconds)} jobs are stopped with notice"
+            " until usage is below the limit."
         )
 
     def show(self, amount: int) -> str:

@@ -41,7 +41,7 @@ def set_quota(
     """Change bounds: `{"gpu_millis": {"hard": 8000, "soft": None}}`; lines that are missing are made.
 
     With `expected_generation`, the sheet's as the person saw it, raises Conflict (412) with the present
-    values when somebody has changed it since (T33). A bound may be cut below what is in use: nothing is
+    values when somebody has changed it since. A bound may be cut below what is in use: nothing is
     stopped, and nothing new starts until usage has gone down.
     """
     permissions.require(by, "edit_quota", project)
@@ -99,14 +99,14 @@ def set_quota(
 
 
 def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[Drift, ...]:
-    """Recount what the project holds and repair its counters (U12); drift that was found is audited.
+    """Recount what the project holds and repair its counters; drift that was found is audited.
 
     `by` is None for the recount that the clock asks for.
     """
     if by is not None:
         permissions.require(by, "edit_quota", project)
     with transaction.atomic():
-        drifts = LocalQuotaProvider().sync(project.pk)  # the counters are ours, whoever keeps the limits
+        drifts = LocalQuotaProvider().sync(project.pk)  # the counters are ours, with every provider
         if drifts:
             _see_what_is_over(project, drifts)
             outbox.wake_planners()
@@ -115,7 +115,7 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
                     Mismatch(DriftKind.QUOTA, f"{d.resource} of {project.slug}", d.was, d.found, project.pk)
                     for d in drifts
                 ],
-                reason=reason or "the counters were not what is held",
+                reason=reason or "counters differed from the allocations",
                 repaired=True,
             )
             audit.record(
@@ -124,7 +124,7 @@ def sync_quota(*, project: Project, by: User | None, reason: str = "") -> tuple[
                 thing=project,
                 before={drift.resource: drift.was for drift in drifts},
                 after={drift.resource: drift.found for drift in drifts},
-                reason=reason or "the counters were not what is held",
+                reason=reason or "counters differed from the allocations",
                 project=project,
             )
     return drifts
@@ -187,10 +187,10 @@ def _compare(sheet: QuotaSheet, expected_generation: int) -> None:
     if sheet.generation == expected_generation:
         return
     raise Conflict(
-        "Somebody changed this quota while you were looking at it.",
+        "This quota was changed since you read it.",
         code="stale",
         status=412,
-        way_out="Look at the present values, then send your change again with the new ETag.",
+        way_out="Read the current values, then send your change again with the new ETag.",
         extra={
             "generation": sheet.generation,
             "current": {
@@ -204,15 +204,13 @@ def _compare(sheet: QuotaSheet, expected_generation: int) -> None:
 def _check(changes: Mapping[str, Mapping[str, Any]], reason: str) -> None:
     problems = []
     if not reason:
-        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+        problems.append(FieldProblem("reason", "Give a reason; it goes into the audit trail.", "required"))
     if not changes:
         problems.append(FieldProblem("", "Name at least one limit to change.", "required"))
     for resource, wanted in changes.items():
         if resource not in QuotaResource.counted():
             known = ", ".join(QuotaResource.counted())
-            problems.append(
-                FieldProblem(resource, f"There is no resource {resource[:40]!r}; known are {known}.")
-            )
+            problems.append(FieldProblem(resource, f"Unknown resource {resource[:40]!r}; known are {known}."))
             continue
         for name, value in wanted.items():
             if (problem := value_problem(name, value)) is not None:

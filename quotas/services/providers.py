@@ -16,35 +16,33 @@ log = structlog.get_logger(__name__)
 
 
 def exchange_quota(*, project: Project, by: User) -> ProviderState | None:
-    """Exchange with the provider now (U12) and say how things stand; None where Muster itself keeps the quota."""
+    """Exchange with the provider now and say how things stand; None where Muster itself keeps the quota."""
     permissions.require(by, "edit_quota", project)
     exchange(project.pk)
     return ProviderState.objects.filter(project=project).first()
 
 
 def repair_provider(*, project: Project, by: User, reason: str) -> Outcome:
-    """Put the provider's limits back to Muster's, whatever somebody has made of them there (U12).
+    """Put the provider's limits back to Muster's, whatever somebody has made of them there.
 
     Raises Conflict where there is nothing outside to put right, or when it cannot be done now.
     """
     permissions.require(by, "edit_quota", project)
     reason = reason.strip()
     if not reason:
-        message = "Say why: the reason goes into the audit trail."
+        message = "Give a reason; it goes into the audit trail."
         raise InvalidInput(message, problems=[FieldProblem("reason", message, "required")])
     outcome = exchange(project.pk, repair=True)
     if outcome is None:
         if ProviderState.objects.filter(project=project).exists():
-            raise Conflict("An exchange with the provider is under way.", way_out="Try again in a moment.")
-        raise Conflict(
-            "Muster itself keeps this quota; there is nothing outside to put right.", code="kept-here"
-        )
+            raise Conflict("An exchange with the provider is in progress.", way_out="Try again in a moment.")
+        raise Conflict("Muster itself keeps this quota; there is no provider to repair.", code="kept-here")
     if outcome.status in (ProviderStatus.UNREACHABLE, ProviderStatus.REFUSED, ProviderStatus.OFF):
         raise Conflict(
-            f"It could not be put right: {outcome.text}",
+            f"The provider could not be repaired: {outcome.text}",
             code=f"provider-{outcome.status.value}",
             status=503 if outcome.status == ProviderStatus.UNREACHABLE else 409,
-            way_out="Nothing is lost: what is to be kept there is brought over as soon as it can be.",
+            way_out="Nothing is lost: the limits are sent to the provider as soon as possible.",
         )
     if outcome.written:
         audit.record(

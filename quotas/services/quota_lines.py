@@ -1,4 +1,4 @@
-"""Changes of single quota lines, whoever they are of, and the recount that puts their counters right."""
+"""Changes of single quota lines of every subject, and the recount that corrects their counters."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def remove_line(*, line: Quota, by: User, reason: str, expected_generation: int 
     _require(by, Subject(line.organization, line.project, line.user), {})
     if not reason.strip():
         raise InvalidInput(
-            "Say why: the reason goes into the audit trail.",
-            problems=[FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required")],
+            "Give a reason; it goes into the audit trail.",
+            problems=[FieldProblem("reason", "Give a reason; it goes into the audit trail.", "required")],
         )
     with transaction.atomic():
         row = Quota.objects.select_for_update(of=("self",)).filter(pk=line.pk).first()
         if row is None:
-            raise NotFound("This line is not there any more.", way_out="Look at the list of quotas again.")
+            raise NotFound("This limit no longer exists.", way_out="Read the list of quotas again.")
         if expected_generation is not None and expected_generation != row.generation:
             raise _stale(row, {})
         if row.nominal is not None and not permissions.may(by, *_whole(row)):
@@ -170,10 +170,10 @@ def drifting_lines() -> list[int]:
     return sorted(pk for pk, used in rows if held.get(pk, 0) != used)
 
 
-def sync_lines(line_ids: Iterable[int], *, reason: str = "the counters were not what is held") -> int:
+def sync_lines(line_ids: Iterable[int], *, reason: str = "counters differed from the allocations") -> int:
     """Recount these lines and repair those that were wrong; answers how many were.
 
-    The lines are locked before anything is counted: whoever starts or ends a job moves them in the same
+    The lines are locked before anything is counted: every start and end of a job moves them in the same
     transaction as its allocations, so nobody is half-way.
     """
     with transaction.atomic():
@@ -256,14 +256,14 @@ def _stale(row: Quota, changes: Mapping[str, Any]) -> Conflict:
     }
     if not row.generation:
         return Conflict(
-            "Nobody has made this line yet, or somebody took it away.", code="stale", status=412,
-            way_out="Make it anew.", extra=both,
+            "This limit does not exist, or was removed.", code="stale", status=412,
+            way_out="Create it.", extra=both,
         )  # fmt: skip
     return Conflict(
-        "Somebody changed this line while you were looking at it.",
+        "This limit was changed since you read it.",
         code="stale",
         status=412,
-        way_out="Look at the present values, then send your change again with the new generation.",
+        way_out="Read the current values, then send your change again with the new generation.",
         extra=both,
     )
 
@@ -273,7 +273,7 @@ def _there_already(row: Quota, changes: Mapping[str, Any]) -> Conflict:
         f"There is already a limit of {_what(row)} of {row.owner}.",
         code="there-already",
         status=409,
-        way_out="Change that one.",
+        way_out="Change the existing limit.",
         extra={
             "line": row.pk,
             "generation": row.generation,
@@ -307,7 +307,7 @@ def _whole(row: Quota) -> tuple[str, Project | None]:
 
 def _only_operators(name: str) -> None:
     raise NotAllowed(
-        f"Only an operator may set the {name.replace('_', ' ')} of a line: others have less by it.",
+        f"Only an operator may set the {name.replace('_', ' ')} of a limit: it reduces what others can use.",
         way_out=f"Set {', '.join(OF_LEADS)}, or ask an operator of this site.",
     )
 
@@ -342,12 +342,10 @@ def _check(
         text = "Name an organization, or a project, or a user, or a user in a project."
         problems.append(FieldProblem("subject", text, "required"))
     if not reason:
-        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+        problems.append(FieldProblem("reason", "Give a reason; it goes into the audit trail.", "required"))
     if resource not in QuotaResource.values:
         known = ", ".join(QuotaResource.values)
-        problems.append(
-            FieldProblem("resource", f"There is no resource {resource[:40]!r}; known are {known}.")
-        )
+        problems.append(FieldProblem("resource", f"Unknown resource {resource[:40]!r}; known are {known}."))
     elif gpu_model and resource != QuotaResource.GPU_MILLIS:
         problems.append(FieldProblem("gpu_model", "Only a limit of GPUs may be for one model."))
     elif resource == QuotaResource.PENDING_JOBS and any(
@@ -356,7 +354,7 @@ def _check(
         text = "Waiting jobs are neither lent nor borrowed; set soft or hard."
         problems.append(FieldProblem("nominal", text))
     if len(gpu_model) > 64 or len(job_type) > 32:
-        problems.append(FieldProblem("gpu_model", "A model has at most 64 signs, a job type 32."))
+        problems.append(FieldProblem("gpu_model", "A model has at most 64 characters, a job type 32."))
     for name, value in changes.items():
         if (problem := value_problem(name, value)) is not None:
             problems.append(FieldProblem(name, problem))
@@ -376,7 +374,7 @@ def value_problem(name: str, value: Any) -> str | None:
     if name == "provider":
         require_usable(str(value))  # raises with words of its own
         return None
-    return f"A line has no {name[:40]!r}; it has {', '.join(EDITABLE)}."
+    return f"A limit has no {name[:40]!r}; it has {', '.join(EDITABLE)}."
 
 
 def check_together(line: Mapping[str, Any], *, of: str = "") -> None:

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from accounts.models import User
 from accounts.services import audit
+from infra.times_in_text import written
 from quotas import outbox
 from quotas.models import BudgetPeriod, DriftFinding, DriftKind
 from quotas.selectors.budgets import sum_of_period
@@ -60,7 +61,7 @@ def check_budgets(*, by: User | None = None, reason: str = "found by the periodi
 
 
 def _check_period(pk: int, *, by: User | None, reason: str) -> int:
-    """1. Without a lock: nearly all are right. 2. Under the lock that whoever moves it takes, again."""
+    """1. Without a lock: nearly all are right. 2. Again under the lock that every writer takes."""
     row = BudgetPeriod.objects.select_related("budget__project").filter(pk=pk).first()
     if row is None:
         return 0  # its budget was given an earlier end meanwhile
@@ -83,7 +84,7 @@ def _check_period(pk: int, *, by: User | None, reason: str) -> int:
         record_drift(
             [
                 Mismatch(
-                    DriftKind.BUDGET, f"budget {row.budget.name}, {row.starts_at:%d %b %Y}: {name}",
+                    DriftKind.BUDGET, f"budget {row.budget.name}, {written(row.starts_at)}: {name}",
                     int(before[name]), int(after[name]), row.budget.project_id,
                 )
                 for name in after

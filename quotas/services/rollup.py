@@ -41,8 +41,8 @@ SELECT kind, project_id, user_id, gpu_model, (what = 'cpu')::int, (what = 'memor
     (what = 'storage')::int, held, charged,
     CASE WHEN rank = 1 THEN held_micros ELSE 0 END, CASE WHEN rank = 1 THEN charged_micros ELSE 0 END,
     day, day + interval '1 day', %(at)s,
-    lines || CASE lines WHEN 1 THEN ' line' ELSE ' lines' END || ' of this day, rolled up on '
-        || to_char(%(at)s AT TIME ZONE 'UTC', 'FMDD Mon YYYY'),
+    lines || CASE lines WHEN 1 THEN ' line' ELSE ' lines' END || ' of this day, rolled up at '
+        || to_char(%(at)s AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
     %(roll_up)s
 FROM parts WHERE place < 5 OR rank = 1
 ORDER BY day, project_id, user_id, kind, place

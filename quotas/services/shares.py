@@ -161,10 +161,10 @@ def set_share(
     stale = {name: value for name, value in now.items() if seen and name in seen and seen[name] != value}
     if stale:
         raise Conflict(
-            f"Somebody changed the share of {_named(row)} while you were looking at it.",
+            f"The share of {_named(row)} was changed since you read it.",
             code="stale",
             status=412,
-            way_out="Look at the present values, then send your change again.",
+            way_out="Read the current values, then send your change again.",
             extra={"current": now},
         )
     new = now | dict(changes)
@@ -202,7 +202,7 @@ def share_subject(user: User, kind: str, number: int) -> Subject:
         row = rows.filter(pk=number).first()
     if row is None or not (isinstance(row, Organization) or permissions.may(user, "view", _thing(row))):
         raise NotFound(
-            f"There is no such {kind[:20]}, or you may not see it.", way_out="Look at the tree of shares."
+            f"There is no such {kind[:20]}, or you may not see it.", way_out="See the tree of shares."
         )
     _require(user, row)
     return row
@@ -224,7 +224,7 @@ def _named(subject: Subject) -> str:
 def _check(kind: type[Subject], changes: Mapping[str, int | None], reason: str) -> None:
     problems = []
     if not reason:
-        problems.append(FieldProblem("reason", "Say why: the reason goes into the audit trail.", "required"))
+        problems.append(FieldProblem("reason", "Give a reason; it goes into the audit trail.", "required"))
     if not changes:
         problems.append(FieldProblem("", "Name the weight or a limit to change.", "required"))
     for name, value in changes.items():
@@ -238,6 +238,6 @@ def _check(kind: type[Subject], changes: Mapping[str, int | None], reason: str) 
                     )
                 )
         elif value is not None and (type(value) is not int or not 1 <= value <= 100):
-            problems.append(FieldProblem(name, "A limit is a percent of the site, 1 to 100, or nothing."))
+            problems.append(FieldProblem(name, "A limit is a percentage of the site, 1 to 100, or empty."))
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)

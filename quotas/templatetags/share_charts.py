@@ -82,7 +82,7 @@ def icicle(boxes: Sequence[Box]) -> SafeString:
     ]  # fmt: skip
     return format_html(
         '<svg class="chart icicle" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
-        WIDTH, depth * LEVEL, "The tree of shares: each box is as wide as its part of the site",
+        WIDTH, depth * LEVEL, "Hierarchy of shares: the width of each box is its share of the site",
         format_html_join(
             "",
             '<g class="t-{}"><rect x="{}" y="{}" width="{}" height="{}" rx="2"><title>{}</title></rect>'
@@ -122,7 +122,7 @@ def fading_chart(slices: Sequence[Slice]) -> SafeString:
     return format_html(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}"><g class="axis">{}{}</g>{}'
         '<polyline class="fade" points="{}"/></svg>',
-        WIDTH, HEIGHT, "Use of each six hours of the window, and how much of it still counts",
+        WIDTH, HEIGHT, "Usage per six hours of the window, and how much of it still counts",
         format_html_join(
             "", '<line x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}" text-anchor="end">{}</text>', rules
         ),

@@ -89,9 +89,7 @@ def ask(request: HttpRequest) -> HttpResponse:
                 "problems": {p.field.removesuffix("_at"): p.message for p in error.problems},
             }
         else:
-            messages.success(
-                request, "Your request is with the operators; you will be told what becomes of it."
-            )
+            messages.success(request, "Request sent to the operators; you will be notified of the decision.")
             return redirect("grant", grant.pk)
     lines = list(_lines(project))
     context |= {
@@ -199,7 +197,7 @@ def _amount(resource: str, text: str, field: str) -> int:
     except (ValueError, OverflowError):
         amount = 0
     if not 0 < amount <= MAX_AMOUNT:
-        message = "Say how much: a number above 0."
+        message = "Enter a number above 0."
         raise InvalidInput(message, problems=[FieldProblem(field, message)])
     return amount
 
@@ -211,5 +209,5 @@ def _day(text: str, field: str) -> datetime | None:
     try:
         return datetime.strptime(text.strip(), "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
-        message = "Name a day as 2026-12-31."
+        message = "Enter a date such as 2026-12-31."
         raise InvalidInput(message, problems=[FieldProblem(field, message)]) from None

@@ -137,9 +137,9 @@ def edit(request: HttpRequest, kind: str, number: int) -> HttpResponse:
             problems = {problem.field: problem.message for problem in error.problems}
             trouble = error.message
         except Conflict as error:
-            trouble = f"{error} Now it has {_in_words(now)}."
+            trouble = f"{error} Current values: {_in_words(now)}."
         else:
-            messages.success(request, f"The share of {_name(subject)} is changed.")
+            messages.success(request, f"Share of {_name(subject)} changed.")
             return redirect("shares")
     context = {
         "subject": subject,

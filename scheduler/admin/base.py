@@ -187,7 +187,7 @@ class ReasonForm(forms.Form):
         max_length=200,
         label="Reason",
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
-        help_text="It is shown to the people concerned and kept in the audit trail.",
+        help_text="Shown to the people concerned and recorded in the audit trail.",
     )
 
     def __init__(self, *args: Any, needed: bool = True, **kwargs: Any) -> None:
@@ -202,14 +202,14 @@ class ReasonForm(forms.Form):
 
 
 class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that asks why, and notices when somebody else has changed the row meanwhile (T33)."""
+    """A form that asks why, and notices when somebody else has changed the row meanwhile."""
 
     reason = forms.CharField(
         max_length=200,
         label="Reason for this change",
         validators=[one_line],
         widget=UnfoldAdminTextInputWidget(),
-        help_text="Kept in the audit trail.",
+        help_text="Recorded in the audit trail.",
     )
     seen = forms.CharField(required=False, widget=forms.HiddenInput())
 
@@ -232,7 +232,7 @@ class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
                 "; ".join(f"{name} is now {value}" for name, value in shown.items()) or "other fields differ"
             )
             raise forms.ValidationError(
-                f"Somebody has changed this meanwhile: {now}. Open it again and repeat your change."
+                f"Changed meanwhile: {now}. Open the page again and repeat your change."
             )
         return cleaned
 

@@ -43,11 +43,11 @@ class ClusterAdmin(SettingsAdmin):
     )
     verbs = {
         "pause": Verb(
-            "Pause", "Nothing new starts in the cluster; what runs goes on, and jobs may be submitted.",
+            "Pause", "No job starts in the cluster; running jobs continue, and jobs can be submitted.",
             pause_cluster, "cluster", "pause",
         ),
         "resume": Verb(
-            "Resume", "Jobs of the cluster start again.", resume_cluster, "cluster", "play_arrow",
+            "Resume", "Jobs of the cluster can start again.", resume_cluster, "cluster", "play_arrow",
             needs_reason=False,
         ),
     }  # fmt: skip
@@ -164,20 +164,25 @@ class NodeAdmin(SettingsAdmin):
                 )
             },
         ),
-        ("What it has", {"fields": HARDWARE}),
-        ("Held now", {"fields": ("held",)}),
-        ("Its agent", {"fields": AGENT}),
+        ("Capacity", {"fields": HARDWARE}),
+        ("Allocations", {"fields": ("held",)}),
+        ("Agent", {"fields": AGENT}),
     )
     readonly_fields = ("name", "cluster", "state_words", "trouble", *DRAINED, *HARDWARE, "held", *AGENT)
     verbs = {
         "drain": Verb(
-            "Drain", "They take no new jobs; those that run there may end.", drain_node, "node", "logout"
+            "Drain", "The nodes accept no new jobs; running jobs end.", drain_node, "node", "logout"
         ),
         "cordon": Verb(
-            "Cordon", "They take no new jobs; those that run there stay.", cordon_node, "node", "block"
+            "Cordon", "The nodes accept no new jobs; running jobs continue.", cordon_node, "node", "block"
         ),
         "uncordon": Verb(
-            "Uncordon", "They take jobs again.", uncordon_node, "node", "check_circle", needs_reason=False
+            "Uncordon",
+            "The nodes accept jobs again.",
+            uncordon_node,
+            "node",
+            "check_circle",
+            needs_reason=False,
         ),
     }
 
@@ -229,7 +234,7 @@ class NodeAdmin(SettingsAdmin):
                  show_mib(row.memory_mib), len(row.device_ids), f"{row.held_at:%Y-%m-%d %H:%M:%S}")
                 for row in rows[:100]
             ],
-            "Nothing is held here.",
+            "No allocations.",
         )  # fmt: skip
 
 
@@ -256,7 +261,7 @@ class DeviceAdmin(FactsAdmin):
     def memory(self, device: Device) -> str:
         return show_mib(device.memory_mib)
 
-    @display(description="Given away", ordering="used_millis")
+    @display(description="Allocatable", ordering="used_millis")
     def used(self, device: Device) -> str:
         return f"{device.used_millis / 10:g} %"
 
@@ -287,7 +292,7 @@ class ReservationAdmin(FactsAdmin):
     fields = ("cluster", "name", "nodes", "project", "starts_at", "ends_at", "reason")
     verbs = {
         "cancel": Verb(
-            "Cancel", "Their nodes take other jobs again.", cancel_reservation, "reservation", "event_busy",
+            "Cancel", "The nodes accept other jobs again.", cancel_reservation, "reservation", "event_busy",
             needs_reason=False,
         )
     }  # fmt: skip
@@ -352,7 +357,7 @@ class JoinTokenAdmin(FactsAdmin):
     search_fields = ("prefix", "created_by")
     verbs = {
         "revoke": Verb(
-            "Revoke", "No machine registers with them any more; those that have keep working.",
+            "Revoke", "No machine can register with these tokens; registered machines keep working.",
             revoke_join_token, "token", "key_off", needs_reason=False,
         )
     }  # fmt: skip

@@ -46,11 +46,11 @@ def _opened(field: Callable[[Any, Plan, Snapshot], Any]) -> Callable[[Any, Cycle
 
     def show(self: Any, cycle: Cycle) -> Any:
         if cycle.plan is None or cycle.snapshot is None:
-            return "Its bytes were dropped when they grew old; the counts remain."
+            return "The recording was pruned by age; the counts remain."
         try:
             plan, snapshot = _decoded(bytes(cycle.plan), bytes(cycle.snapshot))
         except CodecError as error:
-            return f"It cannot be read: {error}"
+            return f"The recording cannot be read: {error}"
         return field(self, plan, snapshot)
 
     return show
@@ -71,10 +71,10 @@ class CycleAdmin(LongTable):
     fieldsets = (
         (None, {"fields": ("id", "cluster", "started_at", "trigger", "fencing_token")}),
         ("Counts and times", {"fields": (COUNTS, TIMES)}),
-        ("What it saw", {"fields": ("saw", "policy_words")}),
-        ("Who starts where", {"fields": ("starts",)}),
-        ("Who waits, and why", {"fields": ("waits",)}),
-        ("What no longer held when it was written", {"fields": ("refusals",)}),
+        ("Snapshot", {"fields": ("saw", "policy_words")}),
+        ("Starts", {"fields": ("starts",)}),
+        ("Pending jobs and reasons", {"fields": ("waits",)}),
+        ("Refused on apply", {"fields": ("refusals",)}),
         ("Replay", {"fields": ("replay_hint", "snapshot_digest", "plan_digest")}),
     )  # fmt: skip
     readonly_fields = (
@@ -118,11 +118,11 @@ class CycleAdmin(LongTable):
             try:
                 result = replay(cycle_id=cycle.pk)
             except (NotRecorded, CodecError, PluginError) as problem:
-                messages.error(request, f"It cannot be replayed: {problem}.")
+                messages.error(request, f"The cycle cannot be replayed: {problem}.")
             else:
                 if result.identical:
                     messages.success(
-                        request, f"Planned again: the same plan, byte for byte ({result.digest[:12]}…)."
+                        request, f"Replayed: identical plan, byte for byte ({result.digest[:12]}…)."
                     )
                 else:
                     messages.error(request, f"The plan differs. First difference: {result.difference}.")
@@ -155,7 +155,7 @@ class CycleAdmin(LongTable):
         try:
             policy = codec.decode_policy(bytes(cycle.policy))
         except CodecError as error:
-            return f"It cannot be read: {error}"
+            return f"The recording cannot be read: {error}"
         ties = ", ".join(policy.tie_breakers) or "none"
         strict = ", strict order" if policy.strict_order else ""
         return f"{policy.name}, placement {policy.placement}, tie-breakers {ties}{strict}"
@@ -177,11 +177,11 @@ class CycleAdmin(LongTable):
         ]  # fmt: skip
         return table(("Job", "Code", "Why"), rows, "Nothing was refused.")
 
-    @display(description="Do it again")
+    @display(description="Replay")
     def replay_hint(self, cycle: Cycle) -> SafeString:
         return format_html(
             '<button type="submit" form="replay-form" class="font-medium text-primary-600 underline">'
-            "Plan it again and compare</button><p>or on the command line:"
+            "Replay and compare</button><p>or on the command line:"
             " <code>manage.py replay_cycle {} --show</code></p>",
             cycle.pk,
         )
@@ -209,7 +209,7 @@ def _starts(_: Any, plan: Plan, snapshot: Snapshot) -> SafeString:
         more = f" and {len(start.placements) - 16} more" if len(start.placements) > 16 else ""
         scores = ", ".join(f"{name} {value}" for name, value in start.scores)
         rows.append((_job_link(start.job_id), places + more, scores or "–"))
-    shown = table(("Job", "Where", "Scores of the first node"), rows, "Nothing could start.")
+    shown = table(("Job", "Where", "Scores of the first node"), rows, "No job could start.")
     if len(plan.starts) > STARTS_SHOWN:
         return format_html("{}<p>The first {} of {}.</p>", shown, STARTS_SHOWN, len(plan.starts))
     return shown
@@ -233,7 +233,7 @@ def _waits(_: Any, plan: Plan, snapshot: Snapshot) -> SafeString:
                 format_html("{}{}", named, more),
             )
         )
-    shown = table(("Jobs", "Reason", "In words", "Nodes turned away", "Which"), rows, "Nobody waits.")
+    shown = table(("Jobs", "Reason", "Reason", "Excluded nodes", "Which"), rows, "No pending jobs.")
     if len(groups) > REASONS_SHOWN:
         return format_html("{}<p>The {} most frequent of {} answers.</p>", shown, REASONS_SHOWN, len(groups))
     return shown

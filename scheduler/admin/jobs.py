@@ -98,7 +98,7 @@ class EventInline(FactsInline):
 class DependencyInline(FactsInline):
     model = JobDependency
     fk_name = "job"
-    verbose_name_plural = "Waits for"
+    verbose_name_plural = "Dependencies"
     fields = ("kind", "on", "data", "group", "need", "satisfied")
     readonly_fields = fields
 
@@ -115,7 +115,7 @@ class DatasetAdmin(FactsAdmin):
     search_fields = ("name", "project__slug")
     verbs = {
         "withdraw": Verb(
-            "Withdraw", "Jobs submitted from now on wait until it is declared again.",
+            "Withdraw", "Jobs submitted from now on wait until the data are declared again.",
             withdraw_dataset, "dataset", "unpublished",
         )
     }  # fmt: skip
@@ -144,27 +144,27 @@ class JobAdmin(LongTable):
     inlines = (DependencyInline, AttemptInline, EventInline)
     fieldsets = (
         (None, {"fields": ("number", "uuid", "name", "shown_state", "state", "held_by", "page")}),
-        ("Why it waits", {"fields": WHY}),
+        ("Pending reason", {"fields": WHY}),
         ("Whose", {"fields": ("user", "project", "queue", "priority", "submitted_via", "job_type")}),
-        ("What runs", {"fields": ("command", "script", "working_dir", "env_names")}),
-        ("What it asks, per task", {"fields": ASKED}),
+        ("Command", {"fields": ("command", "script", "working_dir", "env_names")}),
+        ("Resources per task", {"fields": ASKED}),
         ("Where", {"fields": ("node_selector", "tolerations", "affinity", "labels")}),
         ("When", {"fields": WHEN}),
-        ("How it ended", {"fields": ENDED}),
+        ("Result", {"fields": ENDED}),
         ("Array", {"fields": ("array_id", "array_index", "array_max_running")}),
     )
     readonly_fields = ("shown_state", "asks", "storage", "env_names", "time_limit", "page")
     verbs = {
         "cancel": Verb(
-            "Cancel", "Pending ones leave their queue; running ones are told to stop. It cannot be undone.",
+            "Cancel", "Pending jobs leave the queue; running jobs are stopped. This cannot be undone.",
             cancel_job, "job", "cancel",
         ),
-        "hold": Verb("Hold", "They wait until somebody releases them.", hold_job, "job", "pause"),
+        "hold": Verb("Hold", "The jobs wait until released.", hold_job, "job", "pause"),
         "release": Verb(
-            "Release", "They may start again.", release_job, "job", "play_arrow", needs_reason=False
+            "Release", "The jobs can start again.", release_job, "job", "play_arrow", needs_reason=False
         ),
         "requeue": Verb(
-            "Requeue", "They stop and start again from the beginning.", requeue_job, "job", "replay"
+            "Requeue", "The jobs are stopped and start again from the beginning.", requeue_job, "job", "replay"
         ),
     }  # fmt: skip
 
@@ -179,7 +179,7 @@ class JobAdmin(LongTable):
     def shown_state(self, job: Job) -> str:
         return job.public_state.value
 
-    @display(description="Asks for")
+    @display(description="Request")
     def asks(self, job: Job) -> str:
         words = [f"{show_cpus(job.cpu_millis)} CPU"]
         if job.memory_mib:
@@ -210,7 +210,7 @@ class JobAdmin(LongTable):
     def time_limit(self, job: Job) -> str:
         return "none" if job.time_limit_seconds is None else str(timedelta(seconds=job.time_limit_seconds))
 
-    @display(description="Its page")
+    @display(description="Job page")
     def page(self, job: Job) -> SafeString:
         return format_html(
             '<a class="text-primary-600 underline" href="{}">Job {}</a>',

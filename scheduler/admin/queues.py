@@ -93,11 +93,11 @@ class QueueAdmin(SettingsAdmin):
     )
     verbs = {
         "pause": Verb(
-            "Pause", "Nothing more starts from them; what runs goes on, and jobs may be submitted.",
+            "Pause", "No job of these queues starts; running jobs continue, and jobs can be submitted.",
             pause_queue, "queue", "pause",
         ),
         "resume": Verb(
-            "Resume", "Their jobs start again.", resume_queue, "queue", "play_arrow", needs_reason=False
+            "Resume", "Jobs of these queues can start again.", resume_queue, "queue", "play_arrow", needs_reason=False
         ),
     }  # fmt: skip
 
@@ -120,7 +120,7 @@ class QueueAdmin(SettingsAdmin):
     def active(self, queue: Any) -> int:
         return int(queue.active_jobs)
 
-    @display(description="Runs at most")
+    @display(description="Running-job limit")
     def limits(self, queue: Queue) -> str:
         return "–" if queue.max_concurrent_jobs is None else f"{queue.max_concurrent_jobs} jobs"
 
@@ -186,13 +186,13 @@ class ProfileForm(SettingsForm):
         fields = ("name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins",
                   "backfill", "options", "preemption_enabled", "preemption")  # fmt: skip
         help_texts = {
-            "tie_breakers": f"Who goes first among equals: a list out of {', '.join(sorted(TIE_BREAKERS))}.",
+            "tie_breakers": f"Tie-breakers, a list out of {', '.join(sorted(TIE_BREAKERS))}.",
             "strict_order": "Later jobs wait until every earlier one has started.",
-            "options": f'Further knobs by name, such as {{"backfill_promises": 16}}; out of {", ".join(OPTIONS)}.',
+            "options": f'Further options by name, such as {{"backfill_promises": 16}}; out of {", ".join(OPTIONS)}.',
             "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
             "preemption_enabled": "Whether jobs may be stopped for others.",
-            "preemption": 'What differs from the usual, such as {"mode": "suspend", "grace_seconds": 120}; out of '
+            "preemption": 'Preemption options, such as {"mode": "suspend", "grace_seconds": 120}; out of '
             f"{', '.join(OF_PREEMPTION)}.",
         }
         widgets = {
@@ -212,7 +212,7 @@ class ProfileForm(SettingsForm):
             preemption_of(True, given["preemption"])
             resolve(_policy({**cleaned, **given}), installed_plugins())
         except (ValueError, PluginError) as error:
-            raise forms.ValidationError(f"No planner could follow this: {error}.") from error
+            raise forms.ValidationError(f"Not a valid policy: {error}.") from error
         return cleaned
 
 

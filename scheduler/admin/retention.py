@@ -24,15 +24,15 @@ class RetentionRunAdmin(FactsAdmin):
     ordering = ("-id",)
     fieldsets = (
         (None, {"fields": (("started_at", "seconds"), "state", "problem")}),
-        ("What went, and how long it had been kept", {"fields": ("what",)}),
-        ("How long things are kept now", {"fields": ("now",)}),
+        ("Pruned rows, by kind", {"fields": ("what",)}),
+        ("Retention periods", {"fields": ("now",)}),
     )
     readonly_fields = ("seconds", "state", "what", "now")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Before the first run there is no row to look at."""
         if not RetentionRun.objects.exists():
-            self.message_user(request, "It has not run yet; the clock starts it every hour.")
+            self.message_user(request, "Not run yet; retention runs every hour.")
         return super().changelist_view(request, extra_context)
 
     @display(description="Took")
@@ -43,11 +43,11 @@ class RetentionRunAdmin(FactsAdmin):
     def rows(self, run: RetentionRun) -> str:
         return f"{run.removed:,}"
 
-    @display(description="State", label={"done": "success", "failed": "danger", "under way": "warning"})
+    @display(description="State", label={"done": "success", "failed": "danger", "in progress": "warning"})
     def state(self, run: RetentionRun) -> str:
         if run.problem:
             return "failed"
-        return "under way" if run.ended_at is None else "done"
+        return "in progress" if run.ended_at is None else "done"
 
     @display(description="")
     def what(self, run: RetentionRun) -> SafeString:

@@ -99,7 +99,7 @@ class AgentDoor:
                 "title": "Try again",
                 "status": 503,
                 "code": known.code if known else "unavailable",
-                "detail": known.message if known else "The database is away.",
+                "detail": known.message if known else "The database is unavailable.",
             }
         except _Gone:
             return
@@ -153,7 +153,7 @@ class AgentDoor:
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, _with_database, work, arguments)
 
-    # ------------------------------------------------------------ say that agents can be heard
+    # ------------------------------------------------------------ report liveness of agents
 
     def keep_calls_open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -223,7 +223,7 @@ def _parse(data: bytes, encoding: str) -> Mapping[str, Any]:
         if b"\\u" in data:  # only so can half a surrogate pair come in, which nothing can store
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
-        raise InvalidInput(message="The message is no JSON.", code="not-json", status=400) from error
+        raise InvalidInput(message="The message is not valid JSON.", code="not-json", status=400) from error
     if not isinstance(body, dict):
         raise InvalidInput(message="The message has to be a JSON object.")
     return body

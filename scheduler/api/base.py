@@ -38,6 +38,6 @@ def body_of(request: Request, *, optional: bool = False) -> Mapping[str, Any]:
             message="The body has to be one JSON object.",
             code="not-an-object",
             way_out="Send for example {} with the fields inside.",
-            problems=[FieldProblem("", "Has to be a JSON object.", "not-an-object")],
+            problems=[FieldProblem("", "Must be a JSON object.", "not-an-object")],
         )
     return data

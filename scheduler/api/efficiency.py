@@ -106,7 +106,7 @@ def _asked(request: Request) -> tuple[Asked | None, list[FieldProblem]]:
             problems.append(FieldProblem(name, "A day, such as 2026-11-28."))
     job = query.get("job", "")
     if job and not (job.isascii() and job.isdecimal() and len(job) < 19):
-        problems.append(FieldProblem("job", "Has to be the number of a job."))
+        problems.append(FieldProblem("job", "Must be the number of a job."))
     if query.get("sort", "gpu") not in SORTS:
         problems.append(FieldProblem("sort", f"Sort by {', '.join(SORTS)}."))
     if problems:

@@ -21,6 +21,7 @@ from scheduler.api.serializers import (
     JobRequestSerializer,
     LogSerializer,
     moment,
+    reason_times,
 )
 from scheduler.core.lifecycle import JobState, PublicState
 from scheduler.models import Job
@@ -75,7 +76,7 @@ class JobLogs(JobView):
         query = request.query_params
         stream = query.get("stream") or MERGED
         if stream not in (*STREAMS, MERGED):
-            raise bad_query("stream", f"Has to be one of {', '.join((*STREAMS, MERGED))}.")
+            raise bad_query("stream", f"Must be one of {', '.join((*STREAMS, MERGED))}.")
         part = read_log(
             job=self.find(request, ref),
             stream=stream,
@@ -116,7 +117,7 @@ def incomplete_tail(data: bytes) -> int:
 
 
 class StartRangeSerializer(serializers.Serializer[Any]):
-    """When it is likely to start: 1, 5 and 9 of 10 times by then; null = nobody knows."""
+    """When it is likely to start: 1, 5 and 9 of 10 times by then; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
     p50_at = serializers.DateTimeField(allow_null=True)
@@ -139,7 +140,7 @@ class SuggestedChangeSerializer(serializers.Serializer[Any]):
 
 
 class ForecastRecordSerializer(serializers.Serializer[Any]):
-    """What became of the ranges that jobs were told first."""
+    """Accuracy of the first predicted ranges."""
 
     days = serializers.IntegerField()
     starts = serializers.IntegerField()
@@ -168,6 +169,9 @@ class WhySerializer(serializers.Serializer[Any]):
     reason_code = serializers.CharField()
     category = serializers.CharField()
     details = serializers.DictField(allow_null=True)
+    times = serializers.DictField(
+        child=serializers.DateTimeField(), help_text="Times among the details, by name, such as begin_at."
+    )
     blockers = serializers.ListField(child=serializers.DictField())
     gates = serializers.ListField(child=serializers.DictField())
     position = serializers.IntegerField(allow_null=True)
@@ -199,7 +203,8 @@ class JobWhy(JobView):
         job = self.find(request, ref)
         nodes = request.query_params.get("nodes", "").lower() in ("1", "true", "yes")
         found = with_moments(explain_job(job=job, by=person(request), nodes=nodes).as_dict())
-        return Response({"job": str(job.uuid), "number": job.number, **found})
+        times = reason_times(found["details"] or {})
+        return Response({"job": str(job.uuid), "number": job.number, **found, "times": times})
 
 
 class VictimSerializer(serializers.Serializer[Any]):
@@ -295,7 +300,7 @@ class JobStates(ApiView):
         texts = [text for text in request.query_params.get("ids", "").split(",") if text.strip()]
         refs = [job_ref(text.strip()) for text in texts]
         if not refs or len(refs) > self.MOST or None in refs:
-            raise bad_query("ids", f"Has to be 1 to {self.MOST} job numbers or ids, joined by commas.")
+            raise bad_query("ids", f"Must be 1 to {self.MOST} job numbers or ids, joined by commas.")
         numbers = [ref for ref in refs if isinstance(ref, int)]
         uuids = [ref for ref in refs if ref is not None and not isinstance(ref, int)]
         rows = visible_jobs(person(request)).select_related(None).order_by("number")
@@ -324,7 +329,7 @@ def query_integer(request: Request, name: str, *, least: int, most: int, default
     if not text:
         return default
     if not (text.isascii() and text.isdecimal() and len(text) < 19 and least <= int(text) <= most):
-        raise bad_query(name, f"Has to be a whole number from {least} to {most}.")
+        raise bad_query(name, f"Must be a whole number from {least} to {most}.")
     return int(text)
 
 

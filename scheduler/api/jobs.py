@@ -106,11 +106,14 @@ class JobDetail(JobView):
 
     @extend_schema(
         operation_id="jobs_cancel",
-        parameters=[OpenApiParameter("reason", str, description="Why, for the record.")],
-        responses={200: JobSerializer, 202: OpenApiResponse(JobSerializer, "It runs and is told to stop.")},
+        parameters=[OpenApiParameter("reason", str, description="Reason, recorded in the audit trail.")],
+        responses={
+            200: JobSerializer,
+            202: OpenApiResponse(JobSerializer, "The job is running and is being stopped."),
+        },
     )
     def delete(self, request: Request, ref: str) -> Response:
-        """Cancel a job: 200 when it is over, 202 while its processes are told to end."""
+        """Cancel a job: 200 when it is over, 202 while its processes are being stopped."""
         job = services.cancel_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
         over = status.HTTP_200_OK if job.is_terminal else status.HTTP_202_ACCEPTED
         return Response(self.again(request, job), status=over)
@@ -174,7 +177,7 @@ class BoostJob(JobView):
         seconds = inputs.integer("seconds", least=SHORTEST_SECONDS, most=LONGEST_SECONDS)
         reason = inputs.text("reason", most=MAX_REASON)
         if points is None and not inputs.problems:
-            inputs.wrong("points", "Is needed: how much is added to its priority.", code="required")
+            inputs.wrong("points", "Required: how much is added to its priority.", code="required")
         inputs.finish("The job cannot be boosted")
         assert points is not None  # otherwise there was a problem
         boost_job(job=job, by=person(request), points=points, reason=reason, seconds=seconds or DAY_SECONDS)
@@ -230,7 +233,7 @@ class ResizeJob(JobView):
         tasks = inputs.integer("tasks", least=1, most=MAX_TASKS)
         reason = inputs.text("reason", most=MAX_REASON)
         if tasks is None and not inputs.problems:
-            inputs.wrong("tasks", "Is needed: how many tasks it is to have.", code="required")
+            inputs.wrong("tasks", "Required: how many tasks it is to have.", code="required")
         inputs.finish("The size cannot be changed")
         assert tasks is not None  # otherwise there was a problem
         job = resize_job(job=job, tasks=tasks, by=person(request), reason=reason)
@@ -307,9 +310,9 @@ class BulkJobs(JobView):
         payloads, atomic = body.get("jobs"), body.get("atomic", True)
         most = settings.MUSTER_MAX_BULK
         if not isinstance(payloads, list) or not 1 <= len(payloads) <= most:
-            problems.append(FieldProblem("jobs", f"Has to be a list of 1 to {most} jobs.", "out-of-range"))
+            problems.append(FieldProblem("jobs", f"Must be a list of 1 to {most} jobs.", "out-of-range"))
         if not isinstance(atomic, bool):
-            problems.append(FieldProblem("atomic", "Has to be true or false.", "not-a-flag"))
+            problems.append(FieldProblem("atomic", "Must be true or false.", "not-a-flag"))
         if problems:
             raise InvalidInput(message=problems[0].message, problems=problems, way_out="Nothing was written.")
         return payloads, atomic  # type: ignore[return-value]
@@ -337,7 +340,7 @@ def reason_of(request: Request) -> str:
             str(unknown[0])[:60], "There is no such field; known is reason.", "unknown-field"
         )
     elif not isinstance(given, str) or len(given) > MAX_REASON:
-        problem = FieldProblem("reason", f"Has to be text of at most {MAX_REASON} characters.", "bad-text")
+        problem = FieldProblem("reason", f"Must be text of at most {MAX_REASON} characters.", "bad-text")
     elif trouble := line_problem(given):
         problem = FieldProblem("reason", trouble, "bad-text")
     if problem is not None:

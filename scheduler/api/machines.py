@@ -34,8 +34,8 @@ class AmountSerializer(serializers.Serializer[Any]):
 
 class SizedAmountSerializer(AmountSerializer):
     size = serializers.FloatField(
-        help_text="What the machine itself has; `total` may be given away, which is more where it is overcommitted. "
-        "No single task gets more than this."
+        help_text="Physical amount; `total` is allocatable, which is more where the node is overcommitted. "
+        "One task gets at most this amount."
     )
 
 
@@ -276,7 +276,7 @@ class Gpus(ApiView):
 
     @extend_schema(operation_id="gpus_list", responses=GpuListSerializer)
     def get(self, request: Request) -> Response:
-        """Every GPU, who holds it, and how many are free (A14)."""
+        """Every GPU, who holds it, and how many are free."""
         gpus: list[dict[str, Any]] = []
         for item in cluster_map(person(request)):
             holders: dict[int, list[int]] = defaultdict(list)
@@ -313,7 +313,7 @@ class Topology(ApiView):
 
     @extend_schema(operation_id="topology", responses=TopologySerializer)
     def get(self, request: Request) -> Response:
-        """Clusters, zones, racks, nodes, NUMA domains and GPUs as a tree (A13)."""
+        """Clusters, zones, racks, nodes, NUMA domains and GPUs as a tree."""
         tree: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
         for node in nodes_with_devices(person(request)).order_by("cluster_id", "zone", "rack", "name"):
             racks = tree.setdefault(node.cluster.slug, {}).setdefault(node.zone, {})

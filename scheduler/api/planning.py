@@ -38,7 +38,7 @@ class SchedulerInfo(ApiView):
 
     @extend_schema(operation_id="scheduler_info", responses=SchedulerInfoSerializer)
     def get(self, request: Request) -> Response:
-        """Policy, quota provider, active queues and pending jobs that you may see (A7)."""
+        """Policy, quota provider, active queues and pending jobs that you may see."""
         queues = list(visible_queues(person(request)))
         first = next((queue for queue in queues if queue.is_default), queues[0] if queues else None)
         return Response(
@@ -75,7 +75,7 @@ class SchedulerTrigger(ApiView):
         operation_id="scheduler_trigger", request=TriggerRequestSerializer, responses=TriggerAnswerSerializer
     )
     def post(self, request: Request) -> Response:
-        """Plan every cluster now (A8); with a project, for its leads, the counts are that project's."""
+        """Plan every cluster now; with a project, for its leads, the counts are that project's."""
         by, body = person(request), body_of(request, optional=True)
         if unknown := [name for name in body if name != "project_id"]:
             message = "There is no such field; known is project_id."

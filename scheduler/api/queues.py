@@ -167,11 +167,11 @@ class QueueDetail(ApiView):
     def _check(self, paused: Any, reason: Any, generation: Any) -> None:
         problems = []
         if paused is not None and not isinstance(paused, bool):
-            problems.append(FieldProblem("paused", "Has to be true or false.", "not-a-flag"))
+            problems.append(FieldProblem("paused", "Must be true or false.", "not-a-flag"))
         if not isinstance(reason, str) or len(reason) > 200:
-            problems.append(FieldProblem("reason", "Has to be text of at most 200 characters.", "bad-text"))
+            problems.append(FieldProblem("reason", "Must be text of at most 200 characters.", "bad-text"))
         if generation is not None and (not isinstance(generation, int) or isinstance(generation, bool)):
-            problems.append(FieldProblem("generation", "Has to be a whole number.", "not-a-number"))
+            problems.append(FieldProblem("generation", "Must be a whole number.", "not-a-number"))
         if problems:
             raise InvalidInput(message=problems[0].message, problems=problems)
 
@@ -203,7 +203,7 @@ class QueueSummary(ApiView):
 
     @extend_schema(operation_id="queue_status", responses=QueueSummarySerializer)
     def get(self, request: Request) -> Response:
-        """What waits and what runs, over all queues that you may see (A5)."""
+        """What waits and what runs, over all queues that you may see."""
         by = person(request)
         counts = dict.fromkeys((state.value for state in PublicState), 0)
         inner = state_counts(by)

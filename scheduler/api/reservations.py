@@ -124,7 +124,7 @@ class Reservations(ApiView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Set nodes aside; for operators (A15, C18)."""
+        """Set nodes aside; for operators."""
         row = services.reserve(payload=body_of(request), by=person(request))
         whole = visible_reservations(person(request)).get(pk=row.pk)
         return Response(ReservationSerializer(whole).data, status=status.HTTP_201_CREATED)
@@ -145,7 +145,7 @@ class ReservationDetail(ApiView):
 
     @extend_schema(operation_id="reservations_cancel", responses=ReservationSerializer)
     def delete(self, request: Request, ref: str) -> Response:
-        """Give the nodes back; by the reservation's id or its job's (A16)."""
+        """Give the nodes back; by the reservation's id or its job's."""
         by = person(request)
         row = services.reservation_by_ref(by, ref)
         services.cancel_reservation(reservation=row, by=by, reason=reason_of(request))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from rest_framework import serializers
 
+from infra.times_in_text import written
 from quotas.core.resources import MIB
 from scheduler.api.schema import serializer_of
 from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
@@ -17,6 +19,9 @@ from scheduler.models import Job, JobEvent, WaitEnd
 from scheduler.services.submission.fields_task import qos_word
 from scheduler.services.submission.job_spec import JOB
 
+#: Facts of a reason that are times in ISO 8601.
+_TIMES_IN_ISO: Final = frozenset({"until", "since"})
+
 
 def moment(value: datetime | None) -> str | None:
     """A time as every answer writes it: UTC, with a Z."""
@@ -24,15 +29,18 @@ def moment(value: datetime | None) -> str | None:
 
 
 def priority_band(value: int) -> str:
-    """Low, Normal or High, for those who think in three bands (C1)."""
+    """Low, Normal or High, for those who think in three bands."""
     return "low" if value <= 33 else "normal" if value <= 66 else "high"
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     category = serializers.ChoiceField([c.value for c in ReasonCategory])
-    text = serializers.CharField()
+    text = serializers.CharField(help_text="Times in it are RFC 3339 in UTC.")
     details = serializers.DictField()
+    times = serializers.DictField(
+        child=serializers.DateTimeField(), help_text="Times of the reason by name, such as begin_at."
+    )
 
 
 class JobAllocationSerializer(serializers.Serializer[Any]):
@@ -58,13 +66,15 @@ class JobDependencySerializer(serializers.Serializer[Any]):
     number = serializers.IntegerField(allow_null=True)
     data = serializers.CharField(allow_null=True)  # type: ignore[assignment]
     type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
-    group = serializers.IntegerField(help_text="Those of one group belong together; in 0 each has to hold.")
-    need = serializers.IntegerField(help_text="So many of its group are enough.")
+    group = serializers.IntegerField(
+        help_text="Dependencies of one group belong together; each of group 0 must be satisfied."
+    )
+    need = serializers.IntegerField(help_text="Number of dependencies of the group that must be satisfied.")
     satisfied = serializers.BooleanField(allow_null=True)
 
 
 class LikelyStartSerializer(serializers.Serializer[Any]):
-    """The last forecast of a waiting job: 1, 5 and 9 of 10 times it starts by then; null = nobody knows."""
+    """The last forecast of a waiting job: 1, 5 and 9 of 10 times it starts by then; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
     p50_at = serializers.DateTimeField(allow_null=True)
@@ -269,6 +279,17 @@ def _likely_start(job: Job) -> dict[str, Any] | None:
     }
 
 
+def reason_times(details: Mapping[str, Any]) -> dict[str, str]:
+    """Times among the facts of a reason, by name: `begin_ms` and an ISO `until` become `begin_at` and `until_at`."""
+    found: dict[str, str] = {}
+    for name, value in details.items():
+        if name.endswith("_ms") and isinstance(value, int):
+            found[f"{name.removesuffix('_ms')}_at"] = written(datetime.fromtimestamp(value / 1000, tz=UTC))
+        elif name in _TIMES_IN_ISO and isinstance(value, str):
+            found[f"{name}_at"] = written(datetime.fromisoformat(value))
+    return found
+
+
 def _reason(job: Job) -> dict[str, Any] | None:
     if not job.reason_code:
         return None
@@ -277,6 +298,7 @@ def _reason(job: Job) -> dict[str, Any] | None:
         "category": job.reason_category,
         "text": job.reason_text,
         "details": job.reason_details,
+        "times": reason_times(job.reason_details),
     }
 
 

@@ -141,7 +141,7 @@ class Sbatch(JobView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Submit an `sbatch` script (A12, S1-S4); it runs as it is, by its own first line."""
+        """Submit an `sbatch` script; it runs as it is, by its own first line."""
         script, overrides = self._read(request.data)
         payload, ignored = parse_sbatch(script, by=person(request), overrides=overrides)
         job = services.submit_job(payload=payload, by=person(request), via="sbatch")
@@ -158,7 +158,7 @@ class Sbatch(JobView):
         script = data.get("script") if isinstance(data, Mapping) else None
         problem = None
         if not isinstance(script, str) or not script.strip():
-            problem = FieldProblem("script", "Is needed: the text of an sbatch script.", "required")
+            problem = FieldProblem("script", "Required: the text of an sbatch script.", "required")
         elif trouble := unclean(script):
             problem = FieldProblem("script", f"The script {trouble}.", "bad-text")
         elif "command" in data:
@@ -236,7 +236,7 @@ class Squeue(ApiView):
         },
     )
     def get(self, request: Request) -> HttpResponse:
-        """Pending and running jobs, as squeue lists them (S3)."""
+        """Pending and running jobs, as squeue lists them."""
         rows = self._rows(request)
         total = rows.count()
         newest = Attempt.objects.prefetch_related(
@@ -260,7 +260,7 @@ class Squeue(ApiView):
             letters = {part.strip().upper() for part in given.split(",")}
             states = frozenset(s for s, letter in LETTERS.items() if letter in letters or "ALL" in letters)
             if not states or letters - set(LETTERS.values()) - {"ALL"}:
-                raise bad_query("states", f"Has to be of {', '.join(sorted(set(LETTERS.values())))} or ALL.")
+                raise bad_query("states", f"Must be of {', '.join(sorted(set(LETTERS.values())))} or ALL.")
         rows = rows.filter(state__in=states)
         if user := query.get("user"):
             rows = rows.filter(user=person(request)) if user == "me" else rows.filter(user__username=user)

@@ -19,7 +19,7 @@ class Allocation(models.Model):
     rank = models.PositiveIntegerField()
     node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="allocations")
     cpu_millis = models.BigIntegerField()
-    #: What of its CPUs it has given back while its job stands still; `cpu_millis` is what it holds.
+    #: CPUs released while the job is suspended; `cpu_millis` is what it holds.
     suspended_cpu_millis = models.BigIntegerField(default=0, db_default=0)
     memory_mib = models.BigIntegerField()
     storage_mib = models.BigIntegerField(default=0)

@@ -14,7 +14,7 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
 
 
 class Attempt(models.Model):
-    """One try; the epoch fences every report about it, and a job has at most one live (I5)."""
+    """One try; the epoch fences every report about it, and a job has at most one live."""
 
     job = models.ForeignKey(
         "scheduler.Job", on_delete=models.CASCADE, related_name="attempts", db_index=False
@@ -24,7 +24,7 @@ class Attempt(models.Model):
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in AttemptState], default=AttemptState.ASSIGNED
     )
-    #: Why its processes are told to end, once they are.
+    #: Why the processes are being stopped.
     stop_reason = models.CharField(
         max_length=20, blank=True, choices=[(s.value, s.value) for s in StopReason]
     )
@@ -39,10 +39,10 @@ class Attempt(models.Model):
     resized_for_epoch = models.PositiveIntegerField(null=True, blank=True)
     #: Between the notice and the end; null takes the site's.
     grace_seconds = models.PositiveIntegerField(null=True, blank=True)
-    #: Set while it is to stand still for another job, and while it does.
+    #: Set while the attempt is being suspended or is suspended.
     suspend_asked_at = models.DateTimeField(null=True, blank=True)
     suspended_at = models.DateTimeField(null=True, blank=True)
-    #: How long it has stood still before: its time limit does not run then.
+    #: Earlier suspended time, which does not count for the time limit.
     suspended_ms = models.BigIntegerField(default=0, db_default=0)
     #: What the backend calls it, for those that have names of their own.
     backend_ref = models.CharField(max_length=200, blank=True)
@@ -100,7 +100,7 @@ class Task(models.Model):
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in TaskState], default=TaskState.ASSIGNED
     )
-    #: Its processes stand still, as the backend said last.
+    #: The processes are suspended, as the backend reported last.
     suspended = models.BooleanField(default=False, db_default=False)
     pid = models.PositiveIntegerField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -146,7 +146,7 @@ class Task(models.Model):
 
 
 class Suspension(models.Model):
-    """One time that an attempt stands still for another job: for whom, how long, and what it gives back meanwhile."""
+    """One suspension of an attempt: the other job, its duration, and what it released."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="suspensions")
     #: The pending job, and its epoch then.
@@ -174,7 +174,7 @@ class Suspension(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.attempt} stands still for job {self.for_job}"
+        return f"{self.attempt} suspended for job {self.for_job}"
 
 
 class LogStream(models.TextChoices):

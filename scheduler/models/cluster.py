@@ -7,7 +7,7 @@ from django.db import models
 
 
 class BackendKind(models.TextChoices):
-    """Where the attempts of a cluster really run (C25)."""
+    """Where the attempts of a cluster really run."""
 
     AGENTS = "agents", "Muster node agents"
     KUBERNETES = "kubernetes", "Kubernetes"
@@ -43,7 +43,7 @@ class Cluster(models.Model):
     profile = models.ForeignKey(
         "scheduler.SchedulerProfile", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    #: Capacity counts for so many percent when jobs are admitted (R8), where neither the node nor one of its
+    #: Percentage of capacity that counts when jobs are admitted, where neither the node nor one of its
     #: partitions says another ratio; GPUs are never overcommitted.
     cpu_overcommit_percent = models.PositiveSmallIntegerField(default=100)
     memory_overcommit_percent = models.PositiveSmallIntegerField(default=100)

@@ -1,4 +1,4 @@
-"""When waiting jobs are expected to start, what they were told first, and what came of it."""
+"""Predicted starts of pending jobs, the first prediction, and the real start."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from django.db import models
 
 
 class StartForecast(models.Model):
-    """The latest forecast of one waiting job. `first_*` is the first range it was told: that one is judged."""
+    """The latest forecast of one waiting job. `first_*` is the first range, whose accuracy is measured."""
 
     job = models.OneToOneField(
         "scheduler.Job", primary_key=True, on_delete=models.CASCADE, related_name="forecast"
     )
-    #: One, five and nine of ten times it starts by then; null = nobody knows.
+    #: One, five and nine of ten times it starts by then; null = unknown.
     p10_at = models.DateTimeField(null=True)
     p50_at = models.DateTimeField(null=True)
     p90_at = models.DateTimeField(null=True)
@@ -35,7 +35,7 @@ class StartForecast(models.Model):
 
 
 class ForecastOutcome(models.Model):
-    """A start that had been forecast: the first range that was told, and when it really was."""
+    """A start that had a forecast: the first range, and the real start."""
 
     cluster = models.ForeignKey(
         "scheduler.Cluster", on_delete=models.CASCADE, related_name="+", db_index=False

@@ -48,7 +48,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(state__in=[inner for inner, outer in PUBLIC.items() if outer in wanted])
 
     def in_projects(self, keys: Collection[int]) -> JobQuerySet:
-        """Of these projects; the newest so many of a few projects are looked for in each of them.
+        """Of these projects; the newest `count` of a few projects are looked for in each of them.
 
         In one go the database expects all of them to have as many of each state as the others have: where they
         have none it would look through everybody's jobs.
@@ -108,7 +108,7 @@ _BY_NUMBER: Final = (("-number",), ("number",), ("-pk",), ("pk",))
 #: In the order of the conditions of their indexes.
 OVER: Final = sorted(state.value for state in TERMINAL)
 NOT_OVER: Final = sorted(state.value for state in set(JobState) - TERMINAL)
-#: So many rows are read one by one in a few milliseconds.
+#: This number of rows is read one by one in a few milliseconds.
 FEW: Final = 2000
 
 
@@ -120,10 +120,10 @@ def _choices(enum: type) -> list[tuple[str, str]]:
 
 
 class WaitEnd(models.TextChoices):
-    """What becomes of a job that has waited for others as long as it would (D7)."""
+    """What becomes of a job that has waited for others as long as it would."""
 
-    FAIL = "fail", "it fails"
-    START = "start", "it goes on without them"
+    FAIL = "fail", "fail"
+    START = "start", "start anyway"
 
 
 class Job(models.Model):
@@ -237,7 +237,7 @@ class Job(models.Model):
     reason_at = models.DateTimeField(null=True, blank=True)
     expected_start_at = models.DateTimeField(null=True, blank=True)
 
-    #: The epoch of its latest attempt; strictly rises (I5).
+    #: The epoch of its latest attempt; strictly rises.
     epoch = models.PositiveIntegerField(default=0)
     exit_code = models.IntegerField(null=True, blank=True)
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
@@ -352,9 +352,9 @@ class Job(models.Model):
 
 
 class DependencyKind(models.TextChoices):
-    """What must become of the other job (D1 to D3), or that data are ready (D4)."""
+    """What must become of the other job, or that data are ready."""
 
-    COMPLETION = "completion", "ends, however"
+    COMPLETION = "completion", "ends (any result)"
     SUCCESS = "success", "completes"
     FAILURE = "failure", "fails"
     CHECKPOINT = "checkpoint", "reports a checkpoint"
@@ -364,7 +364,7 @@ class DependencyKind(models.TextChoices):
 class JobDependency(models.Model):
     """One job waits for another, or for data of its project.
 
-    Rows of one `group` belong together: `need` of them are enough (D8). In group 0 each has to hold.
+    Rows of one `group` belong together: `need` of them are enough. In group 0 each has to hold.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies", db_index=False)

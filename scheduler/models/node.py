@@ -24,7 +24,7 @@ class Node(models.Model):
     """A machine, or a virtual one: several agents may share a real machine.
 
     `*_capacity` is what jobs may be given, overcommit included; `used_*` is raised by apply and lowered by
-    settle only, and the CHECK constraints hold it within capacity whatever the code does (I2).
+    settle only, and the CHECK constraints hold it within capacity whatever the code does.
     """
 
     cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="nodes")
@@ -135,7 +135,7 @@ class Device(models.Model):
     healthy = models.BooleanField(default=True)
     #: Why it is not, or what else its agent saw: who uses it without having been given it.
     trouble = models.CharField(max_length=200, blank=True, db_default="")
-    #: Reported by an agent that was told to pretend: it computes nothing.
+    #: A pretended device of a demo node: computes nothing.
     fake = models.BooleanField(default=False)
     #: No longer reported by its agent; kept for history.
     gone = models.BooleanField(default=False)

@@ -10,7 +10,7 @@ from django.db.models import Q
 
 @pghistory.track()
 class PriorityClass(models.Model):
-    """A name for a priority (C1); `preempts` lists the classes it may stop (C8)."""
+    """A name for a priority; `preempts` lists the classes it may stop."""
 
     name = models.CharField(max_length=32, unique=True)
     value = models.PositiveSmallIntegerField(unique=True)
@@ -33,30 +33,30 @@ class PriorityClass(models.Model):
 class PlacementStrategy(models.TextChoices):
     BEST_FIT = "best_fit", "best fit: tightest node first"
     SPREAD = "spread", "spread: emptiest node first"
-    FRAG = "frag", "frag: keep idle GPUs useful to the usual requests"
-    LEAST_LOADED = "least_loaded", "least loaded: the node that stays most idle"
-    RESOURCE_BALANCE = "resource_balance", "resource balance: CPU, memory and GPUs used alike"
+    FRAG = "frag", "frag: keep idle GPUs usable for common requests"
+    LEAST_LOADED = "least_loaded", "least loaded: the most idle node"
+    RESOURCE_BALANCE = "resource_balance", "resource balance: even use of CPU, memory and GPUs"
     ROUND_ROBIN = "round_robin", "round robin: the node with the fewest tasks"
     BALANCED = "balanced", "balanced: fit 30, affinity 20, load 20, data locality 20, cost 10"
     K8S = "k8s", "k8s: fit 40, load 30, affinity 20, network 10"
-    MULTI_CRITERIA = "multi-criteria", "multi-criteria: performance, cost, reliability, network alike"
+    MULTI_CRITERIA = "multi-criteria", "multi-criteria: performance, cost, reliability, network equally"
 
 
 class SchedulingPolicy(models.TextChoices):
     FIFO = "fifo", "first in, first out"
     PRIORITY = "priority", "priority"
-    FAIRSHARE = "fairshare", "fair share: who used least goes first"
+    FAIRSHARE = "fairshare", "fair share: lowest usage first"
     SJF = "sjf", "shortest time limit first"
     EDF = "edf", "earliest deadline first"
     FAIR_QUEUE = "fair_queue", "fair queueing: projects or people take turns"
 
 
 class BackfillMode(models.TextChoices):
-    NONE = "none", "none: whatever fits starts"
-    EASY = "easy", "easy: never in the way of the first that waits"
-    CONSERVATIVE = "conservative", "conservative: never in the way of the first so many"
-    AGGRESSIVE = "aggressive", "aggressive: the first that waits may be delayed by so much"
-    DEADLINE = "deadline", "deadline: never in the way of the first, or of a job with a deadline"
+    NONE = "none", "none: any job that fits starts"
+    EASY = "easy", "easy: never delay the first pending job"
+    CONSERVATIVE = "conservative", "conservative: never delay the first n pending jobs"
+    AGGRESSIVE = "aggressive", "aggressive: may delay the first pending job by a bounded time"
+    DEADLINE = "deadline", "deadline: never delay the first pending job or a job with a deadline"
 
 
 @pghistory.track()
@@ -96,7 +96,7 @@ class Queue(models.Model):
     cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="queues")
     name = models.CharField(max_length=80)
     slug = models.SlugField(max_length=80, unique=True)
-    #: Only this project's members may use it; null is open to all projects (Q25).
+    #: Only this project's members may use it; null is open to all projects.
     project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.CASCADE, related_name="queues"
     )
@@ -104,7 +104,7 @@ class Queue(models.Model):
     partitions = models.ManyToManyField("scheduler.Partition", related_name="queues", blank=True)
     #: Jobs that name no queue go to the cluster's default one.
     is_default = models.BooleanField(default=False)
-    #: Orders queues among each other (Q8); not a job's priority.
+    #: Orders queues among each other; not a job's priority.
     priority = models.PositiveSmallIntegerField(default=50)
     profile = models.ForeignKey(
         SchedulerProfile, null=True, blank=True, on_delete=models.SET_NULL, related_name="queues"

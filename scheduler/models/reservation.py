@@ -12,7 +12,7 @@ from django.db.models import F, Q
 
 @pghistory.track()
 class Reservation(models.Model):
-    """A booking (R6, C18): inside its window its nodes take only jobs of `project`, or none (maintenance)."""
+    """A booking: inside its window its nodes take only jobs of `project`, or none (maintenance)."""
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     cluster = models.ForeignKey("scheduler.Cluster", on_delete=models.CASCADE, related_name="reservations")
@@ -22,7 +22,7 @@ class Reservation(models.Model):
     project = models.ForeignKey(
         "accounts.Project", null=True, blank=True, on_delete=models.CASCADE, related_name="reservations"
     )
-    #: Set for a hold: the nodes take only this job while it is pending (R7).
+    #: Set for a hold: the nodes take only this job while it is pending.
     job = models.ForeignKey(
         "scheduler.Job", null=True, blank=True, on_delete=models.CASCADE, related_name="reservations"
     )

@@ -21,7 +21,7 @@ from scheduler.state.lease.planner_liveness import clusters_now
 JOBS_SHOWN: Final = 100
 #: Quota lines followed at once; the page shows no more projects.
 LINES_SHOWN: Final = 1000
-#: Of a gang, so many tasks are shown one by one.
+#: Tasks of a gang that are shown one by one.
 TASKS_SHOWN: Final = 64
 STREAMS: Final = ("stdout", "stderr", "merged")
 

@@ -230,7 +230,7 @@ def said_for(hours: int | None, setting: str) -> str:
     if hours is None:
         return "by number and size"
     if hours == 0:
-        text = "for ever"
+        text = "unlimited"
     else:
         text = f"{hours // 24:,} days" if hours % 24 == 0 and hours > 24 else f"{hours} hours"
     return f"{text} ({setting})" if setting else text

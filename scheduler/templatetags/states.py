@@ -10,7 +10,7 @@ from django.core.cache import cache
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from accounts.templatetags.ui import duration, icon, when, zone_of
+from accounts.templatetags.ui import duration, icon, show_times, when, zone_of
 from quotas.core.resources import show_cpus
 from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
@@ -23,9 +23,9 @@ from scheduler.state.lease.planner_liveness import ClusterNow, clusters_now
 register = template.Library()
 
 _QOS_HELP = {
-    "guaranteed": "it has what it asks for, and never more",
-    "burstable": "it may use more while that is idle",
-    "best-effort": "it runs in what others leave",
+    "guaranteed": "the full request is reserved; no bursting",
+    "burstable": "may use idle capacity beyond the request",
+    "best-effort": "runs on leftover capacity",
 }
 
 #: How long a page may show a pause that has just been lifted, in seconds.
@@ -76,7 +76,7 @@ _CLUSTERS = "muster:clusters-now"
 @register.simple_tag
 def cluster_troubles(fresh: object = False) -> dict[str, list[ClusterNow]]:
     """For the banner of every page: clusters where nothing new starts because somebody paused them, and those
-    whose planner is not heard; asked once every few seconds, or now."""
+    whose planner does not respond; asked once every few seconds, or now."""
     found: list[ClusterNow] | None = None if fresh else cache.get(_CLUSTERS)
     if found is None:
         found = clusters_now()
@@ -86,7 +86,7 @@ def cluster_troubles(fresh: object = False) -> dict[str, list[ClusterNow]]:
 
 @register.filter
 def category_word(category: str) -> str:
-    """What the reason asks of the person: `fix it`, `ask someone`, `wait`, `system`."""
+    """What the reason asks of the person: `cannot start`, `blocked`, `waiting`, `scheduler`."""
     try:
         return labels.CATEGORIES[ReasonCategory(category)].word
     except ValueError:
@@ -116,23 +116,22 @@ def gpu_text(job: Job) -> str:
 
 @register.filter
 def cpu_seconds(milliseconds: int) -> str:
-    """`1250` -> `1.2s`, `90000` -> `1m 30s`."""
-    return f"{milliseconds / 1000:.1f}s" if milliseconds < 60_000 else duration(milliseconds / 1000)
+    """`1250` -> `1.2 s`, `90000` -> `1m 30s`."""
+    return f"{milliseconds / 1000:.1f} s" if milliseconds < 60_000 else duration(milliseconds / 1000)
 
 
 @register.simple_tag(takes_context=True)
-def likely_start(context: template.Context, start: Any, told: str = "") -> SafeString:
+def likely_start(context: template.Context, start: Any, shown: str = "") -> SafeString:
     """`Likely starts 14:10–15:30`, or what is known instead; of a StartRange or a StartForecast.
 
-    Why nobody can say is left out where it is `told` beside it.
+    The cause of an unknown start is left out where the page shows it already, as `shown`.
     """
     if start.p90_at is None:
         if start.p50_at is not None and start.p10_at is not None:
-            return format_html(
-                "Likely starts about {}, but nobody knows the latest.", when(context, start.p50_at)
-            )
-        why = "" if start.unknown == told else f" {start.unknown}"
-        return format_html("Nobody can say when it starts.{}", why)
+            return format_html("Likely starts about {}; latest start unknown.", when(context, start.p50_at))
+        if start.unknown in ("", shown):
+            return SafeString("Start time unknown.")
+        return format_html("Start time unknown. {}", show_times(context, start.unknown))
     zone = zone_of(context)
     first, last = start.p10_at or start.p90_at, start.p90_at + timedelta(seconds=59.999)  # to the minute, up
     if (last - first).total_seconds() < 120:
@@ -144,10 +143,10 @@ def likely_start(context: template.Context, start: Any, told: str = "") -> SafeS
 
 @register.simple_tag(takes_context=True)
 def sooner(context: template.Context, change: Any) -> SafeString:
-    """`With a time limit of 4:00:00 instead of 8:00:00 it would start by 13:20 at the latest, 3h sooner.`"""
+    """`With a time limit of 4:00:00 instead of 8:00:00 the job would start by 13:20 at the latest, 3h sooner.`"""
     return format_html(
-        "{} it would start by {} at the latest, {} sooner.",
-        change.words,
+        "{} the job would start by {} at the latest, {} sooner.",
+        show_times(context, change.words),
         when(context, change.at),
         duration(change.gain_seconds),
     )

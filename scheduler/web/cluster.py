@@ -26,18 +26,18 @@ from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_res
 from scheduler.services.cluster.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.web import reads
 
-UNNAMED: Final = "no rack named"
+UNNAMED: Final = "no rack set"
 #: An allocated GPU that does less than this much work shows as idle.
 IDLE_PERCENT: Final = 5
 MOST_RESERVATIONS: Final = 10
 DIALOGS: Final = (
-    ("cordon", "Cordon {name}?", "It takes no new jobs. Those on it go on to their end.", "Cordon"),
-    ("drain", "Drain {name}?", "It takes no new jobs. What runs on it goes on to its end.", "Drain"),
+    ("cordon", "Cordon {name}?", "The node accepts no new jobs. Running jobs continue.", "Cordon"),
+    ("drain", "Drain {name}?", "The node accepts no new jobs. Running jobs continue to their end.", "Drain"),
 )
 DONE: Final = {
-    "cordon": "{name} takes no new jobs; those on it go on.",
-    "drain": "{name} is draining: it takes no new jobs.",
-    "uncordon": "{name} takes jobs again.",
+    "cordon": "{name} accepts no new jobs; running jobs continue.",
+    "drain": "{name} is draining and accepts no new jobs.",
+    "uncordon": "{name} accepts jobs again.",
 }
 
 
@@ -100,7 +100,7 @@ def finding(tiles: list[Tile], supply: list[reads.GpuSupply]) -> str:
     if not tiles:
         return "No node has joined yet"
     up = sum(1 for tile in tiles if tile.node.schedulable)
-    nodes = f"{up} of {len(tiles)} nodes take jobs"
+    nodes = f"{up} of {len(tiles)} nodes schedulable"
     total = sum(gpu.total for gpu in supply) // 1000
     if not total:
         return nodes
@@ -154,13 +154,13 @@ def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], us
         words.append("faulty")
     elif node.state != NodeState.UP:
         look = "off"
-        words.append("its node does not answer")
+        words.append("node not responding")
     elif device.used_millis == 0:
         look = "free"
-        words.append("free" if node.schedulable else "free, but its node takes no new jobs")
+        words.append("free" if node.schedulable else "free, but the node accepts no new jobs")
     elif device.used_millis < device.share_millis:
         look = "part"
-        words.append(f"{device.used_millis // 10} % given away")
+        words.append(f"{device.used_millis // 10} % allocated")
     elif device.utilisation_percent is not None and device.utilisation_percent < IDLE_PERCENT:
         look = "idle"
         words.append("in use but idle")
@@ -224,9 +224,9 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
 
 
 def ends_by(allocation: Allocation) -> datetime | None:
-    """When its time limit ends it at the latest; None without one, and while it stands still for another.
+    """When its time limit ends it at the latest; None without one, and while it is suspended.
 
-    The time that it stood still does not count.
+    Suspended time does not count.
     """
     attempt = allocation.attempt
     limit = attempt.job.time_limit_seconds or attempt.job.queue.max_wall_seconds

@@ -1,4 +1,4 @@
-"""How often starts fell inside the range that their jobs were told."""
+"""How often starts fell within the predicted range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def show(request: HttpRequest) -> HttpResponse:
     parts = []
     if found.starts:
         for words, count, tone in (
-            ("Started inside the range", found.inside, "completed"),
+            ("Started within the range", found.inside, "completed"),
             ("Started earlier", found.earlier, "running"),
             ("Started later", found.later, "pending"),
         ):

@@ -110,7 +110,7 @@ def _pairs(field: str, text: str, problems: list[FieldProblem]) -> dict[str, str
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            problems.append(FieldProblem(field, f"Line {number} has no =; write NAME=value, one a line."))
+            problems.append(FieldProblem(field, f"Line {number} has no =; write NAME=value, one per line."))
         else:
             pairs[name.strip()] = value
     return pairs
@@ -139,7 +139,9 @@ def _local_time(text: str, time_zone: str, problems: list[FieldProblem]) -> str:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=ZoneInfo(time_zone))
     except (ValueError, ZoneInfoNotFoundError):
-        problems.append(FieldProblem("begin_at", "Is not a moment; write for example 2027-01-31T18:00."))
+        problems.append(
+            FieldProblem("begin_at", "Is not a date and time; write for example 2027-01-31T18:00.")
+        )
         return ""
     return moment.isoformat()
 
@@ -162,8 +164,8 @@ def by_form_field(error_problems: list[FieldProblem]) -> dict[str, list[str]]:
 _NAMES: Final = {
     name: form_of_field(field).title or form_of_field(field).label for name, field in ON_FORM.items()
 } | {
-    "what": "What runs",
-    "depends_data": "Starts when data are ready",
+    "what": "Command or script",
+    "depends_data": "Data dependencies",
 }
 
 

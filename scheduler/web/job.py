@@ -40,10 +40,10 @@ TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "events": "Ev
 STREAMS: Final = ("merged", "stdout", "stderr")
 #: What the first paint carries of a log; the rest follows live or by download.
 FIRST_LOG_BYTES: Final = 65_536
-#: Of a gang, so many tasks are listed.
+#: Tasks of a gang that are listed.
 MOST_TASKS: Final = 200
 MOST_EVENTS: Final = 300
-#: What each node says is listed for so many; the counts of the gates cover all.
+#: Nodes whose reason is listed; the counts of the gates cover all.
 MOST_NODES: Final = 200
 
 VERBS: Final[dict[str, Callable[..., Any]]] = {
@@ -51,13 +51,15 @@ VERBS: Final[dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 SAID: Final = {
     "cancel": "Job {number} is cancelled.",
-    "stopping": "Job {number} is told to stop.",
-    "hold": "Job {number} is held: it waits until somebody releases it.",
+    "stopping": "Job {number} is being stopped.",
+    "hold": "Job {number} is held until released.",
     "release": "Job {number} is released.",
-    "requeue": "Job {number} goes back to its queue.",
-    "boost": "Job {number} is boosted: it goes before others of its priority.",
-    "boost, in vain": "Job {number} is boosted, but the order of its queue is not by priority: its turn stays.",
-    "boosted": "Job {number} has its own priority again.",
+    "requeue": "Job {number} is requeued.",
+    "boost": "Job {number} is boosted ahead of jobs of the same priority.",
+    "boost without effect": (
+        "Job {number} is boosted. The queue is not ordered by priority, so the position stays the same."
+    ),
+    "boosted": "Job {number} is back at its base priority.",
 }
 
 
@@ -94,6 +96,8 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
     }
     if tab == "overview":
         context |= _holdings(job)
+        if job.state == JobState.RUNNING:
+            context["sentence"] = _running_on(context["allocation_rows"]) or context["sentence"]
     elif tab == "why":
         context |= _why(job, user)
         if context["found"].start is not None:
@@ -129,22 +133,29 @@ def sentence(job: Job) -> str:
         unseen = job.reason_code in ("", ReasonCode.NOT_EVALUATED_YET)
         return not_looked_at(job) if unseen else job.reason_text
     if job.is_terminal:
-        told, words = job.end_text, exit_words(job)
+        ended, words = job.end_text, exit_words(job)
         bare = words.removeprefix("ended by ").removeprefix("ended with ")
-        if not words or bare in told:
-            return told
-        return f"{told} It {words}." if told else f"{words[:1].upper()}{words[1:]}."
+        if not words or bare in ended:
+            return ended
+        return f"{ended} The job {words}." if ended else f"{words[:1].upper()}{words[1:]}."
     suspended = suspension_reason(job)
     if suspended:
         return suspended
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
 
 
+def _running_on(rows: list[Any]) -> str:
+    """`Running on node-1, node-2 and 3 more nodes.`, from the rows of the placement."""
+    names = list(dict.fromkeys(allocation.node.name for allocation, _, _ in rows))
+    more = f" and {len(names) - 3} more nodes" if len(names) > 3 else ""
+    return f"Running on {', '.join(names[:3])}{more}." if names else ""
+
+
 def not_looked_at(job: Job) -> str:
     silent = silent_for(job.queue.cluster_id)
     if silent is None:
         return reason_sentence(ReasonCode.NOT_EVALUATED_YET, ())
-    return f"Not looked at yet: the scheduler has not been heard for {duration(silent)}."
+    return f"Not evaluated yet: the scheduler has not responded for {duration(silent)}."
 
 
 def steps(job: Job) -> list[Step]:
@@ -231,12 +242,12 @@ def _why_empty(job: Job, piece: LogSlice) -> str:
     """What stands where the log will be, as long as nothing of it is here."""
     if piece.awaited_bytes:
         size = filesizeformat(piece.awaited_bytes)
-        return f"Not here yet: its node is still sending the {size} that it printed."
+        return f"Not complete yet: the node is still sending {size} of output."
     if piece.lost_bytes:
-        return f"Its node never sent the {filesizeformat(piece.lost_bytes)} that it printed."
+        return f"The node never sent {filesizeformat(piece.lost_bytes)} of output."
     if job.is_terminal:
-        return "It printed nothing."
-    return "No output has arrived yet." if job.started_at else "No output yet: it has not started."
+        return "The job printed no output."
+    return "No output has arrived yet." if job.started_at else "No output yet: the job has not started."
 
 
 def whole_characters(data: bytes) -> tuple[str, int]:
@@ -286,7 +297,7 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
         points, hours = (_whole(request.POST.get(name, "")) for name in ("points", "hours"))
         reason = reason_of(request.POST.get("reason", ""), most=200)
         boost_job(job=job, by=user, points=points, reason=reason, seconds=hours * 3600)
-        said = "boost" if job.queue.counts_priority else "boost, in vain"
+        said = "boost" if job.queue.counts_priority else "boost without effect"
         messages.success(request, SAID[said if points else "boosted"].format(number=number))
         return redirect("job", number=number)
     VERBS[verb](job=job, by=user, reason=reason_of(request.POST.get("reason", ""), most=300))

@@ -27,7 +27,7 @@ from scheduler.web import reads
 
 PAGE_SIZE: Final = 50
 MOST_AT_ONCE: Final = 200
-SCOPES: Final = {"mine": "mine", "project": "my projects'", "all": "everybody's"}
+SCOPES: Final = {"mine": "mine", "project": "my projects", "all": "all users"}
 VERBS: Final = {"cancel": cancel_job, "hold": hold_job, "release": release_job}
 DONE: Final = {"cancel": "cancelled", "hold": "held", "release": "released"}
 
@@ -140,7 +140,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
     verb = request.POST.get("verb", "")
     numbers = {int(n) for n in request.POST.getlist("job")[:MOST_AT_ONCE] if n.isdecimal() and len(n) < 19}
     if verb not in VERBS or not numbers:
-        messages.error(request, "Choose some jobs first, then what to do with them.")
+        messages.error(request, "Select at least one job first.")
         return back(request, "jobs")
     done, refused = 0, []
     for job in reads.jobs_of(user, numbers=numbers):
@@ -154,5 +154,5 @@ def bulk(request: HttpRequest) -> HttpResponse:
         messages.success(request, f"{done} {'job was' if done == 1 else 'jobs were'} {DONE[verb]}.")
     if refused:
         more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-        messages.error(request, "Not done for " + "; ".join(refused[:3]) + more)
+        messages.error(request, "Failed for " + "; ".join(refused[:3]) + more)
     return back(request, "jobs")

@@ -79,8 +79,8 @@ def act(request: HttpRequest, queue_id: int, verb: str) -> HttpResponse:
     reason = reason_of(request.POST.get("reason", ""), most=200)
     if verb == "pause":
         pause_queue(queue=queue, by=user, reason=reason)
-        messages.success(request, f"Queue {queue.name} is paused: nothing of it starts; what runs goes on.")
+        messages.success(request, f"Queue {queue.name} is paused: no job starts; running jobs continue.")
     else:
         resume_queue(queue=queue, by=user, reason=reason)
-        messages.success(request, f"Queue {queue.name} starts jobs again.")
+        messages.success(request, f"Queue {queue.name} is resumed.")
     return redirect("queues")

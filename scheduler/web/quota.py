@@ -16,6 +16,7 @@ from accounts import permissions
 from accounts.models import Project, User
 from accounts.selectors import visible_projects
 from accounts.web.pages import page, reader
+from infra.times_in_text import written
 from quotas.core.amounts import RESOURCE_WORDS
 from quotas.models import Provider, Quota
 from quotas.providers.view import ProviderView, provider_views
@@ -74,35 +75,36 @@ class Line:
         state = self.state
         if state.over:
             stops = (
-                " They run to their end."
+                " Running jobs continue to their end."
                 if state.stops_at is None
-                else f" From {state.stops_at:%d %b %H:%M} UTC the latest jobs are stopped."
+                else f" From {written(state.stops_at)}, the most recently started jobs are stopped."
             )
-            return (
-                f"Over, grandfathered: more is in use than the limit allows now. Nothing new starts.{stops}"
-            )
+            return f"Over the limit: usage from before the limit was lowered. No new job starts.{stops}"
         if self.bound is None and state.free is None:
-            return "No bound is set."
+            return "No limit set."
         if not quota.enforce:
-            return "Counted, not enforced: passing it holds nothing back."
+            return "Counted, not enforced: exceeding this limit blocks no job."
         if state.free is None:
-            return "Passing this only warns; nothing is held back."
+            return "Soft limit: exceeding it only warns."
         left = state.free
         if left <= 0:
             if state.bound is not None and state.used >= state.bound:
-                return "All of it is in use: new jobs wait until some end."
-            return "Nothing is free on the way up: a limit above is full, or keeps the rest for others."
-        where = "" if state.bound is not None and left == state.bound - state.used else " on the way up"
+                return "Fully used: new jobs wait until others end."
+            return "Nothing free above: a parent limit is full or reserves the rest for others."
+        where = (
+            "" if state.bound is not None and left == state.bound - state.used else " in the parent limits"
+        )
         if self.pending > left:
-            return f"{amount(left, resource)} left{where}; waiting jobs ask for {amount(self.pending, resource)}."
+            return f"{amount(left, resource)} left{where}; pending jobs request {amount(self.pending, resource)}."
         return f"{amount(left, resource)} left{where}."
 
     @property
     def facts(self) -> list[str]:
-        """`share 8`, `lent 6`, `warns at 6`: those that there are."""
+        """`nominal 8`, `lent 6`, `soft limit 6`: those that there are."""
         said = (
-            ("share", self.quota.nominal), ("borrowed", self.state.borrowed or None), ("lent", self.state.lent or None),
-            ("warns at", self.quota.soft),
+            ("nominal", self.quota.nominal), ("borrowed", self.state.borrowed or None),
+            ("lent", self.state.lent or None),
+            ("soft limit", self.quota.soft),
         )  # fmt: skip
         return [f"{word} {amount(value, self.quota.resource)}" for word, value in said if value is not None]
 

@@ -16,6 +16,7 @@ from django.utils import timezone
 from accounts import permissions
 from accounts.models import ApiToken, User
 from accounts.selectors import visible_projects
+from infra.times_in_text import written
 from quotas.models import Quota
 from scheduler import labels
 from scheduler.core.lifecycle import PUBLIC, JobState, NodeState, PublicState
@@ -180,7 +181,7 @@ def attention(user: User) -> list[Attention]:
         expires_at__lt=now + timedelta(days=TOKEN_WARNING_DAYS),
     ).order_by("expires_at")
     for token in ending[:MOST_ATTENTION]:
-        text = f"Ends {token.expires_at:%d %b %H:%M} UTC; make a new one before."
+        text = f"Expires at {written(token.expires_at)}; create a new token before then."
         found.append(Attention("key", "pending", f"Token {token.name}", text, None, "tokens"))
     return found[:MOST_ATTENTION]
 

@@ -40,7 +40,7 @@ VERDICTS: Final = {
     STARTS_NOW: ("check", "completed", "Starts now"),
     WOULD_WAIT: ("hourglass", "pending", "Would wait"),
     NEVER: ("flag", "blocked", "Can never start"),
-    REFUSED: ("flag", "blocked", "Not ready to send"),
+    REFUSED: ("flag", "blocked", "Not ready to submit"),
 }
 
 
@@ -68,10 +68,12 @@ def _submit(request: HttpRequest, user: User) -> HttpResponse:
         problems = forms.by_form_field(error.problems)
         return _render(request, user, form, {"error": error, "problems": problems}, status=error.status)
     if again:
-        messages.info(request, "You have sent this already; here is that job. Nothing was submitted twice.")
+        messages.info(
+            request, "This form was already submitted; this is the job. Nothing was submitted twice."
+        )
         return redirect("job", number=job.number)
     if job.array_id is not None:
-        messages.success(request, f"The array is submitted; job {job.number} is its first.")
+        messages.success(request, f"Array submitted; job {job.number} is its first.")
     for directive in ignored[:MOST_SHOWN_IGNORED]:
         messages.warning(
             request, f"Line {directive.line} has no effect: {directive.text}. {directive.reason}"

@@ -6,7 +6,7 @@
   const $$ = (selector, root) => Array.from((root || document).querySelectorAll(selector));
   const NEXT = { system: "dark", dark: "light", light: "system" };
   const ICON = { system: "auto", dark: "moon", light: "sun" };
-  const WORD = { system: "as the system", dark: "dark", light: "light" };
+  const WORD = { system: "system", dark: "dark", light: "light" };
 
   // ------------------------------------------------------------ colours
 
@@ -18,8 +18,8 @@
     if (!form) return;
     form.elements.theme.value = NEXT[theme];
     const button = $("button", form);
-    button.title = "Colours: " + WORD[theme];
-    button.setAttribute("aria-label", "Colours: " + WORD[theme] + ". Change");
+    button.title = "Theme: " + WORD[theme];
+    button.setAttribute("aria-label", "Theme: " + WORD[theme] + ". Change");
     $("use", button).setAttribute("href", "#i-" + ICON[theme]);
   }
 
@@ -91,7 +91,7 @@
       if (parts.length === 2) break;
     }
     while (parts.length > 1 && parts[parts.length - 1].startsWith("0")) parts.pop();
-    return parts.join(" ") || "0s";
+    return parts.length === 1 && parts[0].endsWith("s") ? parts[0].slice(0, -1) + " s" : parts.join(" ") || "0 s";
   }
 
   function tick() {
@@ -163,7 +163,7 @@
     const bar = $("#bulk-bar", form);
     bar.hidden = !count;
     $$("[data-bulk-action]", bar).forEach((button) => { button.disabled = !count; });
-    $("[data-bulk-count]", bar).textContent = count === 1 ? "1 job chosen" : count + " jobs chosen";
+    $("[data-bulk-count]", bar).textContent = count === 1 ? "1 job selected" : count + " jobs selected";
   }
 
   // ------------------------------------------------------------ a grid one walks with arrows

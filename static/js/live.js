@@ -235,7 +235,7 @@
     end() {
       if (this.ended) return;
       this.ended = true;
-      notice("gone", "This is no longer there, or you may no longer see it. What is shown is old.", false);
+      notice("gone", "This page no longer exists, or you may no longer see it. The content may be out of date.", false);
     }
   }
 
@@ -301,7 +301,7 @@
       region.element.before(button);
     }
     button.textContent = count === 1 ? "1 change" : count + " changes";
-    button.title = "Show them now. They are shown by themselves when the pointer leaves the table.";
+    button.title = "Show now. Changes also appear when the pointer leaves the table.";
   }
 
   // ------------------------------------------------------------ merging HTML into the page
@@ -432,7 +432,7 @@
     }
   }
 
-  // ------------------------------------------------------------ what the reader is told
+  // ------------------------------------------------------------ notices
 
   // Every page follows the banner; the dot and "this may be old" are about what else the page shows.
   function showsMore() {
@@ -460,7 +460,7 @@
       const label = "Live updates: " + words[now] + (now === "live" ? "" : ", last good at " + at);
       if (dot.dataset.state !== now) dot.dataset.state = now;
       if (word.textContent !== words[now]) word.textContent = words[now];
-      dot.title = label + ". Click to " + (paused ? "go on." : "pause.");
+      dot.title = label + ". Click to " + (paused ? "resume." : "pause.");
       dot.setAttribute("aria-label", label);
       dot.setAttribute("aria-pressed", String(paused));
     }
@@ -497,7 +497,7 @@
     if (signedOut) return;
     signedOut = true;
     if (socket) { socket.onclose = null; socket.close(); socket = null; opened = false; }
-    notice("signed-out", "You are signed out; what is shown is old.", true);
+    notice("signed-out", "You are signed out; this page is out of date.", true);
     show();
   }
 

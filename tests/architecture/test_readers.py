@@ -66,7 +66,7 @@ def worst(
 
 
 def ratio_of(read: Callable[[str], object], short: str, long: str) -> float:
-    """How much more work the long text is; 1 where it is as cheap as a few looks at each character."""
+    """Additional amount work the long text is; 1 where it is as cheap as a few looks at each character."""
     for_long = work(read, long)
     if for_long <= 8 * a_pass():
         return 1.0

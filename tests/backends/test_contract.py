@@ -98,7 +98,7 @@ def test_a_lost_attempt_starts_again_and_its_late_end_changes_nothing(bench: Ben
     first = job.attempts.get()
 
     assert (
-        end_attempt(attempt_id=first.pk, epoch=first.epoch, lost_text="Node n1 stopped answering.")
+        end_attempt(attempt_id=first.pk, epoch=first.epoch, lost_text="Node n1 stopped responding.")
         is not None
     )
     assert end_attempt(attempt_id=first.pk, epoch=first.epoch, lost_text="Again.") is None

@@ -98,7 +98,7 @@ def test_after_enough_losses_the_job_fails(fake: FakeBench) -> None:
 
 
 def test_a_job_that_a_quota_there_refuses_is_queued_again_with_the_reason(fake: FakeBench) -> None:
-    """C16: the provider's word is the last one; the others of the same call start."""
+    """The provider's word is the last one; the others of the same call start."""
     refused, other = fake.start(name="large"), fake.start(name="small")
     fake.backend.refuses = {"large": "Kubernetes: exceeded quota project-7, requested 8 GPUs, used 2 of 4."}
     fake.world.plan()

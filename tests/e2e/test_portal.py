@@ -266,7 +266,7 @@ def test_the_switch_is_kept_on_the_account(page: Page) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
 
     with page.expect_response("**/settings/theme/"):
-        page.get_by_role("button", name=re.compile("Colours: as the system")).click()
+        page.get_by_role("button", name=re.compile("Theme: system")).click()
     assert page.evaluate(ground) == "rgb(14, 17, 22)"
     page.goto("/jobs/")
     assert page.evaluate(ground) == "rgb(14, 17, 22)"
@@ -310,8 +310,8 @@ def test_arrow_keys_walk_the_grid_of_gpus(page: Page) -> None:
 def test_a_token_is_made_shown_once_and_revoked(page: Page, live_stack: Stack) -> None:
     sign_in(page)
     page.goto("/tokens/")
-    page.get_by_label("What uses it").fill("from the browser")
-    page.get_by_role("button", name="Make token").click()
+    page.get_by_label("Token name").fill("from the browser")
+    page.get_by_role("button", name="Create token").click()
     plain = page.locator("#plain-token").inner_text()
     headers = {"Authorization": f"Bearer {plain}"}
 
@@ -319,10 +319,8 @@ def test_a_token_is_made_shown_once_and_revoked(page: Page, live_stack: Stack) -
     page.goto("/tokens/")
     expect(page.get_by_text(plain)).to_have_count(0)
     page.get_by_role("row", name=re.compile("from the browser")).get_by_role("button", name="Revoke").click()
-    page.get_by_role("button", name="Revoke it").click()
-    expect(
-        page.get_by_text("is refused from now on").or_(page.get_by_text("are refused from now on"))
-    ).to_be_visible()
+    page.locator("dialog[open]").get_by_role("button", name="Revoke").click()
+    expect(page.get_by_text("programs that use it are refused")).to_be_visible()
     assert page.request.get("/api/v1/jobs", headers=headers).status == 401
 
 

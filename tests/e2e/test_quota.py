@@ -1,4 +1,4 @@
-"""Asking for more quota, from the page of limits to the audit trail (F3 of the flows)."""
+"""Asking for more quota, from the page of limits to the audit trail."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def test_f3_a_lead_asks_an_operator_approves_part_and_the_bars_grow_without_a_re
     sign_in(page, "alice")
     page.goto("/quota/")
     before = bound(page)
-    page.locator("#project-vision").get_by_role("link", name="Ask for more").click()
-    expect(page.get_by_text("What goes with it")).to_be_visible()
+    page.locator("#project-vision").get_by_role("link", name="Request quota").click()
+    expect(page.get_by_text("Attached usage data")).to_be_visible()
     page.locator("#ask-resource").select_option("gpu_millis")
     page.locator("#ask-amount").fill("4")
     page.locator("#ask-reason").fill("Camera-ready figures")
-    page.get_by_role("button", name="Send the request").click()
+    page.get_by_role("button", name="Send request").click()
     page.wait_for_url(re.compile(r"/quota/requests/\d+/$"))
     request = page.url
-    expect(page.locator(".chip").first).to_contain_text("waits for a decision")
+    expect(page.locator(".chip").first).to_contain_text("awaiting decision")
     page.goto("/quota/")
     page.evaluate("window.sameDocument = true")
 
@@ -45,7 +45,7 @@ def test_f3_a_lead_asks_an_operator_approves_part_and_the_bars_grow_without_a_re
         sign_in(theirs, "operator")
         theirs.goto("/quota/requests/")
         theirs.get_by_role("link", name=f"Request {request.rstrip('/').rsplit('/', 1)[1]}").click()
-        expect(theirs.get_by_text("What approving it would mean")).to_be_visible()
+        expect(theirs.get_by_text("Impact")).to_be_visible()
         expect(theirs.get_by_text("of the project are affected")).to_be_visible()
         assert theirs.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         theirs.locator("#granted").fill("2")
@@ -61,7 +61,7 @@ def test_f3_a_lead_asks_an_operator_approves_part_and_the_bars_grow_without_a_re
     page.goto("/")
     expect(page.get_by_text("was approved in part (2 GPUs)")).to_be_visible()
     page.goto(request)
-    page.get_by_role("button", name="Give it back").click()
+    page.get_by_role("button", name="Give back").click()
     expect(page.locator(".chip").first).to_contain_text("ended")
     page.goto("/quota/")
     assert bound(page) == before

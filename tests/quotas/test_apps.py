@@ -12,7 +12,7 @@ def test_the_default_provider_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("slurm", "no way to Slurm"), ("magic", "'magic' is not.*Available: local")]
+    ("name", "words"), [("slurm", "No connection to Slurm"), ("magic", "'magic' is not.*Available: local")]
 )
 def test_a_provider_that_is_not_there_stops_the_start(
     settings, monkeypatch: pytest.MonkeyPatch, name: str, words: str

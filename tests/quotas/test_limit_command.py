@@ -43,7 +43,7 @@ def test_a_limit_is_set_listed_changed_and_taken_away() -> None:
         limit(
             "set", "memory_mib", "hard=1", "--project", "vision", "--user", "owner", "--generation", "0", *why
         )
-    assert "is taken away" in limit("remove", str(line.pk), *why)
+    assert "is removed" in limit("remove", str(line.pk), *why)
     assert not Quota.objects.filter(user=cast.owner).exists()
     assert AuditEvent.objects.filter(reason="as agreed", actor=cast.operator).count() == 3
 

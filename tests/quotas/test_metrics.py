@@ -1,4 +1,4 @@
-"""Metrics of shares: only where they are wanted (F18)."""
+"""Metrics of shares: only where they are wanted."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ASKED_FOR = {
     "20 GPUs in pieces": ("field20_*", "04_four_gpus_free_in_pieces"),
     "21 what cannot be placed holds nothing": ("field21_*",),
 }  # fmt: skip
-#: Gangs: what a running one may become (G4); how one starts is C11.
+#: Gangs: what a running one may become; how one starts is C11.
 GANGS = {"G4": ("g4_*",)}
 QUEUES = {
     "running jobs of a queue are capped, whoever plans it": ("queue_*",),

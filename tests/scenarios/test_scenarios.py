@@ -42,7 +42,7 @@ from tests.support.builders import (
     running,
 )
 
-#: The matrix that a fresh installation has (P2): what each class may stop.
+#: The matrix that a fresh installation has: what each class may stop.
 CLASSES = (
     (0, ()), (10, (0,)), (25, (0,)), (50, (0, 10, 25)), (75, (0, 10, 25, 50)), (100, (0, 10, 25, 50, 75)),
 )  # fmt: skip
@@ -185,7 +185,7 @@ def _budget(number: int, name: str, words: dict[str, Any], world: World) -> tupl
 
 
 def _used(words: dict[str, Any]) -> dict[str, Any]:
-    """`held` says what a project held when; fair share counts it as it would by default (C2)."""
+    """`held` says what a project held when; fair share counts it as it would by default."""
     words, at, decay = dict(words), 1_000_000_000.0, Decay()
     for held in words.pop("held", ()):
         begin = at - held["hours_ago"] * 3600

@@ -26,7 +26,7 @@ class Command(BaseCommand):
             "--write-checkpoint",
             type=Path,
             metavar="FILE",
-            help="write a signed checkpoint; keep it elsewhere",
+            help="write a signed checkpoint; store the file elsewhere",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

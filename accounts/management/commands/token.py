@@ -27,10 +27,10 @@ class Command(BaseCommand):
             help=f"separated by commas: {', '.join(SCOPES)}; x:write includes x:read",
         )
         parser.add_argument(
-            "--days", type=int, default=DEFAULT_DAYS, help=f"how long it lives, at most {MAX_DAYS}"
+            "--days", type=int, default=DEFAULT_DAYS, help=f"days until the token expires, at most {MAX_DAYS}"
         )
-        parser.add_argument("--name", default="command line", help="what uses it")
-        parser.add_argument("--project", help="hold the token to this project")
+        parser.add_argument("--name", default="command line", help="token name")
+        parser.add_argument("--project", help="limit the token to this project")
 
     def handle(self, *args: Any, **options: Any) -> None:
         user = User.objects.filter(username=options["user"]).first()

@@ -55,7 +55,7 @@ class Command(BaseCommand):
         from quotas.services.shares import recount_shares
 
         if wrong := recount_shares():
-            self.stdout.write(f"fair share: {wrong} slices of use put right")
+            self.stdout.write(f"fair share: {wrong} slices of usage corrected")
 
     def _join_token(self, file: Path) -> None:
         """Keep the token of the last start while it still opens this database; else have a new one made."""

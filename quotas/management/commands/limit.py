@@ -28,8 +28,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        listing = verbs.add_parser("list", help="limits and how they stand")
-        listing.add_argument("--path", metavar="PROJECT", help="all that the jobs of a project count on")
+        listing = verbs.add_parser("list", help="limits and their usage")
+        listing.add_argument(
+            "--path", metavar="PROJECT", help="all limits that apply to the jobs of a project"
+        )
         change = verbs.add_parser("set", help="make a limit, or change it")
         change.add_argument("resource", choices=QuotaResource.values)
         change.add_argument(
@@ -39,16 +41,14 @@ class Command(BaseCommand):
         )  # fmt: skip
         change.add_argument("--gpu-model", default="", help="count this GPU model only")
         change.add_argument("--job-type", default="", help="count jobs of this type only")
-        change.add_argument(
-            "--generation", type=int, help="refuse when it is no longer this; 0: make it only"
-        )
+        change.add_argument("--generation", type=int, help="generation to change; 0: create only")
         for verb in (listing, change):
             for name, _, what in SUBJECT:
                 verb.add_argument(f"--{name}", help=f"the {what} of whose it is")
-        remove = verbs.add_parser("remove", help="take a limit away")
+        remove = verbs.add_parser("remove", help="remove a limit")
         remove.add_argument("id", type=int, help="its number in the list")
         for verb in (change, remove):
-            verb.add_argument("--reason", required=True, help="why; it goes into the audit trail")
+            verb.add_argument("--reason", required=True, help="reason; recorded in the audit trail")
             verb.add_argument(
                 "--by", default="", help="the operator who does it (default: the first administrator)"
             )
@@ -90,7 +90,7 @@ class Command(BaseCommand):
     def _remove(self, options: dict[str, Any]) -> None:
         line = self._one(Quota, "pk", options["id"])
         remove_line(line=line, by=self._operator(options["by"]), reason=options["reason"])
-        self.stdout.write(f"The limit of {line} is taken away.")
+        self.stdout.write(f"The limit of {line} is removed.")
 
     def _subject(self, options: dict[str, Any]) -> dict[str, Any]:
         return {

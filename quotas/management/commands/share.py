@@ -16,7 +16,7 @@ HEADINGS = ("weight", "share", "of use", "of site", "GPU-hours", "factor", "plac
 
 
 class Command(BaseCommand):
-    help = "Says how projects and people stand in fair share, in sentences; --tree shows the whole tree in figures."
+    help = "Shows the fair-share standing of projects and people in sentences; --tree shows the whole tree in figures."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

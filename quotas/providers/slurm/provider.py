@@ -1,4 +1,4 @@
-"""Quotas that Slurm enforces itself (U5, U6): an account, a QOS with group limits, and the members' associations.
+"""Quotas that Slurm enforces itself: an account, a QOS with group limits, and the members' associations.
 
 Account and QOS of project 7 are both called `project-7`. Jobs that members send there, from Muster or not, run
 under that account and inherit its QOS. The limits are on the QOS and not on the account, because slurmrestd can
@@ -37,7 +37,7 @@ class SlurmQuotaProvider(ExternalQuotaProvider):
         if settings.EXECUTOR_SLURM_AUTH_TOKEN or settings.SLURM_COMMAND or shutil.which("sacctmgr"):
             return ""
         return (
-            "There is no way to Slurm from here: set EXECUTOR_SLURM_AUTH_TOKEN for slurmrestd, or SLURM_COMMAND"
+            "No connection to Slurm is configured: set EXECUTOR_SLURM_AUTH_TOKEN for slurmrestd, or SLURM_COMMAND"
             " where sacctmgr is not on this machine."
         )
 

@@ -63,7 +63,7 @@ class RestTransport:
         return list(self._slurmdb("GET", f"associations?{urlencode(query)}").get("associations", []))
 
     def _used(self, name: str) -> dict[str, int]:
-        """What running jobs hold under the project's QOS, whoever sent them."""
+        """What running jobs hold under the project's QOS, from every submitter."""
         used: dict[str, int] = {JOBS: 0}
         path = f"/slurm/{self.version}/jobs"  # every job there is: megabytes on a busy cluster
         for job in once_a_round(self.url + path, lambda: self.call("GET", path).get("jobs", [])):
@@ -166,16 +166,16 @@ class RestTransport:
         except urllib3.exceptions.TimeoutError as error:
             raise Unreachable(f"slurmrestd did not answer within {seconds:g} s.") from error
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(f"slurmrestd is not there: {_short(error)}.") from error
+            raise Unreachable(f"slurmrestd is unreachable: {_short(error)}.") from error
         if answer.status == 401:
-            raise Refused("slurmrestd wants a user and a token; set EXECUTOR_SLURM_AUTH_TOKEN.")
+            raise Refused("slurmrestd needs a user and a token; set EXECUTOR_SLURM_AUTH_TOKEN.")
         if answer.status == 404:
             raise Refused(
                 f"slurmrestd has no {path.split('?')[0]}; set SLURM_REST_VERSION to one that it offers."
             )
         if answer.status == 429:
             raise Unreachable(
-                "slurmrestd asks to be left alone for a while.",
+                "slurmrestd is rate limiting requests.",
                 retry_after_seconds=_seconds(answer.headers.get("Retry-After")),
             )
         try:

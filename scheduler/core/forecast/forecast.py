@@ -275,19 +275,19 @@ def _why_unknown(number: int, future: Future) -> str:
     """A sentence that says why the latest start of a job is unknown."""
     decision = future.decisions.get(number)
     if decision is None:
-        return "It does not wait in the planner's line."
+        return "The job is not in the scheduler's queue."
     if CATEGORY[decision.reason] is not ReasonCategory.WAIT:
         return sentence(decision.reason, decision.facts)
     if future.cut_short:
         ahead = future.ahead_jobs.get(number, 0)
-        return f"It is too far ahead to say: {ahead:,} {'job is' if ahead == 1 else 'jobs are'} before it."
+        return f"Beyond the prediction horizon: {ahead:,} {'job' if ahead == 1 else 'jobs'} ahead."
     if future.endless:
         one = future.endless == 1
         return (
-            f"{future.endless:,} {'job' if one else 'jobs'} that may be in its way {'has' if one else 'have'} "
+            f"{future.endless:,} {'job' if one else 'jobs'} that may delay the start {'has' if one else 'have'} "
             "no time limit."
         )
-    return f"Nothing that is known to end would let it start. {sentence(decision.reason, decision.facts)}"
+    return f"No known end of another job makes room. {sentence(decision.reason, decision.facts)}"
 
 
 def points_of(values: Iterable[int], *, most: int = 40) -> tuple[int, ...]:

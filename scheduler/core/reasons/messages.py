@@ -14,37 +14,40 @@ Facts = Mapping[str, int | str]
 
 #: What each gate says about the nodes it turned away.
 GATE_WORDS: Final[Mapping[str, str]] = {
-    "state": "do not answer",
+    "state": "are not responding",
     "cordoned": "are cordoned",
     "draining": "are draining",
-    "partition": "are not in its partitions",
-    "wall": "are in partitions that allow less time than it asks for",
-    "labels": "lack a label it asks for",
-    "taints": "have a taint it does not tolerate",
-    "affinity": "do not meet its affinity",
+    "partition": "are outside the job's partitions",
+    "wall": "are in partitions with a shorter time limit",
+    "labels": "lack a required label",
+    "taints": "have an untolerated taint",
+    "affinity": "do not match the node affinity",
     "reserved": "are reserved for others",
-    "jobs": "are not where its rules about other jobs let it be",
-    "gpu_model": "have no GPU of the kind it asks for",
+    "jobs": "are excluded by affinity to other jobs",
+    "gpu_model": "lack a GPU of the requested model",
     "gpu_health": "have too few healthy GPUs",
-    "size": "have fewer cores or less memory than one task of it asks for",
+    "size": "are too small for one task",
     "gpus": "have too few free GPUs",
     "cpu_millis": "have too few free CPUs",
     "memory_mib": "have too little free memory",
     "storage_mib": "have too little free storage",
-    "numa": "have no NUMA domain with room for all of one task",
+    "numa": "lack a NUMA domain with room for one whole task",
 }
 
 
 def sentence(
     reason: ReasonCode, facts: Iterable[Fact] | Facts, *, ahead_jobs: int = 0, ahead_gpus: int = 0
 ) -> str:
-    """Say why a job waits, from the facts of its decision. Times are UTC."""
+    """Say why a job waits, from the facts of its decision.
+
+    A time is written as RFC 3339 in UTC, a value that the page or client shows in the viewer's zone.
+    """
     known = dict(facts)
     text = _SENTENCES[reason](known)
     if ahead_jobs:
         gpus = f" ({ahead_gpus:,} {_plural('GPU', ahead_gpus)})" if ahead_gpus else ""
         verb = "is" if ahead_jobs == 1 else "are"
-        text += f" {ahead_jobs:,} {_plural('job', ahead_jobs)}{gpus} {verb} ahead of it."
+        text += f" {ahead_jobs:,} {_plural('job', ahead_jobs)}{gpus} {verb} ahead."
     return text
 
 
@@ -89,7 +92,7 @@ def _amount(facts: Facts, name: str) -> str:
 
 
 def _time(facts: Facts, name: str) -> str:
-    return datetime.fromtimestamp(_number(facts, name) / 1000, tz=UTC).strftime("%d %b %H:%M UTC").lstrip("0")
+    return datetime.fromtimestamp(_number(facts, name) / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _duration(seconds: int) -> str:
@@ -105,19 +108,19 @@ def _invalid_spec(facts: Facts) -> str:
     elif kind == "shape":
         tasks, nodes = amount("tasks", _number(facts, "tasks")), amount("nodes", _number(facts, "nodes"))
         each = _number(facts, "tasks_per_node")
-        why = f"Asks for {tasks} on {nodes}{f' with {each:,} on each' if each else ''}, which cannot be."
+        why = f"Requests {tasks} on {nodes}{f' with {each:,} on each' if each else ''}, which is impossible."
     elif kind in {"rack", "zone"} or (kind == "node" and _text(facts, "resource") == "tasks"):
         near, most = "on one node" if kind == "node" else f"in one {kind}", _number_of(facts, "largest")
-        why = f"Asks for {needs} {near}; the largest {kind}, idle, holds {most}."
+        why = f"Requests {needs} {near}; the largest {kind}, idle, holds {most}."
     elif kind == "node":
-        why = f"Asks for {needs} on one node; the largest node has {_number_of(facts, 'largest')}."
+        why = f"Requests {needs} on one node; the largest node has {_number_of(facts, 'largest')}."
     elif kind == "spread":
-        why = f"{_spread_words(facts)}; the nodes that suit it are in {_domains(facts, 'domains')}."
+        why = f"{_spread_words(facts)}; the matching nodes are in {_domains(facts, 'domains')}."
     elif _text(facts, "resource") == "tasks":
         why = _too_many_tasks(facts)
     else:
-        why = f"Asks for {needs} in all; the nodes that suit it have {total}."
-    return f"{why} It can never start as written."
+        why = f"Requests {needs} in all; the matching nodes have {total}."
+    return f"{why} The job can never start as written."
 
 
 def _too_many_tasks(facts: Facts) -> str:
@@ -129,7 +132,7 @@ def _too_many_tasks(facts: Facts) -> str:
         held = f"hold {_number_of(facts, 'total')}"
     else:
         held = "have no room for that layout"
-    return f"Asks for {amount('tasks', needs)}{layout} at once; all nodes that suit it, idle, {held}."
+    return f"Requests {amount('tasks', needs)}{layout} at once; all matching nodes, idle, {held}."
 
 
 def _across_domains(facts: Facts) -> str:
@@ -137,15 +140,15 @@ def _across_domains(facts: Facts) -> str:
             amount("memory_mib", _number(facts, "largest_memory_mib"))]  # fmt: skip
     most += [amount("gpus", _number(facts, "largest_gpus"))] if _number(facts, "gpus") else []
     if not (_number(facts, "largest_cpu_millis") or _number(facts, "largest_memory_mib")):
-        return "Asks for one NUMA domain; no node that suits it says what each of its domains has."
+        return "Requests one NUMA domain; no matching node reports the size of its domains."
     if _number(facts, "total"):
         return (
-            f"Asks for {_amount(facts, 'needs')} at once, each in one NUMA domain; all nodes that suit it, idle, "
-            f"hold {_number_of(facts, 'total')} so."
+            f"Requests {_amount(facts, 'needs')} at once, each in one NUMA domain; all matching nodes, idle, "
+            f"hold {_number_of(facts, 'total')}."
         )
     return (
-        f"Asks for all of {'a task' if _number(facts, 'needs') > 1 else 'it'} in one NUMA domain; on the nodes that "
-        f"suit it none has more than {', '.join(most[:-1])} and {most[-1]}."
+        f"Requests one NUMA domain{' per task' if _number(facts, 'needs') > 1 else ''}; on the matching nodes "
+        f"no domain has more than {', '.join(most[:-1])} and {most[-1]}."
     )
 
 
@@ -169,31 +172,31 @@ def _needs_every_mib(facts: Facts) -> bool:
 def _no_matching_node(facts: Facts) -> str:
     gate, wanted = _text(facts, "gate"), _text(facts, "wanted")
     if gate == "none":
-        return "There is no node yet."
+        return "The cluster has no nodes."
     if gate == "combination":
-        return "No single node has everything one task asks for together. It can never start as written."
+        return "No single node has all that one task requests. The job can never start as written."
     named = f" ({wanted})" if wanted else ""
-    words = GATE_WORDS.get(gate, f"are turned away by {gate}")
-    return f"No node matches: they {words}{named}. It can never start as written."
+    words = GATE_WORDS.get(gate, f"are excluded by {gate}")
+    return f"No matching node: all {words}{named}. The job can never start as written."
 
 
 def _exceeds_max_quota(facts: Facts) -> str:
     return (
         f"Needs {_amount(facts, 'needs')}; the limit of {_text(facts, 'owner', 'its project')} is "
-        f"{_number_of(facts, 'limit')}. Ask for less, or for a larger limit."
+        f"{_number_of(facts, 'limit')}. Request less, or request a higher limit."
     )
 
 
 def _exceeds_max_walltime(facts: Facts) -> str:
     return (
-        f"Asks for {_duration(_number(facts, 'needs'))}; the queue {_text(facts, 'queue')} allows "
-        f"{_duration(_number(facts, 'limit'))}. Shorten it or choose another queue."
+        f"Requests {_duration(_number(facts, 'needs'))}; queue {_text(facts, 'queue')} allows "
+        f"{_duration(_number(facts, 'limit'))}. Shorten the time limit, or choose another queue."
     )
 
 
 def _queue_stopped(facts: Facts) -> str:
     text = _text(facts, "text")
-    return f"The queue {_text(facts, 'queue')} is paused{' ' + text if text else ''}."
+    return f"Queue {_text(facts, 'queue')} is paused{' ' + text if text else ''}."
 
 
 def budget_amount(facts: Facts, name: str) -> str:
@@ -211,14 +214,14 @@ def _budget_spent(facts: Facts) -> str:
     return (
         f"Needs {budget_amount(facts, 'needs')} of the budget {_text(facts, 'budget')}; "
         f"{budget_amount(facts, 'left')} of {budget_amount(facts, 'limit')} are left until "
-        f"{_time(facts, 'ends_ms')}. A shorter time limit needs less."
+        f"{_time(facts, 'ends_ms')}. A shorter time limit needs less of the budget."
     )
 
 
 def _exceeds_budget(facts: Facts) -> str:
     return (
         f"Needs {budget_amount(facts, 'needs')}; the budget {_text(facts, 'budget')} has "
-        f"{budget_amount(facts, 'limit')} in all. Ask for less time, or for a larger budget."
+        f"{budget_amount(facts, 'limit')} in all. Request less time, or a larger budget."
     )
 
 
@@ -226,16 +229,14 @@ def _quota_zero(facts: Facts) -> str:
     resource = {"gpu_millis": "GPU", "gpus": "GPU", "cpu_millis": "CPU", "memory_mib": "memory",
                 "storage_mib": "storage"}.get(_text(facts, "resource"), _text(facts, "resource"))  # fmt: skip
     owner = _text(facts, "owner", "its project")
-    return f"The limit of {owner} for {resource} is 0. Ask its lead or an administrator."
+    return f"The {resource} limit of {owner} is 0. Ask a project lead or an administrator."
 
 
 def _rate_limited(facts: Facts) -> str:
     running, limit = _number(facts, "running"), _number(facts, "limit")
     if _text(facts, "scope") == "array":
-        return f"{running:,} of its array run, which is as many as it allows ({limit:,})."
-    return (
-        f"The queue {_text(facts, 'queue')} runs {running:,} {_plural('job', running)}, of {limit:,} allowed."
-    )
+        return f"Array limit reached: {running:,} of {limit:,} running."
+    return f"Queue {_text(facts, 'queue')} runs {running:,} of {limit:,} allowed jobs."
 
 
 def _waiting_for_quota(facts: Facts) -> str:
@@ -243,17 +244,17 @@ def _waiting_for_quota(facts: Facts) -> str:
     used, limit = _number_of(facts, "used"), _number_of(facts, "limit")
     if _number(facts, "elsewhere"):
         return (
-            f"Waits for GPUs of another model: of {_text(facts, 'gpu_model')} it needs {_number_of(facts, 'needs')}, "
-            f"and the limit of {owner} is {limit}."
+            f"Needs GPUs of another model: {_number_of(facts, 'needs')} {_text(facts, 'gpu_model')} requested, "
+            f"but the limit of {owner} is {limit}."
         )
     text = f"Needs {_amount(facts, 'needs')}; {owner} uses {used} of {limit}"
     if "kept" in facts:
-        text += f", and {_number_of(facts, 'kept')} more are kept for those below it that do not lend them"
+        text += f"; {_number_of(facts, 'kept')} more are reserved below that limit and not lent"
     if "own" in facts:
         text += f"; {_text(facts, 'own')} uses {_number_of(facts, 'own_used')}"
         if "own_nominal" in facts:
-            text += f" of its own {_number_of(facts, 'own_nominal')}"
-            text += f" and may still borrow {_number_of(facts, 'may_borrow')}"
+            text += f" of nominal {_number_of(facts, 'own_nominal')}"
+            text += f" and may borrow {_number_of(facts, 'may_borrow')} more"
     return f"{text}."
 
 
@@ -262,7 +263,7 @@ def _reservation(facts: Facts) -> str:
     name = _text(facts, "reservation")
     quoted = f" “{name}”" if name else ""
     return (
-        f"The {_plural('node', count)} it would take ({count:,}) {'is' if count == 1 else 'are'} reserved"
+        f"The matching {_plural('node', count)} ({count:,}) {'is' if count == 1 else 'are'} reserved"
         f"{quoted} from {_time(facts, 'starts_ms')} to {_time(facts, 'ends_ms')}."
     )
 
@@ -273,39 +274,35 @@ def _domains(facts: Facts, name: str) -> str:
 
 
 def _spread_words(facts: Facts) -> str:
-    """`Asks to be in exactly 2 regions`."""
+    """`Requests exactly 2 regions`."""
     least, most, each = _number(facts, "least"), _number(facts, "most"), _number(facts, "per_domain")
     topology = _text(facts, "topology")
     if least == most:
-        how = (
-            f"Asks to be in exactly {_domains(facts, 'least')}"
-            if most > 1
-            else f"Asks to be in one {topology}"
-        )
+        how = f"Requests exactly {_domains(facts, 'least')}" if most > 1 else f"Requests one {topology}"
     elif most:
-        how = f"Asks to be in {least:,} to {_domains(facts, 'most')}"
+        how = f"Requests {least:,} to {_domains(facts, 'most')}"
     elif least > 1:
-        how = f"Asks to be in at least {_domains(facts, 'least')}"
+        how = f"Requests at least {_domains(facts, 'least')}"
     else:
-        how = "Asks for its tasks to be spread"
+        how = "Requests a spread of tasks"
     return f"{how}, with at most {amount('tasks', each)} in each {topology}" if each else how
 
 
 def _job_affinity(facts: Facts) -> str:
     kind, topology, jobs = _text(facts, "kind"), _text(facts, "topology"), _text(facts, "jobs")
     if kind == "spread":
-        return f"{_spread_words(facts)}; now {_domains(facts, 'domains')} have room for it."
+        return f"{_spread_words(facts)}; {_domains(facts, 'domains')} with enough room now."
     tasks, open_, left = (_number(facts, name) for name in ("tasks", "open", "left"))
-    of = f"{open_:,} of {amount('nodes', _number(facts, 'room'))} with room for it"
+    of = f"{open_:,} of {amount('nodes', _number(facts, 'room'))} with enough room"
     if kind == "near" and not tasks:
-        text = f"Has to be in the same {topology} as a job {jobs}; none runs"
+        text = f"Must run in the same {topology} as a job {jobs}; no such job is running"
     elif kind == "near":
-        text = f"Has to be in the same {topology} as a job {jobs}; that leaves {of}"
+        text = f"Must run in the same {topology} as a job {jobs}; this leaves {of}"
     elif kind == "apart":
-        text = f"Must not be in the same {topology} as a job {jobs}; that leaves {of}"
+        text = f"Must not run in the same {topology} as a job {jobs}; this leaves {of}"
     else:
-        text = f"Jobs that run keep jobs {jobs} out of their {topology}; that leaves {of}"
-    return text + (f", and its other rules about jobs leave {left:,}." if left < open_ else ".")
+        text = f"Running jobs exclude jobs {jobs} from their {topology}; this leaves {of}"
+    return text + (f"; other affinity rules leave {left:,}." if left < open_ else ".")
 
 
 def _crosses(facts: Facts) -> str:
@@ -317,10 +314,10 @@ def _crosses(facts: Facts) -> str:
         else ""
     )
     if tasks == 1:
-        return f"Needs all of it in one NUMA domain; it fits {across}{more}."
+        return f"Needs one NUMA domain; fits {across}{more}."
     return (
-        f"Needs each of its {amount('tasks', tasks)} in one NUMA domain; there is room for "
-        f"{_number_of(facts, 'free')} so, and more fit {across}{more}."
+        f"Needs each of {amount('tasks', tasks)} in one NUMA domain; there is room for "
+        f"{_number_of(facts, 'free')} and more fit {across}{more}."
     )
 
 
@@ -331,13 +328,13 @@ def _topology_fragmented(facts: Facts) -> str:
         where, most = _text(facts, "pack"), _number_of(facts, "largest")
         near = "on one node" if where == "node" else f"in one {where}"
         return (
-            f"Needs room for {_amount(facts, 'needs')} {near}; there is room for "
-            f"{_number_of(facts, 'free')}, but the roomiest {where} has room for {most}."
+            f"Needs {_amount(facts, 'needs')} {near}; there is room for "
+            f"{_number_of(facts, 'free')}, but {where} with the most room has {most}."
         )
     per_task, needs = _number(facts, "per_task"), _number(facts, "needs")
     each = f", {_number_of(facts, 'per_task')} on one node" if per_task != needs else " on one node"
     return (
-        f"Needs {_amount(facts, 'needs')}{each}; {_number_of(facts, 'free')} are free, but in pieces: "
+        f"Needs {_amount(facts, 'needs')}{each}; {_number_of(facts, 'free')} are free, but fragmented: "
         f"the most on one node is {_number_of(facts, 'largest')}."
     )
 
@@ -346,18 +343,18 @@ def _backoff(facts: Facts) -> str:
     begin = _time(facts, "begin_ms")
     if "gathered_until_ms" in facts:
         return (
-            f"Not all the nodes it gathered came free by {_time(facts, 'gathered_until_ms')}, so it gave them back; "
-            f"it tries again at {begin} or later."
+            f"Node assembly timed out at {_time(facts, 'gathered_until_ms')}: not all nodes became free. "
+            f"Next attempt at {begin} or later."
         )
-    return f"Its last try failed; the next is at {begin} or later."
+    return f"The last attempt failed; the next attempt is at {begin} or later."
 
 
 def _waiting_for_resources(facts: Facts) -> str:
     if "gathering" in facts:
         nodes = _number(facts, "gathering")
         return (
-            f"Gathers {nodes:,} {_plural('node', nodes)} until {_time(facts, 'until_ms')}: there is room for "
-            f"{_number_of(facts, 'free')} of its {_amount(facts, 'needs')}, the rest is kept for it as it comes free."
+            f"Reserving {nodes:,} {_plural('node', nodes)} until {_time(facts, 'until_ms')}: room for "
+            f"{_number_of(facts, 'free')} of {_amount(facts, 'needs')} so far; more is reserved as it becomes free."
         )
     text = (
         f"Needs {_amount(facts, 'needs')}; {_number_of(facts, 'free')} of {_number_of(facts, 'total')} free"
@@ -369,28 +366,26 @@ def _waiting_for_resources(facts: Facts) -> str:
 
 def _priority(facts: Facts) -> str:
     if "job" not in facts:
-        return f"It would fit now, but the queue {_text(facts, 'queue')} starts jobs strictly in order."
+        return f"Fits now, but queue {_text(facts, 'queue')} starts jobs strictly in order."
     job, barred = _number(facts, "job"), _text(facts, "barred")
     if barred == "budget":
-        return f"It would fit now, but what is left of a budget is kept for job {job} ahead of it."
+        return f"Fits now, but the remaining budget is reserved for job {job} ahead."
     if barred == "scan":
-        return f"It would fit now, but job {job} is ahead of it, and only some jobs behind that are tried each time."
+        return f"Fits now, but job {job} is ahead, and each cycle tries a limited number of jobs behind it."
     if barred == "priority":
-        return (
-            f"It would fit now, but job {job} is ahead of it, and here a job of its priority passes nobody."
-        )
+        return f"Fits now, but job {job} is ahead, and jobs of this priority are not backfilled."
     if "start_ms" not in facts:
-        return f"It would fit now, but job {job} is ahead of it."
+        return f"Fits now, but job {job} is ahead."
     return (
-        f"It would fit now, but it could still be running at {_time(facts, 'start_ms')}, when job "
-        f"{job} ahead of it is expected to start there. A shorter time limit may let it pass."
+        f"Fits now, but could still be running at {_time(facts, 'start_ms')}, when job "
+        f"{job} ahead is expected to start there. A shorter time limit may allow backfill."
     )
 
 
 def _waiting_for_preemption(facts: Facts) -> str:
     count, numbers = _number(facts, "jobs"), _text(facts, "numbers")
     if not count:
-        return "Other jobs are being stopped for it."
+        return "Other jobs are being preempted for this job."
     more = count - len(numbers.split(", "))
     who = f"{numbers} and {more:,} more" if more > 0 else numbers
     one = count == 1
@@ -399,35 +394,36 @@ def _waiting_for_preemption(facts: Facts) -> str:
     beside = ""
     if givers:
         named = f"{giver_numbers} and {others:,} more" if others > 0 else giver_numbers
-        beside = (
-            f" {'Job' if givers == 1 else 'Jobs'} {named} {'gives' if givers == 1 else 'give'} up tasks too."
-        )
+        beside = f" {'Job' if givers == 1 else 'Jobs'} {named} also {'releases' if givers == 1 else 'release'} tasks."
     if _number(facts, "smaller"):
         return (
-            f"{'Job' if one else f'{count:,} jobs:'} {who} {'gives' if one else 'give'} up tasks for it and "
+            f"{'Job' if one else f'{count:,} jobs:'} {who} {'releases' if one else 'release'} tasks for this job and "
             f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end them."
         )
     if _number(facts, "suspended"):
-        return f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being suspended for it.{beside}"
+        return (
+            f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being suspended "
+            f"for this job.{beside}"
+        )
     return (
-        f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being stopped for it and "
+        f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being stopped for this job and "
         f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end.{beside}"
     )
 
 
 def _fair_share_behind(facts: Facts) -> str:
     if not _number(facts, "limit_percent"):
-        return "Projects that used less go first."
+        return "Projects with less usage go first."
     owner = _text(facts, "owner", "its project")
     return (
-        f"{owner[:1].upper()}{owner[1:]} had {_number(facts, 'used_percent')} % of the site lately; its share "
-        f"may be {_number(facts, 'limit_percent')} % at most. It goes on as that use wears off."
+        f"{owner[:1].upper()}{owner[1:]} recently used {_number(facts, 'used_percent')} % of the site; the "
+        f"limit is {_number(facts, 'limit_percent')} %. Jobs start again as this usage decays."
     )
 
 
 def _agent_unreachable(facts: Facts) -> str:
     count = _number(facts, "unreachable")
-    return f"None of the nodes that could run it ({count:,}) answers."
+    return f"None of the matching nodes ({count:,}) responds."
 
 
 _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
@@ -436,22 +432,20 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.EXCEEDS_MAX_QUOTA: _exceeds_max_quota,
     ReasonCode.EXCEEDS_MAX_WALLTIME: _exceeds_max_walltime,
     ReasonCode.DEPENDENCY_NEVER_SATISFIED: lambda _: (
-        "A job it waits for ended in a way that can never satisfy it. Cancel it or change what it depends on."
+        "A dependency finished with the wrong result. Cancel the job, or change its dependencies."
     ),
-    ReasonCode.IMAGE_NOT_FOUND: lambda _: "Its image does not exist.",
+    ReasonCode.IMAGE_NOT_FOUND: lambda _: "The image does not exist.",
     ReasonCode.QUEUE_STOPPED: _queue_stopped,
     ReasonCode.HELD_BY_ADMIN: lambda _: "Held by an operator until released.",
-    ReasonCode.HELD_BY_USER: lambda _: "Held by its owner until released.",
-    ReasonCode.ACCOUNT_EXPIRED: lambda _: "Its account or project is closed.",
+    ReasonCode.HELD_BY_USER: lambda _: "Held by the owner until released.",
+    ReasonCode.ACCOUNT_EXPIRED: lambda _: "The account or project is closed.",
     ReasonCode.QUOTA_ZERO: _quota_zero,
     ReasonCode.BUDGET_SPENT: _budget_spent,
     ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
-    ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(
-        facts, "text", "Whoever keeps its project's quota is away."
-    ),
-    ReasonCode.APPROVAL_PENDING: lambda _: "Waits for somebody to approve it.",
-    ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as asked.",
-    ReasonCode.DEPENDENCY: lambda _: "Waits for other jobs to end.",
+    ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(facts, "text", "The quota provider is unreachable."),
+    ReasonCode.APPROVAL_PENDING: lambda _: "Needs approval.",
+    ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as requested.",
+    ReasonCode.DEPENDENCY: lambda _: "Depends on other jobs.",
     ReasonCode.BACKOFF: _backoff,
     ReasonCode.RATE_LIMITED: _rate_limited,
     ReasonCode.WAITING_FOR_QUOTA: _waiting_for_quota,
@@ -462,8 +456,8 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.TOPOLOGY_FRAGMENTED: _topology_fragmented,
     ReasonCode.WAITING_FOR_RESOURCES: _waiting_for_resources,
     ReasonCode.PRIORITY: _priority,
-    ReasonCode.NOT_EVALUATED_YET: lambda _: "Not looked at yet. The next cycle is seconds away.",
+    ReasonCode.NOT_EVALUATED_YET: lambda _: "Not evaluated yet. The next cycle follows within seconds.",
     ReasonCode.SCHEDULER_BEHIND: lambda _: "The scheduler is behind.",
     ReasonCode.AGENT_UNREACHABLE: _agent_unreachable,
-    ReasonCode.DATA_STALE: lambda _: "What is known of the cluster is too old to decide on.",
+    ReasonCode.DATA_STALE: lambda _: "The cluster data are too old to schedule on.",
 }

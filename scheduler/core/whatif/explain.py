@@ -33,14 +33,14 @@ from scheduler.core.snapshot.snapshot import NodeColumns, PendingColumns, Snapsh
 
 #: What one node does by the filter that refuses it, where the sentence has no numbers.
 _REFUSALS: Final = {
-    "cordoned": "is cordoned",
-    "draining": "is draining",
-    "partition": "is not in its partitions",
-    "wall": "is in partitions that allow less time than it asks for",
-    "affinity": "does not meet its affinity",
-    "reserved": "is reserved for others",
-    "gpu_model": "has no GPU of the kind it asks for",
-    "gpu_health": "has too few healthy GPUs",
+    "cordoned": "cordoned",
+    "draining": "draining",
+    "partition": "outside the job's partitions",
+    "wall": "in partitions with a shorter time limit",
+    "affinity": "does not match the node affinity",
+    "reserved": "reserved for others",
+    "gpu_model": "no GPU of the requested model",
+    "gpu_health": "too few healthy GPUs",
 }
 
 
@@ -258,14 +258,14 @@ def _node_sentence(
     """One line about one node: what it lacks in numbers, or what it could take."""
     if gate is None:
         tasks = job_class.shape.tasks
-        return "could take it" if tasks == 1 else f"could take {slots} of its {tasks} tasks"
+        return "eligible" if tasks == 1 else f"eligible for {slots} of {tasks} tasks"
     if gate in _SENTENCES:
         return _SENTENCES[gate](candidates, node)
-    return _shortfall(candidates, gate, node) or _REFUSALS.get(gate, f"is turned away by {gate}")
+    return _shortfall(candidates, gate, node) or _REFUSALS.get(gate, f"excluded by {gate}")
 
 
 def _state_words(candidates: Candidates, node: int) -> str:
-    return f"does not answer (its state is {_nodes(candidates).state[node]})"
+    return f"not responding (state {_nodes(candidates).state[node]})"
 
 
 def _label_words(candidates: Candidates, node: int) -> str:
@@ -281,14 +281,14 @@ def _taint_words(candidates: Candidates, node: int) -> str:
         for taint in _nodes(candidates).taints[node]
         if not any(toleration.tolerates(taint) for toleration in tolerations)
     ]
-    return f"has the taint {', '.join(keys)}"
+    return f"untolerated taint {', '.join(keys)}"
 
 
 def _size_words(candidates: Candidates, node: int) -> str:
     nodes = _nodes(candidates)
     cores, memory = nodes.size_cpu_millis.item(node), nodes.size_memory_mib.item(node)
     has = f"{amount('cpu_millis', cores)} and {amount('memory_mib', memory)}"
-    return f"is itself smaller than one task of it: it has {has}"
+    return f"too small for one task: the node has {has}"
 
 
 def _nodes(candidates: Candidates) -> NodeColumns:
@@ -299,7 +299,7 @@ def _domain_words(candidates: Candidates, node: int) -> str:
     """`has 2 NUMA domains; the most free in one is 8 CPUs, 32 GiB of memory and 1 GPU`."""
     found = lacks_in_domains(candidates, node)
     if found is None:
-        return "does not say what each of its NUMA domains has"
+        return "reports no size of its NUMA domains"
     domains, cpu, memory, gpus = found
     most = [amount("cpu_millis", cpu), amount("memory_mib", memory)]
     most += [amount("gpus", gpus)] if candidates.query.request.per_task.gpus else []
@@ -308,18 +308,18 @@ def _domain_words(candidates: Candidates, node: int) -> str:
 
 
 def _affinity_words(candidates: Candidates, node: int) -> str:
-    """`its rack has no job labelled app=db`: the first affinity term that refuses a node."""
+    """`the rack has no job labelled app=db`: the first affinity term that refuses a node."""
     affinity_state, who = candidates.workspace.affinity_state, candidates.query.who
     for kind, like, topology, met in affinity_state.refusals(who) if affinity_state is not None else ():
         if not met[node]:
             jobs = affinity_state.affinity.selectors[like].words if affinity_state is not None else ""
-            where = "it" if topology == "node" else f"its {topology}"
+            where = "the node" if topology == "node" else f"the {topology}"
             if kind == "near":
                 return f"{where} has no job {jobs}"
             if kind == "apart":
                 return f"{where} has a job {jobs}"
-            return f"{where} has a job that keeps away from jobs {jobs}"
-    return "is not where its rules about other jobs let it be"
+            return f"{where} has a job with anti-affinity to jobs {jobs}"
+    return "excluded by affinity to other jobs"
 
 
 def _shortfall(candidates: Candidates, gate: str, node: int) -> str | None:

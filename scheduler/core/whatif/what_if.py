@@ -40,12 +40,12 @@ class Change:
     start: Start
 
     def sentence(self, snapshot: Snapshot) -> str:
-        """`With 7 GPUs instead of 8 it would start now, on gpu-2.`"""
+        """`With 7 GPUs instead of 8 the job would start now, on gpu-2.`"""
         names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
         nodes = [names[node] for node in self.start.node_ids]
         where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         words = words_of(self.field, self.before, self.after, each=len(self.start.placements) > 1)
-        return f"{words} it would start now, on {where}."
+        return f"{words} the job would start now, on {where}."
 
 
 def words_of(field: str, before: int | str, after: int | str, *, each: bool = False) -> str:

@@ -24,7 +24,9 @@ class Command(BaseCommand):
         parser.add_argument("job", type=int, help="number of the job")
         parser.add_argument("points", type=int, help="what is added to its priority")
         parser.add_argument("--hours", type=float, default=24.0, help="for so long (default: 24)")
-        parser.add_argument("--reason", required=True, help="why; everybody who is passed can read it")
+        parser.add_argument(
+            "--reason", required=True, help="reason; shown to the owners of jobs that are passed"
+        )
         parser.add_argument(
             "--by", default="", help="the operator who does it (default: the first administrator)"
         )
@@ -45,7 +47,7 @@ class Command(BaseCommand):
         except MusterError as error:
             raise CommandError(str(error)) from error
         if job.boost_until_at is None:
-            self.stdout.write(f"Job {job.number} has its own priority of {job.priority} again.")
+            self.stdout.write(f"Job {job.number} is back at its base priority of {job.priority} again.")
         else:
             self.stdout.write(
                 f"Job {job.number} counts as priority {job.priority + job.boost}"

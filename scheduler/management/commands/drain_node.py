@@ -17,15 +17,17 @@ from scheduler.services.cluster.nodes import drain_node, uncordon_node
 
 
 class Command(BaseCommand):
-    help = "Gives a node no new jobs and lets the present ones end; --undo puts it back."
+    help = (
+        "Drains a node: no new jobs, running jobs continue to their end; --undo makes it schedulable again."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node", help="name of the node")
-        parser.add_argument("--reason", default="", help="why; everybody who waits for the node reads it")
+        parser.add_argument("--reason", default="", help="reason; shown to everybody who waits for the node")
         parser.add_argument(
             "--by", default="", help="the operator who does it (default: the first administrator)"
         )
-        parser.add_argument("--undo", action="store_true", help="let it take jobs again")
+        parser.add_argument("--undo", action="store_true", help="make the node schedulable again")
         parser.add_argument("--wait", action="store_true", help="return when the node is empty")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,10 +42,10 @@ class Command(BaseCommand):
         except MusterError as error:
             raise CommandError(str(error)) from error
         if options["undo"]:
-            self.stdout.write(f"{node.name} takes jobs again.")
+            self.stdout.write(f"{node.name} accepts jobs again.")
             return
         left = self._left(node)
-        self.stdout.write(f"{node.name} takes no new jobs; {left} tasks still run there.")
+        self.stdout.write(f"{node.name} accepts no new jobs; {left} tasks still run there.")
         while options["wait"] and left:
             time.sleep(1.0)
             left = self._left(node)

@@ -12,13 +12,11 @@ from scheduler.services.cluster.nodes import issue_join_token
 
 
 class Command(BaseCommand):
-    help = "Makes a join token for node agents and prints it, alone on the last line; it is not shown again."
+    help = "Creates a join token for node agents and prints it alone on the last line; the token is not shown again."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--cluster", default="", help="name of the cluster (default: the first)")
-        parser.add_argument(
-            "--days", type=int, default=365, help="how long it lets machines in (default: 365)"
-        )
+        parser.add_argument("--days", type=int, default=365, help="validity in days (default: 365)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         clusters = Cluster.objects.order_by("id")
@@ -31,5 +29,5 @@ class Command(BaseCommand):
         if not 1 <= options["days"] <= 3650:
             raise CommandError("--days has to be from 1 to 3650.")
         token, plain = issue_join_token(cluster=cluster, by=None, days=options["days"])
-        self.stdout.write(f"Lets machines join cluster {cluster.slug} until {token.expires_at:%Y-%m-%d}:")
+        self.stdout.write(f"Join token for cluster {cluster.slug} until {token.expires_at:%Y-%m-%d}:")
         self.stdout.write(plain)

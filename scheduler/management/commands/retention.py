@@ -13,18 +13,20 @@ from scheduler.services import retention
 
 class Command(BaseCommand):
     help = (
-        "Prunes and rolls up what is older than the settings keep it. No figure of the ledger is lost, and the audit"
+        "Prunes and rolls up rows older than the retention settings. No figure of the ledger is lost, and the audit"
         " trail can still be proved."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="say what would go, and touch nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show what would be pruned, and change nothing"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         dry = options["dry_run"]
         counts = retention.preview() if dry else retention.prune_all()
         if not dry and not counts:
-            raise CommandError("Another run is under way; nothing was done.")
+            raise CommandError("Another run is in progress; nothing was done.")
         self.stdout.write(f"{'rows to go' if dry else 'rows gone':>12}  what, and how long it is kept")
         for rule in retention.rules():
             self.stdout.write(f"{counts[rule.name]:>12,}  {rule.words}: {retention.kept_for(rule)}")

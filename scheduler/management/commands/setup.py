@@ -10,7 +10,9 @@ from scheduler.services.cluster.defaults import ensure_defaults
 
 
 class Command(BaseCommand):
-    help = "Makes the priority classes, the default profile and a first cluster with a queue, where missing."
+    help = (
+        "Creates the priority classes, the default profile and a first cluster with a queue, where missing."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         cluster = ensure_defaults()

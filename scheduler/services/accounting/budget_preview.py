@@ -57,14 +57,14 @@ def budget_uses(spec: JobSpec) -> tuple[BudgetUse, ...]:
         }
         passed = needs > state.left
         text = (
-            f"Sets {budget_amount(facts, 'needs')} of the budget {budget.name} of {state.owner} aside; "
+            f"Reserves {budget_amount(facts, 'needs')} of the budget {budget.name} of {state.owner}; "
             f"{budget_amount(facts, 'left')} of {budget_amount(facts, 'limit')} are left."
         )
         if passed:
             text += {
-                "refuse": " It has to wait for the next period.",
-                "demote": " Once it is spent, its jobs go last.",
-                "warn": " It starts all the same.",
+                "refuse": " The job has to wait for the next period.",
+                "demote": " When the budget is used up, jobs get the lowest priority.",
+                "warn": " The job starts anyway.",
             }[budget.on_spent]
         found.append(
             BudgetUse(

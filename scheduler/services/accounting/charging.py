@@ -103,7 +103,7 @@ def heal_ledger(*, now: datetime | None = None) -> int:
                 continue
             run_together(*ledger.write([line._replace(reason=_HEALED) for line in lines], books, at=now))
             record_drift(
-                [Mismatch(DriftKind.STALE_HOLD, f"job {number}: seconds held after its end", seconds, 0, project_id)],
+                [Mismatch(DriftKind.STALE_HOLD, f"job {number}: seconds held after the end", seconds, 0, project_id)],
                 reason=_HEALED, repaired=True,
             )  # fmt: skip
             healed += 1
@@ -184,7 +184,7 @@ def _hold_again(rows: Sequence[Any], now: datetime) -> int:
         for entry in core.hold(rates, at_s=at_s, seconds=seconds, cuts=cuts, prices=books.prices):
             lines.append(ledger.Line(project_id, user_id, number, attempt_id, entry, _HEALED))
         found.append(
-            Mismatch(DriftKind.MISSING_HOLD, f"job {number}: seconds set aside", 0, seconds, project_id)
+            Mismatch(DriftKind.MISSING_HOLD, f"job {number}: seconds reserved", 0, seconds, project_id)
         )
     statements = ledger.write(lines, books, at=now)
     if statements:

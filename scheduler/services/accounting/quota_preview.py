@@ -106,8 +106,8 @@ def _devices(spec: JobSpec, start: Start | None, snapshot: Snapshot) -> Counter[
 
 
 def _text(line: Quota, over_by: int, is_kept: bool) -> str:
-    """`mia in project vision: 2 GPUs more than may be in use.`"""
+    """`mia in project vision: 2 GPUs exceeds the limit.`"""
     if not over_by or over_by >= UNBOUNDED >> 1:
         return ""
-    why = "more than is left: some is kept back for others" if is_kept else "more than may be in use"
+    why = "exceeds what is left: some is reserved for others" if is_kept else "exceeds the limit"
     return f"{line.owner}: {shown(line.resource, over_by)} {why}."

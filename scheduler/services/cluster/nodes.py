@@ -291,7 +291,7 @@ def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) ->
     away = any(flags.values())
     if away and not reason:
         raise InvalidInput(
-            message=f"Say why {node.name} is taken out of service.",
+            message=f"Give the reason why {node.name} is taken out of service.",
             way_out="Give a reason; it is shown with the node.",
         )
     row = Node.objects.select_for_update(no_key=True).get(pk=node.pk)

@@ -32,7 +32,7 @@ def pause_queue(*, queue: Queue, by: User, reason: str) -> Queue:
     permissions.require(by, "operate", queue)
     inputs = Inputs({"reason": reason})
     if not inputs.text("reason", most=200):
-        inputs.wrong("reason", "Is needed: the pending jobs of the queue show it.", code="required")
+        inputs.wrong("reason", "Required: the pending jobs of the queue show it.", code="required")
     inputs.finish("The queue was not paused")
     queue = _locked(queue)
     if queue.paused:
@@ -71,7 +71,7 @@ def edit_queue(
             message=f"Queue {queue.slug} has changed since you read it.",
             code="stale",
             status=412,
-            way_out="Read it again and repeat your change on what it is now.",
+            way_out="Read the queue again and repeat your change.",
         )
     wanted = _read(changes, queue)
     before, after = audit.changed({name: getattr(queue, name) for name in wanted}, wanted)
@@ -91,7 +91,7 @@ def _read(changes: Mapping[str, Any], queue: Queue) -> dict[str, Any]:
             continue
         wanted[name] = inputs.integer(name, least=least, most=most)
         if name == "priority" and wanted[name] is None and not inputs.problems:
-            inputs.wrong("priority", "Has to be a number from 0 to 100.", code="required")
+            inputs.wrong("priority", "Must be a number from 0 to 100.", code="required")
     whole = {name: getattr(queue, name) for name in LIMITS} | wanted
     default, longest = whole["default_wall_seconds"], whole["max_wall_seconds"]
     if default is not None and longest is not None and default > longest:

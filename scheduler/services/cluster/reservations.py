@@ -15,6 +15,7 @@ from accounts.models import Project, User
 from accounts.selectors import project_by_ref
 from accounts.services import audit
 from infra.errors import Conflict, NotFound
+from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import with_job
@@ -55,7 +56,7 @@ def _book(payload: Mapping[str, Any], by: User) -> Reservation:
         starts_at + timedelta(seconds=seconds) if seconds else None
     )
     if ends_at is None and not inputs.problems:
-        inputs.wrong("ends_at", "Is needed, or seconds: how long the nodes are set aside.", code="required")
+        inputs.wrong("ends_at", "Required, or seconds: how long the nodes are reserved.", code="required")
     elif ends_at is not None and ends_at <= max(starts_at, now):
         inputs.wrong("ends_at", "Has to come after the start, and in the future.", code="inconsistent")
     elif ends_at is not None and (ends_at - starts_at).total_seconds() > MAX_WINDOW_SECONDS:
@@ -94,12 +95,12 @@ def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
     inputs.refuse_unknown(_HOLD_FIELDS)
     seconds = inputs.read("seconds", read_seconds, default=HOLD_SECONDS)
     if seconds > MAX_HOLD_SECONDS:
-        inputs.wrong("seconds", f"Has to be at most {MAX_HOLD_SECONDS}, a day.", code="out-of-range")
+        inputs.wrong("seconds", f"Must be at most {MAX_HOLD_SECONDS}, a day.", code="out-of-range")
     reason = inputs.text("reason", most=200)
     given = payload.get("job_id")
     job = job_by_ref(by, given) if isinstance(given, (str, int)) and not isinstance(given, bool) else None
     if job is None:
-        inputs.wrong("job_id", "Has to be a job's id or number.", code="not-a-job")
+        inputs.wrong("job_id", "Must be a job's id or number.", code="not-a-job")
     asked = _nodes(inputs, needed=False)
     inputs.finish("The hold cannot be made")
     assert job is not None  # otherwise there was a problem
@@ -229,7 +230,7 @@ def _nodes(inputs: Inputs, *, needed: bool = True) -> list[Node]:
     ]
     if not wanted:
         if needed and not inputs.problems:
-            inputs.wrong("nodes", "Is needed: a list of node names or ids.", code="required")
+            inputs.wrong("nodes", "Required: a list of node names or ids.", code="required")
         return []
     cluster = _cluster(inputs)
     ids = [int(text) for text in wanted if text.isascii() and text.isdecimal() and len(text) < 19]
@@ -268,8 +269,8 @@ def _refuse_overlap(nodes: list[Node], starts_at: datetime, ends_at: datetime, b
         shared = other.nodes.filter(pk__in=[node.pk for node in nodes]).first()
         name = f" ({other.name})" if visible_reservations(by).filter(pk=other.pk).exists() else ""
         raise Conflict(
-            message=f"Node {shared} is reserved from {other.starts_at:%Y-%m-%d %H:%M} to "
-            f"{other.ends_at:%Y-%m-%d %H:%M} UTC{name}.",
+            message=f"Node {shared} is reserved from {written(other.starts_at)} to "
+            f"{written(other.ends_at)}{name}.",
             code="already-reserved",
             way_out="Choose other nodes or another window, or cancel that reservation first.",
         )

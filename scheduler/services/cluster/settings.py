@@ -72,7 +72,7 @@ def save_settings(
     kind = type(thing)
     _require(by, kind, thing)
     check_row(thing)
-    reason = _needed(reason, f"Say why this {thing._meta.verbose_name} is changed.")
+    reason = _needed(reason, f"Give a reason for changing this {thing._meta.verbose_name}.")
     before: dict[str, Any] = {}
     if thing.pk is None:
         thing.save()
@@ -114,7 +114,7 @@ def remove_settings(*, thing: models.Model, by: User, reason: str = "") -> None:
 def pause_cluster(*, cluster: Cluster, by: User, reason: str) -> Cluster:
     """Start no more jobs in the cluster; running jobs continue."""
     permissions.require(by, "operate", cluster)
-    reason = _needed(reason, f"Say why {cluster.name} is paused; its pending jobs show the reason.")
+    reason = _needed(reason, f"Give a reason for pausing {cluster.name}; its pending jobs show the reason.")
     row = Cluster.objects.select_for_update(of=("self",)).get(pk=cluster.pk)
     if row.paused:
         return row

@@ -103,7 +103,7 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
         batch = rows[first : first + BATCH]
         settled += settle_many(
             [row[0] for row in batch],
-            lost={row[0]: f"Node {row[2]} stopped answering." for row in batch},
+            lost={row[0]: f"Node {row[2]} stopped responding." for row in batch},
             epochs={row[0]: row[1] for row in batch},
         )
     return settled

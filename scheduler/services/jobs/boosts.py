@@ -13,6 +13,7 @@ from accounts import permissions
 from accounts.models import User
 from accounts.services import audit
 from infra.errors import Conflict, FieldProblem, InvalidInput
+from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.models import Job
 from scheduler.state.lifecycle.transitions import record_event
@@ -37,8 +38,8 @@ def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DA
         row = Job.objects.select_for_update(of=("self",), no_key=True).select_related("queue").get(pk=job.pk)
         if row.is_terminal:
             raise Conflict(
-                message=f"Job {job.number} has {row.state} and waits for nothing.",
-                way_out="Boost a job that waits or runs.",
+                message=f"Job {job.number} has {row.state} and cannot be boosted.",
+                way_out="Only pending and running jobs can be boosted.",
             )
         before = {
             "boost": row.boost_now,
@@ -47,9 +48,9 @@ def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DA
         row.boost, row.boost_until_at = points, until
         row.save(update_fields=["boost", "boost_until_at"])
         text = (
-            f"boosted by {points} to {row.priority + points} until {until:%Y-%m-%d %H:%M} UTC by {by.username}"
+            f"boosted by {points} to {row.priority + points} until {written(until)} by {by.username}"
             if until
-            else f"its boost was ended by {by.username}"
+            else f"boost ended by {by.username}"
         )
         record_event(
             row, "job.boosted", because=f"{text}: {reason}", by=by, at=now,
@@ -69,11 +70,13 @@ def _check(job: Job, points: int, seconds: int, reason: str) -> None:
     problems = []
     most = max(settings.PRIORITY_BOOST_CAP - job.priority, 0)
     if not 0 <= points <= most:
-        text = f"Has to be from 0 to {most}: no boost leads above {settings.PRIORITY_BOOST_CAP}."
+        text = f"Must be from 0 to {most}: no boost leads above {settings.PRIORITY_BOOST_CAP}."
         problems.append(FieldProblem("points", text, "out-of-range"))
     if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-        problems.append(FieldProblem("seconds", "Has to be from a minute to 30 days.", "out-of-range"))
+        problems.append(FieldProblem("seconds", "Must be from a minute to 30 days.", "out-of-range"))
     if not reason:
-        problems.append(FieldProblem("reason", "Is needed: everybody who is passed can read it.", "required"))
+        problems.append(
+            FieldProblem("reason", "Required: shown to the owners of jobs that are passed.", "required")
+        )
     if problems:
         raise InvalidInput(message=problems[0].message, problems=problems)

@@ -35,7 +35,7 @@ def declare_dataset(*, payload: Mapping[str, Any], by: User) -> Dataset:
     name = inputs.read("name", _name, default="")
     path = inputs.text("path", most=1024)
     if not name and inputs.given("name") is None:
-        inputs.wrong("name", "Is needed: what jobs call the data they wait for.", code="required")
+        inputs.wrong("name", "Required: the name that jobs use for these data.", code="required")
     inputs.finish("The data cannot be declared")
     assert project is not None  # otherwise there was a problem
     now = timezone.now()
@@ -80,8 +80,8 @@ def report_checkpoint(*, job: Job, by: User, path: str = "") -> Job:
     row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
     if row.state not in ACTIVE or row.started_at is None:
         raise Conflict(
-            message=f"Job {job.number} is {row.public_state} and has nothing to save.",
-            way_out="Only a running job reports a checkpoint.",
+            message=f"Job {job.number} is {row.public_state} and cannot report a checkpoint.",
+            way_out="Only a running job can report a checkpoint.",
         )
     save_checkpoint(row, path=path, because=f"reported by {by.username}", at=now, by=by)
     audit.record(by=by, action="job.checkpoint", thing=row, after={"path": path}, project=row.project)

@@ -149,7 +149,7 @@ def read_log(
     if stream not in (*STREAMS, MERGED):
         raise InvalidInput(message=f"There is no stream {stream!r}.", way_out="Use stdout, stderr or merged.")
     if offset < 0 or limit < 1:
-        raise InvalidInput(message="`offset` cannot be negative, and `limit` has to be at least 1.")
+        raise InvalidInput(message="`offset` cannot be negative, and `limit` must be at least 1.")
     limit = min(limit, MAX_READ_BYTES)
     tasks = run(
         "SELECT t.id, a.state, a.ended_at, t.stdout_bytes, t.stderr_bytes FROM scheduler_task t"

@@ -28,19 +28,19 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
     least = job.min_tasks or job.tasks
     if not job.elastic:
         raise Conflict(
-            message=f"Job {job.number} has one size for as long as it runs.",
+            message=f"Job {job.number} is not elastic.",
             way_out="Submit it with elastic and min_tasks.",
         )
     if not least <= tasks <= job.tasks:
-        wrong = f"Has to be from {least} to {job.tasks}; {tasks} is not."
+        wrong = f"Must be from {least} to {job.tasks}; {tasks} is not."
         raise InvalidInput(message=wrong, problems=[FieldProblem("tasks", wrong, "out-of-range")])
     with transaction.atomic():
         row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
         attempt = Attempt.objects.live().filter(job=row, stop_asked_at__isnull=True).first()
         if row.state != JobState.RUNNING or attempt is None:
             raise Conflict(
-                message=f"Job {job.number} is {row.public_state} and has no size to change.",
-                way_out="Its size is chosen when it starts.",
+                message=f"Job {job.number} is {row.public_state} and cannot be resized.",
+                way_out="The size is chosen when the job starts.",
             )
         live = list(
             Task.objects.filter(attempt=attempt, state__in=LIVE_TASK - {TaskState.STOPPING}).order_by("rank")
@@ -83,7 +83,7 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
 def _grow(job: Job, attempt: Attempt, *, by: User, reason: str) -> None:
     if job.saved_at is None or attempt.started_at is None or job.saved_at < attempt.started_at:
         raise Conflict(
-            message=f"Job {job.number} has saved no checkpoint since it started, so its work would be lost.",
-            way_out="Let it report one (POST /jobs/{id}/checkpoint), or requeue it as it is.",
+            message=f"Job {job.number} has no checkpoint since its start, so its work would be lost.",
+            way_out="Report a checkpoint first (POST /jobs/{id}/checkpoint), or requeue the job.",
         )
     requeue_job(job=job, by=by, reason=reason)

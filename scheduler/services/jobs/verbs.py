@@ -16,6 +16,7 @@ from accounts.models import User
 from accounts.services import audit
 from infra.errors import Conflict, FieldProblem, InvalidInput, MusterError, NotAllowed, TooMany
 from infra.request_cost import stop_if_caller_gone, until_caller_gone
+from infra.times_in_text import written
 from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, RestartPolicy, StopReason
@@ -71,7 +72,7 @@ def parse_many(*, payloads: Sequence[Any], by: User) -> tuple[list[JobSpec | Non
         under = f"jobs/{number}/"
         try:
             if not isinstance(payload, Mapping):
-                wrong = "Has to be an object that describes a job."
+                wrong = "Must be an object that describes a job."
                 problem = FieldProblem(f"jobs/{number}", wrong, "not-an-object")
                 raise InvalidInput(message=wrong, problems=[problem])
             specs.append(parse_job(payload, by=by, catalogue=catalogue, under=under, in_batch=True))
@@ -90,10 +91,10 @@ def refused_whole(errors: Mapping[int, MusterError]) -> MusterError:
     denial = next((error for error in errors.values() if isinstance(error, NotAllowed)), None)
     kind = NotAllowed if denial is not None else InvalidInput
     return kind(
-        message=f"{len(errors)} of the jobs cannot be taken, so none was.",
+        message=f"{len(errors)} of the jobs are invalid, so none was submitted.",
         code=denial.code if denial is not None else "invalid",
         problems=problems[:500],
-        way_out="Correct the fields named in errors, or send atomic=false to have the others taken.",
+        way_out="Correct the fields named in errors, or send atomic=false to submit the others.",
         refused=denial.refused if denial is not None else None,
     )
 
@@ -180,8 +181,8 @@ def _beginning(spec: JobSpec, others: Others, *, by: User, at: datetime) -> dict
     found = others.conditions(spec)
     if any(condition.never for condition in found):
         raise Conflict(
-            message="A job that this one waits for has just ended the other way, so it could never start.",
-            way_out="Look at that job, then submit again.",
+            message="A dependency has just finished with the wrong result, so the job could never start.",
+            way_out="Check that job, then submit again.",
         )
     if spec.held:
         held = {"state": JobState.HELD.value, "held_by": "user", "eligible_at": None}
@@ -205,7 +206,7 @@ def _refuse_full_queues(specs: Sequence[JobSpec]) -> None:
         there = Job.objects.pending().filter(queue_id=queue_id).count()
         if there + coming > queue.max_pending_jobs:
             raise TooMany(
-                message=f"Queue {queue.slug} holds {there} pending jobs and takes at most "
+                message=f"Queue {queue.slug} has {there} pending jobs of at most "
                 f"{queue.max_pending_jobs}; {coming} more do not fit.",
                 code="queue-full",
                 way_out="Wait until some have started, cancel some, or use another queue.",
@@ -227,7 +228,7 @@ def _refuse_full_lines(specs: Sequence[JobSpec]) -> None:
         if there + coming > bound.hard:
             kind = f" of type {line.job_type}" if line.job_type else ""
             raise TooMany(
-                message=f"{there} jobs{kind} of {bound.owner} wait already, of at most {bound.hard}; "
+                message=f"{there} jobs{kind} of {bound.owner} are pending already, of at most {bound.hard}; "
                 f"{coming} more do not fit.",
                 code="too-many-pending",
                 way_out="Wait until some have started, or cancel some; an operator can raise the limit.",
@@ -292,7 +293,7 @@ def _cancel(job: Job, by: User, reason: str) -> None:
         return
     if job.is_terminal:
         raise Conflict(
-            message=f"Job {job.number} has {job.state} already.", way_out="There is nothing left to cancel."
+            message=f"Job {job.number} has {job.state} already.", way_out="There is nothing to cancel."
         )
     before, now = job.state, timezone.now()
     because = f"cancelled by {by.username}" + (f": {reason}" if reason else "")
@@ -347,8 +348,8 @@ def _held(by: User, at: datetime, *, admin: bool = False, reason: str = "") -> d
     return {
         "reason_code": code.value,
         "reason_category": CATEGORY[code].value,
-        "reason_text": f"Held by {by.username} since {at:%Y-%m-%d %H:%M} UTC{why}. It waits to be released.",
-        "reason_details": {"by": by.username, "reason": reason},
+        "reason_text": f"Held by {by.username} since {written(at)}{why}. Waiting to be released.",
+        "reason_details": {"by": by.username, "reason": reason, "since": at.isoformat()},
         "reason_at": at,
     }
 
@@ -366,7 +367,7 @@ def _release(job: Job, by: User, reason: str) -> None:
     if job.state != JobState.HELD:
         raise Conflict(
             message=f"Job {job.number} is {job.public_state} and not held.",
-            way_out="Only a held job is released.",
+            way_out="Only a held job can be released.",
         )
     if job.held_by == "admin" and not by.is_operator:
         raise NotAllowed(
@@ -397,18 +398,18 @@ def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:
 def _requeue(job: Job, by: User, reason: str) -> None:
     if job.is_terminal:
         raise Conflict(
-            message=f"Job {job.number} has {job.state} and never changes again.",
-            way_out="Submit it again: GET the job, and POST its request fields.",
+            message=f"Job {job.number} has {job.state} and can no longer change.",
+            way_out="Submit the job again: GET the job, and POST its request fields.",
         )
     if job.state not in ACTIVE | {JobState.PREEMPTED} or job.state == JobState.STOPPING:
         raise Conflict(
             message=f"Job {job.number} is {job.state} and not running.",
-            way_out="Only a job that has been given nodes can be requeued.",
+            way_out="Only a job with nodes can be requeued.",
         )
     if job.restart_policy == RestartPolicy.NEVER and job.state != JobState.SCHEDULED:
         raise Conflict(
-            message=f"Job {job.number} runs at most once, and it may have begun (restart_policy never).",
-            way_out="Cancel it, and submit it again if doing its work twice is harmless.",
+            message=f"Job {job.number} runs at most once (restart_policy never) and may have begun.",
+            way_out="Cancel the job, and submit it again if repeating its work is harmless.",
         )
     before, now = job.state, timezone.now()
     because = f"requeued by {by.username}" + (f": {reason}" if reason else "")
@@ -450,7 +451,7 @@ def _try_again(job: Job, verb_once: Callable[[], None], *, verb: str) -> Job:
 def _no_longer_pending(job: Job, verb: str) -> Conflict:
     return Conflict(
         message=f"Job {job.number} is {job.public_state}; only a pending job can be {verb}.",
-        way_out="Cancel or requeue it instead." if job.is_active else "There is nothing left to hold.",
+        way_out="Cancel or requeue it instead." if job.is_active else "There is nothing to hold.",
     )
 
 

@@ -137,7 +137,7 @@ def _starts_now(
     where = ", ".join(node.name for node in nodes_of(start, planned.snapshot)[:3])
     return JobExplanation(
         state=job.public_state.value,
-        headline=f"Nothing keeps it waiting: the next cycle starts it on {where}.",
+        headline=f"Nothing blocks the job: the next cycle starts it on {where}.",
         gates=gates,
         node_table=table,
         snapshot_at=moment_of(planned.snapshot),
@@ -183,14 +183,12 @@ def _not_in_queue(job: Job) -> JobExplanation:
     """A job that the planner does not look at explains itself."""
     state = job.public_state.value
     if job.state in TERMINAL:
-        return JobExplanation(
-            state=state, headline=job.end_text or f"It has {state}: nothing keeps it waiting."
-        )
+        return JobExplanation(state=state, headline=job.end_text or f"The job has {state}.")
     suspended = suspension_reason(job)
     if suspended:
         return JobExplanation(state=job.public_state.value, headline=suspended)
     if job.state in ACTIVE:
-        return JobExplanation(state=state, headline=f"It is {state}: nothing keeps it waiting.")
+        return JobExplanation(state=state, headline=f"The job is {state}.")
     code = job.reason_code or ReasonCode.NOT_EVALUATED_YET.value
     text = job.reason_text or sentence(ReasonCode(code), ())
     category = CATEGORY[ReasonCode(code)].value

@@ -36,7 +36,7 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One step of the funnel from all nodes to those that could take a task now."""
+    """One step of the funnel from all nodes to those that fit now."""
 
     name: str
     words: str
@@ -80,8 +80,8 @@ def funnel(verdicts: Sequence[NodeVerdict], policy: Policy) -> tuple[Gate, ...]:
     for name in (*policy.filters, *policy.plugins):
         if closed[name]:
             left -= closed[name]
-            gates.append(Gate(name, GATE_WORDS.get(name, f"are turned away by {name}"), closed[name], left))
-    gates.append(Gate("fits", "could take a task now", 0, left))
+            gates.append(Gate(name, GATE_WORDS.get(name, f"are excluded by {name}"), closed[name], left))
+    gates.append(Gate("fits", "fit now", 0, left))
     return tuple(gates)
 
 

@@ -51,8 +51,8 @@ REFUSED: Final = "refused"
 _NEVER_CODES: Final = frozenset({"can-never-fit", "exceeds-quota"})
 
 ONCE_WORDS: Final = (
-    "It runs at most once: it makes way for no other job, and if it is lost with its node, or an operator stops it "
-    "there, it fails and is not started again."
+    "The job runs at most once: it is never preempted, and if the node is lost or an operator stops the job, "
+    "it fails and is not restarted."
 )
 
 
@@ -218,7 +218,7 @@ def _with_verdict(found: Preview, job: PlannedJob, orders: list[Preempt]) -> Pre
 def _start_words(start: Start, snapshot: Snapshot) -> str:
     nodes = nodes_of(start, snapshot)
     if len(nodes) == 1:
-        return f"It would start now, on {nodes[0].name}."
+        return f"Would start now on {nodes[0].name}."
     named = ", ".join(node.name for node in nodes[:3])
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"It would start now, on {len(nodes)} nodes: {named}{more}."
+    return f"Would start now on {len(nodes)} nodes: {named}{more}."

@@ -74,8 +74,8 @@ def words_of(orders: list[Preempt]) -> str:
     count = len(orders)
     who = "1 job" if count == 1 else f"{count:,} jobs"
     if all(preempt.mode == "suspend" for preempt in orders):
-        return f"It would suspend {who}, and start once {'it is' if count == 1 else 'they are'} suspended."
+        return f"Would suspend {who} and start as soon as {'it is' if count == 1 else 'they are'} suspended."
     grace = duration(max(preempt.grace_seconds for preempt in orders))
     ended = "it has" if count == 1 else "they have"
-    back = " to take back what they borrow of its share" if orders[0].kind == "reclaim" else ""
-    return f"It would stop {who}{back}, and start once {ended} ended, after {grace} at the latest."
+    back = " to reclaim lent quota" if orders[0].kind == "reclaim" else ""
+    return f"Would preempt {who}{back} and start as soon as {ended} ended, after {grace} at the latest."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from infra.times_in_text import written
 from quotas.core.resources import show_cpus
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Allocation, Job, Suspension
@@ -22,14 +23,14 @@ def suspension_reason(job: Job) -> str:
     if last is None or last.attempt.stop_asked_at is not None:
         return ""
     if last.starts_at is None:
-        return f"It is being suspended for job {last.for_job}, and resumes later on the same nodes."
+        return f"Being suspended for job {last.for_job}, and resumes later on the same nodes."
     lacking = _lacking(job)
     when = (
         f"it resumes when {lacking}"
         if lacking
         else "it resumes with the next cycle, unless a job of higher priority or a limit comes first"
     )
-    return f"Suspended for job {last.for_job} since {last.starts_at:%Y-%m-%d %H:%M} UTC; {when}. It keeps its memory."
+    return f"Suspended for job {last.for_job} since {written(last.starts_at)}; {when}. The memory stays allocated."
 
 
 def _lacking(job: Job) -> str:
@@ -42,8 +43,8 @@ def _lacking(job: Job) -> str:
     for node_id, millis in need.items():
         node = nodes[node_id]
         if node.state != "up":
-            return f"{node.name} answers again"
+            return f"{node.name} responds again"
         free = node.cpu_millis_capacity - node.used_cpu_millis
         if free < millis:
-            return f"{node.name} has {show_cpus(millis)} CPUs free; {show_cpus(max(free, 0))} are now"
+            return f"{node.name} has {show_cpus(millis)} CPUs free; {show_cpus(max(free, 0))} are free now"
     return ""

@@ -216,7 +216,7 @@ def duration(name: str, *, help: str, most: int | None = None, **more: Any) -> A
     def read(inputs: Inputs, name: str) -> int | None:
         seconds: int | None = inputs.read(name, read_seconds)
         if seconds is not None and most is not None and seconds > most:
-            inputs.wrong(name, f"Has to be at most {most} seconds.", code="out-of-range")
+            inputs.wrong(name, f"Must be at most {most} seconds.", code="out-of-range")
         return seconds
 
     most_kept = MAX_SECONDS if most is None else most

@@ -65,7 +65,7 @@ class Inputs:
         names = sorted(known)
         unknown = [name for name in self.payload if name not in known]
         if len(unknown) > MAX_UNKNOWN:
-            text = f"There are {len(unknown)} fields that no request has; known are {', '.join(names)}."
+            text = f"{len(unknown)} fields are unknown; known are {', '.join(names)}."
             self.wrong(str(unknown[0])[:60], text, code="unknown-field")
         else:
             for name in unknown:
@@ -81,7 +81,7 @@ class Inputs:
         if value is None:
             return default
         if not isinstance(value, str):
-            self.wrong(name, f"Has to be text, not {_kind(value)}.", code="not-text")
+            self.wrong(name, f"Must be text, not {_kind(value)}.", code="not-text")
             return default
         trouble = text_trouble(value, most=most) or ("" if lines else line_problem(value))
         if trouble:
@@ -95,10 +95,10 @@ class Inputs:
             return default
         number = read_integer(value)
         if number is None:
-            self.wrong(name, f"Has to be a whole number, not {_show(value)}.", code="not-a-number")
+            self.wrong(name, f"Must be a whole number, not {_show(value)}.", code="not-a-number")
             return default
         if not least <= number <= most:
-            self.wrong(name, f"Has to be from {least} to {most}; {_show(value)} is not.", code="out-of-range")
+            self.wrong(name, f"Must be from {least} to {most}; {_show(value)} is not.", code="out-of-range")
             return default
         return number
 
@@ -113,7 +113,7 @@ class Inputs:
             return True
         if word in ("false", "0", "no", "off"):
             return False
-        self.wrong(name, f"Has to be true or false, not {_show(value)}.", code="not-a-flag")
+        self.wrong(name, f"Must be true or false, not {_show(value)}.", code="not-a-flag")
         return default
 
     def choice(self, name: str, options: Iterable[str], *, default: str) -> str:
@@ -123,7 +123,7 @@ class Inputs:
         wanted = [str(option) for option in options]
         if isinstance(value, str) and value.strip().lower() in wanted:
             return value.strip().lower()
-        self.wrong(name, f"Has to be one of {', '.join(wanted)}; not {_show(value)}.", code="unknown-choice")
+        self.wrong(name, f"Must be one of {', '.join(wanted)}; not {_show(value)}.", code="unknown-choice")
         return default
 
     def word(self, name: str, words: Sequence[str], *, default: str) -> str:
@@ -134,7 +134,7 @@ class Inputs:
         for word in words:
             if isinstance(value, str) and value.strip().lower() == word.lower():
                 return word
-        self.wrong(name, f"Has to be one of {', '.join(words)}.", code="unknown-choice")
+        self.wrong(name, f"Must be one of {', '.join(words)}.", code="unknown-choice")
         return default
 
     def read(
@@ -148,7 +148,7 @@ class Inputs:
         if value is None:
             return default
         if isinstance(value, str) and len(value) > most:
-            self.wrong(name, f"Has {len(value)} characters; at most {most} are taken.", code="too-long")
+            self.wrong(name, f"Has {len(value)} characters; the maximum is {most}.", code="too-long")
             return default
         try:
             return reader(value)
@@ -163,12 +163,12 @@ class Inputs:
         if not isinstance(value, Mapping):
             self.wrong(
                 name,
-                f'Has to be an object such as {{"key": "value"}}, not {_kind(value)}.',
+                f'Must be an object such as {{"key": "value"}}, not {_kind(value)}.',
                 code="not-an-object",
             )
             return {}
         if len(value) > most:
-            self.wrong(name, f"Has {len(value)} entries; at most {most} are taken.", code="too-many")
+            self.wrong(name, f"Has {len(value)} entries; the maximum is {most}.", code="too-many")
             return {}
         return dict(value)
 
@@ -180,10 +180,10 @@ class Inputs:
         if or_one and not isinstance(value, (list, tuple)):
             return [value]
         if not isinstance(value, (list, tuple)):
-            self.wrong(name, f"Has to be a list, not {_kind(value)}.", code="not-a-list")
+            self.wrong(name, f"Must be a list, not {_kind(value)}.", code="not-a-list")
             return []
         if len(value) > most:
-            self.wrong(name, f"Has {len(value)} entries; at most {most} are taken.", code="too-many")
+            self.wrong(name, f"Has {len(value)} entries; the maximum is {most}.", code="too-many")
             return []
         return list(value)
 
@@ -200,7 +200,7 @@ class Inputs:
                 way_out=WAY_OUT,
                 refused=("submit", Thing("job", label=f"{refused.field}: {refused.message}")),
             )
-        text = f"{message}: {len(self.problems)} things are wrong. {self.problems[0].message}"
+        text = f"{message}: {len(self.problems)} problems. {self.problems[0].message}"
         if len(self.problems) <= 2:
             text = " ".join(problem.message for problem in self.problems)
         codes = [problem.code for problem in self.problems]
@@ -214,7 +214,7 @@ DENIALS: Final = frozenset(
 )
 #: Problems that name the whole refusal when there are no others.
 HEADLINES: Final = frozenset({"can-never-fit", "exceeds-quota", "exceeds-wall-time"})
-WAY_OUT: Final = "Correct the fields named in errors and send it again; nothing was written."
+WAY_OUT: Final = "Correct the fields named in errors and send the request again; nothing was written."
 
 
 def text_trouble(value: str, *, most: int) -> str:
@@ -222,7 +222,7 @@ def text_trouble(value: str, *, most: int) -> str:
     if "\x00" in value:
         return "Contains a NUL character; remove it."
     if len(value) > most:
-        return f"Has {len(value)} characters; at most {most} are taken."
+        return f"Has {len(value)} characters; the maximum is {most}."
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -245,13 +245,13 @@ def read_integer(value: Any) -> int | None:
 def read_decimal(value: Any) -> Decimal:
     """A number that is finite, from JSON or from a form."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
-        raise BadValue(f"Has to be a number, not {_kind(value)}")
+        raise BadValue(f"Must be a number, not {_kind(value)}")
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation as broken:
-        raise BadValue(f"Has to be a number, not {_show(value)}") from broken
+        raise BadValue(f"Must be a number, not {_show(value)}") from broken
     if not number.is_finite():
-        raise BadValue(f"Has to be a number, not {_show(value)}")
+        raise BadValue(f"Must be a number, not {_show(value)}")
     return number
 
 
@@ -302,7 +302,7 @@ def read_moment(value: Any) -> datetime:
         except (ValueError, OverflowError):
             moment = None
     if moment is None:
-        raise BadValue(f"{_show(value)} is not a moment; write for example 2027-01-31T18:00:00Z")
+        raise BadValue(f"{_show(value)} is not a date and time; write for example 2027-01-31T18:00:00Z")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     # Far years overflow when they are turned to another zone.
@@ -314,7 +314,7 @@ def read_moment(value: Any) -> datetime:
 def _kind(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", bool: "true or false", str: "text"}
     return kinds.get(
-        type(value), "a number" if isinstance(value, (int, float, Decimal)) else "nothing of use"
+        type(value), "a number" if isinstance(value, (int, float, Decimal)) else "an unsupported type"
     )
 
 

@@ -35,7 +35,7 @@ KINDS: Final[dict[str, str]] = {
 #: Names of datasets, and of jobs within one request.
 DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,199}")
 DATA_NAME_RULE: Final = (
-    "Has to be a name of at most 200 letters, digits and . _ / @ : + -, such as faces/2027-01."
+    "Must be a name of at most 200 letters, digits and . _ / @ : + -, such as faces/2027-01."
 )
 MAX_DATA_NAME: Final = 200
 _ELEMENT = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
@@ -121,7 +121,7 @@ def read_dependencies(inputs: Inputs, name: str, *, by: User) -> tuple[DependsOn
             asked.append(one)
     if len(asked) > MAX_DEPENDENCIES:
         inputs.wrong(
-            name, f"Names {len(asked)} things; at most {MAX_DEPENDENCIES} are taken.", code="too-many"
+            name, f"Names {len(asked)}.{MAX_DEPENDENCIES} characters; the maximum is ", code="too-many"
         )
         return ()
     return _resolve(inputs, asked, by=by) if asked else ()
@@ -132,16 +132,16 @@ def _read_group(inputs: Inputs, item: Mapping[str, Any], *, at: str, group: int)
     _refuse_others(inputs, item, _OF_SEVERAL, at=at)
     need, members = read_integer(item.get("any", 1)), item.get("of")
     if not isinstance(members, (list, tuple)) or not members:
-        inputs.wrong(f"{at}/of", "Has to be a list of what is waited for.", code="not-a-list")
+        inputs.wrong(f"{at}/of", "Must be a list of dependencies.", code="not-a-list")
         return []
     if len(members) > MAX_DEPENDENCIES:
         inputs.wrong(
-            f"{at}/of", f"Has {len(members)} entries; at most {MAX_DEPENDENCIES} are taken.", code="too-many"
+            f"{at}/of", f"Has {len(members)}.{MAX_DEPENDENCIES} characters; the maximum is ", code="too-many"
         )
         return []
     if need is None or not 1 <= need <= len(members):
         inputs.wrong(
-            f"{at}/any", f"Has to be from 1 to {len(members)}, as many as are named.", code="out-of-range"
+            f"{at}/any", f"Must be from 1 to {len(members)}, the number of entries.", code="out-of-range"
         )
         return []
     read = [
@@ -169,9 +169,9 @@ def _read_one(inputs: Inputs, item: Any, *, at: str, group: int = 0, need: int =
                 return _Asked(at, KINDS[kind], job, group, need)
     ref = job_ref(job)
     if kind not in KINDS:
-        inputs.wrong(f"{at}/type", f"Has to be one of {', '.join(KINDS)}.", code="unknown-choice")
+        inputs.wrong(f"{at}/type", f"Must be one of {', '.join(KINDS)}.", code="unknown-choice")
     elif ref is None:
-        inputs.wrong(at, "Has to be a job's number or id.", code="not-a-job")
+        inputs.wrong(at, "Must be a job's number or id.", code="not-a-job")
     else:
         return _Asked(at, KINDS[kind], ref, group, need)
     return None
@@ -206,7 +206,7 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
             if not one.group or _size(asked, one.group) - lost[one.group] < one.need:
                 inputs.wrong(
                     one.at,
-                    f"Job {job.number} ({job.name}) has {job.state} already, so this can never be satisfied.",
+                    f"Job {job.number} ({job.name}) has {job.state} already: this dependency can never be satisfied.",
                     code="never-satisfied",
                 )
         key = (one.group, job.number, one.kind, "")
@@ -331,5 +331,5 @@ def _range(match: re.Match[str]) -> range:
     if last > MAX_ARRAY_INDEX:
         raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
     if last < first or step < 1:
-        raise BadValue(f"{match[0][:40]!r} counts nothing; write the lower index first")
+        raise BadValue(f"{match[0][:40]!r} is empty; write the lower index first")
     return range(first, last + 1, step)

@@ -35,7 +35,7 @@ MAX_SECONDS: Final = 10 * 365 * 86_400
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 EFFECTS: Final = (*sorted(HARD_EFFECTS), PREFER_NO_SCHEDULE)
 
-_BAD_KEY = "Is no label key: letters, digits and . _ - /, beginning and ending with a letter or digit."
+_BAD_KEY = "Not a label key: letters, digits and . _ - /, beginning and ending with a letter or digit."
 
 
 def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
@@ -47,7 +47,7 @@ def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
         if not isinstance(key, str) or not KEY.fullmatch(key):
             inputs.wrong(at, _BAD_KEY, code="bad-name")
         elif not isinstance(text, (str, int, float)):
-            inputs.wrong(at, "Has to be text.", code="not-text")
+            inputs.wrong(at, "Must be text.", code="not-text")
         elif trouble := text_trouble(str(text), most=MAX_VALUE) or line_problem(str(text)):
             inputs.wrong(at, trouble, code="bad-text")
         else:
@@ -79,7 +79,7 @@ class PackAsked:
 def a_pack_has_a_level(pack: PackAsked, inputs: Inputs) -> None:
     """`pack` as an object names a level."""
     if not pack.level and inputs.given("level") is None:
-        inputs.wrong("level", f"Is needed: one of {', '.join(PackLevel)}.", code="required")
+        inputs.wrong("level", f"Required: one of {', '.join(PackLevel)}.", code="required")
 
 
 PACK: Final = Schema(PackAsked, [a_pack_has_a_level])
@@ -126,7 +126,7 @@ def equal_needs_a_key(toleration: Toleration, inputs: Inputs) -> None:
     if toleration.operator == "Equal" and not toleration.key:
         inputs.wrong(
             "key",
-            'Is needed with operator "Equal"; use "Exists" to tolerate every taint.',
+            'Required with operator "Equal"; use "Exists" to tolerate every taint.',
             code="required",
         )
 
@@ -135,14 +135,14 @@ def equal_needs_a_key(toleration: Toleration, inputs: Inputs) -> None:
 def exists_takes_no_value(toleration: Toleration, inputs: Inputs) -> None:
     """The operator Exists takes no value."""
     if toleration.operator == "Exists" and toleration.value:
-        inputs.wrong("value", 'Means nothing with operator "Exists"; leave it out.', code="inconsistent")
+        inputs.wrong("value", 'Not used with operator "Exists"; leave it out.', code="inconsistent")
 
 
 @rule("seconds", "effect")
 def seconds_are_of_no_execute(toleration: Toleration, inputs: Inputs) -> None:
     """`seconds` belongs to the effect NoExecute."""
     if toleration.seconds is not None and toleration.effect not in ("", NO_EXECUTE):
-        inputs.wrong("seconds", "Means something only with the effect NoExecute.", code="inconsistent")
+        inputs.wrong("seconds", "Only allowed with the effect NoExecute.", code="inconsistent")
 
 
 TOLERATION: Final = Schema(Toleration, [equal_needs_a_key, exists_takes_no_value, seconds_are_of_no_execute])
@@ -154,9 +154,7 @@ def read_tolerations(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     for number, item in enumerate(inputs.listing(name, most=MAX_LABELS)):
         at = f"{name}/{number}"
         if not isinstance(item, Mapping):
-            inputs.wrong(
-                at, "Has to be an object with key, operator, value and effect.", code="not-an-object"
-            )
+            inputs.wrong(at, "Must be an object with key, operator, value and effect.", code="not-an-object")
             continue
         toleration, one = TOLERATION.read(item, under=f"{inputs.under}{at}/")
         inputs.problems += one.problems
@@ -199,15 +197,13 @@ def values_suit_the_operator(requirement: Requirement, inputs: Inputs) -> None:
     """In and NotIn need values, Exists and DoesNotExist take none, Gt and Lt take one whole number."""
     operator, values = requirement.operator, requirement.values
     if any(text_trouble(value, most=MAX_VALUE) or line_problem(value) for value in values):
-        inputs.wrong("values", "Holds text that cannot be a label's value.", code="bad-text")
+        inputs.wrong("values", "Contains text that is not a valid label value.", code="bad-text")
     elif operator in ("In", "NotIn") and not values:
-        inputs.wrong("values", f"Is needed with operator {operator!r}.", code="required")
+        inputs.wrong("values", f"Required with operator {operator!r}.", code="required")
     elif operator in ("Exists", "DoesNotExist") and values:
-        inputs.wrong(
-            "values", f"Means nothing with operator {operator!r}; leave it out.", code="inconsistent"
-        )
+        inputs.wrong("values", f"Not used with operator {operator!r}; leave it out.", code="inconsistent")
     elif operator in ("Gt", "Lt") and (len(values) != 1 or read_integer(values[0]) is None):
-        inputs.wrong("values", f"Has to be one whole number with operator {operator!r}.", code="not-a-number")
+        inputs.wrong("values", f"Must be one whole number with operator {operator!r}.", code="not-a-number")
 
 
 REQUIREMENT: Final = Schema(Requirement, [a_requirement_names_a_label, values_suit_the_operator])
@@ -217,17 +213,17 @@ def _requirements(inputs: Inputs, term: Any, at: str) -> list[dict[str, Any]]:
     """One term: a list of requirements that all have to hold; a lone requirement counts as a list of one."""
     items = [term] if isinstance(term, Mapping) else term
     if not isinstance(items, (list, tuple)) or not items:
-        inputs.wrong(at, "Has to be a list of requirements with key, operator and values.", code="not-a-list")
+        inputs.wrong(at, "Must be a list of requirements with key, operator and values.", code="not-a-list")
         return []
     if len(items) > MAX_TERMS:
-        inputs.wrong(at, f"Has {len(items)} requirements; at most {MAX_TERMS} are taken.", code="too-many")
+        inputs.wrong(at, f"Has {len(items)}.{MAX_TERMS} characters; the maximum is ", code="too-many")
         return []
     return [_requirement(inputs, item, f"{at}/{number}") for number, item in enumerate(items)]
 
 
 def _requirement(inputs: Inputs, item: Any, at: str) -> dict[str, Any]:
     if not isinstance(item, Mapping):
-        inputs.wrong(at, "Has to be an object with key, operator and values.", code="not-an-object")
+        inputs.wrong(at, "Must be an object with key, operator and values.", code="not-an-object")
         return {}
     requirement, one = REQUIREMENT.read(item, under=f"{inputs.under}{at}/")
     inputs.problems += one.problems
@@ -254,7 +250,7 @@ PREFERENCE: Final = Schema(Preference)
 
 def _preference(inputs: Inputs, term: Any, at: str) -> dict[str, Any]:
     if not isinstance(term, Mapping):
-        inputs.wrong(at, "Has to be an object with weight and requirements.", code="not-an-object")
+        inputs.wrong(at, "Must be an object with weight and requirements.", code="not-an-object")
         return {}
     preference, one = PREFERENCE.read(term, under=f"{inputs.under}{at}/")
     inputs.problems += one.problems
@@ -284,7 +280,7 @@ def _array(value: Any) -> str:
     try:
         return str(UUID(str(value)))
     except ValueError:
-        raise BadValue('Has to be "own" or the array_id of an array') from None
+        raise BadValue('Must be "own" or the array_id of an array') from None
 
 
 def _own_or_id(inputs: Inputs, name: str) -> str:
@@ -324,7 +320,7 @@ def _selector(inputs: Inputs, side: str) -> dict[str, Any] | None:
     selector, one = SELECTOR.read(inputs.mapping(side, most=3), under=f"{inputs.under}{side}/")
     said = selector.kept()
     if not said and not one.problems:
-        inputs.wrong(side, "Says no jobs: give labels, a name, or array.", code="required")
+        inputs.wrong(side, "Selects no jobs: give labels, a name, or array.", code="required")
     inputs.problems += one.problems
     return said
 
@@ -366,9 +362,7 @@ def read_job_terms(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     for number, item in enumerate(inputs.listing(name, most=MAX_TERMS)):
         at = f"{name}/{number}"
         if not isinstance(item, Mapping):
-            inputs.wrong(
-                at, "Has to be an object with near or apart, and topology_key.", code="not-an-object"
-            )
+            inputs.wrong(at, "Must be an object with near or apart, and topology_key.", code="not-an-object")
             continue
         term, one = JOB_TERM.read(item, under=f"{inputs.under}{at}/")
         inputs.problems += one.problems
@@ -391,7 +385,7 @@ class DomainBounds:
 def the_least_is_at_most_the_most(bounds: DomainBounds, inputs: Inputs) -> None:
     """`least` is at most `most`."""
     if bounds.least and bounds.most and bounds.least > bounds.most:
-        inputs.wrong("least", "Is more than most.", code="inconsistent")
+        inputs.wrong("least", "Is greater than most.", code="inconsistent")
 
 
 DOMAIN_BOUNDS: Final = Schema(DomainBounds, [the_least_is_at_most_the_most])
@@ -442,14 +436,14 @@ def read_task_term(inputs: Inputs, name: str) -> dict[str, Any]:
     inputs.problems += one.problems
     kept = term.kept()
     if not kept:
-        inputs.wrong(name, "Says nothing: give domains or per_domain.", code="required")
+        inputs.wrong(name, "Is empty: give domains or per_domain.", code="required")
     return kept
 
 
 def _regions(inputs: Inputs, name: str) -> dict[str, Any]:
     """`tasks` in short: "same", "different" (a region for each task), or exactly how many."""
     if inputs.given("tasks") is not None:
-        inputs.wrong(name, "Says again what tasks says; give one of them.", code="one-of")
+        inputs.wrong(name, "Same as tasks; give one of them.", code="one-of")
         return {}
     term: dict[str, Any] = inputs.read(name, _in_regions, default={})
     return term
@@ -463,7 +457,7 @@ def _in_regions(value: Any) -> dict[str, Any]:
     if word == "different":
         return {"topology_key": "region", "per_domain": 1}
     if count is None or not 1 <= count <= MAX_DOMAINS:
-        raise BadValue('Has to be "same", "different", or exactly how many')
+        raise BadValue('Must be "same", "different", or exactly how many')
     return {"topology_key": "region", "least": count, "most": count}
 
 

@@ -36,13 +36,11 @@ def read_env(inputs: Inputs, name: str) -> dict[str, str]:
     for variable, value in inputs.mapping(name, most=MAX_ENV_ENTRIES).items():
         at = f"{name}/{str(variable)[:60]}"
         if not isinstance(variable, str) or not ENV_NAME.fullmatch(variable):
-            inputs.wrong(
-                at, "Is no name of a variable: letters, digits and _, no digit first.", code="bad-name"
-            )
+            inputs.wrong(at, "Not a variable name: letters, digits and _, no digit first.", code="bad-name")
         elif variable.startswith(ENV_OURS[0]) or variable in ENV_OURS:
             inputs.wrong(at, "Is set by Muster for each task; choose another name.", code="reserved")
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            inputs.wrong(at, "Has to be text or a number.", code="not-text")
+            inputs.wrong(at, "Must be text or a number.", code="not-text")
         elif trouble := text_trouble(str(value), most=MAX_ENV_VALUE):
             inputs.wrong(at, trouble, code="bad-text")
         else:
@@ -58,7 +56,7 @@ def read_working_dir(inputs: Inputs, name: str) -> str:
     """An absolute path."""
     path = inputs.text(name, most=MAX_PATH)
     if path and not path.startswith("/"):
-        inputs.wrong(name, "Has to be an absolute path, beginning with /.", code="not-absolute")
+        inputs.wrong(name, "Must be an absolute path, beginning with /.", code="not-absolute")
     return path
 
 
@@ -71,7 +69,7 @@ def read_job_type(inputs: Inputs, name: str) -> str:
 def _job_type(value: Any) -> str:
     word = str(value).strip().lower()
     if not _WORD.fullmatch(word):
-        raise BadValue("Has to be one short word of a-z, 0-9, - and _, such as batch or training")
+        raise BadValue("Must be one short word of a-z, 0-9, - and _, such as batch or training")
     return word
 
 
@@ -84,7 +82,7 @@ def read_ref(inputs: Inputs, name: str) -> str:
 def _ref(value: Any) -> str:
     word = str(value).strip()
     if not DATA_NAME.fullmatch(word):
-        raise BadValue("Has to be a short name without blanks, such as prepare")
+        raise BadValue("Must be a short name without blanks, such as prepare")
     return word
 
 
@@ -100,7 +98,7 @@ def read_memory(inputs: Any, name: str) -> int:
     """MiB, as for CPU cores; of the three names for it one at most."""
     given = [spelling for spelling in MEMORY_UNITS if inputs.given(spelling) is not None]
     if len(given) > 1:
-        inputs.wrong(given[1], f"Says the memory again beside {given[0]}; give one of them.", code="one-of")
+        inputs.wrong(given[1], f"Repeats the memory of {given[0]}; give one of them.", code="one-of")
     if not given:
         return inputs.draft.memory_limit_mib or DEFAULT_MEMORY_MIB
     unit = MEMORY_UNITS[given[0]]
@@ -119,14 +117,14 @@ def read_gpu_slice(inputs: Inputs, name: str) -> str:
 def _slice(value: Any) -> str:
     found = read_slice(value) if isinstance(value, str) else None
     if found is None or found[0]:
-        raise BadValue("Has to be the name of a slice, such as 1g.10gb")
+        raise BadValue("Must be the name of a slice, such as 1g.10gb")
     return found[1]
 
 
 def read_gpu_share(inputs: Any, name: str) -> int:
     """Thousandths of one GPU; 0 beside a slice, which is a part already."""
     if inputs.draft.gpu_slice:
-        inputs.wrong(name, "Means nothing beside a slice; leave one of them out.", code="one-of")
+        inputs.wrong(name, "Cannot be combined with a slice; leave one of them out.", code="one-of")
         return 0
     millis: int = inputs.read(name, share_of_gpu, default=0)
     return millis
@@ -139,7 +137,7 @@ def share_of_gpu(value: Any) -> int:
     else:
         part = read_decimal(value)
     if not 0 < part <= 1:
-        raise BadValue("Has to be more than 0 and at most 1, the part of one GPU; for example 0.25")
+        raise BadValue("Must be more than 0 and at most 1, the part of one GPU; for example 0.25")
     millis = part * 1000
     if millis != int(millis):
         raise BadValue("Is finer than a thousandth of a GPU")
@@ -152,9 +150,9 @@ def read_extras(inputs: Inputs, name: str) -> dict[str, int]:
     for thing, value in inputs.mapping(name, most=MAX_EXTRAS).items():
         amount = read_integer(value)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", str(thing)):
-            inputs.wrong(f"{name}/{str(thing)[:60]}", "Is no name of a countable thing.", code="bad-name")
+            inputs.wrong(f"{name}/{str(thing)[:60]}", "Not a name of a countable resource.", code="bad-name")
         elif amount is None or not 0 <= amount <= MAX_EXTRA:
-            inputs.wrong(f"{name}/{thing}", "Has to be a whole number, 0 or more.", code="not-a-number")
+            inputs.wrong(f"{name}/{thing}", "Must be a whole number, 0 or more.", code="not-a-number")
         elif amount:
             found[str(thing)] = amount
     return dict(sorted(found.items()))

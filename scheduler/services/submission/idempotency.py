@@ -51,15 +51,15 @@ def do_once(*, user: User, key: str, request_hash: str, do: Callable[[], Answer]
             message="An Idempotency-Key is 1 to 200 visible ASCII characters.",
             code="idempotency-key-bad",
             status=400,
-            way_out="Use a fresh UUID for each new request.",
+            way_out="Use a new UUID for each new request.",
         )
     with transaction.atomic():
         # 1. Whoever holds the lock is doing it now; the lock ends with the transaction, however it ends.
         if not _lock(user, key):
             raise Conflict(
-                message="The first request with this Idempotency-Key is still under way.",
+                message="The first request with this Idempotency-Key is still in progress.",
                 code="idempotency-in-progress",
-                way_out="Send it again in a second; the answer will be the first one's.",
+                way_out="Send the request again in a second to get the answer of the first.",
                 extra={"retry_after_seconds": 1},
             )
         # 2. A kept answer was committed together with its work.
@@ -88,14 +88,17 @@ def _replay(kept: IdempotencyKey, request_hash: str, user: User) -> Answer:
         raise InvalidInput(
             message="This Idempotency-Key was used for another request.",
             code="idempotency-key-reused",
-            way_out="Use a fresh key for each new request, and the same one only to repeat it unchanged.",
+            way_out="Use a new key for each new request, and the same one only to repeat it unchanged.",
         )
     if not permissions.covers_standing(permissions.standing(user), kept.rights):
         raise NotAllowed(
-            message="This request was done before, by somebody who might more than you may now: a role, a scope "
-            "or the reach of the token is less, so its answer is not given again.",
+            message="This request was executed before with more permissions than you have now (role, scope or "
+            "project of the token), so the answer is not repeated.",
             code="rights-changed",
-            way_out="Look at what it made with a sign-in that may see it. It is done: do not send it with a new key.",
+            way_out=(
+                "Look up the result with a sign-in that may see it. Do not send the request with "
+                "a new key: it was executed."
+            ),
             refused=("replay", Thing("idempotencykey", str(kept.pk))),
         )
     return Answer(status=kept.status or 200, body=kept.body, replayed=True)

@@ -143,7 +143,7 @@ class JobSpec:
         "command", most=MAX_COMMAND, lines=True, help="What runs, given to /bin/sh -c.",
         example="python train.py --epochs 3", elsewhere=("cmd", "args"), columns={"command": ""},
         form=Form(
-            label="What runs", group="what", widget=Widget.LINES, rows=8, code=True,
+            label="Command or script", group="what", widget=Widget.LINES, rows=8, code=True,
             placeholder="python train.py --epochs 3",
             hint="A command, a script that begins with #!, or a whole sbatch script with its #SBATCH lines.",
         ),
@@ -171,7 +171,7 @@ class JobSpec:
         "tasks", least=1, most=MAX_TASKS, help="Processes of the job; they start together.", example=4,
         left_out="nodes times tasks_per_node", elsewhere=("ntasks", "replicas"), columns={"tasks": ""},
         form=Form(label="Tasks", group="tasks", placeholder="1", mode="numeric",
-                  hint="Start together or not at all.", omits="1"),
+                  hint="All tasks start together.", omits="1"),
     )  # fmt: skip
     nodes: int | None = integer(
         "nodes", least=1, most=MAX_TASKS, help="The number of nodes, exactly.", left_out="any number", example=2,
@@ -186,13 +186,13 @@ class JobSpec:
         "pack", kind=Kind.CHOICE_OR_OBJECT, read=read_pack, schema=PACK, choices=tuple(PackLevel), default=Pack(),
         example="rack",
         help='"rack" wishes; {"level": "rack", "required": true} must. Also node, zone.',
-        left_out="as it comes", columns={"pack": "pack.level", "pack_required": "pack.required"},
+        left_out="no preference", columns={"pack": "pack.level", "pack_required": "pack.required"},
         form=Form(
-            label="Near to each other", group="tasks", place=1, widget=Widget.SELECT,
+            label="Topology", group="tasks", place=1, widget=Widget.SELECT,
             words=(
-                ("", "as it comes"), ("node", "one node if it can be"), ("rack", "one rack if it can be"),
-                ("zone", "one zone if it can be"), ("node!", "one node, or wait"), ("rack!", "one rack, or wait"),
-                ("zone!", "one zone, or wait"),
+                ("", "no preference"), ("node", "one node, if possible"), ("rack", "one rack, if possible"),
+                ("zone", "one zone, if possible"), ("node!", "one node, required"), ("rack!", "one rack, required"),
+                ("zone!", "one zone, required"),
             ),
         ),
     )  # fmt: skip
@@ -200,7 +200,7 @@ class JobSpec:
         "min_tasks", least=1, most=MAX_TASKS, within=lambda inputs: inputs.draft.tasks,
         help="Starts with as many as fit, from these to tasks.", left_out="all tasks", example=2,
         columns={"min_tasks": ""},
-        form=Form(label="Tasks at least", group="tasks", placeholder="all", mode="numeric",
+        form=Form(label="Minimum tasks", group="tasks", placeholder="all", mode="numeric",
                   hint="Starts with as many as fit."),
     )  # fmt: skip
     elastic: bool = flag(
@@ -210,40 +210,40 @@ class JobSpec:
     on_task_failure: str = choice(
         "on_task_failure", TaskFailure, default=TaskFailure.FAIL,
         help="When one of several tasks fails. fail: the others are stopped. requeue: the others are stopped and the "
-        "job waits to start again. continue: the others go on while there are min_tasks.",
+        "job is requeued. continue: the others continue while there are min_tasks.",
         columns={"on_task_failure": ""},
         form=Form(
-            label="If a task fails", group="tasks", place=2, widget=Widget.SELECT,
-            words=(("", "all end"), ("requeue", "all start again"), ("continue", "the others go on")),
+            label="On task failure", group="tasks", place=2, widget=Widget.SELECT,
+            words=(("", "stop the job"), ("requeue", "restart the job"), ("continue", "continue with the others")),
         ),
     )  # fmt: skip
     assembly_timeout_seconds: int | None = duration(
-        "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, help="How long nodes are kept while it gathers them.",
-        left_out="it does not gather nodes", example="1h", columns={"assembly_timeout_seconds": ""},
-        form=Form(label="Gathers nodes for", group="tasks", place=2, placeholder="not at all",
-                  hint="Nodes are kept as they come free."),
+        "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, help="How long nodes stay reserved while the job gathers more.",
+        left_out="off: no node is reserved", example="1h", columns={"assembly_timeout_seconds": ""},
+        form=Form(label="Assembly timeout", group="tasks", place=2, placeholder="off",
+                  hint="Nodes are reserved as they become free."),
     )  # fmt: skip
 
     # How much, per task.
     cpu_limit_millis: int | None = amount(
         "cpu_limit", _limit(cores_to_millis), unit="cpu_millis",
         help="CPU cores that a task may use at most, as cpu_cores; not below what is requested.",
-        left_out="what is idle on its node", example=8, columns={"cpu_limit_millis": ""},
-        form=Form(label="CPU cores at most", group="tasks", place=5, placeholder="what is idle", mode="decimal"),
+        left_out="none (may burst)", example=8, columns={"cpu_limit_millis": ""},
+        form=Form(label="CPU limit", group="tasks", place=5, placeholder="none (may burst)", mode="decimal"),
     )  # fmt: skip
     memory_limit_mib: int | None = amount(
         "memory_limit", _limit(parse_mib), unit="memory_mib",
         help="Memory that ends a task which holds more, as memory; not below what is requested.",
-        left_out="what is idle on its node", example="32Gi", columns={"memory_limit_mib": ""},
-        form=Form(label="Memory at most", group="tasks", place=5, placeholder="what is idle",
-                  hint="Ends the task that holds more."),
+        left_out="none (may burst)", example="32Gi", columns={"memory_limit_mib": ""},
+        form=Form(label="Memory limit", group="tasks", place=5, placeholder="none (may burst)",
+                  hint="A task that uses more is ended."),
     )  # fmt: skip
     gpu_slice: str = declared(
         "gpu_slice", kind=Kind.TEXT, read=read_gpu_slice, always=True, default="", most=24,
         help="A slice of one GPU instead of a whole one; gpu_type may name it too.", example="1g.10gb",
         columns={"gpu_slice": ""},
-        form=Form(label="Slice of a GPU", group="tasks", place=4, placeholder="1g.10gb",
-                  hint="Instead of a whole one."),
+        form=Form(label="GPU slice", group="tasks", place=4, placeholder="1g.10gb",
+                  hint="Instead of a whole GPU."),
     )  # fmt: skip
     numa: str = choice(
         "numa", NUMA_WORDS, default=NUMA_WORDS[0],
@@ -251,7 +251,7 @@ class JobSpec:
         elsewhere=("mem_bind", "gpu_bind", "cpu_bind", "topology_policy", "numa_policy", "numa_node",
                    "single_numa_node"),
         form=Form(label="NUMA domains", group="tasks", place=4, widget=Widget.SELECT,
-                  words=(("", "as few as can be"), ("one", "one a task, or wait"))),
+                  words=(("", "as few as possible"), ("one", "one per task, required"))),
     )  # fmt: skip
     cpu_millis: int = declared(
         "cpu_cores", kind=Kind.AMOUNT, read=read_cpu_cores, always=True, unit="cpu_millis",
@@ -277,7 +277,7 @@ class JobSpec:
     gpu_millis: int = declared(
         "gpu_share", kind=Kind.AMOUNT, read=read_gpu_share, default=0, unit="gpu_millis",
         help='Part of one GPU: 0.25 or "25%".', example="25%", columns={"gpu_millis": ""},
-        form=Form(label="Part of one GPU", group="tasks", place=3, placeholder="0.5 or 50%"),
+        form=Form(label="GPU share", group="tasks", place=3, placeholder="0.5 or 50%"),
     )  # fmt: skip
     gpu_model: str = text(
         "gpu_type", most=MAX_GPU_MODEL, help="The model of the GPUs, or the beginning of its name.",
@@ -298,7 +298,7 @@ class JobSpec:
     begin_at: datetime | None = moment(
         "begin_at", help="Not before this moment; without an offset it is UTC.", left_out="at once",
         example="2027-01-31T18:00:00Z", columns={"begin_at": ""},
-        form=Form(label="Not before", group="place", place=1, widget=Widget.MOMENT, copied=False),
+        form=Form(label="Begin time", group="place", place=1, widget=Widget.MOMENT, copied=False),
     )  # fmt: skip
     deadline_at: datetime | None = moment(
         "deadline", help="The job has to be over by this moment; without an offset it is UTC.",
@@ -308,7 +308,7 @@ class JobSpec:
         "array", kind=Kind.TEXT, read=_array, default=Array(), most=MAX_ARRAY_TEXT,
         help='Makes a job for each index: "0-9", "1,3,5", "0-20:5" or "0-99%10" (ten at once).', example="0-99%10",
         left_out="a single job", columns={"array_max_running": "array.max_running"},
-        form=Form(label="Array", group="tasks", place=6, placeholder="0-9%4", hint="Makes a job for each index.",
+        form=Form(label="Array", group="tasks", place=6, placeholder="0-9%4", hint="Creates one job per index.",
                   copied=False),
     )  # fmt: skip
     time_limit_seconds: int | None = duration(
@@ -332,9 +332,9 @@ class JobSpec:
     )  # fmt: skip
     working_dir: str = declared(
         "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,
-        help="Where it runs, an absolute path.", left_out="a folder of its own", example="/data/vision",
+        help="Where it runs, an absolute path.", left_out="a fresh directory per job", example="/data/vision",
         elsewhere=("workdir", "cwd"), columns={"working_dir": ""},
-        form=Form(label="Working directory", group="place", placeholder="one of its own", code=True),
+        form=Form(label="Working directory", group="place", placeholder="a fresh directory per job", code=True),
     )  # fmt: skip
     job_type: str = declared(
         "job_type", kind=Kind.TEXT, read=read_job_type, default="batch", most=32,
@@ -346,7 +346,7 @@ class JobSpec:
     node_selector: dict[str, str] = declared(
         "node_selector", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,
         help="Only nodes with these labels.", example={"arch": "amd64"}, columns={"node_selector": ""},
-        form=Form(label="Only nodes with labels", group="lines", widget=Widget.LINES, rows=3, code=True,
+        form=Form(label="Node labels", group="lines", widget=Widget.LINES, rows=3, code=True,
                   placeholder="arch=amd64", hint="One name=value a line."),
     )  # fmt: skip
     tolerations: list[dict[str, Any]] = declared(
@@ -372,33 +372,33 @@ class JobSpec:
         help=f"0 to {MAX_PRIORITY}, or the name of a class; at most the person's ceiling.", left_out="50",
         example="HIGH", columns={"priority": ""},
         form=Form(label="Priority", group="amounts", widget=Widget.OWN,
-                  hint="Counts where the order is by priority."),
+                  hint="Applies in queues ordered by priority."),
     )  # fmt: skip
     restart_policy: str = choice(
         "restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED,
-        help="never: it runs at most once, whatever becomes of its node. interrupted (when left out): again after "
-        "it was lost or made way. on_failure: also when it failed. always: also when it succeeded.",
+        help="never: runs at most once, whatever becomes of its node. interrupted (when left out): restarted after a "
+        "lost node or preemption. on_failure: also after a failure. always: also after success.",
         columns={"restart_policy": ""},
         form=Form(
             label="Restart", group="tasks", place=6, widget=Widget.SELECT,
-            words=(("", "when interrupted"), ("never", "never: it runs at most once"),
+            words=(("", "when interrupted"), ("never", "never: runs at most once"),
                    ("on_failure", "on failure"), ("always", "always")),
-            note="Never: it runs at most once. It makes way for no other job; if it is lost with its node, or an "
-            "operator stops it there, it fails.",
+            note="Never: the job runs at most once and is never preempted. If the node is lost or an operator stops "
+            "the job, the job fails.",
         ),
     )  # fmt: skip
     max_restarts: int = integer(
-        "max_restarts", least=0, most=100, default=3, help="Times that it is started again, at most.",
+        "max_restarts", least=0, most=100, default=3, help="Maximum number of restarts.",
         columns={"max_restarts": ""}, form=_RARE,
     )  # fmt: skip
     preemptible: bool = flag(
-        "preemptible", default=True, help="Whether it may be stopped for others.", columns={"preemptible": ""},
+        "preemptible", default=True, help="Whether the job may be preempted.", columns={"preemptible": ""},
         form=_RARE,
     )  # fmt: skip
     held: bool = flag(
-        "hold", default=False, help="Submit it held: it waits until somebody releases it.",
+        "hold", default=False, help="Submitted on hold: the job does not start until it is released.",
         means="The job begins in the state held.",
-        form=Form(label="Submit it held: it waits until I release it", title="Hold", group="hold",
+        form=Form(label="Hold: do not start until released", title="Hold", group="hold",
                   widget=Widget.CHECK, copied=False),
     )  # fmt: skip
 
@@ -408,17 +408,17 @@ class JobSpec:
         read=lambda inputs, name: read_dependencies(inputs, name, by=inputs.catalogue.user),
         help='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
         example=[17], elsewhere=("dependency",), means="A row of what the job waits for, for each entry.",
-        form=Form(label="Starts after jobs", group="waits", widget=Widget.OWN, copied=False),
+        form=Form(label="Start after jobs", group="waits", widget=Widget.OWN, copied=False),
     )  # fmt: skip
     depends_timeout_seconds: int | None = duration(
-        "depends_timeout", help="How long it waits for them, from its submission; as time_limit.",
-        left_out="for ever", example="2h", means="With the time of submission it becomes `depends_until_at`.",
-        form=Form(label="Waits at most", group="waits", widget=Widget.OWN, copied=False),
+        "depends_timeout", help="How long the job waits for its dependencies, from its submission; as time_limit.",
+        left_out="none", example="2h", means="With the time of submission it becomes `depends_until_at`.",
+        form=Form(label="Dependency timeout", group="waits", widget=Widget.OWN, copied=False),
     )  # fmt: skip
     depends_on_timeout: str = choice(
         "on_depends_timeout", WaitEnd.values, default=WaitEnd.FAIL, columns={"depends_on_timeout": ""},
-        help="What becomes of it then: it fails, or starts anyway.",
-        form=Form(label="And then", group="", widget=Widget.OWN, copied=False),  # beside depends_timeout
+        help="After the timeout the job fails, or starts anyway.",
+        form=Form(label="After the timeout", group="", widget=Widget.OWN, copied=False),  # beside depends_timeout
     )  # fmt: skip
     ref: str = declared(
         "ref", kind=Kind.TEXT, read=read_ref, default="", most=MAX_NAME,
@@ -502,7 +502,7 @@ def parse_job(
     JOB.read_into(spec, inputs)
     if inputs.project is not None and inputs.queue is not None and not inputs.problems:
         _check_fit(spec, inputs)
-    inputs.finish("The job cannot be taken as it is")
+    inputs.finish("The job is invalid")
     spec.waits_on = tuple(
         bound
         for bound in catalogue.bounds(spec.project)

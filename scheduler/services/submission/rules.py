@@ -30,15 +30,11 @@ MAX_TASKS: Final = 10_000
 def a_job_runs_one_thing(spec: JobSpec, inputs: RequestInputs) -> None:
     """A job runs a command or a script, one of the two; a script names its interpreter."""
     if inputs.given("command") is None and inputs.given("script") is None:
-        inputs.wrong(
-            "command", "Says nothing to run; give command (for /bin/sh -c) or script.", code="required"
-        )
+        inputs.wrong("command", "Nothing to run; give command (for /bin/sh -c) or script.", code="required")
     elif spec.command and spec.script:
         inputs.wrong("script", "Has both command and script; give one of them.", code="one-of")
     elif spec.script and not spec.script.startswith("#!"):
-        inputs.wrong(
-            "script", "Has to begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang"
-        )
+        inputs.wrong("script", "Must begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang")
 
 
 # ---------------------------------------------------------------- layout
@@ -52,7 +48,7 @@ def nodes_hold_the_tasks(spec: JobSpec, inputs: RequestInputs) -> None:
         return
     if nodes > tasks:
         inputs.wrong(
-            "nodes", f"Asks for {nodes} nodes but has only {tasks} tasks; lower nodes.", code="inconsistent"
+            "nodes", f"Requests {nodes} nodes but has only {tasks} tasks; lower nodes.", code="inconsistent"
         )
     elif per_node is not None and tasks > nodes * per_node:
         inputs.wrong(
@@ -70,7 +66,9 @@ def tasks_follow_from_nodes(spec: JobSpec, inputs: RequestInputs) -> None:
     spec.tasks = (spec.nodes or 1) * (spec.tasks_per_node or 1)
     if spec.tasks > MAX_TASKS:
         inputs.wrong(
-            "tasks_per_node", f"Makes {spec.tasks} tasks; at most {MAX_TASKS} are taken.", code="out-of-range"
+            "tasks_per_node",
+            f"Makes {spec.tasks}.{MAX_TASKS} characters; the maximum is ",
+            code="out-of-range",
         )
         spec.tasks = 1
 
@@ -82,7 +80,7 @@ def an_open_size_leaves_nodes_open(spec: JobSpec, inputs: RequestInputs) -> None
     if least is not None and nodes is not None and (spec.tasks_per_node is not None or least < nodes):
         inputs.wrong(
             "min_tasks",
-            f"Leaves the size open, but nodes asks for {nodes}; leave nodes out, or ask for a fixed size.",
+            f"min_tasks leaves the size open, but nodes requests {nodes}; leave nodes out, or request a fixed size.",
             code="inconsistent",
         )
 
@@ -93,7 +91,7 @@ def an_elastic_job_has_room_to_change(spec: JobSpec, inputs: RequestInputs) -> N
     if spec.elastic and (spec.min_tasks is None or spec.min_tasks == spec.tasks):
         inputs.wrong(
             "elastic",
-            "Says that the size may change, so min_tasks has to be less than tasks.",
+            "An elastic job needs min_tasks less than tasks.",
             code="inconsistent",
         )
 
@@ -104,7 +102,7 @@ def going_on_needs_a_least_size(spec: JobSpec, inputs: RequestInputs) -> None:
     if spec.on_task_failure == TaskFailure.CONTINUE and spec.min_tasks is None:
         inputs.wrong(
             "on_task_failure",
-            "Goes on with fewer tasks, so say with how few: min_tasks.",
+            "Continuing with fewer tasks needs min_tasks.",
             code="inconsistent",
         )
 
@@ -113,7 +111,7 @@ def going_on_needs_a_least_size(spec: JobSpec, inputs: RequestInputs) -> None:
 def one_node_is_not_several(spec: JobSpec, inputs: RequestInputs) -> None:
     """A job that has to be on one node asks for no more of them."""
     if spec.pack.level == PackLevel.NODE and spec.pack.required and spec.nodes is not None and spec.nodes > 1:
-        inputs.wrong("pack", f"Wants one node, but nodes asks for {spec.nodes}.", code="inconsistent")
+        inputs.wrong("pack", f"Requires one node, but nodes requests {spec.nodes}.", code="inconsistent")
 
 
 @rule("min_tasks", "tasks", "on_task_failure")
@@ -134,7 +132,7 @@ def nothing_is_requested_of_both_or_of_none(spec: JobSpec, inputs: RequestInputs
     names = ("cpu_cores",) if spec.cpu_millis < 1 else tuple(MEMORY_UNITS)
     inputs.wrong(
         next((name for name in names if inputs.given(name) is not None), names[0]),
-        "Has to be more than 0; only a job that requests neither CPU nor memory may say 0, for both.",
+        "Must be more than 0; 0 is allowed only for both CPU and memory.",
         code="out-of-range",
     )
 
@@ -145,9 +143,7 @@ def a_slice_is_one_a_task(spec: JobSpec, inputs: RequestInputs) -> None:
     if not spec.gpu_slice:
         return
     if spec.gpus not in (None, 1):
-        inputs.wrong(
-            "gpu_count", "Has to be 1 with a slice: each task gets one of them.", code="inconsistent"
-        )
+        inputs.wrong("gpu_count", "Must be 1 with a slice: each task gets one of them.", code="inconsistent")
     share = slice_share(spec.gpu_slice)
     spec.gpus, spec.gpu_millis = 1, share if share < 1000 else 0
 
@@ -160,7 +156,7 @@ def a_share_is_of_one_gpu(spec: JobSpec, inputs: RequestInputs) -> None:
     if spec.gpu_millis:
         if spec.gpus not in (None, 1):
             inputs.wrong(
-                "gpu_share", f"Takes a part of one GPU, but gpu_count is {spec.gpus}; make it 1.",
+                "gpu_share", f"Requests a share of one GPU, but gpu_count is {spec.gpus}; make it 1.",
                 code="inconsistent",
             )  # fmt: skip
         spec.gpus, spec.gpu_millis = 1, spec.gpu_millis if spec.gpu_millis < 1000 else 0
@@ -173,7 +169,7 @@ def a_model_needs_a_count(spec: JobSpec, inputs: RequestInputs) -> None:
     if spec.gpu_slice:
         spec.gpu_model = (read_slice(spec.gpu_model) or (spec.gpu_model, ""))[0]
     if spec.gpu_model and not spec.gpus and inputs.given("gpu_count") is None:
-        inputs.wrong("gpu_type", "Says which GPU but not how many; add gpu_count.", code="inconsistent")
+        inputs.wrong("gpu_type", "Names a GPU model but no count; add gpu_count.", code="inconsistent")
     if not spec.gpus:
         spec.gpu_model = ""
 
@@ -202,9 +198,9 @@ def the_deadline_lies_ahead(spec: JobSpec, inputs: RequestInputs) -> None:
     if spec.deadline_at is None:
         return
     if spec.deadline_at <= timezone.now():
-        inputs.wrong("deadline", "Has passed already.", code="in-the-past")
+        inputs.wrong("deadline", "Is in the past.", code="in-the-past")
     elif spec.begin_at is not None and spec.deadline_at <= spec.begin_at:
-        inputs.wrong("deadline", "Comes before begin_at.", code="inconsistent")
+        inputs.wrong("deadline", "Is before begin_at.", code="inconsistent")
 
 
 @rule("time_limit", "queue")
@@ -220,7 +216,7 @@ def the_queue_bounds_the_time(spec: JobSpec, inputs: RequestInputs) -> None:
     elif most is not None and seconds > most:
         inputs.wrong(
             "time_limit",
-            f"Asks for {seconds} seconds; queue {queue.slug} allows {most}. "
+            f"Requests {seconds} seconds; queue {queue.slug} allows {most}. "
             "Ask for less, or use another queue.",
             code="exceeds-wall-time",
         )
@@ -246,14 +242,14 @@ def at_most_once_is_never_again(spec: JobSpec, inputs: RequestInputs) -> None:
     """A job whose restart policy is `never` asks for nothing that would start it again."""
     if spec.restart_policy != RestartPolicy.NEVER:
         return
-    says = "A job with restart_policy never runs at most once, and this would start it again; "
+    says = "A job with restart_policy never runs at most once, and this setting would restart it; "
     if spec.on_task_failure == TaskFailure.REQUEUE:
         inputs.wrong(
-            "on_task_failure", says + "say fail or continue, or another restart_policy.", code="inconsistent"
+            "on_task_failure", says + "use fail or continue, or another restart_policy.", code="inconsistent"
         )
     if spec.elastic:
         inputs.wrong(
-            "elastic", says + "leave elastic out, or say another restart_policy.", code="inconsistent"
+            "elastic", says + "leave elastic out, or use another restart_policy.", code="inconsistent"
         )
 
 
@@ -264,7 +260,7 @@ def refs_are_of_one_request(spec: JobSpec, inputs: RequestInputs) -> None:
     if stranger and not inputs.in_batch:
         inputs.wrong(
             "depends_on",
-            f"Names {stranger!r} by ref, but nothing else is sent with this job; give the job's number.",
+            f"Names {stranger!r} by ref, but the request has no other job; give the job's number.",
             code="not-found",
         )
 
@@ -279,13 +275,13 @@ def tasks_can_keep_their_spread(spec: JobSpec, inputs: RequestInputs) -> None:
     if spec.nodes is not None or spec.tasks_per_node is not None or inputs.given("pack") is not None:
         inputs.wrong(
             "affinity/tasks",
-            "Cannot be kept together with nodes, tasks_per_node or pack; leave those out and give tasks.",
+            "Cannot be combined with nodes, tasks_per_node or pack; leave those out and give tasks.",
             code="inconsistent",
         )
     elif term.get("least", 1) > tasks:
         inputs.wrong(
             "affinity/tasks",
-            f"Asks for {term['least']} of a kind, but has {tasks} task{'s' if tasks > 1 else ''}; raise tasks.",
+            f"Requests {term['least']} of a kind, but has {tasks} task{'s' if tasks > 1 else ''}; raise tasks.",
             code="inconsistent",
         )
     elif term.get("per_domain", tasks) * term.get("most", tasks) < tasks:

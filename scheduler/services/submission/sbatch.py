@@ -44,16 +44,12 @@ def parse_sbatch(
     InvalidInput that names every line it could not read.
     """
     if len(script) > MAX_SCRIPT:
-        message = f"Has {len(script)} characters; at most {MAX_SCRIPT} are taken."
+        message = f"Has {len(script)} characters; the maximum is {MAX_SCRIPT}."
         raise _broken([FieldProblem("script", message, "bad-text")])
     lines = script.splitlines()
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
         raise _broken(
-            [
-                FieldProblem(
-                    "script", "Line 1 has to be #! and an interpreter, as in #!/bin/bash.", "no-shebang"
-                )
-            ]
+            [FieldProblem("script", "Line 1 must be #! and an interpreter, as in #!/bin/bash.", "no-shebang")]
         )
     found = Directives()
     directives = _directive_lines(lines)

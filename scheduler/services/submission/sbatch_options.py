@@ -74,7 +74,7 @@ def minutes(text: str) -> int:
 
 def _time(found: Directives, value: str) -> str | None:
     if value.upper() in ("UNLIMITED", "INFINITE", "0"):
-        return "The queue's own limit applies."
+        return "The queue's time limit applies."
     found.fill("time_limit", minutes(value))
     if not found.fields["time_limit"]:
         raise BadValue("0 is no time")
@@ -109,7 +109,9 @@ def _nodes(found: Directives, value: str) -> str | None:
     found.fill("nodes", _count(least))
     if dash and _count(most) < found.fields["nodes"]:
         raise BadValue(f"{value[:40]!r} has its lower number second")
-    return f"A job has one size here; {least} nodes are taken." if dash and most != least else None
+    return (
+        f"A job has one size; {least} nodes characters; the maximum is " if dash and most != least else None
+    )
 
 
 def _gres(found: Directives, value: str) -> str | None:
@@ -151,7 +153,7 @@ def _gpus_to(name: str) -> Callable[[Directives, str], None]:
 def _memory_to(name: str) -> Callable[[Directives, str], str | None]:
     def read(found: Directives, value: str) -> str | None:
         if name == "memory_per_node_mib" and value == "0":
-            return "All of a node's memory cannot be asked for; say how much."
+            return "All memory of a node cannot be requested; give an amount."
         # Slurm's K, M, G and T are binary, and a bare number counts MiB.
         binary = (
             re.sub(r"([KMGT])B?$", r"\1i", value.upper()) if re.search(r"[KMGTkmgt][Bb]?$", value) else value
@@ -224,7 +226,7 @@ def _moment(value: str) -> datetime:
             raise BadValue(f"{value[:40]!r} counts in {unit!r}; write seconds, minutes, hours, days or weeks")
         seconds = int(match[1] or 0) * _BEGIN_UNITS[unit]
         if seconds > 10 * 366 * 86_400:
-            raise BadValue(f"{value[:40]!r} lies too far ahead")
+            raise BadValue(f"{value[:40]!r} is too far in the future")
         return now + timedelta(seconds=seconds)
     words = {"midnight": "00:00", "noon": "12:00", "teatime": "16:00"}
     clock = re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", words.get(text, text))
@@ -299,7 +301,7 @@ def _gres_flags(found: Directives, value: str) -> str | None:
     others = [flag for flag in value.split(",") if flag.strip().lower() != "enforce-binding"]
     if len(others) < len(value.split(",")):
         found.fill("numa", "one")
-    return f"It changes nothing here: {','.join(others)[:60]}." if others else None
+    return f"Has no effect here: {','.join(others)[:60]}." if others else None
 
 
 def _mem_bind(found: Directives, value: str) -> str | None:
@@ -365,15 +367,15 @@ IGNORED: Final[dict[str, str]] = {
     "input": "A job's standard input is empty.",
     "mail-type": "Muster sends no mail; the page of the job shows how it ends.",
     "mail-user": "Muster sends no mail; the page of the job shows how it ends.",
-    "exclusive": "Whole nodes cannot be asked for; ask for all of a node's CPUs.",
-    "oversubscribe": "What a job asks for is its own.",
+    "exclusive": "Whole nodes cannot be requested; request all CPUs of a node.",
+    "oversubscribe": "Resources are never shared between jobs.",
     "qos": "There are no QOS here; use --priority or --partition.",
-    "nodelist": "Single nodes cannot be asked for; use --constraint with a label.",
-    "exclude": "Single nodes cannot be left out; use --constraint with a label.",
+    "nodelist": "Single nodes cannot be requested; use --constraint with a label.",
+    "exclude": "Single nodes cannot be excluded; use --constraint with a label.",
     "signal": "A job gets SIGTERM, and SIGKILL after the grace period.",
     "distribution": "Tasks are placed by the planner.",
-    "verbose": "It changes nothing here.",
-    "quiet": "It changes nothing here.",
+    "verbose": "Has no effect here.",
+    "quiet": "Has no effect here.",
     "parsable": "Answers are JSON.",
     "export-file": "There is no file here to read; use --export.",
     "get-user-env": "A job begins with a clean environment; use --export.",

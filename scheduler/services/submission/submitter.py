@@ -128,11 +128,11 @@ class Catalogue:
             return self._projects[0]
         if self._projects:
             names = ", ".join(project.slug for project in self._projects[:20])
-            inputs.wrong("project", f"Has to be one of yours: {names}.", code="required")
+            inputs.wrong("project", f"Must be one of yours: {names}.", code="required")
         else:
             inputs.wrong(
                 "project",
-                "You are in no project that takes jobs; ask a project's lead to add you as a member.",
+                "You are not a member of an open project; ask a project lead to add you.",
                 code="project-not-usable",
                 denied=True,
             )
@@ -142,11 +142,9 @@ class Catalogue:
         # One that exists and is not theirs reads like one that does not exist: names are not for strangers.
         seen = next((p for p in visible_projects(self.user) if _is_called(p, wanted)), None)
         if seen is not None and not seen.active:
-            message = f"Project {seen.slug} is closed and takes no new jobs."
+            message = f"Project {seen.slug} is closed and accepts no new jobs."
         elif seen is not None:
-            message = (
-                f"You may look at project {seen.slug} but not submit to it; its lead can make you a member."
-            )
+            message = f"You can view project {seen.slug} but not submit to it; the project lead can make you a member."
         else:
             message = f"There is no project {wanted[:60]!r} that you may submit to{self._near(wanted)}."
         inputs.wrong("project", message, code="project-not-usable", denied=True)
@@ -187,7 +185,9 @@ class Catalogue:
         chosen = next((queue for queue in usable if queue.is_default), usable[0] if usable else None)
         if chosen is None:
             inputs.wrong(
-                "queue", f"No queue takes jobs of project {project.slug}; ask an operator.", code="not-found"
+                "queue",
+                f"No queue accepts jobs of project {project.slug}; ask an operator.",
+                code="not-found",
             )
         return chosen
 
@@ -201,20 +201,18 @@ class Catalogue:
             number = self.priority_named(value)
         if number is None:
             names = ", ".join(self.priority_names())
-            inputs.wrong(
-                "priority", f"Has to be 0 to {MAX_PRIORITY} or one of {names}.", code="unknown-choice"
-            )
+            inputs.wrong("priority", f"Must be 0 to {MAX_PRIORITY} or one of {names}.", code="unknown-choice")
             return DEFAULT_PRIORITY
         if not 0 <= number <= MAX_PRIORITY:
             inputs.wrong(
-                "priority", f"Has to be from 0 to {MAX_PRIORITY}; {number} is not.", code="out-of-range"
+                "priority", f"Must be from 0 to {MAX_PRIORITY}; {number} is not.", code="out-of-range"
             )
             return DEFAULT_PRIORITY
         ceiling = self.user.priority_ceiling
         if number > ceiling:
             inputs.wrong(
                 "priority",
-                f"Asks for priority {number}; yours may be at most {ceiling}. "
+                f"Requests priority {number}; your maximum is {ceiling}. "
                 "Ask an operator to raise the ceiling.",
                 code="above-priority-ceiling",
                 denied=True,

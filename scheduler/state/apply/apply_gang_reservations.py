@@ -1,4 +1,4 @@
-"""Gang reservations to rows: nodes that a gang begins to gather, and those it releases when its time is up."""
+"""Gang reservations to rows: nodes that a gang reserves nodes, and those it releases when its time is up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import GiveBack, Plan, Reserve
@@ -109,14 +110,14 @@ class _Event(NamedTuple):
 def _reserved_event(row: GangRow, reserve: Reserve, names: Mapping[int, str], cycle_id: int | None) -> _Event:
     nodes = [names.get(node, str(node)) for node in reserve.node_ids]
     until = datetime.fromtimestamp(reserve.until_ms / 1000, tz=UTC)
-    begins = "begins to gather" if row.state_before == JobState.QUEUED else "gathers others now:"
-    because = f"{begins} {', '.join(nodes)}, until {until:%H:%M} UTC at the latest"
+    begins = "reserves nodes" if row.state_before == JobState.QUEUED else "reserves other nodes:"
+    because = f"{begins} {', '.join(nodes)}, until {written(until)} at the latest"
     details = json.dumps({"nodes": nodes, "until": until.isoformat(), "cycle": cycle_id})
     return _Event(row.number, "job.reserved", because[:300], details)
 
 
 def _released_event(row: GangRow, cycle_id: int | None) -> _Event:
-    because = "not all the nodes it gathered came free in time, so it gave them back"
+    because = "node assembly timed out: not all nodes became free"
     return _Event(row.number, "job.queued", because, json.dumps({"cycle": cycle_id}))
 
 

@@ -179,7 +179,7 @@ def _event(preempt: Preempt, checked: CheckedPreemption, cycle_id: int | None) -
         because += "; it resumes where it is once its CPUs are free again"
         details["mode"] = preempt.mode
     else:
-        because += f"; it has {preempt.grace_seconds} s to end and is queued again by itself"
+        because += f"; it has {preempt.grace_seconds} s to end and is requeued"
     if preempt.instead:
         because += f" (not suspended: {preempt.instead})"
         details["instead"] = preempt.instead
@@ -204,7 +204,7 @@ def _for_a_job(preempt: Preempt, preemptor: JobRow) -> tuple[str, dict[str, Any]
         "for_priority": preempt.for_priority, "priority": preempt.priority,
     }  # fmt: skip
     if preempt.kind == "reclaim":
-        because += f", which takes back what {preempt.line} had borrowed"
+        because += f", which reclaims what {preempt.line} had borrowed"
         details |= {"kind": preempt.kind, "line": preempt.line}
     else:
         because += f": its priority is {preempt.for_priority}, this job's {preempt.priority}"

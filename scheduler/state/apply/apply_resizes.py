@@ -63,7 +63,7 @@ def _why_not(resize: Resize, rows: Mapping[int, JobRow], resizable: Collection[i
     if resize.for_job_id:
         preemptor = rows.get(resize.for_job_id)
         if preemptor is None or not preemptor.is_pending_as_planned(resize.for_generation):
-            return f"Job {resize.for_job_id} has changed: no job gives up tasks for it."
+            return f"Job {resize.for_job_id} has changed: no job releases tasks for it."
     job = rows.get(resize.job_id)
     if job is None or job.state != JobState.RUNNING or resize.attempt_id not in resizable:
         return f"Job {resize.job_id} was to have {resize.tasks} tasks and has changed."
@@ -201,7 +201,7 @@ def _event(resize: Resize, rows: Mapping[int, JobRow], cycle_id: int | None) -> 
         kind = f"job.{JobState.PREEMPTING.value}"
         because = (
             f"stopped to start again with {resize.tasks} tasks instead of {resize.before}: resources are idle and no "
-            f"job waits for them; it continues from its checkpoint and is queued again by itself"
+            f"job waits for them; it is requeued and continues from its checkpoint"
         )
     return {
         "number": resize.job_id, "kind": kind, "epoch": rows[resize.job_id].epoch, "because": because[:300],
@@ -211,9 +211,9 @@ def _event(resize: Resize, rows: Mapping[int, JobRow], cycle_id: int | None) -> 
 
 def _why_smaller(resize: Resize, project: str) -> str:
     because = (
-        f"gives up {len(resize.ranks)} of its {resize.before} tasks and continues with {resize.tasks}, for job "
+        f"releases {len(resize.ranks)} of {resize.before} tasks and continues with {resize.tasks}, for job "
         f"{resize.for_job_id} of project {project}"
     )
     if resize.kind == "reclaim":
-        return f"{because}, which takes back what {resize.line} had borrowed"
+        return f"{because}, which reclaims what {resize.line} had borrowed"
     return f"{because}: its priority is {resize.for_priority}, this job's {resize.priority}"

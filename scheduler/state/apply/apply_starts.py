@@ -35,14 +35,14 @@ log = structlog.get_logger(__name__)
 #: What has changed on a node since it was chosen, by the filter that rejects it now.
 _CHANGE_OF_NODE: Final = {
     "gone": "is not there",
-    "state": "does not answer",
+    "state": "is not responding",
     "cordoned": "is cordoned",
     "draining": "is draining",
     "reserved": "is reserved",
-    "jobs": "is near to or apart from other jobs against its rules",
-    "device": "has that GPU in use or sick",
+    "jobs": "violates affinity to other jobs",
+    "device": "has that GPU in use or unhealthy",
     "gpu_health": "has too few healthy GPUs",
-    "size": "has itself fewer cores or less memory than one task",
+    "size": "is too small for one task",
     "gpus": "has too few free GPUs",
     "cpu_millis": "has too few free CPUs",
     "memory_mib": "has too little free memory",
@@ -178,7 +178,7 @@ def _write(
     scheduled = schedule_jobs(starts, backend=context.backend, cycle_id=context.cycle_id, at=at)
     by_number = {row.number: row for row in scheduled}
     refused = [
-        Refusal(start.job_id, JOB_CHANGED, f"Job {start.job_id} is no longer queued as it was planned.")
+        Refusal(start.job_id, JOB_CHANGED, f"Job {start.job_id} is no longer queued as planned.")
         for start in starts
         if start.job_id not in by_number
     ]

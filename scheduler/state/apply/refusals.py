@@ -7,7 +7,7 @@ from typing import Any, Final
 
 #: The database refused the start after every check had passed: an invariant would have broken.
 REFUSED_BY_CONSTRAINT: Final = "RefusedByConstraint"
-#: The job is no longer queued as it was planned.
+#: The job is no longer queued as planned.
 JOB_CHANGED: Final = "JobChanged"
 #: A victim, or the job for which victims were to be stopped, is no longer as it was planned.
 VICTIM_CHANGED: Final = "VictimChanged"

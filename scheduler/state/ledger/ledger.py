@@ -229,7 +229,7 @@ def charged(
 
 
 #: Why an entry of `given_back_early` is there.
-GIVEN_BACK_EARLY: Final = "its task had ended before the others"
+GIVEN_BACK_EARLY: Final = "the task ended before the others"
 
 
 def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -> list[Line]:
@@ -250,7 +250,7 @@ def given_back_early(endings: Sequence[Ending], known: Books, *, at: datetime) -
 #: Why an entry of `given_back_suspended` is there.
 GIVEN_BACK_SUSPENDED: Final = "it was suspended for another job and released its CPUs"
 #: The same as entries said it before.
-_SUSPENDED_BEFORE: Final = "it stood still for another job and gave its CPUs back"
+_SUSPENDED_BEFORE: Final = "suspended for another job; CPUs released"
 #: Refunds of what was not held; every other refund of a charge forgives what was held.
 GIVEN_BACK: Final = (GIVEN_BACK_EARLY, GIVEN_BACK_SUSPENDED, _SUSPENDED_BEFORE)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from django.db import connection
 
 from infra.db.prepared import ask
+from infra.times_in_text import written
 from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.messages import sentence
@@ -235,10 +236,10 @@ def expire_waits(*, at: datetime) -> tuple[set[int], int]:
         count += 1
         missing = waiting_text([c for c in conditions_of(job) if c.missing])
         if job.depends_on_timeout == WaitEnd.START:
-            _queue(job, because=f"waited long enough and goes on without: {missing}", at=at)
+            _queue(job, because=f"dependency timeout; continues without: {missing}", at=at)
             clusters.add(job.queue.cluster_id)
         else:
-            text = f"Waited until {moment_text(job.depends_until_at, at)} without result. {missing}."
+            text = f"Dependency timeout at {moment_text(job.depends_until_at)}. {missing}."
             move_job(job, JobState.FAILED, because=text, at=at, end_text=text[:300])
             failed.append(job)
     if failed:
@@ -258,7 +259,7 @@ def _let_go(numbers: set[int], *, at: datetime) -> set[int]:
             )
             continue
         try:
-            _queue(job, because="all that it waited for has happened", at=at)
+            _queue(job, because="all dependencies are satisfied", at=at)
         except StaleJob:
             continue  # cancelled or held at this moment
         clusters.add(job.queue.cluster_id)
@@ -281,7 +282,7 @@ def wait_reason(
     end = ""
     details: dict[str, Any] = {}
     if until is not None:
-        end = f" until {moment_text(until, at)}, then it {'fails' if then == WaitEnd.FAIL else 'goes on'}"
+        end = f" until {moment_text(until)}, then the job {'fails' if then == WaitEnd.FAIL else 'starts anyway'}"
         details |= {"until": until.isoformat(), "then": str(then)}
     if never is not None:
         return _never(never, details, end=end, at=at)
@@ -293,7 +294,7 @@ def wait_reason(
     }
     if data := sorted({wait.name for wait in waits if wait.number is None}):
         details["data"] = data
-    return _reason(ReasonCode.DEPENDENCY, f"{waiting_text(missing)}{end and ';' + end}.", details, at)
+    return _reason(ReasonCode.DEPENDENCY, f"{waiting_text(missing)}{end and '; waits' + end}.", details, at)
 
 
 def waiting_text(missing: Sequence[Condition]) -> str:
@@ -320,7 +321,7 @@ def waiting_text(missing: Sequence[Condition]) -> str:
         one, several = names[what]
         count = f"{len(waits)} " if what == "job" and len(waits) > 1 else ""
         first.append(f"{count}{one if len(waits) == 1 else several} {_listed(waits)}")
-    return f"Waits for {'; '.join([*first, *parts])}"
+    return f"Depends on {'; '.join([*first, *parts])}"
 
 
 def _listed(waits: Sequence[Wait]) -> str:
@@ -333,27 +334,27 @@ def _never(condition: Condition, details: dict[str, Any], *, end: str, at: datet
     lost = [wait for wait in condition.waits if wait.satisfied is False]
     wait = lost[0]
     what_now = (
-        f"It waits{end}." if end else "It can never start: cancel it, or submit it again without that wait."
+        f"The job waits{end}."
+        if end
+        else "The job can never start: cancel it, or submit it again without that dependency."
     )
     if len(condition.waits) == 1:
         kind = "a checkpoint" if wait.kind == DependencyKind.CHECKPOINT else wait.kind
-        text = f"Waits for {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}. {what_now}"
+        text = f"Depends on {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}. {what_now}"
         details |= {"job": wait.number, "kind": wait.kind, "state": wait.state}
     else:
         others = "have ended" if len(lost) > 1 else "has ended"
         text = (
-            f"Waits for {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
-            f"the other way, so that too few are left. {what_now}"
+            f"Depends on {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
+            f"with the wrong result, so too few are left. {what_now}"
         )
         details |= {"jobs": [wait.number for wait in lost], "need": condition.need}
     return _reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, text, details, at)
 
 
-def moment_text(moment: datetime | None, at: datetime) -> str:
-    """`14:00 UTC`, with the day unless it is today."""
-    if moment is None:
-        return "further notice"
-    return f"{moment:%H:%M} UTC" if moment.date() == at.date() else f"{moment:%-d %b %H:%M} UTC"
+def moment_text(moment: datetime | None) -> str:
+    """A time as a sentence holds it."""
+    return "further notice" if moment is None else written(moment)
 
 
 def not_evaluated(at: datetime) -> dict[str, Any]:

@@ -15,10 +15,10 @@ BACKOFF_SECONDS: Final = 5
 LONGEST_BACKOFF_SECONDS: Final = 15 * 60
 
 #: What is written of tasks that no agent was given.
-NEVER_GIVEN: Final = "It was never given to its node."
+NEVER_GIVEN: Final = "The job was never sent to its node."
 NEVER_STARTED: Final = "Never started."
 _CERTAINLY_NOT_BEGUN: Final = frozenset({NEVER_BEGAN, NEVER_GIVEN, NEVER_STARTED})
-AT_MOST_ONCE: Final = "It runs at most once, so it is not started again."
+AT_MOST_ONCE: Final = "The job runs at most once, so it is not restarted."
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def stopped_for_others(case: Case) -> Verdict | None:
     """Preempted, drained or evicted: the job waits again at once."""
     if case.stop_reason not in _STOPPED_FOR_OTHERS:
         return None
-    text = f"Stopped ({case.stop_reason}); it waits to start again."
+    text = f"Stopped ({case.stop_reason}); waiting to start again."
     return Verdict(
         AttemptState.STOPPED, JobState.QUEUED, case.exit_code, case.exit_signal, text, retry_seconds=0
     )
@@ -178,17 +178,17 @@ def quota_refused(case: Case) -> Verdict | None:
     text = next((task.text for task in case.tasks if task.text), "")
     return Verdict(
         AttemptState.STOPPED, JobState.QUEUED, None, None,
-        text or "Its quota was refused where it was to start.",
+        text or "The quota provider refused the start.",
         retry_seconds=backoff_seconds(case.job.earlier_refused),
     )  # fmt: skip
 
 
 def over_time_limit(case: Case) -> Verdict | None:
-    """Stopped at its time limit, which is a failure."""
+    """Stopped at the time limit, which is a failure."""
     if case.stop_reason != StopReason.TIME_LIMIT:
         return None
     seconds = case.job.time_limit_seconds
-    text = f"Stopped at its time limit{f' of {duration(seconds)}' if seconds else ''}."
+    text = f"Stopped at the time limit{f' of {duration(seconds)}' if seconds else ''}."
     return Verdict(AttemptState.FAILED, JobState.FAILED, case.exit_code, case.exit_signal, text)
 
 
@@ -236,7 +236,7 @@ def _succeeded(job: JobFacts) -> Verdict:
         and job.earlier_ended < job.max_restarts
     ):
         wait = backoff_seconds(job.earlier_ended)
-        text = "Ended; its restart policy starts it again."
+        text = "Ended; restarted by the restart policy."
         return Verdict(AttemptState.SUCCEEDED, JobState.QUEUED, 0, None, text, retry_seconds=wait)
     return Verdict(AttemptState.SUCCEEDED, JobState.COMPLETED, 0, None, "")
 
@@ -246,7 +246,7 @@ def backoff_seconds(earlier: int) -> int:
 
 
 #: What shells mean by a code (bash manual, "Exit Status").
-_MEANINGS: Final = {126: ": a command is there but may not be run", 127: ": a command was not found"}
+_MEANINGS: Final = {126: ": command not executable", 127: ": command not found"}
 
 
 def describe(task: TaskEnd, tasks: Sequence[TaskEnd]) -> str:

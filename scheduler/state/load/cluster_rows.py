@@ -25,7 +25,7 @@ TIE_BREAKERS: Final = {
 
 _PAUSED_TEXT: Final = """CASE WHEN cluster.paused THEN concat('with the whole cluster ', cluster.name,
         nullif(' by ' || cluster.paused_by, ' by '),
-        to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
+        to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD"T"HH24:MI:SS"Z"'),
         nullif(': ' || cluster.paused_reason, ': ')) END"""
 
 

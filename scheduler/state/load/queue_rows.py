@@ -36,7 +36,7 @@ QUEUES: Final = ColumnQuery(
         **_AS_STORED,
         "own_paused": "queue.paused",
         "own_paused_text": """concat(nullif('by ' || queue.paused_by, 'by '),
-        to_char(queue.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD HH24:MI" UTC"'),
+        to_char(queue.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD"T"HH24:MI:SS"Z"'),
         nullif(': ' || queue.paused_reason, ': '))""",
         "partition_ids": """ARRAY(SELECT partition_id FROM scheduler_queue_partitions
         WHERE queue_id = queue.id ORDER BY 1)""",

@@ -101,7 +101,7 @@ def load(cycle_id: int) -> Recording:
     if row is None:
         raise NotRecorded(f"there is no cycle {cycle_id}")
     if row.snapshot is None or row.policy is None or row.plan is None:
-        raise NotRecorded(f"cycle {cycle_id} is known, but its bytes were dropped when they grew old")
+        raise NotRecorded(f"cycle {cycle_id} is known, but its recording was pruned by age")
     return Recording(snapshot=bytes(row.snapshot), policy=bytes(row.policy), plan=bytes(row.plan))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from infra.times_in_text import written
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
@@ -46,10 +47,10 @@ def _why_it_waits(verdict: Verdict, retry_at: datetime) -> Reason:
     """Why a job that is tried again does not start yet."""
     if not verdict.retry_seconds:
         code, details = ReasonCode.NOT_EVALUATED_YET, "{}"
-        text = "Queued again; the next planning cycle looks at it."
+        text = "Requeued; the next cycle evaluates the job."
     else:
         code = ReasonCode.BACKOFF
-        text = f"Starts again after {retry_at:%H:%M:%S} UTC. Last try: {verdict.text}"
+        text = f"Next attempt at {written(retry_at)} or later. Last attempt: {verdict.text}"
         details = json.dumps({"until": retry_at.isoformat(), "wait_seconds": verdict.retry_seconds})
     return Reason(code.value, CATEGORY[code].value, text, details)
 

@@ -88,7 +88,7 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
                 task.job_number,
                 task.epoch,
                 "attempt.smaller",
-                f"task {task.rank} was lost with node {task.node}; the others are enough and go on",
+                f"task {task.rank} was lost with node {task.node}; the others are enough and continue",
                 json.dumps({"rank": task.rank}),
             )
             for task in left

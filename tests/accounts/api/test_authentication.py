@@ -22,8 +22,8 @@ def problem(response) -> dict:
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        ({"revoked_at": timezone.now()}, "token-revoked", "was revoked on"),
-        ({"expires_at": timezone.now() - timedelta(hours=1)}, "token-expired", "expired on"),
+        ({"revoked_at": timezone.now()}, "token-revoked", "was revoked at"),
+        ({"expires_at": timezone.now() - timedelta(hours=1)}, "token-expired", "expired at"),
     ],
 )
 def test_an_ended_token_is_401_and_says_why(client: Client, change: dict, code: str, words: str) -> None:

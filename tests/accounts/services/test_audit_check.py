@@ -1,4 +1,4 @@
-"""Verification finds what somebody with the database in their hands has done to the trail (T32)."""
+"""Verification finds what somebody with the database in their hands has done to the trail."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_shows_that_an_older_trail_was_put_back(chain: int, tmp_pat
     errors = StringIO()
     with pytest.raises(SystemExit):
         call_command("audit_verify", checkpoint=tmp_path / "kept.json", stderr=errors)
-    assert "put back to an older one" in errors.getvalue()
+    assert "replaced by an older one" in errors.getvalue()
 
 
 def test_a_checkpoint_that_was_edited_is_not_believed(chain: int) -> None:

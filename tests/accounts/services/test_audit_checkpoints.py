@@ -65,7 +65,7 @@ def test_an_older_trail_that_is_put_back_is_found_by_each_check(shard: int) -> N
     tasks.checkpoint_audit()
     latest = AuditCheck.objects.first()
     assert latest is not None
-    assert "put back to an older one" in latest.problem
+    assert "replaced by an older one" in latest.problem
 
     tasks.verify_audit()
     assert not AuditCheck.objects.earliest("-id").ok

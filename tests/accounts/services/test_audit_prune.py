@@ -1,4 +1,4 @@
-"""Old rows of the audit trail go, and the chain still proves itself (Z13)."""
+"""Old rows of the audit trail go, and the chain still proves itself."""
 
 from __future__ import annotations
 

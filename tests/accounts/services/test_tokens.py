@@ -79,7 +79,7 @@ def test_an_expired_one_says_when() -> None:
     plain = a_token(UserFactory(), "jobs:read", days=1)
 
     with time_machine.travel(timezone.now() + timedelta(days=1, seconds=1)):
-        with pytest.raises(TokenRefused, match="expired on") as refused:
+        with pytest.raises(TokenRefused, match="expired at") as refused:
             authenticate_token(plain)
 
     assert refused.value.code == "token-expired"
@@ -136,10 +136,10 @@ def test_every_problem_is_named_at_once() -> None:
         issue_token(user=alice, by=alice, name=" ", scopes=["jobs:raed", "fly"], days=366)
 
     assert [(p.field, p.message.split(".")[0]) for p in wrong.value.problems] == [
-        ("name", "Give the token a name of 1 to 120 characters that says what uses it"),
+        ("name", "Give the token a name of 1 to 120 characters that describes its use"),
         ("scopes", "'jobs:raed' is not a scope"),
         ("scopes", "'fly' is not a scope"),
-        ("days", "A token lives 1 to 365 days"),
+        ("days", "A token expires after 1 to 365 days"),
     ]
     assert "Did you mean jobs:read?" in wrong.value.problems[1].message
     assert not ApiToken.objects.exists()
@@ -185,7 +185,7 @@ def test_a_token_gives_away_no_more_than_it_has() -> None:
 
     with request_context.acting(**own, token_project_id=cast.project.pk):
         issue_token(user=cast.owner, by=cast.owner, name="same", scopes=["jobs:read"], project=cast.project)
-        with pytest.raises(NotAllowed, match="held to one project"):
+        with pytest.raises(NotAllowed, match="limited to one project"):
             issue_token(user=cast.owner, by=cast.owner, name="free", scopes=["jobs:read"])
 
 

@@ -235,7 +235,7 @@ def test_the_old_password_on_the_page_of_settings_is_no_way_around(client: Clien
 
     page = client.post(reverse("password"), {"old_password": PASSWORD, **new})
 
-    assert (page.status_code, "too many failed attempts" in page.content.decode()) == (422, True)
+    assert (page.status_code, "Too many failed attempts" in page.content.decode()) == (422, True)
     alice.refresh_from_db()
     assert alice.check_password(PASSWORD)
 

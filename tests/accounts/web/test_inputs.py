@@ -34,7 +34,7 @@ def test_a_membership_whose_end_cannot_be_read_is_not_made_without_end(
     )
 
     assert not Membership.objects.filter(user=cast.stranger, project=cast.project).exists()
-    assert "Name a day" in answer.content.decode()
+    assert "Enter a date" in answer.content.decode()
 
 
 def test_a_token_for_a_project_that_one_cannot_see_is_not_made_for_all(lead: Client, cast: Cast) -> None:

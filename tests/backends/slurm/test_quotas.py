@@ -125,7 +125,7 @@ def test_a_quota_set_in_muster_is_the_qos_of_slurm_and_an_edit_behind_our_back_i
     assert "mustertest1" in slurm.run("sacctmgr", "-nP", "show", "assoc", f"account={name}", "format=user")
     state.refresh_from_db()
     assert state.status == "ok"
-    if how == COMMANDS:  # fair share is read as information (F15); slurmrestd of this version has none
+    if how == COMMANDS:  # fair share is read as information; slurmrestd of this version has none
         share = state.facts["fair_share"]
         assert set(share["users"]) == {"mustertest1"}
         assert 0 <= share["norm_shares"] <= 1

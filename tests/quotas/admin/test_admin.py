@@ -1,4 +1,4 @@
-"""The admin page of quotas: a reason always, the service always, and a conflict in the open (T33)."""
+"""The admin page of quotas: a reason always, the service always, and a conflict in the open."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_second_of_two_admins_sees_both_values(cast: Cast, line: Quota) -> N
     assert clash.who.startswith(f"{cast.admin} at ")
     assert "“first”" in clash.who
     page = response.content.decode()
-    assert "Theirs, in force now" in page
+    assert "Current value" in page
     assert 'value="300 GiB"' in page
     line.refresh_from_db()
     assert line.hard == 700 * 1024
@@ -168,8 +168,8 @@ def test_before_anything_is_saved_the_form_says_what_it_would_mean(cast: Cast, l
     assert [(row.label, row.one, row.other) for row in preview.rows] == [("Hard", "500 GiB", "100 GiB")]
     assert list(preview.sentences) == [
         f"1 running job and 1 pending job of project {cast.project.slug} are affected; 1 of them wait for a limit.",
-        "300 GiB more would be in use than allowed: nothing is stopped, and nothing new starts until use has gone"
-        " down.",
+        "300 GiB more would be in use than allowed: running jobs continue, and no new job starts until usage is"
+        " below the limit.",
         "All projects' limits add up to 300 GiB of 1000 GiB in the cluster (now 700 GiB).",
     ]
     assert preview.warns
@@ -221,7 +221,7 @@ def test_a_provider_that_is_not_there_is_refused(
     monkeypatch.setenv("PATH", "/nowhere")
     response = save(enter(cast.operator), change(line), form(line, provider="slurm"), follow=True)
 
-    assert "no way to Slurm" in response.content.decode()
+    assert "No connection to Slurm" in response.content.decode()
     line.refresh_from_db()
     assert line.provider == "local"
 

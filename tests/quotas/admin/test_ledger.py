@@ -67,8 +67,8 @@ def test_a_cut_budget_says_first_what_is_used_and_what_becomes_of_jobs(cast: Cas
     preview = response.context["muster_preview"]
     assert [(row.label, row.one, row.other) for row in preview.rows] == [("Amount", "100.5", "2")]
     assert preview.sentences[1:] == (
-        "3.0 GPU-hours of 2.0 GPU-hours are used or set aside in the present period.",
-        "That is all of it: new jobs wait for the next period; nothing that runs is stopped.",
+        "3.0 GPU-hours of 2.0 GPU-hours are used or reserved in the current period.",
+        "The budget is used up: new jobs wait for the next period; running jobs continue.",
     )
     assert preview.warns
     change_budget(budget=budget, changes={"amount": 36_000_000}, by=cast.admin, reason="more")

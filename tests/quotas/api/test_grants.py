@@ -1,4 +1,4 @@
-"""Requests for more over HTTP: who may ask, see and decide."""
+"""Quota requests over HTTP: who may ask, see and decide."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_impact_is_for_operators(client: Client, cast: Cast) -> None:
     assert send(client, "GET", url, cast.stranger).status_code == 404
     body = send(client, "GET", url, cast.operator).json()
     assert (body["bound_before"], body["bound_after"], body["over_by_cut"]) == (8_000, 4_000, 2_000)
-    assert "nothing is stopped" in body["sentences"][1]
+    assert "running jobs continue" in body["sentences"][1]
     assert send(client, "GET", url.replace("4000", "many"), cast.operator).status_code in (400, 422)
 
 
@@ -104,11 +104,11 @@ def test_pages_ask_show_and_decide(client: Client, cast: Cast) -> None:
     )
     grant = Grant.objects.get()
     assert (sent.status_code, grant.amount) == (302, 4000)
-    assert "What approving it would mean" not in client.get(sent.headers["Location"]).content.decode()
+    assert "Impact" not in client.get(sent.headers["Location"]).content.decode()
 
     client.force_login(cast.operator, backend="accounts.backends.PasswordBackend")
     page = client.get(reverse("grant", args=[grant.pk])).content.decode()
-    assert "What approving it would mean" in page
+    assert "Impact" in page
     assert "&lt;i&gt;now&lt;/i&gt;" in page
     assert f"Request {grant.pk}" in client.get(reverse("grants")).content.decode()
     refused = client.post(reverse("grant-decide", args=[grant.pk, "approve"]), {"granted": "2", "reason": ""})
@@ -173,7 +173,7 @@ def test_pages_ask_for_more_of_a_budget(client: Client, cast: Cast) -> None:
     grant = Grant.objects.get()
     assert (sent.status_code, grant.budget, grant.amount) == (302, budget, 180_000_000)
     page = client.get(reverse("grant", args=[grant.pk])).content.decode()
-    assert "asks for more of the budget &lt;b&gt;Autumn: 50.0 GPU-hours on top" in page
+    assert "requests more of the budget &lt;b&gt;Autumn: 50.0 GPU-hours in addition" in page
     client.force_login(cast.operator, backend="accounts.backends.PasswordBackend")
     page = client.get(reverse("grant", args=[grant.pk])).content.decode()
     assert "The budget goes from <b>100.0 GPU-hours</b> to <b>150.0 GPU-hours</b> a month." in page

@@ -1,4 +1,4 @@
-"""The quota of a project over HTTP: its fields (U7, U8), who may, and edits that cross."""
+"""The quota of a project over HTTP: its fields, who may, and edits that cross."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_it_says_in_a_sentence_what_it_means(client: Client, site) -> None:
 
     mine = next(line for line in found if line["kind"] == "person" and line["mine"])
     assert mine["sentence"] == (
-        "Used 2.2 times its share over the last 7 days, so its factor is 0.17: about 6th of 6."
+        "Used 2.2 times the share over the last 7 days, factor 0.17: about 6th of 6."
     ), found
 
 

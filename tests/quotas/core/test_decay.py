@@ -1,4 +1,4 @@
-"""Decayed use: exact, however often and in whatever pieces it is counted (F2, F3, F13, C2)."""
+"""Decayed use: exact, however often and in whatever pieces it is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fairness, as properties of the factor (F4, F7 to F11, F14, F19)."""
+"""Fairness, as properties of the factor."""
 
 from __future__ import annotations
 

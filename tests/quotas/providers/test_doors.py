@@ -118,8 +118,8 @@ def test_a_quota_that_muster_keeps_has_nothing_outside(client: Client, cast: Cas
 
 def test_the_quota_page_shows_both_values_and_the_way_to_repair(cast: Cast) -> None:
     page = enter(cast.owner).get(reverse("quota")).content.decode()
-    assert "Kubernetes: was changed there" in page
-    assert "<code>requests.cpu</code> is 400 there and 100 here" in page
+    assert "Kubernetes: changed at the provider" in page
+    assert "<code>requests.cpu</code> is 400 at the provider and 100 in Muster" in page
     assert "put right" not in page
 
     page = enter(cast.operator).get(reverse("quota")).content.decode()
@@ -134,25 +134,26 @@ def test_the_quota_page_says_that_jobs_wait(cast: Cast, api: K8sApi) -> None:
     page = enter(cast.owner).get(reverse("quota")).content.decode()
 
     assert "Kubernetes refuses: Kubernetes does not allow it" in page
-    assert "Jobs of this project wait until it is back." in page
+    assert "Jobs of this project wait until the provider responds." in page
 
 
 def test_the_admin_lists_shows_and_puts_right_with_a_reason(cast: Cast, api: K8sApi) -> None:
     client, pk = enter(cast.operator), cast.project.pk
     assert (
-        "was changed there" in client.get(reverse("admin:quotas_providerstate_changelist")).content.decode()
+        "changed at the provider"
+        in client.get(reverse("admin:quotas_providerstate_changelist")).content.decode()
     )
     change = reverse("admin:quotas_providerstate_change", args=[pk])
     page = client.get(change).content.decode()
     assert "requests.cpu" in page
-    assert "Put right" in page
+    assert "Repair" in page
 
     do = reverse("admin:quotas_providerstate_do", args=[pk, "repair"])
-    assert "Overwrites the limits there" in client.get(do).content.decode()
+    assert "Overwrites the provider" in client.get(do).content.decode()
     client.post(do, {"reason": ""})
     assert ProviderState.objects.get().status == "drift"
     page = client.post(do, {"reason": "nobody asked"}, follow=True).content.decode()
-    assert "Kubernetes keeps these limits too." in page
+    assert "Kubernetes has the same limits." in page
     assert ProviderState.objects.get().status == "ok"
 
     look = reverse("admin:quotas_providerstate_do", args=[pk, "look"])

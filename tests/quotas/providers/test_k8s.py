@@ -111,7 +111,8 @@ def test_an_edit_behind_our_back_is_shown_with_both_values_and_put_right_on_requ
     state = state_of(project)
     assert state.status == "drift"
     assert state.text == (
-        "requests.cpu is 400 there and 100 here; requests.nvidia.com/gpu is none there and 10 here."
+        "requests.cpu is 400 at the provider and 100 in Muster; "
+        "requests.nvidia.com/gpu is none at the provider and 10 in Muster."
     )
     assert api.hard(name_of(project))["requests.cpu"] == "400", "nothing is put right unasked"  # type: ignore[index]
     event = AuditEvent.objects.get(action="quota.drift")
@@ -156,7 +157,7 @@ def test_an_object_that_never_stands_still_is_tried_again_later(api: K8sApi, pro
 
     state = state_of(project)
     assert (state.status, state.failures) == ("unreachable", 1)
-    assert "keeps being changed" in state.text
+    assert "is being changed concurrently" in state.text
     api.before_write = None
     exchange(project.pk)
     assert state_of(project).status == "ok"
@@ -165,7 +166,7 @@ def test_an_object_that_never_stands_still_is_tried_again_later(api: K8sApi, pro
 @pytest.mark.parametrize(
     ("status", "message", "becomes", "words"),
     [
-        (401, "Unauthorized", "refused", "does not accept our credentials"),
+        (401, "Unauthorized", "refused", "does not accept Muster's credentials"),
         (403, "resourcequotas is forbidden", "refused", "resourcequotas is forbidden"),
         (422, "must match the pattern", "refused", "must match the pattern"),
         (500, "etcd is gone", "unreachable", "etcd is gone"),
@@ -361,7 +362,7 @@ def test_jobs_wait_while_it_is_away_and_run_where_the_installation_says_so(
     check = provider("k8s").check_quota(project.pk, small)
     assert (check.allowed, check.possible) == (False, True)
     assert check.provider_text == (
-        "Kubernetes, which keeps this quota, cannot be reached: Kubernetes answered 500: etcd is gone"
+        "Kubernetes, the provider of this quota, is unreachable: Kubernetes answered 500: etcd is gone"
     )
 
     settings.QUOTA_PROVIDER_GRACE_SECONDS = 60

@@ -79,7 +79,7 @@ def test_whatever_happens_the_next_exchange_that_works_accounts_for_every_limit(
         ours = {KEYS[name]: amount // whole.get(name, 1) for name, amount in bounds.items() if name in KEYS}
         differ = {key for key in ours.keys() | there.keys() if ours.get(key) != there.get(key)}
 
-        assert state.written == ours, "what we have is known to be brought over"
+        assert state.written == ours, "what we have is known not yet sent"
         assert state.found == there, "what is there is known"
         assert (state.status == "drift") == bool(differ)
         # Only what somebody changed there differs, and it is named.

@@ -49,7 +49,7 @@ def test_a_limit_tells_at_80_and_100_percent_and_past_its_soft_bound(cast: Cast)
     Quota.objects.filter(pk=line.pk).update(used=10_000)
     assert kinds() == [AlertKind.FULL, AlertKind.SOFT_PASSED]
     assert kinds() == []
-    assert "all of the limit of GPUs is in use (10 of 10)" in Alert.objects.get(kind=AlertKind.FULL).text
+    assert "the limit of GPUs is fully used (10 of 10)" in Alert.objects.get(kind=AlertKind.FULL).text
 
 
 def test_a_cut_limit_and_one_that_may_borrow_tell_too(cast: Cast) -> None:
@@ -61,7 +61,7 @@ def test_a_cut_limit_and_one_that_may_borrow_tell_too(cast: Cast) -> None:
     assert kinds() == [AlertKind.FULL, AlertKind.FULL]
 
     texts = list(Alert.objects.order_by("id").values_list("text", flat=True))
-    assert texts[0].endswith("all of the limit of GPUs of interactive jobs is in use (8 of 8).")
+    assert texts[0].endswith("the limit of GPUs of interactive jobs is fully used (8 of 8).")
     assert texts[1].endswith(
         "over the limit of CPU cores, grandfathered (5 of 4 in use); nothing new starts."
     )

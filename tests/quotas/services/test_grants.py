@@ -66,7 +66,7 @@ def test_a_request_carries_its_evidence_and_the_operators_are_told(cast: Cast) -
 
     assert (grant.state, grant.evidence["bound"], grant.evidence["used"]) == (GrantState.ASKED, 8_000, 6_000)
     assert grant.evidence["lately"]["days"] == 30
-    assert told(cast.operator) == ["Vision asks for 4 GPUs more."]
+    assert told(cast.operator) == ["Vision requests 4 GPUs more."]
     assert told(cast.lead) == []
     assert bounds(cast) == (4_000, 7_000, 8_000)
 
@@ -96,7 +96,7 @@ def test_it_ends_by_the_clock_and_takes_back_what_it_gave(cast: Cast) -> None:
     assert (grant.state, bounds(cast)) == (GrantState.ENDED, (4_000, 7_000, 9_000))
     line = Quota.objects.get(resource="gpu_millis")
     assert line.used > (line.hard or 0)  # over, grandfathered: nothing was stopped
-    assert any("ends on" in text for text in told(cast.lead))  # told beforehand, once
+    assert any("ends at" in text for text in told(cast.lead))  # told beforehand, once
     assert any("has ended" in text for text in told(cast.lead))
 
 
@@ -113,7 +113,7 @@ def test_more_than_twice_needs_a_second_person(cast: Cast) -> None:
     grant = approve_grant(grant=ask(cast, amount=9_000), by=cast.operator, reason="large")
     assert (grant.state, bounds(cast)) == (GrantState.SECONDING, (4_000, 7_000, 8_000))
 
-    with pytest.raises(NotAllowed, match="second person"):
+    with pytest.raises(NotAllowed, match="first approval"):
         second_grant(grant=grant, by=cast.operator, reason="me again")
     grant = second_grant(grant=grant, by=OperatorFactory(username="other"), reason="agreed")
 
@@ -130,7 +130,7 @@ def test_the_second_person_can_be_done_without(cast: Cast) -> None:
 def test_nobody_decides_what_they_asked_for(cast: Cast) -> None:
     grant = ask(cast, by=cast.admin)
 
-    with pytest.raises(NotAllowed, match="yourself"):
+    with pytest.raises(NotAllowed, match="You made this request"):
         approve_grant(grant=grant, by=cast.admin, reason="why not")
 
 
@@ -150,7 +150,7 @@ def test_who_may(cast: Cast) -> None:
 
 def test_one_decision_is_enough_and_a_stale_page_is_told(cast: Cast) -> None:
     grant = ask(cast)
-    with pytest.raises(Conflict, match="looking at it"):
+    with pytest.raises(Conflict, match="since you read it"):
         approve_grant(grant=grant, by=cast.operator, reason="x", expected_generation=grant.generation + 1)
     decline_grant(grant=grant, by=cast.operator, reason="no room")
 
@@ -162,7 +162,7 @@ def test_one_decision_is_enough_and_a_stale_page_is_told(cast: Cast) -> None:
 
 def test_one_request_a_limit_at_a_time_and_a_withdrawn_one_makes_room(cast: Cast) -> None:
     first = ask(cast)
-    with pytest.raises(Conflict, match="already asks"):
+    with pytest.raises(Conflict, match="already requests"):
         ask(cast)
     withdraw_grant(grant=first, by=cast.lead)
 
@@ -247,7 +247,7 @@ def test_a_budget_is_raised_for_a_time_and_lowered_again_whatever_happened_meanw
     budget = a_budget(cast.project)
     grant = ask_budget(cast, budget, ends_at=timezone.now() + timedelta(days=3))
     assert (grant.evidence["bound"], grant.evidence["used"]) == (100 * HOUR, 0)
-    assert told(cast.operator) == ["Vision asks for 50.0 GPU-hours of the budget Autumn more."]
+    assert told(cast.operator) == ["Vision requests 50.0 GPU-hours of the budget Autumn more."]
     assert allowed(budget) == {100}
 
     grant = approve_grant(grant=grant, granted=40 * HOUR, by=cast.operator, reason="most of it")
@@ -298,7 +298,7 @@ def test_only_a_budget_of_the_project_alone_that_is_not_over(cast: Cast) -> None
             project=cast.project, resource="money_micros", budget=own, amount=1, reason="x", by=cast.lead
         )
     ask_budget(cast, own)
-    with pytest.raises(Conflict, match="already asks for more of the budget Autumn"):
+    with pytest.raises(Conflict, match="already requests more of the budget Autumn"):
         ask_budget(cast, own)
     assert ask(cast).pk  # a limit is another thing
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -315,4 +315,4 @@ def test_the_impact_of_more_of_a_budget_is_that_of_the_budget(cast: Cast) -> Non
     impact = impact_of_grant(ask_budget(cast, budget))
 
     assert impact.amount == 150 * HOUR  # type: ignore[union-attr]
-    assert "of 150.0 GPU-hours are used or set aside in the present period." in impact.sentences[1]
+    assert "of 150.0 GPU-hours are used or reserved in the current period." in impact.sentences[1]

@@ -68,7 +68,7 @@ def test_who_leads_nothing_is_told_who_asks(client: Client, cast: Cast, who: str
     page = answer.content.decode()
 
     assert answer.status_code == 200
-    assert "Leads ask for their projects" in page
+    assert "Only project leads can request quota" in page
     assert 'name="amount"' not in page
 
 
@@ -80,7 +80,7 @@ def test_a_request_that_is_there_already_leaves_what_was_typed(client: Client, c
     page = again.content.decode()
 
     assert again.status_code == 409
-    assert "already asks for more" in page
+    assert "already requests more" in page
     assert "the long run of spring" in page
     assert 'value="3"' in page
     assert Grant.objects.count() == 1

@@ -66,7 +66,7 @@ def test_a_member_sees_the_fading_of_their_own_projects_and_no_names(client: Cli
     metering = share_rules()[1]
 
     assert 'class="chart icicle"' in page
-    assert page.count("The same as a table") == 2
+    assert page.count("Show as table") == 2
     assert "Secret" not in page
     assert sum(one.used for one in fading(site.cast.owner, at=timezone.now().timestamp())) == pytest.approx(
         12 * metering.gpu
@@ -87,7 +87,7 @@ def test_the_command_line_shows_the_tree(site) -> None:
     assert any(line.startswith("    owner") for line in tree)
     assert "Secret" in said("--tree")
     assert "Secret" not in said("--tree", "--as", "owner")
-    assert "Vision: Used 2.2 times its share" in said()
+    assert "Vision: Used 2.2 times the share" in said()
     assert {line["kind"] for line in json.loads(said("--tree", "--json"))} == {
         "organization",
         "project",

@@ -281,7 +281,7 @@ def test_a_waiting_call_is_woken_by_work(world: World, call: Caller) -> None:
 def test_a_waiting_call_finds_work_without_any_hint(
     world: World, call: Caller, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T07: Redis is a hint only."""
+    """Redis is a hint only."""
     from infra import notifications
 
     settings.REDIS_URL = "redis://127.0.0.1:1/0"

@@ -117,7 +117,7 @@ def test_a_time_limit_asks_first_and_kills_then(
     world.run_until(stubborn, "failed")
 
     assert world.output(polite) == b"saved\n"
-    assert polite.end_text == stubborn.end_text == "Stopped at its time limit of 1 s."
+    assert polite.end_text == stubborn.end_text == "Stopped at the time limit of 1 s."
     assert stubborn.attempts.get().stop_reason == "time_limit"
     task = world.task(stubborn)
     assert (task.exit_code, task.exit_signal) == (None, 9)
@@ -303,7 +303,7 @@ def test_an_elastic_job_loses_its_last_task_and_goes_on(world: World, start_agen
 def test_the_planner_takes_a_task_for_a_higher_job_and_gives_it_back(
     world: World, start_agent: StartAgent
 ) -> None:
-    """Two real processes: the last ends for another job; once that is over the first starts again with two (G4)."""
+    """Two real processes: the last ends for another job; once that is over the first starts again with two."""
     SchedulerProfile.objects.update(
         preemption_enabled=True, preemption={"protected_seconds": 0}, options={"resize_seconds": 300}
     )

@@ -119,10 +119,10 @@ def test_a_job_that_runs_at_most_once_is_not_started_again_when_its_node_is_lost
     job = world.submit(counting(tmp_path / "starts", 60), restart_policy="never")
     world.run_until(job, "running")
 
-    end_attempt(attempt_id=world.task(job).attempt_id, epoch=1, lost_text="Node n1 stopped answering.")
+    end_attempt(attempt_id=world.task(job).attempt_id, epoch=1, lost_text="Node n1 stopped responding.")
 
     world.run_until(job, "failed")
-    assert job.end_text == "Node n1 stopped answering. It runs at most once, so it is not started again."
+    assert job.end_text == "Node n1 stopped responding. The job runs at most once, so it is not restarted."
     assert job.attempts.get().state == "lost"
 
 
@@ -149,7 +149,7 @@ def test_a_task_of_a_stale_epoch_is_stopped(world: World, start_agent: StartAgen
     world.run_until(job, "running")
     first = world.task(job)
 
-    end_attempt(attempt_id=first.attempt_id, epoch=1, lost_text="Node n1 stopped answering.")
+    end_attempt(attempt_id=first.attempt_id, epoch=1, lost_text="Node n1 stopped responding.")
     Job.objects.filter(pk=job.pk).update(eligible_at=timezone.now())
     job.refresh_from_db()
     world.run_until(job, "running")

@@ -111,7 +111,7 @@ def test_who_lent_its_quota_has_it_back_and_the_borrower_is_queued_again(
 
     assert notice(borrows) == (
         f"stopped for job {back.number} of project vision, which takes back what project {speech.slug} had "
-        "borrowed; it has 5 s to end and is queued again by itself"
+        "borrowed; it has 5 s to end and is requeued"
     )
     world.run_until(borrows, "queued")
     world.run_until(back, "running")
@@ -147,7 +147,7 @@ def test_a_limit_that_was_cut_ends_the_last_to_start_when_its_time_has_come(
 
     assert notice(last) == (
         "stopped because a limit of project vision was cut below what is in use; "
-        "it has 5 s to end and is queued again by itself"
+        "it has 5 s to end and is requeued"
     )
     world.run_until(last, "queued")
     first.refresh_from_db()

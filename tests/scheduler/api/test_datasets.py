@@ -16,7 +16,7 @@ JOBS = "/api/v1/jobs"
 
 def test_members_declare_data_and_strangers_see_none(api: Api, cast: Cast) -> None:
     waiting = api(cast.owner).post(JOBS, {"command": "true", "depends_on": [{"data": "faces"}]}).json()
-    assert (waiting["state_detail"], waiting["reason"]["text"]) == ("blocked", "Waits for data faces.")
+    assert (waiting["state_detail"], waiting["reason"]["text"]) == ("blocked", "Depends on data faces.")
     assert waiting["depends_on"][0] | {"group": 0} == {
         "job": None, "number": None, "data": "faces", "type": "data", "group": 0, "need": 1, "satisfied": None,
     }  # fmt: skip

@@ -274,7 +274,7 @@ async def test_a_project_queue_is_shown_to_its_members_and_the_operator_only(con
     assert seen == {"owner": {"open", "own"}, "stranger": {"open"}, "operator": {"open", "own"}}
 
 
-# ---------------------------------------------------------------- rights that end meanwhile (T38)
+# ---------------------------------------------------------------- rights that end meanwhile
 
 
 def disable(user: User) -> None:
@@ -485,7 +485,7 @@ async def test_one_socket_follows_only_so_many_topics(connect: Connect) -> None:
     assert answers[-1]["code"] == "too-many"
 
 
-# ---------------------------------------------------------------- clients that do not read (T09)
+# ---------------------------------------------------------------- clients that do not read
 
 
 async def test_t09_a_client_that_slept_gets_one_hint_to_ask_again_and_nothing_piles_up(

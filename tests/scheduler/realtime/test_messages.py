@@ -1,4 +1,4 @@
-"""The wire format and its merge rule, against a channel that loses, repeats and overtakes (T08)."""
+"""The wire format and its merge rule, against a channel that loses, repeats and overtakes."""
 
 from __future__ import annotations
 

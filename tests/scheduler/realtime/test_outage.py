@@ -1,4 +1,4 @@
-"""Without Redis: pages are told, and are right again within ten seconds all the same (T07)."""
+"""Without Redis: pages are told, and are right again within ten seconds all the same."""
 
 from __future__ import annotations
 

@@ -72,6 +72,6 @@ def test_every_page_follows_the_site_and_the_banner_is_of_this_moment(client: Cl
     make_silent(cluster, seconds=120)
     banner = client.get(reverse("troubles")).content.decode()  # the page before it is remembered for a moment
 
-    assert "has not been heard for 2m" in re.sub("<[^>]+>", "", banner)
+    assert "has not responded for 2m" in re.sub("<[^>]+>", "", banner)
     assert "<html" not in banner
     assert Client().get(reverse("troubles"), headers={"HX-Request": "true"}).status_code == 401

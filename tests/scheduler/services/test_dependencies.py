@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: no circle can be made, because nobody can wait for what was submitted later (D5)."""
+"""Jobs that wait for jobs: no circle can be made, because nobody can wait for what was submitted later."""
 
 from __future__ import annotations
 

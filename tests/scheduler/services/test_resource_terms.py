@@ -1,4 +1,4 @@
-"""Limits beside requests, from the door to the agent (R4, R5)."""
+"""Limits beside requests, from the door to the agent."""
 
 from __future__ import annotations
 

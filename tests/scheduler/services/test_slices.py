@@ -1,4 +1,4 @@
-"""Slices of GPUs from the node's inventory to the program that runs on one (R10, R14)."""
+"""Slices of GPUs from the node's inventory to the program that runs on one."""
 
 from __future__ import annotations
 

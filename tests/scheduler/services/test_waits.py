@@ -1,4 +1,4 @@
-"""What jobs wait for: some of several, checkpoints, data, each other in one request, and never for ever (D1-D8)."""
+"""What jobs wait for: some of several, checkpoints, data, each other in one request, and never for ever."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_a_job_starts_once_so_many_of_several_have_completed(portal: Portal) -> 
     shards = [portal.submit(name=f"shard{n}") for n in range(5)]
     merge = portal.submit(depends_on=[{"any": 2, "of": [job.number for job in shards]}])
     assert merge.reason_text == (
-        f"Waits for 2 of jobs {shards[0].number} (shard0), {shards[1].number} (shard1), "
+        f"Depends on 2 of jobs {shards[0].number} (shard0), {shards[1].number} (shard1), "
         f"{shards[2].number} (shard2) and 2 more."
     )
 
     end(shards[3])
     waiting = fresh(merge)
     assert (waiting.state, waiting.reason_details["open"]) == (JobState.BLOCKED, 1)
-    assert waiting.reason_text.startswith("Waits for 1 more of jobs ")
+    assert waiting.reason_text.startswith("Depends on 1 more of jobs ")
     assert shards[3].number not in waiting.reason_details["jobs"]
     end(shards[0])
 
@@ -119,14 +119,14 @@ def test_a_wait_that_is_over_fails_the_job_and_tells_those_behind_it(portal: Por
     first = portal.submit()
     second = portal.submit(depends_on=[first.number], depends_timeout="30m")
     third = portal.submit(depends_on=[second.number])
-    assert ", then it fails." in second.reason_text
+    assert ", then the job fails." in second.reason_text
 
     assert reconcile_all().ended_waits == 0
     Job.objects.filter(pk=second.pk).update(depends_until_at=timezone.now() - timedelta(seconds=1))
     assert reconcile_all().ended_waits == 1
 
     assert (fresh(second).state, fresh(third).reason_code) == (JobState.FAILED, "DependencyNeverSatisfied")
-    assert fresh(second).end_text.startswith("Waited until ")
+    assert fresh(second).end_text.startswith("Dependency timeout at ")
     assert f"{first.number}" in fresh(second).end_text
 
 
@@ -159,7 +159,7 @@ def test_the_clock_of_a_held_job_runs_on(portal: Portal) -> None:
 def test_a_job_waits_for_the_checkpoint_of_another(portal: Portal) -> None:
     train = portal.submit(name="train")
     evaluate = portal.submit(depends_on=[{"job": train.number, "type": "checkpoint"}])
-    assert evaluate.reason_text == f"Waits for a checkpoint of job {train.number} (train)."
+    assert evaluate.reason_text == f"Depends on a checkpoint of job {train.number} (train)."
     with pytest.raises(Conflict):
         report_checkpoint(job=train, by=portal.cast.owner)
     run(train)
@@ -188,7 +188,7 @@ def test_a_job_that_ends_without_a_checkpoint_never_will_have_one(portal: Portal
 def test_a_job_waits_for_data_of_its_project(portal: Portal) -> None:
     job = portal.submit(depends_on=[{"data": "faces/1"}])
     other = portal.submit(depends_on=[{"data": "faces/2"}])
-    assert job.reason_text == "Waits for data faces/1."
+    assert job.reason_text == "Depends on data faces/1."
 
     declare_dataset(payload={"name": "faces/1", "path": "/data/faces"}, by=portal.cast.colleague)
 
@@ -265,7 +265,7 @@ def test_names_that_nobody_has_or_two_have_are_refused(portal: Portal) -> None:
             by=portal.cast.owner,
         )
     assert [problem.code for problem in refused.value.problems] == ["twice", "not-found", "circle"]
-    with pytest.raises(InvalidInput, match="nothing else is sent"):
+    with pytest.raises(InvalidInput, match="has no other job"):
         portal.submit(depends_on={"ref": "prepare"})
 
 
@@ -297,11 +297,11 @@ def test_a_job_of_another_project_is_told_by_its_number_only(portal: Portal, cli
     secret = portal.submit(name="merger with Acme", project="mergers")
     known = portal.submit(name="ours", project="vision")
     waits = portal.submit(project="vision", depends_on=[secret.number, known.number])
-    text = f"Waits for 2 jobs: {secret.number}, {known.number} (ours)."
+    text = f"Depends on 2 jobs: {secret.number}, {known.number} (ours)."
     assert waits.reason_text == text
 
     end(known)
-    assert fresh(waits).reason_text == f"Waits for job {secret.number}."
+    assert fresh(waits).reason_text == f"Depends on job {secret.number}."
     client.force_login(colleague)
     page = client.get(f"/jobs/{waits.number}/").content.decode()
     assert str(secret.number) in page

@@ -60,7 +60,7 @@ _numbers = count(1)
 
 
 def broken_invariants() -> list[str]:
-    """Every way in which the rows contradict each other: none, whatever happened (I1-I3, I5-I8)."""
+    """Every way in which the rows contradict each other: none, whatever happened."""
     found = []
     held = list(Allocation.objects.filter(released_at__isnull=True).select_related("attempt__job__project"))
     for node in Node.objects.all():
@@ -137,7 +137,7 @@ def _counts_on(quota: Quota, job: Job) -> bool:
 
 
 def broken_ledger() -> list[str]:
-    """Every way in which the ledger contradicts what was held (I8), for attempts that have lines at all."""
+    """Every way in which the ledger contradicts what was held, for attempts that have lines at all."""
     found = []
     lines: dict[int, list[LedgerEntry]] = {}
     for entry in LedgerEntry.objects.exclude(attempt_id=None):

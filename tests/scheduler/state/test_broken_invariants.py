@@ -1,4 +1,4 @@
-"""Each invariant of the rows (I1-I8) is seen to fail once what keeps it is taken out of the code."""
+"""Each invariant of the rows is seen to fail once what keeps it is taken out of the code."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_broken_rule_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def accepted_and_counted() -> tuple[int, int]:
-    """How many submissions were accepted, and how many jobs all states together have (I4): some wait, some run."""
+    """How many submissions were accepted, and how many jobs all states together have: some wait, some run."""
     world = SmallWorld()
     world.node("n1", cpu_millis=2000)
     payload = {"command": "true", "project": world.project.slug, "queue": world.queue.slug, "cpu_cores": 1}

@@ -119,7 +119,7 @@ def test_exactly_the_limit_is_admitted_whoever_comes_at_once(round_number: int) 
 
     assert failed == []
     assert len(seen) == 1
-    # 1. As many as the cut limit, or those that were there before it, and not one more (I3).
+    # 1. As many as the cut limit, or those that were there before it, and not one more.
     running = Attempt.objects.live().count()
     assert running == max(18, seen[0] // 1000)
     # 2. Every line counts just those that run below it, and none is passed.
@@ -129,7 +129,7 @@ def test_exactly_the_limit_is_admitted_whoever_comes_at_once(round_number: int) 
     assert counted[edge.own[0].pk] <= 24_000
     assert counted[edge.persons.pk] <= 5
     assert drifting_lines() == []
-    # 3. No submission was lost and none was made up (I4).
+    # 3. No submission was lost and none was made up.
     assert Job.objects.count() == SUBMITS
     assert Job.objects.pending().count() == SUBMITS - running
     # 4. Who waits is told of the line that is full.

@@ -1,4 +1,4 @@
-"""What jobs asked for and used: the page, the API, the files; whose jobs one sees (U17, J20)."""
+"""What jobs asked for and used: the page, the API, the files; whose jobs one sees."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_a_job_is_told_what_would_have_been_enough(as_user, world, jobs) -> None
     assert (one["gpu_percent"], one["idle_gpu_milli_seconds"]) == (10.0, 3600 * HOUR)
     assert one["idle_memory_mib_seconds"] == (2 * 8192 - 1024 - 2048) * 2 * HOUR
     assert one["advice"] == [
-        "Ran 2 hours of the 10 hours asked for: ask for about 3 hours.",
-        "Used 25 % of its cores: ask for fewer.",
-        "Its GPUs worked 10 % of the time: ask for fewer, or for a share of one.",
-        "Needed 2.0 of 8 GiB: 3 GiB are enough.",
+        "Ran for 2 hours of a 10 hours time limit: request about 3 hours.",
+        "Used 25 % of the allocated cores: request fewer.",
+        "GPUs were busy 10 % of the time: request fewer, or a share of one.",
+        "Peak memory 2.0 of 8 GiB: request 3 GiB.",
     ]
     tries = rows[jobs[1].number]
     assert (tries["tries"], tries["seconds"], tries["lost_gpu_milli_seconds"]) == (2, 5400, 2000 * HOUR)
@@ -108,8 +108,8 @@ def test_whose_jobs_one_sees(as_user, world, jobs, person, sees) -> None:
 
     assert len(client.get(API).json()["results"]) == sees
     page = client.get(reverse("efficiency")).content.decode()
-    assert page.count("What would be enough") == (1 if sees else 0)
-    assert ("3 GiB are enough" in page) == bool(sees)
+    assert page.count("Suggested request") == (1 if sees else 0)
+    assert ("request 3 GiB" in page) == bool(sees)
     files = [b"".join(client.get(API, {"export": kind}).streaming_content) for kind in ("csv", "json")]
     assert len(list(csv.DictReader(io.StringIO(files[0].decode())))) == len(json.loads(files[1])) == sees
 

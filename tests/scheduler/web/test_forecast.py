@@ -53,4 +53,4 @@ def test_a_page_that_asks_the_planner_shows_no_older_forecast_beside(
     answers[0] = StartRange(unknown="A job without a time limit is ahead.")
     page = client.get(url, {"tab": "why"}).content.decode()
     assert told(page) == set()
-    assert "Nobody can say when it starts." in page
+    assert "Start time unknown." in page

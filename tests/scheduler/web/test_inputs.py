@@ -38,7 +38,7 @@ def test_the_same_page_sent_twice_is_one_job_and_an_edited_one_another(owner: Cl
 
     assert Job.objects.count() == 3
     assert again.redirect_chain == [(first["Location"], 302)]
-    assert "You have sent this already" in again.content.decode()
+    assert "This form was already submitted" in again.content.decode()
     assert len({first["Location"], edited["Location"], afresh["Location"]}) == 3
 
 

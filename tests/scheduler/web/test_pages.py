@@ -162,7 +162,7 @@ def test_a_log_is_downloaded_whole(as_user, world) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "words", "file"),
-    [(500_000, "still sending the 488.3", "-so-far.log"), (0, "It printed nothing.", "-merged.log")],
+    [(500_000, "still sending 488.3", "-so-far.log"), (0, "The job printed no output.", "-merged.log")],
 )
 def test_a_log_that_has_not_arrived_is_not_called_empty(
     as_user, world, printed: int, words: str, file: str
@@ -249,7 +249,7 @@ def test_many_jobs_are_cancelled_at_once_and_the_refused_are_named(as_user, worl
 def test_home_names_what_needs_the_person(as_user, world) -> None:
     JobFactory(
         name="impossible", project=world.cast.project, user=world.cast.owner, queue=world.queue,
-        reason_category="fix", reason_code="NoMatchingNode", reason_text="Asks for 9 GPUs; a node has 2.",
+        reason_category="fix", reason_code="NoMatchingNode", reason_text="Requests 9 GPUs; a node has 2.",
     )  # fmt: skip
     JobFactory(
         name="long ago", project=world.cast.project, user=world.cast.owner, queue=world.queue,
@@ -258,9 +258,9 @@ def test_home_names_what_needs_the_person(as_user, world) -> None:
 
     page = as_user(world.cast.owner).get(reverse("home")).content.decode()
 
-    assert "Needs you" in page
-    assert "Asks for 9 GPUs; a node has 2." in page
-    assert "long ago" not in re.search(r"Needs you.*?</section>", page, re.DOTALL)[0]
+    assert "Needs attention" in page
+    assert "Requests 9 GPUs; a node has 2." in page
+    assert "long ago" not in re.search(r"Needs attention.*?</section>", page, re.DOTALL)[0]
 
 
 def test_home_of_somebody_new_offers_an_example(as_user, world) -> None:
@@ -316,9 +316,9 @@ def test_a_draining_node_says_until_when_something_runs_there_and_when_it_is_emp
     Allocation.objects.update(released_at=timezone.now())
     empty = client.get(url).content.decode()
 
-    assert "what runs there goes on to its end. Reason: a new fan" in busy
+    assert "running jobs continue to their end. Reason: a new fan" in busy
     assert re.search(r"<h2>1 task runs here, until <time[^>]+>[^<]+</time> at the latest</h2>", busy)
-    assert "nothing runs there any more: it is empty" in empty
+    assert "no job runs on this node" in empty
 
 
 def test_why_nobody_can_say_when_a_job_starts_is_said_once(as_user, world) -> None:
@@ -332,7 +332,7 @@ def test_why_nobody_can_say_when_a_job_starts_is_said_once(as_user, world) -> No
 
     for text in (page.split('class="tabs"')[1], preview):
         assert text.count("new disks") == 1
-        assert "Nobody can say when it starts." in text
+        assert "Start time unknown." in text
 
 
 @pytest.mark.parametrize(("policy", "counts"), [("priority", True), ("fifo", False)])
@@ -348,13 +348,11 @@ def test_a_boost_promises_a_turn_only_where_the_order_is_by_priority(as_user, wo
         reverse("job-act", args=[world.job.number, "boost"]), boost, follow=True
     ).content.decode()
 
-    assert ("Queues with a higher priority are looked at first" in queues) == counts
+    assert ("Queues with a higher priority are planned first" in queues) == counts
     assert SchedulingPolicy(policy).label.capitalize() in queues
-    assert (
-        "a boost changes nobody&#x27;s turn" in dialog or "a boost changes nobody's turn" in dialog
-    ) != counts
-    assert ("it goes before others of its priority" in said) == counts
-    assert ("its turn stays" in said) != counts
+    assert ("a boost does not change the position" in dialog) != counts
+    assert ("is boosted ahead of jobs of the same priority" in said) == counts
+    assert ("the position stays the same" in said) != counts
 
 
 def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
@@ -364,10 +362,10 @@ def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
     text = (
         as_user(world.cast.owner).get(reverse("job", args=[job.number]), {"tab": "overview"}).content.decode()
     )
-    where = text.split("<h2>Where it is</h2>")[1].split("</section>")[0]
+    where = text.split("<h2>Placement</h2>")[1].split("</section>")[0]
 
     assert "suspended" in where
-    assert "stands still" in where
+    assert "suspended" in where
     assert "running" not in where
 
 

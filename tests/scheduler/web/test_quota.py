@@ -54,11 +54,11 @@ def test_every_limit_on_the_way_up_says_how_it_stands(as_user, tree) -> None:
 
     assert "lent 6" in page
     assert "organization lab" in row_of(page, tree.lab)
-    assert "All of it is in use" in row_of(page, tree.lab)
-    assert "Over, grandfathered" in row_of(page, tree.model)
-    assert "They run to their end." in row_of(page, tree.model)
+    assert "Fully used" in row_of(page, tree.lab)
+    assert "Over the limit" in row_of(page, tree.model)
+    assert "Running jobs continue to their end." in row_of(page, tree.model)
     assert "H100 GPUs" in row_of(page, tree.model)
-    assert "Nothing is free on the way up" in row_of(page, tree.owner)
+    assert "Nothing free above" in row_of(page, tree.owner)
     assert "interactive jobs only" in row_of(page, tree.kind)
     assert "owner" in row_of(page, tree.personal).lower()
     assert row_of(page, tree.other) == ""

@@ -16,10 +16,10 @@ from scheduler.web.job import sentence
         ("Ended with exit code 3.", 3, None, "Ended with exit code 3."),
         ("Ended by signal 9 (SIGKILL).", None, 9, "Ended by signal 9 (SIGKILL)."),
         (
-            "Stopped at its time limit of 10 min.",
+            "Stopped at the time limit of 10 min.",
             None,
             15,
-            "Stopped at its time limit of 10 min. It ended by signal 15.",
+            "Stopped at the time limit of 10 min. The job ended by signal 15.",
         ),
         ("Cancelled.", None, None, "Cancelled."),
     ],

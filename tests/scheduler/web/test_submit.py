@@ -106,7 +106,7 @@ def test_a_copy_fills_the_form_with_what_was_asked_for(as_user, world) -> None:
 
     page = as_user(world.cast.owner).get(reverse("submit"), {"copy": world.job.number}).content.decode()
 
-    for expected in ("python train.py", 'value="1536Mi"', "A=1", "A copy of job"):
+    for expected in ("python train.py", 'value="1536Mi"', "A=1", "Copied from job"):
         assert expected in page
     assert re.search(r"<option selected>A100</option>", page)
 
@@ -158,7 +158,7 @@ def test_the_preview_counts_nodes_gate_by_gate(as_user, world) -> None:
     page = preview(as_user(world.cast.owner), what="true", gpu_count="1")
 
     assert re.search(r"Nodes in the cluster</span><b>2</b>", page)
-    assert re.search(r"Could take a task now</span><b>1</b>", page)
+    assert re.search(r"Fit now</span><b>1</b>", page)
 
 
 def test_the_curl_of_the_preview_is_the_request_itself(as_user, world) -> None:
@@ -200,7 +200,7 @@ def test_the_script_of_the_preview_asks_for_the_same_when_sent_back(as_user, wor
 
 
 def test_a_preview_without_a_command_asks_for_one(as_user, world) -> None:
-    assert "Fill in what runs" in preview(as_user(world.cast.owner))
+    assert "Enter a command" in preview(as_user(world.cast.owner))
 
 
 def test_nul_bytes_and_emoji_are_answered_and_not_a_crash(as_user, world) -> None:

@@ -47,11 +47,11 @@ def test_a_stranger_sees_neither_figures_nor_names(as_user, used) -> None:
     client = as_user(used.cast.stranger)
     text = client.get(reverse("usage")).content.decode()
 
-    assert "Nothing was used" in text
+    assert "No usage in these days" in text
     for hidden in ("Vision", "Autumn", "H100", "colleague"):
         assert hidden not in text
     assert client.get(reverse("usage"), {"project": "vision"}).status_code == 404
-    assert "0 lines" in client.get(reverse("ledger"), {"user": "owner"}).content.decode()
+    assert "0 entries" in client.get(reverse("ledger"), {"user": "owner"}).content.decode()
 
 
 def test_every_row_opens_to_lines_whose_sum_it_is(as_user, used) -> None:
@@ -79,7 +79,7 @@ def test_figures_of_old_days_open_to_lines_that_say_that_they_were_rolled_up(as_
 
     figures = re.compile(r'data-label="[^"]+">[^<]+<|<b>[^<]+</b><span>[^<]+')
     assert figures.findall(after) == figures.findall(before)
-    assert "1 line of this day, rolled up on" in lines
+    assert "1 line of this day, rolled up at" in lines
     assert "2 GPU-hours" in lines
     assert {row["rolled_up_at"] is not None for row in rows} == {True}
 
@@ -88,7 +88,7 @@ def test_charts_have_a_table_twin_and_no_script(as_user, used) -> None:
     text = as_user(used.cast.owner).get(reverse("usage")).content.decode()
 
     assert text.count('<svg class="chart"') == 2
-    assert text.count("The same as a table") == 2
+    assert text.count("Show as table") == 2
     assert "<title>" in text
     assert "GPU-hours A100" in text
 
@@ -100,7 +100,7 @@ def test_lines_of_one_job_and_files_of_all(as_user, used) -> None:
     lines = client.get(reverse("ledger"), {"job": number}).content.decode()
     file = client.get(reverse("ledger"), {"export": "csv"})
 
-    assert "3 lines" in lines
+    assert "3 entries" in lines
     assert len(b"".join(file.streaming_content).splitlines()) == 1 + LedgerEntry.objects.count()
 
 
@@ -120,7 +120,7 @@ def test_a_notice_is_on_the_first_page_until_it_is_put_away(as_user, used) -> No
     client = as_user(used.cast.lead)
     text = client.get(reverse("home")).content.decode()
 
-    assert "all of the limit of CPU cores is in use (8 of 8)" in text
+    assert "the limit of CPU cores is fully used (8 of 8)" in text
     url = re.search(r'action="(/usage/notices/\d+/read/)"', text).group(1)
     assert as_user(used.cast.owner).post(url).status_code == 404
     assert as_user(used.cast.lead).post(url).status_code == 302

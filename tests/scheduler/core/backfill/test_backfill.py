@@ -1,4 +1,4 @@
-"""Backfill on nodes and devices: the promise is real, and the gaps are filled (B1 to B11, C10)."""
+"""Backfill on nodes and devices: the promise is real, and the gaps are filled."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def test_a_short_job_passes_and_a_long_one_does_not() -> None:
     assert expected(world, plan) == {"large": 60}
     assert world.starts(plan) == {"short": ["n2"]}
     decision = plan.decision_of(world.job("long"))
-    assert sentence(decision.reason, decision.facts).startswith(
-        "It would fit now, but it could still be running at"
-    )
+    assert sentence(decision.reason, decision.facts).startswith("Fits now, but could still be running at")
 
 
 def test_a_long_job_may_take_what_the_promise_leaves() -> None:

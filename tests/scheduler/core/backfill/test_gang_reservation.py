@@ -1,4 +1,4 @@
-"""Gangs that gather nodes: what must hold in every small crowded world (G3, G8, I7)."""
+"""Gangs that gather nodes: what must hold in every small crowded world."""
 
 from __future__ import annotations
 

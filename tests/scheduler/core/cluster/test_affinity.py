@@ -33,7 +33,7 @@ def test_replicas_that_keep_apart_get_a_rack_each_in_one_cycle() -> None:
     assert where == {"db0": ["n0"], "db1": ["n2"]}
     decision = plan.decision_of(world.job("db2"))
     assert sentence(decision.reason, decision.facts) == (
-        "Must not be in the same rack as a job labelled app=db; that leaves 0 of 4 nodes with room for it."
+        "Must not run in the same rack as a job labelled app=db; this leaves 0 of 4 nodes with enough room."
     )
 
 
@@ -114,7 +114,7 @@ def test_a_name_and_a_node_that_is_in_no_rack() -> None:
 
     assert where == {}
     told = node_table(world.snapshot, a_policy(), world.job("near"), plan)
-    assert [verdict.sentence for verdict in told] == ["its rack has no job named cache"] * 2
+    assert [verdict.sentence for verdict in told] == ["the rack has no job named cache"] * 2
 
 
 def test_whoever_is_stopped_takes_its_rule_along() -> None:

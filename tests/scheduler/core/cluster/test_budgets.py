@@ -76,7 +76,7 @@ def test_the_sentences_name_the_budget_and_the_way_out() -> None:
     never = explain(with_budget(jobs(1, hours=9), amount=[2 * GPU_HOUR]), a_policy(), 1).headline
     assert sentence(never.reason, never.facts) == (
         "Needs 9 GPU-hours; the budget Autumn of project vision has 2 GPU-hours in all. "
-        "Ask for less time, or for a larger budget."
+        "Request less time, or a larger budget."
     )
 
 

@@ -106,9 +106,7 @@ def test_devices_that_are_free_in_two_domains_are_not_enough() -> None:
 
     assert set(relaxed.starts(plan_cycle(relaxed.snapshot, Policy()))) == {"pair"}
     assert strict.reasons(plan) == {"pair": "TopologyFragmented"}
-    assert said(strict, plan, "pair") == (
-        "Needs all of it in one NUMA domain; it fits node-3 only across 2 NUMA domains."
-    )
+    assert said(strict, plan, "pair") == ("Needs one NUMA domain; fits node-3 only across 2 NUMA domains.")
     (gate,) = explain(strict.snapshot, Policy(), strict.job("pair"), plan).blockers[0].gates
     assert (gate.gate, gate.first, gate.alone) == ("numa", 1, 1)
     (node,) = node_table(strict.snapshot, Policy(), strict.job("pair"), plan)
@@ -121,7 +119,7 @@ def test_devices_that_are_free_in_two_domains_are_not_enough() -> None:
     )
     assert change is not None
     assert change.sentence(strict.snapshot) == (
-        "Without the demand for one NUMA domain it would start now, on node-3."
+        "Without the demand for one NUMA domain the job would start now, on node-3."
     )
 
 
@@ -180,7 +178,7 @@ def test_each_task_of_a_gang_is_in_one_domain_and_they_may_be_in_several() -> No
     assert [(one.node_id, one.numa) for one in start.placements] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert all(device % 100 // 3 == one.numa for one in start.placements for device in one.device_ids)
     assert said(world, plan, "more") == (
-        "Needs all of it in one NUMA domain; it fits n1 only across 2 NUMA domains, as does 1 more node."
+        "Needs one NUMA domain; fits n1 only across 2 NUMA domains, as does 1 more node."
     )
 
 
@@ -193,12 +191,12 @@ def test_what_no_domain_ever_has_is_said_at_once() -> None:
     plan = plan_cycle(world.snapshot, Policy())
 
     assert said(world, plan, "wide") == (
-        "Asks for all of it in one NUMA domain; on the nodes that suit it none has more than "
-        "32 CPUs, 128 GiB of memory and 4 GPUs. It can never start as written."
+        "Requests one NUMA domain; on the matching nodes no domain has more than "
+        "32 CPUs, 128 GiB of memory and 4 GPUs. The job can never start as written."
     )
     assert said(world, plan, "many") == (
-        "Asks for 3 tasks at once, each in one NUMA domain; all nodes that suit it, idle, hold 2 so. "
-        "It can never start as written."
+        "Requests 3 tasks at once, each in one NUMA domain; all matching nodes, idle, hold 2. "
+        "The job can never start as written."
     )
 
 
@@ -212,11 +210,11 @@ def test_a_node_that_does_not_say_what_its_domains_have_promises_nothing() -> No
 
     assert set(world.starts(plan)) == {"any"}
     assert said(world, plan, "one") == (
-        "Asks for one NUMA domain; no node that suits it says what each of its domains has. "
-        "It can never start as written."
+        "Requests one NUMA domain; no matching node reports the size of its domains. "
+        "The job can never start as written."
     )
     (node,) = node_table(world.snapshot, Policy(), world.job("one"), plan)
-    assert node.sentence == "does not say what each of its NUMA domains has"
+    assert node.sentence == "reports no size of its NUMA domains"
 
 
 def test_a_machine_of_one_domain_is_that_domain() -> None:

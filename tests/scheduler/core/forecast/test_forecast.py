@@ -98,7 +98,7 @@ def test_what_has_no_limit_is_not_known_and_says_so() -> None:
     found = one(world, "big")
 
     assert minutes(found) == (None, None, None)
-    assert found.unknown == "1 job that may be in its way has no time limit."
+    assert found.unknown == "1 job that may delay the start has no time limit."
     seen = RunTimes(seconds=(600,) * 9)
     assert minutes(one(world, "big", runs=seen))[1:] == (5, None)  # likely then, but nobody knows the latest
 
@@ -110,8 +110,8 @@ def test_what_somebody_has_to_do_first_is_said_instead_of_a_time() -> None:
         queues=[a_queue("main"), a_queue("shut", paused="by A.")],
     )
 
-    assert one(world, "large").unknown.endswith("It can never start as written.")
-    assert one(world, "shut").unknown == "The queue shut is paused by A.."
+    assert one(world, "large").unknown.endswith("The job can never start as written.")
+    assert one(world, "shut").unknown == "Queue shut is paused by A.."
 
 
 def test_quotas_queues_begin_times_and_maintenance_are_kept_in_the_future_too() -> None:
@@ -156,7 +156,7 @@ def test_what_is_too_far_away_is_not_known() -> None:
     assert found[world.job("j2")].unknown == ""
     last = found[world.job("j11")]
     assert last.p90_ms is None
-    assert last.unknown == "It is too far ahead to say: 10 jobs are before it."
+    assert last.unknown == "Beyond the prediction horizon: 10 jobs ahead."
 
 
 @given(worlds(), policies())

@@ -1,4 +1,4 @@
-"""Who goes first: every order against a slow one, and the rules that a site can read off it (Q8 to Q20, F4, C26)."""
+"""Who goes first: every order against a slow one, and the rules that a site can read off it."""
 
 from __future__ import annotations
 

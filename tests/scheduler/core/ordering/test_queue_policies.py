@@ -1,4 +1,4 @@
-"""A queue with a policy of its own, planned inside the one cycle of its cluster (C14)."""
+"""A queue with a policy of its own, planned inside the one cycle of its cluster."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_one_queue_is_strict_and_the_other_is_not() -> None:
 
 @pytest.mark.parametrize(("most", "passes"), [(66, True), (33, False)])
 def test_whether_its_jobs_may_pass_others_is_its_own_matter(most: int, passes: bool) -> None:
-    """Only low or normal priorities may backfill, where a queue says so (B10)."""
+    """Only low or normal priorities may backfill, where a queue says so."""
     world = a_world(
         nodes=[a_node("n", cpus=4)],
         running=[running(a_job("old", cpus=2), "n", ends_in=30)],

@@ -1,4 +1,4 @@
-"""Requests, limits, classes of service and overcommit, slices of GPUs (R4, R5, R8, R10)."""
+"""Requests, limits, classes of service and overcommit, slices of GPUs."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_more_may_be_given_away_than_there_is_but_never_more_than_that_to_one_ta
     }  # fmt: skip
     (said,) = node_table(world.snapshot, Policy(), world.job("big"))
     assert (said.gate, said.sentence) == (
-        "size", "is itself smaller than one task of it: it has 4 CPUs and 8 GiB of memory",
+        "size", "too small for one task: the node has 4 CPUs and 8 GiB of memory",
     )  # fmt: skip
 
 

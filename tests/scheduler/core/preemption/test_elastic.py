@@ -1,4 +1,4 @@
-"""Elastic gangs: who gives up which tasks for whom, and who starts again larger, against every way there is (G4)."""
+"""Elastic gangs: who gives up which tasks for whom, and who starts again larger, against every way there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One plan that makes elastic jobs smaller and stops others, against every way there is (G4, P10)."""
+"""One plan that makes elastic jobs smaller and stops others, against every way there is."""
 
 from __future__ import annotations
 

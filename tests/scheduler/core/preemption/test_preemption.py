@@ -1,4 +1,4 @@
-"""Who is stopped for whom: both gates, the fewest victims, whole or nobody (P1-P25, C8, C9)."""
+"""Who is stopped for whom: both gates, the fewest victims, whole or nobody."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_higher_class_stops_a_lower_and_both_are_told() -> None:
     decision = plan.decision_of(world.job("urgent"))
     assert decision.reason is ReasonCode.WAITING_FOR_PREEMPTION
     assert sentence(decision.reason, decision.facts) == (
-        "Job 1 is being stopped for it and has until 14 Nov 22:15 UTC to end."
+        "Job 1 is being stopped for this job and has until 2023-11-14T22:15:20Z to end."
     )
     assert explain(world.snapshot, a_policy(), world.job("urgent")).headline is not None
 
@@ -109,7 +109,7 @@ def test_a_higher_class_stops_a_lower_and_both_are_told() -> None:
         (100, 75, 10, True),
         (75, 50, 10, True),
         (50, 25, 10, True),
-        (25, 10, 10, False),  # LOW stops only SCAVENGER (P2)
+        (25, 10, 10, False),  # LOW stops only SCAVENGER
         (25, 0, 10, True),
         (75, 75, 1, False),  # an equal
         (80, 75, 1, False),  # of the same class

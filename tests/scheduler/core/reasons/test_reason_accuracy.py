@@ -39,8 +39,8 @@ def nodes_say(world: World, policy: Policy, job: str) -> list[str]:
 @pytest.mark.parametrize(
     ("knobs", "who", "why"),
     [
-        ({"backfill_max_priority": 66}, "high", "here a job of its priority passes nobody."),
-        ({"backfill_scan": 1}, "low", "only some jobs behind that are tried each time."),
+        ({"backfill_max_priority": 66}, "high", "jobs of this priority are not backfilled."),
+        ({"backfill_scan": 1}, "low", "each cycle tries a limited number of jobs behind it."),
     ],
     ids=["priority", "scan"],
 )
@@ -59,7 +59,7 @@ def test_who_may_not_pass_is_not_told_to_ask_for_less_time(
 
     plan = plan_cycle(world.snapshot, Policy(backfill="easy", **knobs))
 
-    assert said(world, plan)[who].startswith(f"It would fit now, but job {world.job('head')} is ahead of it")
+    assert said(world, plan)[who].startswith(f"Fits now, but job {world.job('head')} is ahead")
     assert said(world, plan)[who].endswith(why)
 
 
@@ -69,7 +69,7 @@ def test_a_budget_that_is_kept_for_another_is_named() -> None:
     snapshot = with_a_budget(world, 11)
 
     assert said(world, plan_cycle(snapshot, Policy(backfill="easy")))["passes"] == (
-        f"It would fit now, but what is left of a budget is kept for job {world.job('head')} ahead of it."
+        f"Fits now, but the remaining budget is reserved for job {world.job('head')} ahead."
     )
 
 
@@ -87,7 +87,7 @@ def test_nobody_is_told_to_wait_for_a_moment_that_is_over() -> None:
 
     plan = plan_cycle(replace(world.snapshot, pending=told), policy)
 
-    assert "still be running at 14 Nov 22:13 UTC" in said(world, plan)["long"]  # and not 5 minutes ago
+    assert "still be running at 2023-11-14T22:13:20Z" in said(world, plan)["long"]  # and not 5 minutes ago
 
 
 def gathering(*others: Any, quotas: Sequence[Any] = (), **words: Any) -> World:
@@ -111,7 +111,7 @@ def test_a_gang_that_gathers_is_told_first_what_else_keeps_it() -> None:
 
     assert said(held, plans[0])["gang"] == "Held by an operator until released."
     assert "project vision uses 2 of 4" in said(poor, plans[1])["gang"]
-    assert said(free, plans[2])["gang"].startswith("Gathers 2 nodes until")
+    assert said(free, plans[2])["gang"].startswith("Reserving 2 nodes until")
     assert [len(plan.expected) for plan in plans] == [0, 1, 1]  # nobody is told when a held job starts
 
 
@@ -126,7 +126,7 @@ def test_of_two_reservations_the_one_is_named_that_is_in_the_way() -> None:
     )
 
     assert said(world, plan_cycle(world.snapshot, Policy())) == {
-        "train": "The node it would take (1) is reserved from 14 Nov 22:08 UTC to 14 Nov 22:38 UTC."
+        "train": "The matching node (1) is reserved from 2023-11-14T22:08:20Z to 2023-11-14T22:38:20Z."
     }
 
 

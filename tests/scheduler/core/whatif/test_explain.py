@@ -49,11 +49,11 @@ def test_every_node_says_what_it_lacks() -> None:
 
     assert [(verdict.name, verdict.gate, verdict.sentence) for verdict in table] == [
         ("busy", "gpus", "needs 4 GPUs, has 2 GPUs free"),
-        ("cordoned", "cordoned", "is cordoned"),
+        ("cordoned", "cordoned", "cordoned"),
         ("other", "labels", "lacks a=b"),
-        ("tainted", "taints", "has the taint team=x:NoSchedule"),
+        ("tainted", "taints", "untolerated taint team=x:NoSchedule"),
         ("small", "gpus", "needs 4 GPUs, has 1 GPU free"),
-        ("silent", "state", "does not answer (its state is down)"),
+        ("silent", "state", "not responding (state down)"),
     ]
 
 
@@ -90,7 +90,7 @@ def test_a_preview_agrees_with_what_happens_to_the_job_once_submitted() -> None:
     assert found.headline == plan_cycle(world.snapshot, a_policy()).decision_of(world.job("me"))
     assert found.headline is not None
     assert sentence(found.headline.reason, found.headline.facts) == (
-        "Asks for 4 GPUs on one node; the largest node has 2. It can never start as written."
+        "Requests 4 GPUs on one node; the largest node has 2. The job can never start as written."
     )
 
 
@@ -110,18 +110,18 @@ def test_an_unknown_job_or_queue_is_named() -> None:
             ReasonCode.WAITING_FOR_RESOURCES,
             {"resource": "gpus", "gpu_model": "H100", "needs": 4, "free": 2, "total": 16, "ending": 6,
              "ending_by_ms": 1_700_000_000_000},
-            "Needs 4 H100 GPUs; 2 of 16 free, 6 more by 14 Nov 22:13 UTC at the latest. "
-            "3 jobs (12 GPUs) are ahead of it.",
+            "Needs 4 H100 GPUs; 2 of 16 free, 6 more by 2023-11-14T22:13:20Z at the latest. "
+            "3 jobs (12 GPUs) are ahead.",
         ),
         (
             ReasonCode.WAITING_FOR_QUOTA,
             {"owner": "project vision", "resource": "memory_mib", "needs": 2048, "used": 1024, "limit": 2048},
-            "Needs 2 GiB of memory; project vision uses 1 GiB of 2 GiB. 3 jobs (12 GPUs) are ahead of it.",
+            "Needs 2 GiB of memory; project vision uses 1 GiB of 2 GiB. 3 jobs (12 GPUs) are ahead.",
         ),
         (
             ReasonCode.QUEUE_STOPPED,
             {"queue": "research", "text": "by A. Admin since 09:12: maintenance"},
-            "The queue research is paused by A. Admin since 09:12: maintenance. 3 jobs (12 GPUs) are ahead of it.",
+            "Queue research is paused by A. Admin since 09:12: maintenance. 3 jobs (12 GPUs) are ahead.",
         ),
     ],
 )  # fmt: skip

@@ -23,7 +23,8 @@ def a_cluster(*nodes: Any, **words: Any) -> IdleCluster:
 
 def sentences(decisions: tuple[Decision, ...]) -> list[str]:
     return [
-        sentence(one.reason, one.facts).removesuffix(" It can never start as written.") for one in decisions
+        sentence(one.reason, one.facts).removesuffix(" The job can never start as written.")
+        for one in decisions
     ]
 
 
@@ -58,22 +59,22 @@ def test_every_amount_that_no_node_has_is_named() -> None:
     found = cluster.never_fits(a_job("huge", cpus=16, memory_gib=32, gpus=8).request, Shape())
 
     assert sentences(found) == [
-        "Asks for 8 GPUs on one node; the largest node has 4.",
-        "Asks for 16 CPUs on one node; the largest node has 8.",
-        "Asks for 32 GiB of memory on one node; the largest node has 16 GiB.",
+        "Requests 8 GPUs on one node; the largest node has 4.",
+        "Requests 16 CPUs on one node; the largest node has 8.",
+        "Requests 32 GiB of memory on one node; the largest node has 16 GiB.",
     ]
 
 
 @pytest.mark.parametrize(
     ("shape", "says"),
     [
-        (Shape(tasks=9), "Asks for 9 CPUs in all; the nodes that suit it have 8."),
-        (Shape(tasks=3, nodes=3), "Asks for 3 tasks on 3 nodes at once; all nodes that suit it, idle, have no room for "
+        (Shape(tasks=9), "Requests 9 CPUs in all; the matching nodes have 8."),
+        (Shape(tasks=3, nodes=3), "Requests 3 tasks on 3 nodes at once; all matching nodes, idle, have no room for "
                                   "that layout."),
-        (Shape(tasks=7, tasks_per_node=3), "Asks for 7 tasks with 3 on each node at once; all nodes that suit it, "
+        (Shape(tasks=7, tasks_per_node=3), "Requests 7 tasks with 3 on each node at once; all matching nodes, "
                                            "idle, have no room for that layout."),
-        (Shape(tasks=6, pack="node", must=True), "Asks for 6 tasks on one node; the largest node, idle, holds 4."),
-        (Shape(tasks=2, nodes=2, tasks_per_node=2), "Asks for 2 tasks on 2 nodes with 2 on each, which cannot be."),
+        (Shape(tasks=6, pack="node", must=True), "Requests 6 tasks on one node; the largest node, idle, holds 4."),
+        (Shape(tasks=2, nodes=2, tasks_per_node=2), "Requests 2 tasks on 2 nodes with 2 on each, which is impossible."),
     ],
 )  # fmt: skip
 def test_a_layout_that_no_nodes_take_is_named(shape: Shape, says: str) -> None:

@@ -38,7 +38,7 @@ def test_one_gpu_less_is_enough() -> None:
         pending=[a_job("train", gpus=8)],
     )
 
-    assert said(world, "train") == "With 7 GPUs instead of 8 it would start now, on gpu-2."
+    assert said(world, "train") == "With 7 GPUs instead of 8 the job would start now, on gpu-2."
 
 
 def test_another_model_is_less_of_a_change_than_fewer_gpus() -> None:
@@ -48,7 +48,7 @@ def test_another_model_is_less_of_a_change_than_fewer_gpus() -> None:
         pending=[a_job("train", gpus=4, model="H100")],
     )
 
-    assert said(world, "train") == "With A100 GPUs instead of H100 it would start now, on a."
+    assert said(world, "train") == "With A100 GPUs instead of H100 the job would start now, on a."
 
 
 def test_a_shorter_limit_ends_before_the_maintenance() -> None:
@@ -58,7 +58,10 @@ def test_a_shorter_limit_ends_before_the_maintenance() -> None:
         reservations=[a_reservation("maintenance", "n1", starts_in=90)],
     )
 
-    assert said(world, "long") == "With a time limit of 1:30:00 instead of 2:00:00 it would start now, on n1."
+    assert (
+        said(world, "long")
+        == "With a time limit of 1:30:00 instead of 2:00:00 the job would start now, on n1."
+    )
 
 
 def test_another_queue_that_its_owner_may_use() -> None:
@@ -70,7 +73,7 @@ def test_another_queue_that_its_owner_may_use() -> None:
     )
 
     assert found(world, "two") is None
-    assert said(world, "two", queue_ids=(1, 2, 3)) == "In the queue side it would start now, on n1."
+    assert said(world, "two", queue_ids=(1, 2, 3)) == "In the queue side the job would start now, on n1."
 
 
 def test_fewer_tasks_and_a_quota() -> None:
@@ -80,7 +83,7 @@ def test_fewer_tasks_and_a_quota() -> None:
         quotas=[a_quota("cpu_millis", 20_000, used=15_000)],
     )
 
-    assert said(world, "wide") == "With 2 tasks instead of 6 it would start now, on n1."
+    assert said(world, "wide") == "With 2 tasks instead of 6 the job would start now, on n1."
 
 
 def test_where_no_single_change_helps_nothing_is_said() -> None:

@@ -263,7 +263,7 @@ def test_the_drain_command_says_what_is_left(world: World) -> None:
     said = io.StringIO()
     call_command("drain_node", "n1", "--reason", "new disk", stdout=said)
     node.refresh_from_db()
-    assert (said.getvalue(), node.draining) == ("n1 takes no new jobs; 1 tasks still run there.\n", True)
+    assert (said.getvalue(), node.draining) == ("n1 accepts no new jobs; 1 tasks still run there.\n", True)
     call_command("drain_node", "n1", "--undo", stdout=said)
     node.refresh_from_db()
     assert node.draining is False

@@ -1,4 +1,4 @@
-"""One NUMA domain from the door to the agent: asked for, planned, written, checked again, dispatched (R11)."""
+"""One NUMA domain from the door to the agent: asked for, planned, written, checked again, dispatched."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ def test_a_preview_says_which_demand_keeps_it_waiting_and_what_would_start_it(po
         payload={"command": "true", "gpu_count": 2, "cpu_cores": 2, "numa": "one"}, by=portal.cast.owner
     )
 
-    assert found.headline == "Needs all of it in one NUMA domain; it fits n2 only across 2 NUMA domains."
+    assert found.headline == "Needs one NUMA domain; fits n2 only across 2 NUMA domains."
     assert found.change is not None
     assert found.change.field == "numa"
-    assert found.suggestion == "Without the demand for one NUMA domain it would start now, on n2."
+    assert found.suggestion == "Without the demand for one NUMA domain the job would start now, on n2."
 
 
 def test_nodes_are_held_for_it_only_where_one_domain_has_room(portal: Portal) -> None:

@@ -74,7 +74,7 @@ def test_a_silent_node_is_unknown_then_down(world: World) -> None:
 
 
 def test_nobody_is_lost_while_no_door_is_open(world: World) -> None:
-    """T04: we were away, not they."""
+    """We were away, not they."""
     job, _ = a_running_job(world)
     silent_for(5000)
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=5000))
@@ -167,7 +167,7 @@ def test_an_overdue_job_is_asked_to_stop(world: World, settings: Any) -> None:
         reports=[Report(task=task.pk, epoch=1, state="stopped", exit_signal=15, stop_reason="time_limit")],
     )
     job.refresh_from_db()
-    assert (job.state, job.end_text) == ("failed", "Stopped at its time limit of 1 min.")
+    assert (job.state, job.end_text) == ("failed", "Stopped at the time limit of 1 min.")
 
 
 def test_t17_a_late_failure_of_an_old_epoch_changes_nothing(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Boosts (C26): effective priority only, capped, for a time, by operators, in the audit trail; and ageing by class."""
+"""Boosts: effective priority only, capped, for a time, by operators, in the audit trail; and ageing by class."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_boost_leads_above_the_cap_and_who_asked_for_more_keeps_it(
         boost_job(job=low, by=operator, points=31, reason="x")
     with pytest.raises(InvalidInput, match="from 0 to 0"):
         boost_job(job=high, by=operator, points=1, reason="x")
-    with pytest.raises(InvalidInput, match="everybody who is passed"):
+    with pytest.raises(InvalidInput, match="owners of jobs that are passed"):
         boost_job(job=low, by=operator, points=1, reason=" ")
 
     assert effective(world) == {low.number: 30, high.number: 80}

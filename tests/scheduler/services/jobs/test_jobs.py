@@ -169,7 +169,7 @@ def test_a_full_queue_takes_no_more_and_says_how_many_it_takes(portal: Portal) -
     Queue.objects.update(max_pending_jobs=3)
     portal.submit(array="0-1")
 
-    with pytest.raises(TooMany, match="holds 2 pending jobs and takes at most 3; 2 more"):
+    with pytest.raises(TooMany, match="has 2 pending jobs of at most 3; 2 more"):
         portal.submit(array="0-1")
     portal.submit()
 
@@ -183,7 +183,7 @@ def test_a_job_waits_for_another_and_is_let_go_when_that_completes(portal: Porta
     first = portal.submit(name="prep")
     second = portal.submit(depends_on=[first.number])
     assert (second.state, second.reason_code) == (JobState.BLOCKED, "Dependency")
-    assert second.reason_text == f"Waits for job {first.number} (prep)."
+    assert second.reason_text == f"Depends on job {first.number} (prep)."
 
     running(portal, first)
     ended(first, JobState.COMPLETED)
@@ -377,7 +377,7 @@ def test_only_a_job_that_has_nodes_is_requeued(portal: Portal) -> None:
         requeue_job(job=job, by=portal.cast.owner)
 
     cancel_job(job=job, by=portal.cast.owner)
-    with pytest.raises(Conflict, match="never changes again"):
+    with pytest.raises(Conflict, match="can no longer change"):
         requeue_job(job=job, by=portal.cast.owner)
 
 

@@ -370,7 +370,7 @@ def test_a_replay_that_differs_names_the_first_difference_and_fails(world: Small
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda: Cycle.objects.update(snapshot=None), "dropped when they grew old"),
+        (lambda: Cycle.objects.update(snapshot=None), "pruned by age"),
         (lambda: Cycle.objects.update(plan=b"nonsense"), "not a recording"),
         (lambda: Cycle.objects.all().delete(), "there is no cycle"),
     ],

@@ -59,7 +59,7 @@ def test_every_waiting_job_is_told_when_it_likely_starts(world: SmallWorld) -> N
     assert told.first_p90_at == told.p90_at
     unknown = StartForecast.objects.get(job=never)
     assert (unknown.p90_at, unknown.first_told_at) == (None, None)
-    assert unknown.unknown.endswith("It can never start as written.")
+    assert unknown.unknown.endswith("The job can never start as written.")
 
 
 def test_a_start_is_judged_by_the_first_range_that_was_told(world: SmallWorld) -> None:
@@ -204,13 +204,13 @@ def test_pages_show_the_range_and_how_good_they_were(world: SmallWorld, client: 
 
     assert "Likely starts" in listing
     assert "Likely starts" in why
-    assert "Counted from 1 running job&#x27;s time limit and 0 jobs ahead" in why
-    assert "100 % of 1 start fell inside the shown range" in why
-    assert "Started inside the range" in page
+    assert "Based on the time limit of 1 running job and 0 jobs ahead" in why
+    assert "100 % of 1 start were within the predicted range" in why
+    assert "Started within the range" in page
     assert f"/jobs/{job.number}/" in page
     client.force_login(MembershipFactory(project=ProjectFactory()).user)
     stranger = client.get("/forecasts/").content.decode()
-    assert "Started inside the range" in stranger  # the sums are everybody's
+    assert "Started within the range" in stranger  # the sums are everybody's
     assert f"/jobs/{job.number}/" not in stranger  # the jobs are not
 
 

@@ -57,7 +57,7 @@ def test_what_fits_starts_now_and_says_where(world: SmallWorld) -> None:
     found = asked(world, gpu_count=2, tasks=2)
 
     assert (found.verdict, found.reason_code, found.category) == ("starts_now", "", "")
-    assert found.headline == "It would start now, on n1."
+    assert found.headline == "Would start now on n1."
     node = world.cluster.nodes.get(name="n1")
     assert found.nodes == (PreviewNode(node.pk, "n1", tasks=2, devices=(0, 1, 2, 3)),)
     assert [(gate.name, gate.turned_away, gate.left) for gate in found.gates] == [
@@ -83,7 +83,7 @@ def test_what_does_not_fit_now_would_wait_and_says_for_what_and_behind_whom(worl
 
     assert (found.verdict, found.reason_code, found.category) == ("would_wait", "WaitingForResources", "wait")
     assert found.headline.startswith("Needs 4 GPUs; 0 of 8 free.")
-    assert found.headline.endswith("1 job (4 GPUs) is ahead of it.")
+    assert found.headline.endswith("1 job (4 GPUs) is ahead.")
     assert (found.ahead_jobs, found.ahead_gpus, found.position) == (1, 4, 2)
     assert found.nodes == ()
     assert [blocker.code for blocker in found.blockers] == ["WaitingForResources"]
@@ -160,7 +160,7 @@ def test_the_limit_that_refuses_is_named_with_how_far_over_it_is(world: SmallWor
         ("organization lab", 5000, True, 2000),
         (f"user {world.person.username}", 3000, False, 0),
     ]
-    assert found.quota[1].text == "organization lab: 2 GPUs more than may be in use."
+    assert found.quota[1].text == "organization lab: 2 GPUs exceeds the limit."
 
 
 def test_what_is_kept_back_for_others_refuses_too(world: SmallWorld) -> None:
@@ -176,7 +176,7 @@ def test_what_is_kept_back_for_others_refuses_too(world: SmallWorld) -> None:
 
     assert found.reason_code == "WaitingForQuota"
     assert [(use.owner, use.over_by) for use in found.quota if use.refuses] == [("organization lab", 1000)]
-    assert found.quota[1].text == "organization lab: 1 GPU more than is left: some is kept back for others."
+    assert found.quota[1].text == "organization lab: 1 GPU exceeds what is left: some is reserved for others."
 
 
 def test_a_held_job_and_one_that_begins_later_would_wait_for_that(world: SmallWorld) -> None:
@@ -197,7 +197,7 @@ def test_an_array_says_how_many_jobs_it_becomes(world: SmallWorld) -> None:
 
 
 def test_that_a_job_runs_at_most_once_is_said_before_it_is_submitted(world: SmallWorld) -> None:
-    assert asked(world, restart_policy="never").restarts.startswith("It runs at most once: ")
+    assert asked(world, restart_policy="never").restarts.startswith("The job runs at most once: ")
     assert asked(world).restarts == ""
 
 
@@ -253,11 +253,11 @@ def test_a_waiting_job_is_explained_node_by_node(world: SmallWorld) -> None:
     assert [(line.number, line.name, line.gpus) for line in found.ahead] == [(ahead.number, "ahead", 4)]
     assert [(line.name, line.gate) for line in found.node_table] == [("n1", "gpus"), ("n2", "cordoned")]
     assert found.node_table[0].sentence == "needs 3 GPUs, has 0 GPUs free"
-    assert found.node_table[1].sentence == "is cordoned"
+    assert found.node_table[1].sentence == "cordoned"
     assert found.details is not None
     assert found.details["needs"] == 3
     first.refresh_from_db()
-    assert explain_job(job=first, by=world.person).headline == "It is scheduled: nothing keeps it waiting."
+    assert explain_job(job=first, by=world.person).headline == "The job is scheduled."
 
 
 def test_jobs_ahead_that_one_may_not_see_have_no_name(world: SmallWorld) -> None:
@@ -291,7 +291,7 @@ def test_a_job_that_starts_in_the_next_cycle_says_so(world: SmallWorld) -> None:
     job = world.job()
 
     assert explain_job(job=job, by=world.person).headline == (
-        "Nothing keeps it waiting: the next cycle starts it on n1."
+        "Nothing blocks the job: the next cycle starts it on n1."
     )
 
 
@@ -302,10 +302,10 @@ def test_a_job_that_starts_in_the_next_cycle_says_so(world: SmallWorld) -> None:
             {"state": JobState.HELD, "reason_code": "HeldByUser", "reason_text": "Held by ann."},
             "Held by ann.",
         ),
-        ({"state": JobState.BLOCKED, "reason_code": "Dependency"}, "Waits for other jobs to end."),
-        ({"state": JobState.RUNNING}, "It is running: nothing keeps it waiting."),
+        ({"state": JobState.BLOCKED, "reason_code": "Dependency"}, "Depends on other jobs."),
+        ({"state": JobState.RUNNING}, "The job is running."),
         ({"state": JobState.FAILED, "end_text": "exit code 3"}, "exit code 3"),
-        ({"state": JobState.COMPLETED}, "It has completed: nothing keeps it waiting."),
+        ({"state": JobState.COMPLETED}, "The job has completed."),
     ],
 )
 def test_a_job_in_any_state_has_an_answer(world: SmallWorld, columns: dict[str, Any], headline: str) -> None:
@@ -331,5 +331,5 @@ def test_the_smallest_change_that_starts_it_is_named_before_and_after_submitting
     after = explain_job(job=job, by=world.person)
 
     assert before.verdict == "would_wait"
-    assert before.suggestion == "With 3 GPUs instead of 4 it would start now, on n1."
+    assert before.suggestion == "With 3 GPUs instead of 4 the job would start now, on n1."
     assert after.suggestion == before.suggestion

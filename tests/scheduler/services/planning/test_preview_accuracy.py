@@ -1,4 +1,4 @@
-"""A preview says what happens when the same request is submitted to the same cluster."""
+"""Preview says what happens when the same request is submitted to the same cluster."""
 
 from __future__ import annotations
 

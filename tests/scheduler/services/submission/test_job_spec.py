@@ -277,7 +277,7 @@ def test_a_queue_of_another_project_cannot_be_used(portal: Portal) -> None:
 def test_nobody_passes_their_priority_ceiling(portal: Portal) -> None:
     assert read(portal, priority="high").priority == 75
     assert read(portal, priority="medium").priority == 50
-    with pytest.raises(NotAllowed, match="at most 75") as refused:
+    with pytest.raises(NotAllowed, match="maximum is 75") as refused:
         read(portal, priority="CRITICAL")
 
     assert refused.value.code == "above-priority-ceiling"
@@ -296,12 +296,12 @@ def test_a_thousand_gpus_are_refused_with_the_number_that_exists(portal: Portal)
 
     assert refused.value.code == "can-never-fit"
     assert refused.value.problems[0].message == (
-        "Asks for 1,000 GPUs on one node; the largest node has 4. It can never start as written."
+        "Asks for 1,000 GPUs on one node; the largest node has 4. The job can never start as written."
     )
 
 
 def test_a_gang_larger_than_the_cluster_is_refused(portal: Portal) -> None:
-    assert "Asks for 5 GPUs in all; the nodes that suit it have 4." in message(portal, tasks=5, gpu_count=1)
+    assert "Asks for 5 GPUs in all; the matching nodes have 4." in message(portal, tasks=5, gpu_count=1)
     assert problems(portal, tasks=5, gpu_count=1) == {"tasks": "can-never-fit"}
     assert problems(portal, nodes=3) == {"nodes": "can-never-fit"}
     assert message(portal, nodes=3).endswith("The cluster has 2 nodes.")
@@ -347,7 +347,7 @@ def test_tasks_that_no_one_node_holds_are_refused_where_they_have_to_be_on_one(p
 def test_parts_that_exist_on_different_nodes_only_are_refused(portal: Portal) -> None:
     NodeFactory(cluster=portal.cluster, cpu_millis=64_000)
 
-    assert "together" in message(portal, cpu_cores=32, gpu_count=1)
+    assert "each part exists" in message(portal, cpu_cores=32, gpu_count=1)
 
 
 def test_shares_of_a_gpu_count_as_shares(portal: Portal) -> None:

@@ -127,7 +127,7 @@ def test_only_the_least_size_has_to_exist(portal: Portal) -> None:
     assert (job.min_tasks, job.tasks, job.pack, job.pack_required) == (2, 64, "rack", True)
 
 
-# ---------------------------------------------------------------- gathering nodes (G3, G8)
+# ---------------------------------------------------------------- gathering nodes
 
 
 def a_gathering_gang(world: SmallWorld, **fields: object) -> Job:
@@ -151,7 +151,7 @@ def test_a_gang_gathers_its_nodes_over_several_cycles(world: SmallWorld) -> None
     gang = a_gathering_gang(world)
 
     assert (gang.public_state, gang.reason_code) == ("queued", "WaitingForResources")
-    assert gang.reason_text.startswith("Gathers 2 nodes until ")
+    assert gang.reason_text.startswith("Reserving 2 nodes until ")
     assert sorted(gang.assembly_node_ids) == sorted(Node.objects.values_list("pk", flat=True))
     assert JobEvent.objects.get(job=gang, kind="job.reserved").details["nodes"] == ["n1", "n2"]
     generation = gang.generation
@@ -191,7 +191,7 @@ def test_what_was_gathered_in_vain_is_given_back_and_tried_again_later(world: Sm
     gang.refresh_from_db()
     small.refresh_from_db()
     assert (gang.state, gang.reason_code, gang.assemblies_failed) == (JobState.QUEUED, "Backoff", 1)
-    assert gang.reason_text.startswith("Not all the nodes it gathered came free")
+    assert gang.reason_text.startswith("Node assembly timed out at ")
     assert timedelta(seconds=50) < gang.eligible_at - timezone.now() < timedelta(seconds=70)
     assert (gang.assembly_until_at, gang.assembly_node_ids, small.state) == (None, [], JobState.SCHEDULED)
 
@@ -238,7 +238,7 @@ def test_the_page_of_why_knows_a_gang_that_gathers(world: SmallWorld) -> None:
 
     found = explain_job(job=gang, by=world.person, nodes=True)
 
-    assert found.headline.startswith("Gathers 2 nodes until ")
+    assert found.headline.startswith("Reserving 2 nodes until ")
     assert {line.name for line in found.node_table} == {"n1", "n2"}
 
 

@@ -73,7 +73,7 @@ def test_a_victim_is_told_ends_and_waits_again_where_it_was(bench: FakeBench) ->
     receipt = JobEvent.objects.get(job=victim, kind="job.preempting")
     assert receipt.because == (
         f"stopped for job {urgent.number} of project vision: its priority is 90, this job's 10; "
-        "it has 7 s to end and is queued again by itself"
+        "it has 7 s to end and is requeued"
     )
     assert receipt.details["lost_seconds"] >= 3600
     urgent.refresh_from_db()
@@ -118,9 +118,7 @@ def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: Fak
     own = preview_job(payload=payload | {"project": "vision"}, by=world.user)
     other = preview_job(payload=payload | {"project": "speech"}, by=stranger)
 
-    assert own.headline == (
-        "It would have 1 job stopped, and start once it has ended, after 7 s at the latest."
-    )
+    assert own.headline == ("Would preempt 1 job and start as soon as it has ended, after 7 s at the latest.")
     (victim,) = own.victims
     assert (victim.number in victims, victim.project, victim.user, victim.priority) == (
         True,
@@ -138,7 +136,7 @@ def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: Fak
     SchedulerProfile.objects.update(preemption={"protected_seconds": 0, "mode": "suspend"})
     preview._taken.clear()  # a picture that took long is shared for a while
     again = preview_job(payload=payload | {"project": "vision"}, by=world.user)
-    assert again.headline == "It would have 1 job suspended, and start once it stands still."
+    assert again.headline == "Would suspend 1 job and start as soon as it is suspended."
     assert again.victims[0].lost_seconds == 0
     assert not Job.objects.filter(state=JobState.PREEMPTING).exists()  # nothing is written
 
@@ -205,7 +203,7 @@ def test_a_no_execute_taint_sends_a_job_away_and_says_who_put_it_and_why(
     receipt = JobEvent.objects.get(job=leaves, kind="job.preempting")
     assert receipt.because == (
         f"has to leave {node.name}: it has the taint memory-errors:NoExecute, put there by "
-        "ops (ECC errors in slot 3); it has 7 s to end and is queued again by itself"
+        "ops (ECC errors in slot 3); it has 7 s to end and is requeued"
     )
     while leaves.epoch == 1:
         bench.step()

@@ -242,5 +242,5 @@ def test_no_job_gives_up_tasks_for_one_that_has_changed_or_was_refused_elsewhere
     found = apply_resizes.check([planned])
 
     assert found.refused[urgent.number].message == (
-        f"Job {urgent.number} has changed: no job gives up tasks for it."
+        f"Job {urgent.number} has changed: no job releases tasks for it."
     )

@@ -1,4 +1,4 @@
-"""Suspension in rows: a victim stands still, keeps its memory, gives its CPUs back, and goes on (C7, P16)."""
+"""Suspension in rows: a victim is suspended, keeps its memory, gives its CPUs back, and goes on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_victim(bench: FakeBench, **fields: object) -> Job:
 
 
 def suspended(bench: FakeBench) -> tuple[Job, Job]:
-    """A victim that stands still, and the job it does so for, which runs."""
+    """A victim that is suspended, and the job it does so for, which runs."""
     victim = a_victim(bench)
     urgent = bench.world.submit(priority=90, **all_cpus(bench))
     bench.world.plan()
@@ -82,7 +82,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     attempt = victim.attempts.get()
     assert (attempt.stop_asked_at, attempt.suspend_asked_at is None) == (None, False)
     urgent.refresh_from_db()
-    assert urgent.reason_text == f"Job {victim.number} is being suspended for it."
+    assert urgent.reason_text == f"Job {victim.number} is being suspended for this job."
     told = JobEvent.objects.get(job=victim, kind="job.preempting").because
     assert told == (
         f"suspended for job {urgent.number} of project vision: its priority is 90, this job's 10; "
@@ -109,7 +109,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     assert victim.state == JobState.SUSPENDED  # no room yet
     said = explain_job(job=victim, by=world.user).headline
     assert said.startswith(f"Suspended for job {urgent.number} since ")
-    assert f"goes on when {node.name} has" in said
+    assert f"resumes when {node.name} has" in said
 
     bench.finish(urgent)
     bench.settle(urgent, "completed")

@@ -66,7 +66,7 @@ def test_a_reason_that_no_longer_holds_is_replaced_and_cleared_at_the_start(worl
     world.job()
     world.plan()
     job = Job.objects.get()
-    assert job.reason_text == "There is no node yet."
+    assert job.reason_text == "The cluster has no nodes."
 
     node = world.node("n1", cordoned=True)
     world.plan()

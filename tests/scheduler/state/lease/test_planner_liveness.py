@@ -50,7 +50,7 @@ def test_a_cluster_that_was_never_planned_is_not_called_silent() -> None:
 @pytest.mark.parametrize(("minutes", "says"), [(0, False), (2, True)])
 def test_pages_and_probes_say_when_the_planner_is_silent(client: Client, minutes: int, says: bool) -> None:
     job: Job = JobFactory(
-        reason_code="NotEvaluatedYet", reason_text="Not looked at yet. The next cycle is seconds away."
+        reason_code="NotEvaluatedYet", reason_text="Not evaluated yet. The next cycle follows within seconds."
     )
     Lease.objects.create(scope=f"cluster:{job.queue.cluster_id}", token=5)
     planner_liveness.term_since(job.queue.cluster_id, 5, clock=lambda: time.time() - 60 * minutes)
@@ -60,8 +60,8 @@ def test_pages_and_probes_say_when_the_planner_is_silent(client: Client, minutes
     ready = client.get("/readyz")
 
     header = re.sub("<[^>]+>", "", page.split("</header>")[0])
-    assert ("has not been heard for 2m" in header) == says
-    assert ("Not looked at yet: the scheduler has not been heard for 2m" in page) == says
-    assert ("The next cycle is seconds away" in page) != says
+    assert ("has not responded for 2m" in header) == says
+    assert ("Not evaluated yet: the scheduler has not responded for 2m" in page) == says
+    assert ("The next cycle follows within seconds" in page) != says
     assert ready.status_code == 200
     assert ("planner" in ready.json()["degraded"]) == says

@@ -83,17 +83,17 @@ def test_the_words_name_what_happened() -> None:
         == "No such folder."
     )
     limited = JobFacts(state="running", restart_policy="interrupted", max_restarts=0, time_limit_seconds=90)
-    assert judge(limited, "time_limit", [STOPPED]).text == "Stopped at its time limit of 1 min 30 s."
+    assert judge(limited, "time_limit", [STOPPED]).text == "Stopped at the time limit of 1 min 30 s."
     assert (
-        judge(RUNNING, "", [GOOD], lost_text="Node n1 stopped answering.").text
-        == "Node n1 stopped answering."
+        judge(RUNNING, "", [GOOD], lost_text="Node n1 stopped responding.").text
+        == "Node n1 stopped responding."
     )
 
 
 def test_codes_of_the_shell_are_told_in_words() -> None:
     lacking = replace(BAD, exit_code=127)
 
-    assert judge(RUNNING, "", [lacking]).text == "Ended with exit code 127: a command was not found."
+    assert judge(RUNNING, "", [lacking]).text == "Ended with exit code 127: command not found."
 
 
 def test_waits_double_up_to_a_bound() -> None:

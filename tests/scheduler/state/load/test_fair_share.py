@@ -1,4 +1,4 @@
-"""Shares in rows: use is counted as attempts end, nothing drifts, the planner follows the tree (F10, F12, F14, F17)."""
+"""Shares in rows: use is counted as attempts end, nothing drifts, the planner follows the tree."""
 
 from __future__ import annotations
 
@@ -246,8 +246,8 @@ def test_a_hard_limit_of_a_share_holds_jobs_and_says_so() -> None:
 
     job.refresh_from_db()
     assert (job.state, job.reason_code) == (JobState.QUEUED, "FairShareBehind")
-    assert job.reason_text.startswith(f"Project {world.project} had 18 %")
-    assert "its share may be 10 % at most" in job.reason_text
+    assert job.reason_text.startswith(f"Project {world.project} recently used 18 %")
+    assert "the limit is 10 %" in job.reason_text
 
     world.project.share_hard_percent = 90
     world.project.save()

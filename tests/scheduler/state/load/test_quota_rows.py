@@ -124,8 +124,8 @@ def test_a_full_organization_names_itself_and_the_place_of_the_project(site: Sit
 
     assert site.running() == 2
     assert reason(last) == (
-        "Needs 1 GPU; organization university uses 4 of 4; project vision uses 4 of its own 1 "
-        "and may still borrow 0."
+        "Needs 1 GPU; organization university uses 4 of 4; project vision uses 4 of nominal 1 "
+        "and may borrow 0 more."
     )
 
 

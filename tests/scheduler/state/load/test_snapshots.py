@@ -217,7 +217,7 @@ def test_a_project_waits_while_the_keeper_of_its_quota_is_away(
 
     if waits:
         what = "cannot be reached" if status == "unreachable" else "refuses the limits"
-        text = f"Slurm, which keeps this quota, {what}: It is gone."
+        text = f"Slurm, the provider of this quota, {what}: It is gone."
         assert plan.reasons[job.number] == ReasonCode.QUOTA_PROVIDER_AWAY
         assert sentence(ReasonCode.QUOTA_PROVIDER_AWAY, plan.details_of(job.number)) == text
     else:
@@ -309,7 +309,7 @@ def test_a_paused_cluster_pauses_every_queue_and_says_who_and_why() -> None:
 
     assert queues.paused.tolist() == [True]
     assert queues.paused_text == (
-        "with the whole cluster main by A. Admin since 2026-11-28 09:12 UTC: maintenance",
+        "with the whole cluster main by A. Admin since 2026-11-28T09:12:00Z: maintenance",
     )
 
 

@@ -1,4 +1,4 @@
-"""One task of a gang fails or its node dies: what becomes of the others, by the job's own rule (G6, G7)."""
+"""One task of a gang fails or its node dies: what becomes of the others, by the job's own rule."""
 
 from __future__ import annotations
 

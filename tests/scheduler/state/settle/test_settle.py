@@ -85,7 +85,7 @@ def test_one_that_runs_at_most_once_waits_again_only_where_no_node_was_given_any
     for rank, task in enumerate(tasks):
         Task.objects.filter(attempt=attempt, rank=rank).update(state=task)
 
-    end_attempt(attempt_id=attempt.pk, epoch=1, lost_text="Node n1 stopped answering.")
+    end_attempt(attempt_id=attempt.pk, epoch=1, lost_text="Node n1 stopped responding.")
 
     job.refresh_from_db()
     assert job.state == state
@@ -146,15 +146,15 @@ def test_a_lost_attempt_loses_its_live_tasks_only(world: World) -> None:
     Task.objects.filter(attempt=attempt, rank=0).update(state=TaskState.SUCCEEDED)
     Task.objects.filter(attempt=attempt, rank=1).update(state=TaskState.RUNNING)
 
-    settled = end_attempt(attempt_id=attempt.pk, epoch=1, lost_text="Node n1 stopped answering.")
+    settled = end_attempt(attempt_id=attempt.pk, epoch=1, lost_text="Node n1 stopped responding.")
 
     assert settled is not None
     assert settled.verdict.attempt == AttemptState.LOST
     tasks = list(attempt.tasks.order_by("rank").values_list("state", "end_text"))
-    assert tasks == [("succeeded", ""), ("lost", "Node n1 stopped answering.")]
+    assert tasks == [("succeeded", ""), ("lost", "Node n1 stopped responding.")]
     job.refresh_from_db()
     assert (job.state, job.reason_code) == ("queued", "Backoff")
-    assert "Node n1 stopped answering." in job.reason_text
+    assert "Node n1 stopped responding." in job.reason_text
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,0 +1,36 @@
+"""Times inside sentences: written as RFC 3339 in UTC, and shown in the zone of the person who reads them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+#: A time in a sentence. Stored sentences hold times only in this form, so that a page can show its reader's zone.
+WRITTEN: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ(?!\w)")
+
+
+def written(at: datetime) -> str:
+    """A time as a sentence holds it: `2027-01-31T18:00:00Z`."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read(text: str) -> datetime | None:
+    """The time that `written` wrote, or None for a date that does not exist."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def pieces(sentence: str) -> list[str | datetime]:
+    """A sentence as its texts and times, in order."""
+    found: list[str | datetime] = []
+    end = 0
+    for match in WRITTEN.finditer(sentence):
+        at = read(match[0])
+        if at is None:
+            continue
+        found += [sentence[end : match.start()], at]
+        end = match.end()
+    return [*found, sentence[end:]]
