@@ -19,7 +19,7 @@ from scheduler.api.filters import JobFilter, filtered
 from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
-from scheduler.services.jobs import verbs as services
+from scheduler.services.jobs import submit, verbs
 from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, boost_job
 from scheduler.services.jobs.datasets import report_checkpoint
 from scheduler.services.jobs.resize import resize_job
@@ -86,7 +86,7 @@ class Jobs(JobView):
     def post(self, request: Request) -> Response:
         """Submit a job; amounts are per task. An array answers its first job."""
         body = body_of(request)
-        job = services.submit_job(payload=body, by=person(request), via="api")
+        job = submit.submit_job(payload=body, by=person(request), via="api")
         nothing_yet = ("attempts",) if body.get("depends_on") else ("attempts", "dependencies")
         job._prefetched_objects_cache = {name: [] for name in nothing_yet}  # type: ignore[attr-defined]
         return Response(
@@ -114,7 +114,7 @@ class JobDetail(JobView):
     )
     def delete(self, request: Request, ref: str) -> Response:
         """Cancel a job: 200 when it is over, 202 while its processes are being stopped."""
-        job = services.cancel_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
+        job = verbs.cancel_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
         over = status.HTTP_200_OK if job.is_terminal else status.HTTP_202_ACCEPTED
         return Response(self.again(request, job), status=over)
 
@@ -123,7 +123,7 @@ class JobVerb(JobView):
     """`/jobs/{id}/hold`, `/release`, `/requeue`"""
 
     required_scopes = {"POST": "jobs:write"}
-    verb = staticmethod(services.hold_job)
+    verb = staticmethod(verbs.hold_job)
 
     @extend_schema(parameters=[KEY], request=ReasonBodySerializer, responses=JobSerializer)
     @once
@@ -139,13 +139,13 @@ class HoldJob(JobVerb):
 class ReleaseJob(JobVerb):
     """Let a held job be considered again."""
 
-    verb = staticmethod(services.release_job)
+    verb = staticmethod(verbs.release_job)
 
 
 class RequeueJob(JobVerb):
     """Stop a running job and let it wait again from the beginning."""
 
-    verb = staticmethod(services.requeue_job)
+    verb = staticmethod(verbs.requeue_job)
 
 
 class BoostBodySerializer(serializers.Serializer[Any]):
@@ -279,10 +279,10 @@ class BulkJobs(JobView):
     def post(self, request: Request) -> Response:
         """Submit many jobs: all or none, or with `atomic: false` each by itself."""
         payloads, atomic = self._read(request)
-        specs, errors = services.parse_many(payloads=payloads, by=person(request))
+        specs, errors = submit.parse_many(payloads=payloads, by=person(request))
         if errors and (atomic or len(errors) == len(payloads)):
-            raise services.refused_whole(errors)
-        taken = services.submit_specs(
+            raise submit.refused_whole(errors)
+        taken = submit.submit_specs(
             specs=[spec for spec in specs if spec is not None], by=person(request), via="api"
         )
         results: list[dict[str, Any]] = []

@@ -29,7 +29,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.models import Allocation, Attempt, Job
 from scheduler.selectors import visible_jobs
-from scheduler.services.jobs import verbs as services
+from scheduler.services.jobs import submit
 from scheduler.services.submission.job_spec import FIELDS
 from scheduler.services.submission.sbatch import parse_sbatch
 
@@ -144,7 +144,7 @@ class Sbatch(JobView):
         """Submit an `sbatch` script; it runs as it is, by its own first line."""
         script, overrides = self._read(request.data)
         payload, ignored = parse_sbatch(script, by=person(request), overrides=overrides)
-        job = services.submit_job(payload=payload, by=person(request), via="sbatch")
+        job = submit.submit_job(payload=payload, by=person(request), via="sbatch")
         job._prefetched_objects_cache = {"attempts": []}  # type: ignore[attr-defined]  # it has none yet
         body = {
             "job_id": job.number,

@@ -21,7 +21,7 @@ from accounts.web.pages import page, reader
 from infra.errors import Conflict, MusterError
 from scheduler.models import Device, Job, PriorityClass
 from scheduler.selectors import job_by_ref, visible_queues
-from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning.explanation_parts import Gate
 from scheduler.services.planning.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, preview_job
 from scheduler.services.submission.fields import BadValue, read_seconds

@@ -203,9 +203,9 @@ def in_a_script(text: str) -> object:
 
 def sbatch_lines(script: str) -> object:
     """All of `parse_sbatch` but the look at queues."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sbatch, "_place", lambda _: None)
-        return sbatch.parse_sbatch(script)
+    found = sbatch.read_directives(script)
+    sbatch.translate(found)
+    return found
 
 
 def option(name: str) -> Callable[[str], object]:

@@ -9,7 +9,7 @@ from typing import Any
 from accounts.models import User
 from scheduler.models import Cluster, Job, Node, Partition, Queue
 from scheduler.services.cluster.defaults import ensure_defaults
-from scheduler.services.jobs.verbs import parse_many, refused_whole, submit_job, submit_specs
+from scheduler.services.jobs.submit import parse_many, refused_whole, submit_job, submit_specs
 from tests.support.factories import Cast, NodeFactory, the_cast
 
 

@@ -27,7 +27,7 @@ from scheduler.models import Cluster, Job, Node, Task
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.cluster.nodes import issue_join_token
 from scheduler.services.jobs import logs
-from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning import cycles
 from tests.support.factories import MembershipFactory, ProjectFactory, UserFactory
 from tests.support.patience import patience

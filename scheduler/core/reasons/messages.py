@@ -383,32 +383,36 @@ def _priority(facts: Facts) -> str:
 
 
 def _waiting_for_preemption(facts: Facts) -> str:
-    count, numbers = _number(facts, "jobs"), _text(facts, "numbers")
+    count = _number(facts, "jobs")
     if not count:
         return "Other jobs are being preempted for this job."
-    more = count - len(numbers.split(", "))
-    who = f"{numbers} and {more:,} more" if more > 0 else numbers
-    one = count == 1
-    givers, giver_numbers = _number(facts, "givers"), _text(facts, "giver_numbers")
-    others = givers - len(giver_numbers.split(", "))
-    beside = ""
-    if givers:
-        named = f"{giver_numbers} and {others:,} more" if others > 0 else giver_numbers
-        beside = f" {'Job' if givers == 1 else 'Jobs'} {named} also {'releases' if givers == 1 else 'release'} tasks."
-    if _number(facts, "smaller"):
-        return (
-            f"{'Job' if one else f'{count:,} jobs:'} {who} {'releases' if one else 'release'} tasks for this job and "
-            f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end them."
-        )
-    if _number(facts, "suspended"):
-        return (
-            f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being suspended "
-            f"for this job.{beside}"
-        )
-    return (
-        f"{'Job' if one else f'{count:,} jobs:'} {who} {'is' if one else 'are'} being stopped for this job and "
-        f"{'has' if one else 'have'} until {_time(facts, 'stop_by_ms')} to end.{beside}"
+    who = _named(count, _text(facts, "numbers"))
+    jobs, is_, has, release = (
+        ("Job", "is", "has", "releases") if count == 1 else (f"{count:,} jobs:", "are", "have", "release")
     )
+    beside = _also_release(facts)
+    if _number(facts, "smaller"):
+        until = _time(facts, "stop_by_ms")
+        return f"{jobs} {who} {release} tasks for this job and {has} until {until} to end them."
+    if _number(facts, "suspended"):
+        return f"{jobs} {who} {is_} being suspended for this job.{beside}"
+    until = _time(facts, "stop_by_ms")
+    return f"{jobs} {who} {is_} being stopped for this job and {has} until {until} to end.{beside}"
+
+
+def _named(count: int, numbers: str) -> str:
+    """The first jobs by number, and how many more there are."""
+    more = count - len(numbers.split(", "))
+    return f"{numbers} and {more:,} more" if more > 0 else numbers
+
+
+def _also_release(facts: Facts) -> str:
+    """The elastic jobs that release tasks beside the victims, as a sentence; empty where there are none."""
+    givers = _number(facts, "givers")
+    if not givers:
+        return ""
+    jobs, release = ("Job", "releases") if givers == 1 else ("Jobs", "release")
+    return f" {jobs} {_named(givers, _text(facts, 'giver_numbers'))} also {release} tasks."
 
 
 def _fair_share_behind(facts: Facts) -> str:

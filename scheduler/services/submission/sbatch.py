@@ -43,6 +43,16 @@ def parse_sbatch(
     `overrides` are fields of a job that win over the script, as options on sbatch's command line do. Raises
     InvalidInput that names every line it could not read.
     """
+    found = read_directives(script)
+    _place(found, by)
+    translate(found)
+    if found.problems:
+        raise _broken(found.problems)
+    return {**found.fields, **(overrides or {}), "script": script}, found.unhonoured
+
+
+def read_directives(script: str) -> Directives:
+    """The #SBATCH lines of a script, each read by itself; raises InvalidInput for those that cannot be read."""
     if len(script) > MAX_SCRIPT:
         message = f"Has {len(script)} characters; the maximum is {MAX_SCRIPT}."
         raise _broken([FieldProblem("script", message, "bad-text")])
@@ -66,11 +76,7 @@ def parse_sbatch(
             _read_line(found, number, text)
     if found.problems:
         raise _broken(found.problems)
-    _place(found, by)
-    _translate(found)
-    if found.problems:
-        raise _broken(found.problems)
-    return {**found.fields, **(overrides or {}), "script": script}, found.unhonoured
+    return found
 
 
 def _broken(problems: list[FieldProblem]) -> InvalidInput:
@@ -201,7 +207,7 @@ def _place(found: Directives, by: User | None) -> None:
     found.fill("queue", queue.slug)
 
 
-def _translate(found: Directives) -> None:
+def translate(found: Directives) -> None:
     """Amounts per node, per GPU and per CPU become amounts per task."""
     fields = found.fields
     nodes, tasks = fields.get("nodes"), fields.get("tasks")

@@ -189,7 +189,7 @@ def test_a_failure_of_ours_tells_its_number_and_nothing_else(
     def fail(**_: Any) -> None:
         raise RuntimeError("the secret is 42")
 
-    monkeypatch.setattr("scheduler.services.jobs.verbs.submit_job", fail)
+    monkeypatch.setattr("scheduler.services.jobs.submit.submit_job", fail)
 
     answer = api(cast.owner).post(JOBS, {"command": "true"})
 

@@ -14,7 +14,7 @@ from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.datasets import declare_dataset
 from scheduler.services.jobs.resize import resize_job
-from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.jobs.submit import submit_job
 from scheduler.state.lifecycle.dependencies import lock_data
 from tests.scheduler.portal import a_portal
 from tests.scheduler.state.settle.test_release import a_running_gang

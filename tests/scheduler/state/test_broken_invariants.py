@@ -14,7 +14,7 @@ from django.utils import timezone
 from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
 from scheduler.models import Attempt, Job
 from scheduler.models import job as job_model
-from scheduler.services.jobs import verbs
+from scheduler.services.jobs import submit
 from scheduler.state.apply import apply_starts
 from scheduler.state.settle import charges, outcomes, release, settle
 from tests.scheduler.portal import submit_many
@@ -113,9 +113,9 @@ def accepted_and_counted() -> tuple[int, int]:
 
 
 def _a_job_that_nobody_submitted(patch: Patch) -> None:
-    real = verbs.insert_jobs_with_events
+    real = submit.insert_jobs_with_events
     patch.setattr(
-        verbs, "insert_jobs_with_events",
+        submit, "insert_jobs_with_events",
         lambda model, rows, *more: real(model, [*rows, {**rows[0], "uuid": uuid.uuid4()}], *more),
     )  # fmt: skip
 

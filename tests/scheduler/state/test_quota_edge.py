@@ -17,7 +17,7 @@ from accounts.models import Organization, Project, User
 from quotas.models import Quota
 from quotas.services.quota_lines import Subject, drifting_lines, set_line
 from scheduler.models import Attempt, Cluster, Job
-from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning.cycles import run_cycle
 from tests.scheduler.state.small import a_queue
 from tests.support.factories import (

@@ -18,13 +18,8 @@ from infra.errors import Conflict, InvalidInput, MusterError, NotAllowed, NotFou
 from scheduler import outbox
 from scheduler.core.lifecycle import AttemptState, JobState, StopReason
 from scheduler.models import Attempt, Job, JobDependency, JobEvent, Queue
-from scheduler.services.jobs.verbs import (
-    cancel_job,
-    hold_job,
-    release_job,
-    requeue_job,
-    submit_job,
-)
+from scheduler.services.jobs.submit import submit_job
+from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.state.lifecycle.dependencies import resolve_dependants
 from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal, submit_many

@@ -12,7 +12,7 @@ from infra.errors import MusterError
 from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.models import Attempt, Job, SchedulerProfile, Task
 from scheduler.services.cluster.defaults import ensure_defaults
-from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning import shared_snapshot
 from scheduler.services.planning.preview import preview_job
 from scheduler.state.settle.settle import settle_many

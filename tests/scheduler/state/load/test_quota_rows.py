@@ -13,7 +13,7 @@ from infra.errors import Conflict, InvalidInput, NotAllowed, TooMany
 from quotas.models import Quota
 from quotas.services.quota_lines import Subject, drifting_lines, remove_line, set_line, sync_lines
 from scheduler.models import Allocation, Attempt, Device, Job
-from scheduler.services.jobs.verbs import submit_job
+from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.state.small import a_queue

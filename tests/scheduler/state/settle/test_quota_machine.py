@@ -31,7 +31,8 @@ from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Device, Job, Lease, Task
 from scheduler.services.accounting import charging, usage_audit
-from scheduler.services.jobs.verbs import cancel_job, requeue_job, submit_job
+from scheduler.services.jobs.submit import submit_job
+from scheduler.services.jobs.verbs import cancel_job, requeue_job
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 from scheduler.state.settle.settle import end_attempt, settle_many
