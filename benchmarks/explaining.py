@@ -13,7 +13,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import context_after, explain, node_table
-from scheduler.core.whatif.what_if import smallest_change
+from scheduler.core.whatif.smallest_change import smallest_change
 
 CLASSES = ((0, ()), (10, (0,)), (25, (0,)), (50, (0, 10, 25)), (75, (0, 10, 25, 50)))
 

@@ -1,4 +1,4 @@
-"""Every address of the portal: pages at /, the API under /api/v1/, the admin, and what probes ask.
+"""Every HTTP route of Django: pages at /, the API under /api/v1/, the admin, health checks and metrics.
 
 /livez is answered by a middleware, before any of these.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
-from accounts.admin.auth import row_of_any_table
+from accounts.admin.login_views import row_of_any_table
 from config import error_pages, health, metrics
 
 handler500 = "config.error_pages.server_error"

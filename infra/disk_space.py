@@ -14,7 +14,7 @@ from django.core.cache import cache
 from infra.db.error_messages import DISK_FULL_KEY
 
 MIB: Final = 1024 * 1024
-#: How long one look counts, of each process.
+#: Each process reuses its last measurement for this many seconds.
 REMEMBERED_SECONDS: Final = 2.0
 
 

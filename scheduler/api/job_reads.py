@@ -28,7 +28,7 @@ from scheduler.models import Job
 from scheduler.selectors import visible_jobs
 from scheduler.services.jobs.logs import MERGED, STREAMS, read_log
 from scheduler.services.planning.explain import explain_job
-from scheduler.services.planning.preview import preview_job
+from scheduler.services.planning.job_preview import preview_job
 from scheduler.services.submission.fields_dependencies import job_ref
 
 MAX_LOG_BYTES = 1024 * 1024

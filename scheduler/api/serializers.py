@@ -14,7 +14,7 @@ from scheduler.api.schema import serializer_of
 from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
-from scheduler.core.snapshot.request_classes import NUMA_WORDS
+from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Job, JobEvent, WaitEnd
 from scheduler.services.submission.fields_task import qos_word
 from scheduler.services.submission.job_spec import JOB

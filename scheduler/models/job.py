@@ -25,7 +25,7 @@ from scheduler.core.lifecycle import (
     TaskFailure,
 )
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
-from scheduler.core.snapshot.request_classes import NUMA_WORDS
+from scheduler.core.snapshot.constraints import NUMA_WORDS
 
 
 class JobQuerySet(models.QuerySet["Job"]):

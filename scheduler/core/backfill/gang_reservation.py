@@ -16,7 +16,7 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.pending_reasons import PendingReasons
-from scheduler.core.placement.gang_layout import near_tasks
+from scheduler.core.placement.gang_layout import lay_out_near
 from scheduler.core.plan import Decision, ExpectedStart, GiveBack, Reserve, Start, decide
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.snapshot.snapshot import gathering_id
@@ -191,7 +191,7 @@ class GangReservations:
         candidates = candidates_at(context, availability, job_class, row, at_ms, length)
         slots = np.where(closed, 0, candidates.slots())
         wish = job_class.shape.pack or candidates.rules.packing
-        chosen = near_tasks(slots, candidates.scores, job_class.shape, cluster, wish)
+        chosen = lay_out_near(slots, candidates.scores, job_class.shape, cluster, wish)
         if chosen is None:
             return None
         node_ids = cluster.snapshot.nodes.id

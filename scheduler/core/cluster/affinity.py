@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scheduler.core.cluster.allocation_index import AllocationIndex
 from scheduler.core.cluster.node_index import NodeIndex
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.snapshot.request_classes import OWN_ARRAY, JobsLike
+from scheduler.core.snapshot.constraints import OWN_ARRAY, JobSelector
 from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
 
 Floats = npt.NDArray[np.float64]
@@ -49,12 +49,12 @@ class AffinityIndex:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.profiles: list[Profile] = [Profile()]
-        self.selectors: list[JobsLike] = []
+        self.selectors: list[JobSelector] = []
         #: Every (selector, topology) that a required anti-affinity term of some job names.
         self.kept: tuple[tuple[int, str], ...] = ()
         self.pending: Ints = np.zeros(len(snapshot.pending), dtype=np.int64)
         self.running: Ints = np.zeros(len(snapshot.running), dtype=np.int64)
-        self._places: dict[tuple[int, JobsLike], int] = {}
+        self._places: dict[tuple[int, JobSelector], int] = {}
         self._of_project: dict[int, list[int]] = {}
         self._numbers: dict[Profile, int] = {self.profiles[0]: 0}
         has_terms = np.array([bool(request.job_terms) for request in snapshot.classes], dtype=np.bool_)
@@ -90,7 +90,7 @@ class AffinityIndex:
         """Whether the start of another job may open nodes to a job of this profile."""
         return any(not term.apart and not term.weight for term in self.profiles[who].terms)
 
-    def _number(self, project_id: int, selector: JobsLike) -> int:
+    def _number(self, project_id: int, selector: JobSelector) -> int:
         key = project_id, selector
         if key not in self._places:
             self._places[key] = len(self.selectors)
@@ -121,7 +121,7 @@ class AffinityIndex:
 _NO_ARRAY: Final = -2
 
 
-def _own(selector: JobsLike, array_id: int) -> JobsLike:
+def _own(selector: JobSelector, array_id: int) -> JobSelector:
     return replace(selector, array_id=array_id or _NO_ARRAY) if selector.array_id == OWN_ARRAY else selector
 
 

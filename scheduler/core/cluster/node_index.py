@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.lifecycle import NodeState
-from scheduler.core.snapshot.request_classes import (
+from scheduler.core.snapshot.constraints import (
     HARD_EFFECTS,
     PREFER_NO_SCHEDULE,
     Labels,

@@ -15,7 +15,7 @@ from scheduler.core.columns import Ints, rows_of
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.placement.binding import bind_tasks
 from scheduler.core.placement.equivalence import JobClass
-from scheduler.core.placement.gang_layout import near_tasks
+from scheduler.core.placement.gang_layout import lay_out_near
 from scheduler.core.snapshot.snapshot import Pause
 
 #: (node row, device rows, thousandths held of each, NUMA domain that it is bound to or -1) of a task.
@@ -251,7 +251,7 @@ def place_preemptor(context: CycleContext, wanted: Preemptor) -> ChosenNodes | N
         row = candidates.best()
         return [(row, 1)] if row >= 0 else None
     cluster, wish = context.cluster, shape.pack or candidates.rules.packing
-    chosen = near_tasks(candidates.slots(), candidates.scores, shape, cluster, wish)
+    chosen = lay_out_near(candidates.slots(), candidates.scores, shape, cluster, wish)
     return sorted(chosen) if chosen is not None else None
 
 

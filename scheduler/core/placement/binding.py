@@ -7,7 +7,7 @@ from collections.abc import Callable
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints
 from scheduler.core.placement.candidates import Candidates
-from scheduler.core.placement.gang_layout import fit_on, near_tasks
+from scheduler.core.placement.gang_layout import fit_on, lay_out_near
 from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Placement
 
@@ -38,7 +38,7 @@ def choose_nodes(candidates: Candidates, shape: Shape) -> list[tuple[int, int]] 
 def _packed(candidates: Candidates, slots: Ints, shape: Shape) -> list[tuple[int, int]] | None:
     """Divide a job's tasks, near to each other as it must, or wishes, or else as the policy wishes."""
     cluster, wish = candidates.workspace.cluster, candidates.rules.packing
-    return near_tasks(slots, candidates.scores, shape, cluster, shape.pack or wish)
+    return lay_out_near(slots, candidates.scores, shape, cluster, shape.pack or wish)
 
 
 def choose_largest(candidates: Candidates, shape: Shape, most: int) -> list[tuple[int, int]] | None:

@@ -14,13 +14,13 @@ from scheduler.core.columns import Ints
 from scheduler.core.placement.shape import Shape
 from scheduler.core.placement.topology_spread import Spread
 
-#: From near to far: what is tried before anywhere.
+#: For each wish, the topology levels to try, nearest first, before any nodes of the cluster.
 _PACKINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "": (), "node": (), "rack": ("rack", "zone"), "zone": ("zone",),
 }  # fmt: skip
 
 
-def near_tasks(
+def lay_out_near(
     slots: Ints, scores: Floats, shape: Shape, cluster: ClusterIndex, wish: str
 ) -> list[tuple[int, int]] | None:
     """Divide a job's tasks over nodes with these slots, near to each other if that is wished and can be.
@@ -28,7 +28,7 @@ def near_tasks(
     One node first; then the rack, or zone, with the fewest slots that holds it, by name among equals; then
     anywhere, unless it must be near.
     """
-    anywhere = spread_tasks(slots, scores, shape)
+    anywhere = lay_out(slots, scores, shape)
     if anywhere is None or len(anywhere) == 1:
         return anywhere
     for level in (shape.pack,) if shape.must else _PACKINGS[wish]:
@@ -39,7 +39,7 @@ def near_tasks(
         for number in np.argsort(room, kind="stable").tolist():
             if room[number] >= shape.tasks:
                 here = np.where(domains == number, slots, 0)
-                chosen = spread_tasks(here, scores, shape)
+                chosen = lay_out(here, scores, shape)
                 if chosen is not None:
                     return chosen
     return None if shape.must else anywhere
@@ -51,8 +51,8 @@ def fit_on(slots: Ints, shape: Shape, cluster: ClusterIndex) -> bool:
         return bool((slots > 0).any())
     scores = np.zeros(len(slots))
     if shape.must:
-        return near_tasks(slots, scores, shape, cluster, shape.pack) is not None
-    return spread_tasks(slots, scores, shape) is not None
+        return lay_out_near(slots, scores, shape, cluster, shape.pack) is not None
+    return lay_out(slots, scores, shape) is not None
 
 
 def domain_room(slots: Ints, shape: Shape, domains: Ints) -> Ints:
@@ -63,8 +63,8 @@ def domain_room(slots: Ints, shape: Shape, domains: Ints) -> Ints:
     return room
 
 
-def spread_tasks(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:
-    """Divide a job's tasks over nodes with these slots; None when they do not all fit."""
+def lay_out(slots: Ints, scores: Floats, shape: Shape) -> list[tuple[int, int]] | None:
+    """Divide a job's tasks over nodes; None when they do not all fit. `slots[row]`: tasks that fit on the node now."""
     if shape.spread is not None:
         return _over_domains(slots, scores, shape, shape.spread)
     tasks, nodes, each = shape.tasks, shape.nodes, shape.tasks_per_node
@@ -99,10 +99,10 @@ def _over_domains(slots: Ints, scores: Floats, shape: Shape, spread: Spread) -> 
     plain = replace(shape, spread=None)
     shares = spread.shares(np.minimum(slots, shape.tasks), shape.tasks)
     if shares is None:
-        return spread_tasks(slots, scores, plain) if spread.term.soft else None
+        return lay_out(slots, scores, plain) if spread.term.soft else None
     chosen: list[tuple[int, int]] = []
     for domain, tasks in shares:
-        here = spread_tasks(np.where(spread.domains == domain, slots, 0), scores, Shape(tasks))
+        here = lay_out(np.where(spread.domains == domain, slots, 0), scores, Shape(tasks))
         assert here is not None  # its nodes hold that many
         chosen.extend(here)
     return chosen

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scheduler.core.columns import Ints
-from scheduler.core.snapshot.request_classes import TaskTerm
+from scheduler.core.snapshot.constraints import TaskTerm
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ import numpy as np
 
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.plan import Preempt
-from scheduler.core.snapshot.request_classes import NO_EXECUTE, Taint, Toleration
+from scheduler.core.snapshot.constraints import NO_EXECUTE, Taint, Toleration
 
 
 def evictions(cluster: ClusterIndex, grace_seconds: int) -> list[Preempt]:
     """Every running job with a task on a node whose taint it does not, or no longer, tolerate.
 
-    A job of several nodes goes whole. Neither its priority nor whether it is preemptible matters: somebody has
-    decided about the node. One that was asked to end already is not asked again.
+    A job that runs on several nodes is evicted from all of them. Neither its priority nor whether it is
+    preemptible matters: an operator has decided about the node. Jobs that are being stopped already are skipped.
     """
     snapshot = cluster.snapshot
     running, allocations = snapshot.running, snapshot.allocations
@@ -40,7 +40,7 @@ def evictions(cluster: ClusterIndex, grace_seconds: int) -> list[Preempt]:
                 found[number] = Preempt(
                     job_id=number,
                     attempt_id=int(running.attempt_id[job]),
-                    for_job_id=0,
+                    for_job_id=0,  # evicted for no other job
                     for_generation=0,
                     priority=int(running.priority[job]),
                     for_priority=0,
@@ -54,7 +54,7 @@ def evictions(cluster: ClusterIndex, grace_seconds: int) -> list[Preempt]:
 
 
 def _still_tolerates(tolerations: tuple[Toleration, ...], taint: Taint, now_ms: int) -> bool:
-    """For ever if a toleration says no time, else as long as the shortest says, from when the taint was put."""
+    """As long as the shortest time of the matching tolerations, from when the taint was put; for ever without any."""
     matching = [toleration for toleration in tolerations if toleration.tolerates(taint)]
     times = [toleration.seconds for toleration in matching if toleration.seconds >= 0]
     return bool(matching) and (not times or now_ms < taint.since_ms + min(times) * 1000)

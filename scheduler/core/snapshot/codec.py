@@ -35,16 +35,16 @@ from scheduler.core.plan import (
 from scheduler.core.policy import Policy
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.reason_codes import ReasonCode
-from scheduler.core.snapshot.request_classes import (
-    JobsLike,
+from scheduler.core.snapshot.constraints import (
+    JobSelector,
     JobTerm,
     Preference,
-    RequestClass,
     Requirement,
     Taint,
     TaskTerm,
     Toleration,
 )
+from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import GROUPS, Snapshot
 
 #: Raised when a reader of the old version could no longer tell what was meant. A new column with a
@@ -332,7 +332,7 @@ def _class_from(row: dict[str, Any]) -> RequestClass:
             for weight, term in row.get("preferred_affinity", ())
         ),
         job_terms=tuple(
-            JobTerm(topology, JobsLike(_tuples(labels), name, array_id), apart, weight)
+            JobTerm(topology, JobSelector(_tuples(labels), name, array_id), apart, weight)
             for topology, (labels, name, array_id), apart, weight in row.get("job_terms", ())
         ),
         task_term=TaskTerm(*row["task_term"]) if row.get("task_term") else None,

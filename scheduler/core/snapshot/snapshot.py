@@ -12,7 +12,8 @@ import numpy as np
 from scheduler.core.columns import Bools, Columns, Ints, bools, ints, objects, rows_of
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.reason_codes import ReasonCode
-from scheduler.core.snapshot.request_classes import Labels, RequestClass, Taint
+from scheduler.core.snapshot.constraints import Labels, Taint
+from scheduler.core.snapshot.request_classes import RequestClass
 
 
 class Pause(IntEnum):

@@ -28,7 +28,8 @@ from scheduler.core.reason_codes import PRECEDENCE
 from scheduler.core.reasons.job_reasons import array_reasons, job_reasons
 from scheduler.core.reasons.messages import amount
 from scheduler.core.reasons.numa_fit import lacks_in_domains
-from scheduler.core.snapshot.request_classes import Labels, RequestClass
+from scheduler.core.snapshot.constraints import Labels
+from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import NodeColumns, PendingColumns, Snapshot
 
 #: What one node does by the filter that refuses it, where the sentence has no numbers.

@@ -11,9 +11,9 @@ from django.db.models import Q
 
 from quotas.core.resources import show_cpus
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
+from scheduler.core.whatif.earlier_start import earlier_change
 from scheduler.core.whatif.explain import context_after
-from scheduler.core.whatif.what_if import smallest_change, words_of
-from scheduler.core.whatif.what_if_earlier import earlier_change
+from scheduler.core.whatif.smallest_change import smallest_change, words_of
 from scheduler.models import Queue
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.explanation_parts import NOT_IN_LINE, PlannedJob

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from infra.plain_text import line_problem
 from scheduler.core.lifecycle import PackLevel
-from scheduler.core.snapshot.request_classes import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
+from scheduler.core.snapshot.constraints import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
 from scheduler.services.submission.declaration import (
     Kind,
     Schema,

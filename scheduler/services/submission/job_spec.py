@@ -15,7 +15,7 @@ from quotas.core.gpu_models import sliced
 from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
-from scheduler.core.snapshot.request_classes import NUMA_WORDS
+from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
 from scheduler.services.submission.admission import asked_of, check_fit
 from scheduler.services.submission.declaration import (

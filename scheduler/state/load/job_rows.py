@@ -10,7 +10,8 @@ import numpy as np
 from django.conf import settings
 
 from scheduler.core.columns import Ints
-from scheduler.core.snapshot.request_classes import ClassTable, Labels
+from scheduler.core.snapshot.constraints import Labels
+from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
 from scheduler.state.db.fragments import ANY_OF, IS_LIVE, OF_CLUSTER, ms, number_of_type, reason_mark
 from scheduler.state.db.query import ColumnQuery, Table

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from scheduler.core.cluster.numa import UNKNOWN, Amounts, Bound, bind, bound_column
-from scheduler.core.snapshot.request_classes import NO_EXECUTE, Labels, Taint
+from scheduler.core.snapshot.constraints import NO_EXECUTE, Labels, Taint
 from scheduler.core.snapshot.snapshot import (
     AllocationColumns,
     DeviceColumns,

@@ -11,18 +11,16 @@ import numpy as np
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
-from scheduler.core.snapshot.request_classes import (
+from scheduler.core.snapshot.constraints import (
     OWN_ARRAY,
-    ClassTable,
-    JobsLike,
+    JobSelector,
     JobTerm,
     Preference,
-    RequestClass,
     Requirement,
     TaskTerm,
     Toleration,
-    request_class,
 )
+from scheduler.core.snapshot.request_classes import ClassTable, RequestClass, request_class
 from scheduler.state.db.query import Table
 
 
@@ -154,7 +152,7 @@ def _job_term(words: Mapping[str, Any]) -> JobTerm:
     labels = words.get("labels") or {}
     return JobTerm(
         topology=words["topology_key"],
-        jobs=JobsLike(
+        jobs=JobSelector(
             labels=tuple(sorted((str(key), str(value)) for key, value in labels.items())),
             name=words.get("name") or "",
             array_id=_array_number(words.get("array") or ""),

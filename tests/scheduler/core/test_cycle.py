@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.snapshot.request_classes import Requirement, Taint, Toleration
+from scheduler.core.snapshot.constraints import Requirement, Taint, Toleration
 from scheduler.core.snapshot.snapshot import JobGate
 from tests.support.applied import applied
 from tests.support.builders import (

@@ -189,10 +189,10 @@ def _break_quota(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_gang(patch: pytest.MonkeyPatch) -> None:
-    whole = gang_layout.spread_tasks
+    whole = gang_layout.lay_out
     patch.setattr(
         gang_layout,
-        "spread_tasks",
+        "lay_out",
         lambda slots, scores, shape: whole(
             slots, scores, replace(shape, tasks=max(shape.tasks - 1, 1), nodes=0)
         ),

@@ -12,7 +12,7 @@ from quotas.core.resources import Resources
 from scheduler.api.serializers import row_of
 from scheduler.core.qos import Qos
 from scheduler.models import Job
-from scheduler.services.planning.preview import preview_job
+from scheduler.services.planning.job_preview import preview_job
 from scheduler.services.submission.job_spec import JobSpec, parse_job
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web import forms

@@ -15,7 +15,7 @@ from scheduler.core.forecast.virtual_allocations import VirtualAllocations
 from scheduler.core.forecast.virtual_cluster import VirtualCluster
 from scheduler.core.forecast.virtual_runs import VirtualRuns
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot.request_classes import JobsLike, JobTerm
+from scheduler.core.snapshot.constraints import JobSelector, JobTerm
 from scheduler.simulator.cluster_replay import Outcome, simulate
 from scheduler.simulator.cluster_workload import ClusterWorkload
 from scheduler.simulator.compare import PREEMPT, run
@@ -248,7 +248,7 @@ def test_a_preempted_job_goes_on_from_its_checkpoint_and_ends_when_that_work_is_
 
 
 def test_a_job_that_starts_in_a_forecast_keeps_its_name_and_its_protection() -> None:
-    apart = JobTerm("node", JobsLike(name="web"), apart=True)
+    apart = JobTerm("node", JobSelector(name="web"), apart=True)
     world = a_world(
         nodes=[a_node("n1", cpus=4, gpus=1)],
         pending=[

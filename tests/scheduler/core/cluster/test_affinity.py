@@ -8,12 +8,12 @@ import pytest
 
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.reasons.messages import sentence
-from scheduler.core.snapshot.request_classes import OWN_ARRAY, JobsLike, JobTerm, TaskTerm
+from scheduler.core.snapshot.constraints import OWN_ARRAY, JobSelector, JobTerm, TaskTerm
 from scheduler.core.whatif.explain import Hypothetical, node_table, preview
 from tests.scheduler.core.preemption.test_preemption import RULES
 from tests.support.builders import a_job, a_node, a_policy, a_world, running
 
-DB = JobsLike(labels=(("app", "db"),))
+DB = JobSelector(labels=(("app", "db"),))
 FOUR = [a_node(f"n{number}", cpus=4, rack=f"r{number // 2}", zone="z") for number in range(4)]
 
 
@@ -83,7 +83,7 @@ def test_nobody_has_a_say_beyond_the_own_project() -> None:
 
 
 def test_the_members_of_an_array_keep_to_nodes_of_their_own() -> None:
-    own = JobTerm("node", JobsLike(array_id=OWN_ARRAY), apart=True)
+    own = JobTerm("node", JobSelector(array_id=OWN_ARRAY), apart=True)
     members = [a_job(f"a{n}", array=7, terms=[own]) for n in range(2)]
     others = [a_job(f"b{n}", array=8, terms=[own]) for n in range(2)]
 
@@ -107,7 +107,7 @@ def test_a_name_and_a_node_that_is_in_no_rack() -> None:
     world = a_world(
         nodes=[a_node("loose"), a_node("racked", rack="r")],
         running=[running(a_job("cache"), "loose")],
-        pending=[a_job("near", terms=[JobTerm("rack", JobsLike(name="cache"))])],
+        pending=[a_job("near", terms=[JobTerm("rack", JobSelector(name="cache"))])],
     )
 
     where, plan = starts(world)

@@ -29,7 +29,7 @@ from scheduler.core.reasons.messages import sentence
 from scheduler.core.revalidate import find_conflicts
 from scheduler.core.snapshot.codec import decode_snapshot, encode_snapshot
 from scheduler.core.whatif.explain import context_after, explain, node_table
-from scheduler.core.whatif.what_if import smallest_change
+from scheduler.core.whatif.smallest_change import smallest_change
 from tests.support import reference_backfill, reference_planner
 from tests.support.applied import applied
 from tests.support.builders import MINUTE_MS, RunningSpec, World, a_job, a_node, a_snapshot, a_world, running

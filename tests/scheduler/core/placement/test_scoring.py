@@ -18,7 +18,7 @@ from scheduler.core.placement.node_view import NodeView
 from scheduler.core.placement.plugins import resolve
 from scheduler.core.placement.scoring import BUILT_IN, STRATEGIES
 from scheduler.core.policy import PLACEMENTS, Policy
-from scheduler.core.snapshot.request_classes import Preference, Requirement, Taint
+from scheduler.core.snapshot.constraints import Preference, Requirement, Taint
 from tests.support.builders import a_job, a_node, a_policy, a_world, running
 from tests.support.strategies import a_random_world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Preempt
 from scheduler.core.snapshot.codec import decode_plan, decode_snapshot, encode_plan, encode_snapshot
-from scheduler.core.snapshot.request_classes import Taint, Toleration
+from scheduler.core.snapshot.constraints import Taint, Toleration
 from tests.scheduler.core.preemption.test_preemption import RULES
 from tests.support.applied import applied
 from tests.support.builders import NOW_MS, a_job, a_node, a_policy, a_world, running

@@ -21,7 +21,7 @@ from scheduler.core.snapshot.codec import (
     encode_policy,
     encode_snapshot,
 )
-from scheduler.core.snapshot.request_classes import Requirement, Taint, Toleration
+from scheduler.core.snapshot.constraints import Requirement, Taint, Toleration
 from scheduler.core.snapshot.snapshot import Snapshot
 from tests.support.builders import a_job, a_node, a_policy, a_quota, a_reservation, a_world, running
 

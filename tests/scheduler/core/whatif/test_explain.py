@@ -8,7 +8,8 @@ from quotas.core.resources import Resources
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence
-from scheduler.core.snapshot.request_classes import Taint, request_class
+from scheduler.core.snapshot.constraints import Taint
+from scheduler.core.snapshot.request_classes import request_class
 from scheduler.core.snapshot.snapshot import JobGate
 from scheduler.core.whatif.explain import Hypothetical, explain, node_table, preview
 from tests.support.builders import a_job, a_node, a_policy, a_queue, a_quota, a_snapshot, a_world, running

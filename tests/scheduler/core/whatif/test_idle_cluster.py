@@ -10,7 +10,7 @@ from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Decision
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence
-from scheduler.core.snapshot.request_classes import Taint
+from scheduler.core.snapshot.constraints import Taint
 from scheduler.core.snapshot.snapshot import QuotaColumns
 from scheduler.core.whatif import idle_cluster
 from scheduler.core.whatif.idle_cluster import IdleCluster, idle

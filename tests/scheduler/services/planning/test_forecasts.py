@@ -18,7 +18,7 @@ from scheduler.services.jobs.verbs import cancel_job
 from scheduler.services.planning import forecasts
 from scheduler.services.planning.explain import explain_job
 from scheduler.services.planning.forecasts import forecast_all, forecast_cluster, record, run_times
-from scheduler.services.planning.preview import preview_job
+from scheduler.services.planning.job_preview import preview_job
 from scheduler.state.records import forecasts as rows
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import AttemptFactory, MembershipFactory, ProjectFactory

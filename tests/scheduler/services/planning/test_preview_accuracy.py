@@ -14,7 +14,7 @@ from scheduler.models import Attempt, Job, SchedulerProfile, Task
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning import shared_snapshot
-from scheduler.services.planning.preview import preview_job
+from scheduler.services.planning.job_preview import preview_job
 from scheduler.state.settle.settle import settle_many
 from tests.scheduler.state.small import SmallWorld, a_queue
 

@@ -18,9 +18,9 @@ from scheduler.core.plan import Plan, Preempt
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
 from scheduler.selectors import preemption_counts
 from scheduler.services.cluster.settings import save_settings
-from scheduler.services.planning import preview
 from scheduler.services.planning.explain import explain_job
-from scheduler.services.planning.preview import preview_job
+from scheduler.services.planning.job_preview import preview_job
+from scheduler.services.planning.shared_snapshot import forget_snapshots
 from scheduler.state.apply import apply_plan, apply_preemption
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_plan import Applied
@@ -134,7 +134,7 @@ def test_a_preview_says_who_would_make_way_as_far_as_one_may_see_them(bench: Fak
     told = " ".join([other.headline, *(blocker.text for blocker in other.blockers)])
     assert not any(f"Job {number}" in told for number in victims)
     SchedulerProfile.objects.update(preemption={"protected_seconds": 0, "mode": "suspend"})
-    preview._taken.clear()  # a picture that took long is shared for a while
+    forget_snapshots()  # one that was slow to read is shared for a while
     again = preview_job(payload=payload | {"project": "vision"}, by=world.user)
     assert again.headline == "Would suspend 1 job and start as soon as it is suspended."
     assert again.victims[0].lost_seconds == 0

@@ -22,7 +22,7 @@ from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
 from scheduler.services.accounting import charging
-from scheduler.services.planning.preview import preview_job
+from scheduler.services.planning.job_preview import preview_job
 from scheduler.state.db.sql import run_together
 from scheduler.state.ledger import ledger
 from scheduler.state.settle.settle import end_attempt, settle_many

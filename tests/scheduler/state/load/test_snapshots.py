@@ -18,14 +18,8 @@ from scheduler.core.lifecycle import TERMINAL, JobState
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence
-from scheduler.core.snapshot.request_classes import (
-    JobsLike,
-    JobTerm,
-    Requirement,
-    Taint,
-    Toleration,
-    request_class,
-)
+from scheduler.core.snapshot.constraints import JobSelector, JobTerm, Requirement, Taint, Toleration
+from scheduler.core.snapshot.request_classes import request_class
 from scheduler.core.snapshot.snapshot import JobGate
 from scheduler.models import Cluster, Partition, PriorityClass, SchedulerProfile
 from scheduler.state.db.sql import run, select_together
@@ -356,7 +350,7 @@ def test_names_and_labels_are_read_where_a_job_of_the_project_asks_about_them() 
         plain.number: (("app", "db"),), choosy.number: (),
     }  # fmt: skip
     (term,) = snapshot.job_class(choosy.number).job_terms
-    assert term == JobTerm("rack", JobsLike(labels=(("app", "db"),)))
+    assert term == JobTerm("rack", JobSelector(labels=(("app", "db"),)))
     assert (snapshot.nodes.rack, snapshot.nodes.zone, snapshot.nodes.region) == (("r9",), ("z1",), ("east",))
 
 

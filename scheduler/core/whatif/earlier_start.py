@@ -11,7 +11,7 @@ from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
 from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
-from scheduler.core.whatif.what_if import Variant, changed_snapshot, elsewhere, unchanged, words_of
+from scheduler.core.whatif.smallest_change import Variant, changed_snapshot, elsewhere, unchanged, words_of
 
 #: The least that a change has to gain: one of this many parts of the wait, and this time.
 GAIN_PART: Final = 4

@@ -18,7 +18,7 @@ from scheduler.models import Job
 from scheduler.services.planning import shared_snapshot
 from scheduler.services.planning.explain import explain_job
 from scheduler.services.planning.explanation_parts import PreviewNode
-from scheduler.services.planning.preview import Preview, preview_job
+from scheduler.services.planning.job_preview import Preview, preview_job
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import (
     MembershipFactory,

@@ -10,9 +10,9 @@ import pytest
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.forecast.forecast import forecast
 from scheduler.core.policy import Policy
-from scheduler.core.whatif import what_if_earlier as sooner
+from scheduler.core.whatif import earlier_start as sooner
+from scheduler.core.whatif.earlier_start import EarlierStart, earlier_change
 from scheduler.core.whatif.explain import context_after
-from scheduler.core.whatif.what_if_earlier import EarlierStart, earlier_change
 from tests.support.builders import MINUTE_MS, World, a_job, a_node, a_queue, a_world, running
 
 EASY = Policy(backfill="easy")

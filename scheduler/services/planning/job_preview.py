@@ -1,4 +1,4 @@
-"""Preview: what would become of a request that is submitted now; nothing is written."""
+"""Dry run of one submission (as `sbatch --test-only`): what would become of it now; nothing is written."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Preview:
 
 
 def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
-    """Say what submitting this request now would lead to; a request that is wrong is answered, not raised."""
+    """What submitting this request now would lead to. An invalid request gives the verdict `refused`; none is raised."""
     try:
         check_sizes([payload], field="array")
         spec = parse_job(payload, by=by)

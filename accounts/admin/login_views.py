@@ -1,4 +1,4 @@
-"""The Django admin is entered and left through the portal's doors: one sign-in, one lock-out, one trail."""
+"""Sign-in, sign-out and password of the Django admin: the portal's own pages, with their delays and audit trail."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def change_password(request: HttpRequest, extra_context: Any = None) -> HttpResp
 
 
 def row_of_any_table(request: HttpRequest, path: str = "") -> HttpResponse:
-    """Django's short cut to the page of any row of any table: nothing links to it, and no rights guard it."""
+    """Django's "view on site" redirect. Disabled: it checks no permissions, and nothing links to it."""
     raise Http404
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
 from scheduler.core.whatif.explain import context_after
-from scheduler.core.whatif.what_if import Change, _fits, _variants, changed_snapshot, smallest_change
+from scheduler.core.whatif.smallest_change import Change, _fits, _variants, changed_snapshot, smallest_change
 from tests.scheduler.core.test_plan_properties import FEW
 from tests.support.builders import World, a_job, a_node, a_queue, a_quota, a_reservation, a_world, running
 from tests.support.strategies import policies, worlds
