@@ -95,9 +95,9 @@ def smallest_change(
     queue_ids: Iterable[int] = (),
     plugins: Plugins = NO_PLUGINS,
 ) -> Change | None:
-    """The smallest change with which a waiting job would start in this cycle; None when none of the changes tried helps
-    (at most four are planned in full).
+    """The smallest change with which a waiting job would start in this cycle; None when no change tried helps.
 
+    At most four are planned in full.
     `context`: the cycle after its plan (`context_after`). Each change is tried there first, and the first that fits
     is planned in full, so the answer is what the planner would do. `queue_ids`: the queues that the owner may use.
     """
