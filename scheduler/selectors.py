@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -314,7 +315,11 @@ def idle_cluster(cluster_id: int, *, fresh: bool = False) -> IdleCluster:
     if kept is not None and not fresh and now < kept[0]:
         return kept[1]
     snapshot = load_idle_cluster(cluster_id)
-    cluster = kept[1] if kept is not None and kept[1].snapshot == snapshot else IdleCluster(snapshot)
+    cluster = (
+        kept[1]
+        if kept is not None and kept[1].snapshot == snapshot
+        else IdleCluster(snapshot, threading.Lock())
+    )
     _idle_clusters[cluster_id] = (now + settings.MUSTER_SHAPES_SECONDS, cluster)
     return cluster
 

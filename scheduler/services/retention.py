@@ -221,7 +221,7 @@ def _facts(rule: Rule, removed: int) -> dict[str, object]:
 
 
 def kept_for(rule: Rule) -> str:
-    """`30 days (MUSTER_KEEP_LOGS_DAYS)`, `for ever (MUSTER_KEEP_JOBS_DAYS)`, `24 hours`."""
+    """`30 days (MUSTER_KEEP_LOGS_DAYS)`, `unlimited (MUSTER_KEEP_JOBS_DAYS)`, `24 hours`."""
     return said_for(rule.hours_kept if rule.by_age else None, rule.setting)
 
 

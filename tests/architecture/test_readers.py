@@ -251,11 +251,13 @@ NOT_TEXT: Final = {
     "read_decimal": "called for gpu_share, after the field's own bound",
     "read_labels": "field labels", "read_tolerations": "fields of bounded text", "read_affinity": "as tolerations",
     "read_job_terms": "as tolerations", "read_task_term": "as tolerations", "read_dependencies": "at most 200",
-    "read_array": "array", "parse_sbatch": "sbatch line", "parse_job": "its fields", "read_inventory": "fields",
+    "read_array": "array", "parse_sbatch": "sbatch line", "read_directives": "sbatch line",
+    "parse_job": "its fields", "read_inventory": "fields",
     "read_pack": "as tolerations", "read_env": "fields of bounded text", "read_working_dir": "field name",
     "read_job_type": "bounded text", "read_ref": "bounded text", "read_cpu_cores": "field cpu_cores",
     "read_memory": "field memory", "read_gpu_slice": "read_slice", "read_gpu_share": "field gpu_share",
-    "read_extras": "fields", "read_log": "a job", "read_notice": "a row",
+    "read_extras": "fields", "read_log": "a job", "read_stream": "a task", "read_merged": "tasks",
+    "read_notice": "a row",
 }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_a_job_that_waits_says_why_and_its_copy_can_be_changed(page: Page) -> No
     number = submit(page, "true", name="needs a label", node_selector="arch=riscv64")
 
     expect(page.get_by_text("lacks arch=riscv64").first).to_be_visible()
-    expect(page.locator("#job-sentence")).to_contain_text("Fix it:")
+    expect(page.locator("#job-sentence")).to_contain_text("Cannot start:")
     page.get_by_role("link", name=re.compile("Copy.*edit")).first.click()
     page.wait_for_url(f"**/submit/?copy={number}")
     page.locator("#f-node_selector").fill("")
@@ -273,7 +273,7 @@ def test_the_switch_is_kept_on_the_account(page: Page) -> None:
 
     for _ in range(2):  # dark, light, and back to the system
         with page.expect_response("**/settings/theme/"):
-            page.get_by_role("button", name=re.compile("Colours: ")).click()
+            page.get_by_role("button", name=re.compile("Theme: ")).click()
 
 
 def test_an_operator_drains_a_node_and_its_tile_says_so(page: Page) -> None:

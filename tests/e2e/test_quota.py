@@ -51,7 +51,7 @@ def test_f3_a_lead_asks_an_operator_approves_part_and_the_bars_grow_without_a_re
         theirs.locator("#granted").fill("2")
         theirs.locator("#grant-reason").fill("half for now")
         theirs.get_by_role("button", name="Approve", exact=True).click()
-        expect(theirs.locator(".chip").first).to_contain_text("in force")
+        expect(theirs.locator(".chip").first).to_contain_text("active")
     finally:
         window.close()
 

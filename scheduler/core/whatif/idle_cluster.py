@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -72,10 +72,10 @@ def idle(snapshot: Snapshot) -> Snapshot:
 class IdleCluster:
     """A cluster as `idle` makes it. Answers come from the planner's own filters, and are cached."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        """`snapshot` is one that `idle` made."""
+    def __init__(self, snapshot: Snapshot, guard: AbstractContextManager[Any] | None = None) -> None:
+        """`snapshot` is one that `idle` made; `guard` is held while an answer is made, where threads share it."""
         self.snapshot = snapshot
-        self._asking = threading.Lock()
+        self._guard = guard or nullcontext()
         self._index()
 
     @property
@@ -102,7 +102,7 @@ class IdleCluster:
         asked, shape = open_request(request), open_shape(shape)
         answer = self._answers.get((asked, shape))
         if answer is None:
-            with self._asking:
+            with self._guard:
                 if len(self._answers) >= MOST_ANSWERS:
                     self._index()
                 answer = self._answers[asked, shape] = tuple(self._reasons(asked, shape))

@@ -77,7 +77,7 @@ def hypothetical_of_row(job: Job) -> Hypothetical:
 
 
 def _pack_number(pack: str, *, required: bool) -> int:
-    """How near to each other its tasks are to be, as a snapshot numbers it."""
+    """The topology level that its tasks share, as a snapshot numbers it."""
     return PACKS.index(pack) + MUST * required
 
 

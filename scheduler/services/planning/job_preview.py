@@ -104,7 +104,7 @@ class Preview:
 
 
 def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
-    """What submitting this request now would lead to. An invalid request gives the verdict `refused`; none is raised."""
+    """What submitting this request now would lead to. An invalid request gives the verdict `refused`."""
     try:
         check_sizes([payload], field="array")
         spec = parse_job(payload, by=by)

@@ -59,7 +59,7 @@ def read_labels(inputs: Inputs, name: str) -> dict[str, str]:
 
 
 class Pack(NamedTuple):
-    """How near to each other the tasks are to be; "" says nothing."""
+    """The topology level that the tasks share; "" is no preference."""
 
     level: str = ""
     required: bool = False
@@ -69,7 +69,7 @@ class Pack(NamedTuple):
 class PackAsked:
     """`pack` as an object."""
 
-    level: str = choice("level", PackLevel, default="", help="How near to each other the tasks are to be.")
+    level: str = choice("level", PackLevel, default="", help="The topology level that the tasks share.")
     required: bool = flag(
         "required", default=False, help="The job waits rather than start with tasks further apart."
     )
@@ -110,7 +110,7 @@ class Toleration:
     effect: str = word("effect", EFFECTS, default="", help="Only taints of this effect; left out, of all.")
     seconds: int | None = integer(
         "seconds", least=0, most=MAX_SECONDS, unit="seconds",
-        help="How long a running job stays once a NoExecute taint was put; left out, for ever.",
+        help="How long a running job stays once a NoExecute taint was put; left out, without limit.",
     )  # fmt: skip
 
     def kept(self) -> dict[str, Any]:

@@ -113,8 +113,8 @@ def test_a_quota_set_in_muster_is_the_qos_of_slurm_and_an_edit_behind_our_back_i
     state.refresh_from_db()
     assert (state.status, state.text) == (
         "drift",
-        "gres/gpu is 40 there and 3 here; mem is none there and 500G here;"
-        " user/mustertest1 is not a member there and a member here.",
+        "gres/gpu is 40 at the provider and 3 in Muster; mem is none at the provider and 500G in Muster;"
+        " user/mustertest1 is not a member at the provider and a member in Muster.",
     )
     assert AuditEvent.objects.get(action="quota.drift").before["gres/gpu"] == "40"
     assert "gres/gpu=40" in limits_of(slurm, project)[0]

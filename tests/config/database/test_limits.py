@@ -240,7 +240,7 @@ def test_a_page_that_meets_a_database_that_is_away_says_so(
     part = client.get("/", headers={"HX-Request": "true"})
 
     assert (page.status_code, page.headers["Retry-After"]) == (503, "5")
-    assert "does not answer" in page.content.decode()
+    assert "does not respond" in page.content.decode()
     assert part.status_code == 503
     assert "<html" not in part.content.decode()
 

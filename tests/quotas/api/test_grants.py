@@ -112,7 +112,7 @@ def test_pages_ask_show_and_decide(client: Client, cast: Cast) -> None:
     assert "&lt;i&gt;now&lt;/i&gt;" in page
     assert f"Request {grant.pk}" in client.get(reverse("grants")).content.decode()
     refused = client.post(reverse("grant-decide", args=[grant.pk, "approve"]), {"granted": "2", "reason": ""})
-    assert (refused.status_code, "Say why" in refused.content.decode()) == (422, True)
+    assert (refused.status_code, "Give a reason" in refused.content.decode()) == (422, True)
     client.post(reverse("grant-decide", args=[grant.pk, "approve"]), {"granted": "2", "reason": "half"})
     grant.refresh_from_db()
     assert (grant.state, grant.granted) == ("active", 2000)

@@ -63,7 +63,7 @@ def test_a_cut_limit_and_one_that_may_borrow_tell_too(cast: Cast) -> None:
     texts = list(Alert.objects.order_by("id").values_list("text", flat=True))
     assert texts[0].endswith("the limit of GPUs of interactive jobs is fully used (8 of 8).")
     assert texts[1].endswith(
-        "over the limit of CPU cores, grandfathered (5 of 4 in use); nothing new starts."
+        "over the limit of CPU cores (5 of 4 in use), from before the limit was lowered; no new job starts."
     )
 
 

@@ -225,8 +225,8 @@ def test_operators_see_the_settings_and_the_last_run(client, factory, status: in
     if status == 200:
         text = shown.content.decode()
         assert "30 days (MUSTER_KEEP_LOGS_DAYS)" in text
-        assert "for ever (MUSTER_KEEP_JOBS_DAYS)" in text
-        assert "for ever (MUSTER_KEEP_AUDIT_DAYS)" in text
+        assert "unlimited (MUSTER_KEEP_JOBS_DAYS)" in text
+        assert "unlimited (MUSTER_KEEP_AUDIT_DAYS)" in text
 
 
 # ------------------------------------------------------------------ cycles, logs and keys

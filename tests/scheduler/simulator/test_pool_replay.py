@@ -117,9 +117,9 @@ def test_conservative_backfill_starts_every_job_as_a_plain_plan_of_reservations_
 def test_a_pool_that_reserves_a_day_too_late_is_noticed(
     some: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Pool.promise
+    real = Pool.reserve
     monkeypatch.setattr(
-        Pool, "promise", lambda self, row, at_ms, place: real(self, row, at_ms + 86_400_000, place)
+        Pool, "reserve", lambda self, row, at_ms, place: real(self, row, at_ms + 86_400_000, place)
     )
 
     assert replay(some, CONSERVATIVE).started_ms.tolist() != plainly_planned(some)

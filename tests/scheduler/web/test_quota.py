@@ -84,4 +84,4 @@ def test_a_figure_opens_to_the_rows_behind_it(as_user, tree) -> None:
         row = re.search(rf'<tr data-line="{line.pk}">.*?href="([^"]+)"', page, re.S)
         assert row is not None
         rows = client.get(row.group(1).replace("&amp;", "&")).content.decode()
-        assert f"<h2>{count} line{'s' if count > 1 else ''}</h2>" in rows
+        assert f"<h2>{count} {'entries' if count > 1 else 'entry'}</h2>" in rows

@@ -69,7 +69,7 @@ def test_more_than_there_is_is_refused_with_the_number_that_exists(as_user, worl
     response = submit(as_user(world.cast.owner), what="true", gpu_count="1000")
 
     assert response.status_code == 422
-    assert re.search(r'id="e-gpu_count">[^<]*1000[^<]*\b2\b', response.content.decode())
+    assert re.search(r'id="e-gpu_count">[^<]*1,000[^<]*\b2\b', response.content.decode())
 
 
 def test_a_line_of_the_environment_without_equals_is_named(as_user, world) -> None:
@@ -151,7 +151,7 @@ def test_the_preview_says_never_with_the_number_that_exists(as_user, world) -> N
     page = preview(as_user(world.cast.owner), what="true", gpu_count="1000")
 
     assert 'data-verdict="never"' in page
-    assert re.search(r"1000\D.*\b2\b", page, re.DOTALL)
+    assert re.search(r"1,000\D.*\b2\b", page, re.DOTALL)
 
 
 def test_the_preview_counts_nodes_gate_by_gate(as_user, world) -> None:

@@ -115,7 +115,7 @@ def test_one_task_and_one_job_make_room_for_two_gpus_and_the_other_two_go_on() -
     assert [(one.job_id, one.for_job_id) for one in plan.preempts] == [(world.job("rigid"), world.job("p"))]
     decision = plan.decision_of(world.job("p"))
     assert sentence(decision.reason, decision.facts).endswith(
-        f"to end. Job {world.job('sweep')} gives up tasks too."
+        f"to end. Job {world.job('sweep')} also releases tasks."
     )
 
 

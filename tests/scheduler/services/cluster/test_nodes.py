@@ -218,7 +218,7 @@ def test_others_do_not_and_a_reason_is_needed(world: World) -> None:
 
     with pytest.raises((NotAllowed, NotFound)):
         drain_node(node=node, by=world.user, reason="mine")
-    with pytest.raises(InvalidInput, match="Say why n1"):
+    with pytest.raises(InvalidInput, match="the reason why n1"):
         drain_node(node=node, by=OperatorFactory(), reason="  ")
 
     node.refresh_from_db()
@@ -270,5 +270,5 @@ def test_the_drain_command_says_what_is_left(world: World) -> None:
 
     with pytest.raises(CommandError, match=r"There is no node 'n7'. There is: n1."):
         call_command("drain_node", "n7", "--reason", "x")
-    with pytest.raises(CommandError, match="Say why n1"):
+    with pytest.raises(CommandError, match="the reason why n1"):
         call_command("drain_node", "n1")

@@ -296,12 +296,12 @@ def test_a_thousand_gpus_are_refused_with_the_number_that_exists(portal: Portal)
 
     assert refused.value.code == "can-never-fit"
     assert refused.value.problems[0].message == (
-        "Asks for 1,000 GPUs on one node; the largest node has 4. The job can never start as written."
+        "Requests 1,000 GPUs on one node; the largest node has 4. The job can never start as written."
     )
 
 
 def test_a_gang_larger_than_the_cluster_is_refused(portal: Portal) -> None:
-    assert "Asks for 5 GPUs in all; the matching nodes have 4." in message(portal, tasks=5, gpu_count=1)
+    assert "Requests 5 GPUs in all; the matching nodes have 4." in message(portal, tasks=5, gpu_count=1)
     assert problems(portal, tasks=5, gpu_count=1) == {"tasks": "can-never-fit"}
     assert problems(portal, nodes=3) == {"nodes": "can-never-fit"}
     assert message(portal, nodes=3).endswith("The cluster has 2 nodes.")
@@ -309,7 +309,7 @@ def test_a_gang_larger_than_the_cluster_is_refused(portal: Portal) -> None:
 
 
 def test_a_model_that_no_node_has_is_refused_and_a_prefix_is_not(portal: Portal) -> None:
-    assert "no GPU of the kind it asks for (H100)" in message(portal, gpu_count=1, gpu_type="H100")
+    assert "a GPU of the requested model (H100)" in message(portal, gpu_count=1, gpu_type="H100")
     assert problems(portal, gpu_count=1, gpu_type="H100") == {"gpu_count": "can-never-fit"}
     assert read(portal, gpu_count=1, gpu_type="a100").gpu_model == "a100"
 
@@ -347,7 +347,7 @@ def test_tasks_that_no_one_node_holds_are_refused_where_they_have_to_be_on_one(p
 def test_parts_that_exist_on_different_nodes_only_are_refused(portal: Portal) -> None:
     NodeFactory(cluster=portal.cluster, cpu_millis=64_000)
 
-    assert "each part exists" in message(portal, cpu_cores=32, gpu_count=1)
+    assert "No single node has all" in message(portal, cpu_cores=32, gpu_count=1)
 
 
 def test_shares_of_a_gpu_count_as_shares(portal: Portal) -> None:

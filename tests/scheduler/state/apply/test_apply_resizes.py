@@ -59,12 +59,14 @@ def test_the_last_tasks_end_for_a_higher_job_and_the_others_go_on(world: World) 
     ]  # fmt: skip
     receipt = JobEvent.objects.get(job=sweep, kind="job.smaller")
     assert receipt.because == (
-        f"gives up 2 of its 4 tasks and continues with 2, for job {urgent.number} of project {world.project.slug}: "
+        f"releases 2 of 4 tasks and continues with 2, for job {urgent.number} of project {world.project.slug}: "
         "its priority is 90, this job's 10"
     )
     assert receipt.details["ranks"] == [2, 3]
     assert (fresh(urgent).reason_code, fresh(sweep).state) == ("WaitingForPreemption", "running")
-    assert fresh(urgent).reason_text.startswith(f"Job {sweep.number} gives up tasks for it and has until ")
+    assert fresh(urgent).reason_text.startswith(
+        f"Job {sweep.number} releases tasks for this job and has until "
+    )
     stops = orders_for(tasks[3].node, {task.pk: 1 for task in tasks[2:]}).stops
     assert {(stop["task"], stop["grace_seconds"]) for stop in stops} == {(tasks[2].pk, 7), (tasks[3].pk, 7)}
 
@@ -181,7 +183,7 @@ def test_one_gives_up_a_task_and_the_other_is_stopped_for_one_that_needs_both(wo
 
     assert (fresh(sweep).state, fresh(rigid).state) == ("running", "preempting")
     assert Task.objects.get(attempt__job=sweep, state="stopping").rank == 2
-    assert fresh(urgent).reason_text.endswith(f"to end. Job {sweep.number} gives up tasks too.")
+    assert fresh(urgent).reason_text.endswith(f"to end. Job {sweep.number} also releases tasks.")
     assert replay(cycle_id=Cycle.objects.latest("id").pk).identical
     for task in Task.objects.filter(attempt__job__in=[sweep, rigid]).exclude(rank__lt=2, attempt__job=sweep):
         say(task.node, task, state="stopped", exit_signal=15)

@@ -353,7 +353,7 @@ def test_a_preview_says_what_a_budget_that_warns_has_left(world: SmallWorld) -> 
     assert [(use.needs, use.passed) for use in few.budgets] == [(2 * HOUR * 1000, False)]
     assert many.verdict == "starts_now"
     assert many.budgets[0].text == (
-        f"Sets 6 GPU-hours of the budget GPU time of {world.project} aside; 5 GPU-hours of 5 GPU-hours are "
+        f"Reserves 6 GPU-hours of the budget GPU time of {world.project}; 5 GPU-hours of 5 GPU-hours are "
         "left. The job starts anyway."
     )
 

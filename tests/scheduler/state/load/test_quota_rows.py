@@ -199,7 +199,7 @@ def test_more_jobs_than_may_wait_are_refused_with_a_way_out(site: Site) -> None:
         site.submit()
 
     assert refused.value.code == "too-many-pending"
-    assert "2 jobs of mia in project vision wait already" in refused.value.message
+    assert "2 jobs of mia in project vision are pending already" in refused.value.message
     site.submit(site.speech)
 
 

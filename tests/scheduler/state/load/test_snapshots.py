@@ -210,7 +210,7 @@ def test_a_project_waits_while_the_keeper_of_its_quota_is_away(
     plan = plan_cycle(snapshot, Policy())
 
     if waits:
-        what = "cannot be reached" if status == "unreachable" else "refuses the limits"
+        what = "is unreachable" if status == "unreachable" else "refuses the limits"
         text = f"Slurm, the provider of this quota, {what}: It is gone."
         assert plan.reasons[job.number] == ReasonCode.QUOTA_PROVIDER_AWAY
         assert sentence(ReasonCode.QUOTA_PROVIDER_AWAY, plan.details_of(job.number)) == text
@@ -295,7 +295,7 @@ def test_reservations_now_and_later_are_seen_and_past_or_cancelled_ones_are_not(
 def test_a_paused_cluster_pauses_every_queue_and_says_who_and_why() -> None:
     cluster = ClusterFactory(
         name="main", paused=True, paused_by="A. Admin", paused_reason="maintenance",
-        paused_at=timezone.now().replace(year=2026, month=11, day=28, hour=9, minute=12),
+        paused_at=timezone.now().replace(year=2026, month=11, day=28, hour=9, minute=12, second=0),
     )  # fmt: skip
     world = SmallWorld(cluster=cluster)
 

@@ -227,7 +227,7 @@ def test_a_size_has_to_be_one_that_the_job_allows(world: World) -> None:
         with pytest.raises(InvalidInput):
             resize_job(job=job, tasks=tasks, by=world.user)
     stiff = world.submit(tasks=2)
-    with pytest.raises(Conflict, match="one size"):
+    with pytest.raises(Conflict, match="not elastic"):
         resize_job(job=stiff, tasks=1, by=world.user)
     with pytest.raises(InvalidInput):
         world.submit(tasks=2, elastic=True)
