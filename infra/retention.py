@@ -25,7 +25,7 @@ class Rule:
     name: str
     words: str
     which: str
-    #: Its setting in days, 0 = kept for ever; "" for a time that is no setting.
+    #: Its setting in days, 0 = kept without limit; "" for a time that is no setting.
     setting: str = ""
     hours: int = 0
     #: What must be kept whatever the setting says, in days, and why.
@@ -40,7 +40,7 @@ class Rule:
 
     @property
     def hours_kept(self) -> int:
-        """0 = for ever."""
+        """0 = without limit."""
         if not self.setting:
             return self.hours
         days = int(getattr(settings, self.setting))

@@ -122,15 +122,15 @@ class PreviewedForm(ReasonedForm):
             self._say(seen=now, previewed="")
             return False
         rows = self.differences()
-        told = self._told(rows)
-        if not rows or self.cleaned_data.get("previewed") == told:
+        shown = self._fingerprint(rows)
+        if not rows or self.cleaned_data.get("previewed") == shown:
             return True
         sentences, warns = self.effect()
         self.preview = Preview(rows, sentences, warns)
-        self._say(previewed=told)
+        self._say(previewed=shown)
         return False
 
-    def _told(self, rows: Sequence[Row]) -> str:
+    def _fingerprint(self, rows: Sequence[Row]) -> str:
         """What stands for the values that were shown: others are shown first again."""
         facts = [[row.label, row.one, row.other] for row in rows]
         text = json.dumps([facts, self.cleaned_data.get("seen")], sort_keys=True)

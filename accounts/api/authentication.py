@@ -14,7 +14,7 @@ from accounts.services.tokens import TokenRefused, authenticate_token
 from infra import client_address, request_context
 
 REALM = "muster"
-#: One row a minute for each address and cause: a program that retries for ever must not fill the trail.
+#: One row a minute for each address and cause: a program that retries forever must not fill the trail.
 QUIET_SECONDS = 60
 
 

@@ -62,17 +62,17 @@ class Pulse:
 
     def _watch(self) -> None:
         while True:
-            heard = self._hears()
-            if self._silent is heard:
-                self._silent = not heard
-                log.warning("database_pulse", heard=heard)
+            answers = self._answers()
+            if self._silent is answers:
+                self._silent = not answers
+                log.warning("database_pulse", answers=answers)
             with self._lock:
-                if heard and time.monotonic() - self._suspected_at > 2 * AGAIN_SECONDS:
+                if answers and time.monotonic() - self._suspected_at > 2 * AGAIN_SECONDS:
                     self._watcher = None
                     return
-            time.sleep(AGAIN_SECONDS if heard else RETRY_SECONDS)
+            time.sleep(AGAIN_SECONDS if answers else RETRY_SECONDS)
 
-    def _hears(self) -> bool:
+    def _answers(self) -> bool:
         """A refusal is an answer too: every caller gets the same answer, and need not wait for it."""
         try:
             self._look()

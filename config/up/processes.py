@@ -59,7 +59,7 @@ class Process:
     death_signal: int | None = signal.SIGKILL
     stop_seconds: float = 10.0
     ready_seconds: float = 60.0
-    # After this many failures in a row the whole portal stops; None: try for ever.
+    # After this many failures in a row the whole portal stops; None: try forever.
     give_up_after: int | None = None
     user: int | None = None
     group: int | None = None

@@ -92,7 +92,7 @@ def whole(amount: int, unit: int) -> int:
     """Number of whole units that hold the amount.
 
     Rounded up: a bound outside must never be tighter than the quota, for what Muster starts would be refused
-    there for ever. Muster's own counter keeps the fraction.
+    there forever. Muster's own counter keeps the fraction.
     """
     return -(-amount // unit)
 

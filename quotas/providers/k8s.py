@@ -226,7 +226,7 @@ def _api_from_settings() -> CoreV1Api:
 
 
 class _TimedApi:
-    """The client with a time-out on every call, which otherwise waits for ever."""
+    """The client with a time-out on every call, which otherwise may never end."""
 
     def __init__(self, api: Any) -> None:
         self._api = api

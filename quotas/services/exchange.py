@@ -108,11 +108,11 @@ def _talk(task: Task, state: ProviderState, *, repair: bool) -> tuple[Outcome, F
     ignored = [key for key in result.to_write if found.limits.get(key) != expected.get(key)]
     if ignored:
         show = task.provider.show
-        told = "; ".join(
+        ignored_text = "; ".join(
             f"{key} stays {show(key, found.limits.get(key))} though {show(key, wanted.get(key))} was written"
             for key in ignored[:3]
         )
-        raise Refused(told + ".")
+        raise Refused(ignored_text + ".")
     written = tuple(
         Difference(key, wanted.get(key), before.limits.get(key)) for key in sorted(result.to_write)
     )

@@ -442,7 +442,7 @@ def _hear(key: str, call: _SyncCall, address: str) -> tuple[Node, dispatch.Order
     """What the agent says, first; the answer when there is one already."""
     node = _node(key)
     stale = reports.apply_reports(node=node, reports=call.reports)
-    nodes.hear(
+    nodes.record_heartbeat(
         node,
         boot_id=call.boot_id,
         agent_version=call.agent_version,

@@ -26,7 +26,7 @@ class JobState(StrEnum):
     BLOCKED = "blocked"  # waits for other jobs
     QUEUED = "queued"
     RESERVED = "reserved"  # a gang being assembled
-    SCHEDULED = "scheduled"  # has nodes; its agents were not heard yet
+    SCHEDULED = "scheduled"  # has nodes; its agents have not reported yet
     STARTING = "starting"
     RUNNING = "running"
     CHECKPOINTING = "checkpointing"

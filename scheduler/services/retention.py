@@ -226,7 +226,7 @@ def kept_for(rule: Rule) -> str:
 
 
 def said_for(hours: int | None, setting: str) -> str:
-    """The same from what a stored run says; hours None is a rule that counts rows, 0 is for ever."""
+    """The same from what a stored run says; hours None is a rule that counts rows, 0 is without limit."""
     if hours is None:
         return "by number and size"
     if hours == 0:

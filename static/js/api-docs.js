@@ -1,4 +1,4 @@
-// The tool that draws the API's description has its own dark colours: it follows what the portal was told.
+// The tool that draws the API's description has its own dark colours: it follows the theme of the portal.
 (function () {
   "use strict";
   const root = document.documentElement;

@@ -16,7 +16,7 @@
   const STALE_MS = 15000;          // then the banner says so
   const HIDDEN_MS = 5000;          // a hidden tab gives its socket back
   const IDLE_MS = 10000;           // a pointer that rests so long holds nothing back
-  const SPEAK_MS = 10000;          // screen readers hear at most one summary in this time
+  const SPEAK_MS = 10000;          // screen readers announce at most one summary in this time
   const FETCH_TIMEOUT_MS = 15000;
   const SLOWEST_RETRY_MS = 30000;
   const MOST_LOG_CHARS = 2000000;

@@ -25,7 +25,7 @@ from scheduler.agent.gpu.usage import Holder, UsageMeter, Use
 
 #: How often the GPUs are read.
 POLL_SECONDS: Final = 5.0
-#: A driver that hangs keeps its callers for ever; after this long its GPUs count as broken.
+#: A driver that hangs never returns to its callers; after this long its GPUs count as broken.
 HUNG_SECONDS: Final = 60.0
 
 
@@ -50,7 +50,7 @@ class Gpus:
     # ------------------------------------------------------------ the thread
 
     def watch(self, holders: Callable[[], Sequence[Holder]], keys: Callable[[], Iterable[str]]) -> None:
-        """Poll for ever; `holders` returns the running tasks, `keys` the tasks that the agent has not forgotten."""
+        """Poll until the process ends. `holders` returns the running tasks, `keys` the tasks that the agent remembers."""
         while True:
             self.poll(holders())
             kept = list(keys())  # not under our lock: a thread that asks for a task's use holds the table's

@@ -172,5 +172,5 @@ class Candidates:
 
     @cached_property
     def capacity(self) -> tuple[Ints, Bools]:
-        """Tasks each node could take were it empty and open, and the nodes that no filter bars for ever."""
+        """Tasks each node could take were it empty and open, and the nodes that no filter bars always."""
         return capacity_slots(self.query, self.workspace.cluster, self.rules.gates)

@@ -140,7 +140,7 @@ class JobClasses:
 
 
 def wall_of(cluster: ClusterIndex, limit_seconds: Ints) -> Ints:
-    """Of each time limit (0 = for ever) the largest bound of any node that it is above; 0 = above none."""
+    """Of each time limit (0 = none) the largest bound of any node that it is above; 0 = above none."""
     bounds = np.unique(cluster.snapshot.nodes.max_wall_seconds)
     bounds = bounds[bounds > 0]
     if not len(bounds):
@@ -186,7 +186,7 @@ def number_together(count: int, *keys: Ints, numbered: Ints | None = None) -> In
 def _barred_by(cluster: ClusterIndex) -> list[Ints]:
     """For each reservation, 1 for the jobs that would hold its nodes inside its window and may not.
 
-    A job without any time limit may run for ever, so it never fits before a reservation.
+    A job without any time limit has no end, so it never fits before a reservation.
     """
     snapshot = cluster.snapshot
     reservations, pending = snapshot.reservations, snapshot.pending

@@ -301,7 +301,7 @@ def task_slots(query: FilterQuery, workspace: Workspace, keep: Bools, gates: tup
 def capacity_slots(
     query: FilterQuery, cluster: ClusterIndex, gates: tuple[NodeFilter, ...]
 ) -> tuple[Ints, Bools]:
-    """How many tasks each node could take were it empty and open, and which nodes no gate bars for ever."""
+    """How many tasks each node could take were it empty and open, and which nodes no filter bars always."""
     allowed = np.ones(cluster.node_count, dtype=np.bool_)
     for gate in gates:
         if isinstance(gate, StaticFilter) and gate.permanent:

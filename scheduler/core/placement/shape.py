@@ -17,7 +17,7 @@ class Shape:
     most: int = 0  # takes up to this many where they fit; 0 = just as many as are enough
     pack: str = ""  # how near to each other: node, rack, zone; "" = as the policy wishes
     must: bool = False  # and nowhere else
-    spread: Spread | None = None  # over so many racks, zones or regions
+    spread: Spread | None = None  # over this many racks, zones or regions
 
     def sized(self, tasks: int) -> Shape:
         """The same with exactly this many tasks."""

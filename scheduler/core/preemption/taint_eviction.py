@@ -54,7 +54,7 @@ def evictions(cluster: ClusterIndex, grace_seconds: int) -> list[Preempt]:
 
 
 def _still_tolerates(tolerations: tuple[Toleration, ...], taint: Taint, now_ms: int) -> bool:
-    """As long as the shortest time of the matching tolerations, from when the taint was put; for ever without any."""
+    """For the shortest time of the matching tolerations from when the taint was put; without one, without limit."""
     matching = [toleration for toleration in tolerations if toleration.tolerates(taint)]
     times = [toleration.seconds for toleration in matching if toleration.seconds >= 0]
     return bool(matching) and (not times or now_ms < taint.since_ms + min(times) * 1000)

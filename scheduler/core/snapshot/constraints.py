@@ -34,7 +34,7 @@ class Toleration:
 
     `operator` is `Equal` (key and value) or `Exists` (key alone; an empty key means every taint).
     An empty `effect` means every effect. `seconds`: for how long after a NoExecute taint was put a running job
-    stays; below 0 = for ever.
+    stays; below 0 = without limit.
     """
 
     key: str = ""

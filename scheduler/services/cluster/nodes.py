@@ -190,7 +190,7 @@ def _join_partitions(node: Node, names: tuple[str, ...]) -> None:
         node.partitions.add(first)
 
 
-def hear(
+def record_heartbeat(
     node: Node, *, boot_id: str, agent_version: str, clock_ms: int, inventory: Inventory | None = None
 ) -> None:
     """Record a call of the node's agent: extend the node's lease, and write what the agent reports."""

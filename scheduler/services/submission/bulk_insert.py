@@ -63,7 +63,7 @@ def _statement(
             INSERT INTO {jobs} ({", ".join([*equal, *differing])})
             SELECT {", ".join(values)} FROM {source}
             RETURNING number, uuid
-        ), told AS (
+        ), first_events AS (
             INSERT INTO {events} ({", ".join(event)}, job_id)
             SELECT {", ".join(f"e.{name}" for name in event)}, new.number
               FROM new, json_populate_record(NULL::{events}, %s::json) AS e

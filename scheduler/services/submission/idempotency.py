@@ -54,7 +54,7 @@ def do_once(*, user: User, key: str, request_hash: str, do: Callable[[], Answer]
             way_out="Use a new UUID for each new request.",
         )
     with transaction.atomic():
-        # 1. Whoever holds the lock is doing it now; the lock ends with the transaction, however it ends.
+        # 1. The holder of the lock does it now; the lock ends with the transaction, however it ends.
         if not _lock(user, key):
             raise Conflict(
                 message="The first request with this Idempotency-Key is still in progress.",

@@ -141,7 +141,7 @@ def cancelled(case: Case) -> Verdict | None:
 
 
 def lost(case: Case) -> Verdict | None:
-    """Not the job's fault, so it is tried again whatever its policy, but not for ever.
+    """Not the job's fault, so it is tried again whatever its policy, but not without end.
 
     Stopping Muster in good order never fails a job; it only waits longer where that happens again and again.
     """

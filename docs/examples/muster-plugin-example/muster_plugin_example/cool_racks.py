@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-#: Degrees Celsius at the rack's inlet, kept up to date by whoever measures it.
+#: Degrees Celsius at the rack's inlet, kept up to date by the monitoring.
 LABEL = "example.org/inlet-celsius"
 TOO_HOT = 30.0
 LARGE_GPUS = 4
 
 
 class CoolRacks:
-    """Filter, score and order by columns; counts what it was told."""
+    """Filter, score and order by columns; counts its notifications."""
 
     name = "cool-racks"
 

@@ -104,7 +104,7 @@ def test_a_node_that_comes_back_is_up_again(world: World) -> None:
     node = Node.objects.select_related("cluster").get()
     generation = node.generation
 
-    nodes.hear(node, boot_id="b2", agent_version="1", clock_ms=0)
+    nodes.record_heartbeat(node, boot_id="b2", agent_version="1", clock_ms=0)
 
     node = Node.objects.get()
     assert (node.state, node.boot_id) == ("up", "b2")
