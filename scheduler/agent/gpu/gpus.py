@@ -50,7 +50,7 @@ class Gpus:
     # ------------------------------------------------------------ the thread
 
     def watch(self, holders: Callable[[], Sequence[Holder]], keys: Callable[[], Iterable[str]]) -> None:
-        """Poll until the process ends. `holders` returns the running tasks, `keys` the tasks that the agent remembers."""
+        """Poll as long as the agent runs. `holders`: running tasks; `keys`: the tasks that the agent remembers."""
         while True:
             self.poll(holders())
             kept = list(keys())  # not under our lock: a thread that asks for a task's use holds the table's
