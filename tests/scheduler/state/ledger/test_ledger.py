@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import Error, IntegrityError, connection, transaction
@@ -22,6 +23,7 @@ from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
 from scheduler.services.accounting import charging
+from scheduler.services.planning import cycles
 from scheduler.services.planning.job_preview import preview_job
 from scheduler.state.db.sql import run_together
 from scheduler.state.ledger import ledger
@@ -56,7 +58,12 @@ def a_budget(world: SmallWorld, amount: int, **kwargs: object) -> Budget:
 
 def started(world: SmallWorld, **kwargs: object) -> tuple[Job, Attempt]:
     job = world.job(**({"gpus": 1, "time_limit_seconds": HOUR} | kwargs))
-    world.plan()
+    with pytest.MonkeyPatch.context() as patch:
+        # The ledger cuts charges at midnight UTC: near it, the start is written for some hours before.
+        now = datetime.now(UTC)
+        began = now if (now + timedelta(hours=3)).date() == now.date() else now - timedelta(hours=4)
+        patch.setattr(cycles, "datetime", SimpleNamespace(now=lambda zone: began))
+        world.plan()
     return job, Attempt.objects.get(job=job)
 
 
