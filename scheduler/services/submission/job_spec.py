@@ -185,7 +185,7 @@ class JobSpec:
     pack: Pack = declared(
         "pack", kind=Kind.CHOICE_OR_OBJECT, read=read_pack, schema=PACK, choices=tuple(PackLevel), default=Pack(),
         example="rack",
-        help='"rack" wishes; {"level": "rack", "required": true} must. Also node, zone.',
+        help='"rack": preferred; {"level": "rack", "required": true}: required. Also node, zone.',
         left_out="no preference", columns={"pack": "pack.level", "pack_required": "pack.required"},
         form=Form(
             label="Topology", group="tasks", place=1, widget=Widget.SELECT,
@@ -198,7 +198,7 @@ class JobSpec:
     )  # fmt: skip
     min_tasks: int | None = integer(
         "min_tasks", least=1, most=MAX_TASKS, within=lambda inputs: inputs.draft.tasks,
-        help="Starts with as many as fit, from these to tasks.", left_out="all tasks", example=2,
+        help="Starts with as many tasks as fit, from this number to tasks.", left_out="all tasks", example=2,
         columns={"min_tasks": ""},
         form=Form(label="Minimum tasks", group="tasks", placeholder="all", mode="numeric",
                   hint="Starts with as many as fit."),
@@ -247,7 +247,8 @@ class JobSpec:
     )  # fmt: skip
     numa: str = choice(
         "numa", NUMA_WORDS, default=NUMA_WORDS[0],
-        help="one: CPUs, memory and GPUs of each task are of one NUMA domain, or it waits.", columns={"numa": ""},
+        help="one: CPUs, memory and GPUs of each task must be of one NUMA domain; the job waits for one.",
+        columns={"numa": ""},
         elsewhere=("mem_bind", "gpu_bind", "cpu_bind", "topology_policy", "numa_policy", "numa_node",
                    "single_numa_node"),
         form=Form(label="NUMA domains", group="tasks", place=4, widget=Widget.SELECT,
@@ -296,7 +297,8 @@ class JobSpec:
 
     # When.
     begin_at: datetime | None = moment(
-        "begin_at", help="Not before this moment; without an offset it is UTC.", left_out="at once",
+        "begin_at", help="The job does not start before this time; without an offset the time is UTC.",
+        left_out="at once",
         example="2027-01-31T18:00:00Z", columns={"begin_at": ""},
         form=Form(label="Begin time", group="place", place=1, widget=Widget.MOMENT, copied=False),
     )  # fmt: skip
@@ -315,12 +317,12 @@ class JobSpec:
         "time_limit", help='Seconds, "HH:MM:SS", "D-HH:MM:SS" or "1h30m".', left_out="the queue's default",
         example="1h30m", elsewhere=("walltime", "timeout", "wall_seconds"), columns={"time_limit_seconds": ""},
         form=Form(label="Time limit", group="amounts", placeholder="none",
-                  hint="Like 1h30m. Shorter jobs fit into gaps."),
+                  hint="For example 1h30m. Shorter jobs fit into gaps."),
     )  # fmt: skip
 
     # What it is called, and what it finds.
     name: str = text(
-        "name", most=MAX_NAME, help="What lists show.", left_out="the first line of what runs", example="train",
+        "name", most=MAX_NAME, help="Shown in lists.", left_out="the first line of what runs", example="train",
         columns={"name": ""}, form=Form(label="Name", group="naming", placeholder="from the first line"),
     )  # fmt: skip
     env: dict[str, str] = declared(
@@ -332,7 +334,8 @@ class JobSpec:
     )  # fmt: skip
     working_dir: str = declared(
         "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,
-        help="Where it runs, an absolute path.", left_out="a fresh directory per job", example="/data/vision",
+        help="The directory where the command runs, an absolute path.", left_out="a fresh directory per job",
+        example="/data/vision",
         elsewhere=("workdir", "cwd"), columns={"working_dir": ""},
         form=Form(label="Working directory", group="place", placeholder="a fresh directory per job", code=True),
     )  # fmt: skip
