@@ -206,7 +206,8 @@ def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | N
     workspace, pending = context.workspace, context.cluster.snapshot.pending
     request, shape, queue_row = job_class.query.request, job_class.shape, job_class.queue_row
     tasks = shape.tasks
-    charges = context.charges(job_class)
+    counted = context.cluster.charges
+    charges = counted.certain(job_class.payer, job_class.class_index, tasks)
     if not workspace.limits.admits(queue_row, charges, request, tasks):
         return None
     if workspace.budgets.refuse and workspace.budgets.short(row):
@@ -220,7 +221,7 @@ def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | N
         return None
     parts = candidates.parts(chosen[0][0])
     placements, _ = bind_tasks(candidates, chosen)
-    if context.cluster.charges.has_model_lines or len(placements) != tasks:
+    if counted.has_model_lines or len(placements) != tasks:
         tasks = len(placements)
         charges = context.charges_placed(job_class, placements)
     workspace.limits.take(

@@ -75,7 +75,11 @@ class LimitsLedger:
 
     def admits(self, queue_row: int, charges: LineCharges, request: RequestClass, tasks: int) -> bool:
         """Whether queue, quota lines and pools have room for one more job."""
-        if self.queue_is_full(queue_row) or self.tree.short(charges) is not None:
+        # As `queue_is_full`, without a call: every start asks.
+        if (
+            0 < self.queue_bound[queue_row] <= self.queue_running[queue_row]
+            or self.tree.short(charges) is not None
+        ):
             return False
         return not request.per_task.extras or self.short_pool(request, tasks) is None
 

@@ -75,10 +75,11 @@ def bind_tasks(
         candidates.workspace, candidates.query, candidates.numa, candidates.millis,
     )  # fmt: skip
     cluster, per_task, who = workspace.cluster, query.request.per_task, query.who
+    node_ids, device_ids, device_domains = cluster.nodes.ids, cluster.devices.ids, cluster.devices.numa_list
     seats: list[BoundTask] = []
     placements: list[Placement] = []
     for row, count in chosen:
-        node_id = cluster.nodes.ids[row]
+        node_id = node_ids[row]
         for _ in range(count):
             domain = -1 if numa is None else numa.pick(query.request, row)
             devices = candidates.pick_devices(row, domain) if millis else []
@@ -86,10 +87,10 @@ def bind_tasks(
             ids: tuple[int, ...] = ()
             number = cluster.numa.number[domain] if domain >= 0 else -1
             if len(devices) == 1:
-                ids = (cluster.devices.ids[devices[0]],)
-                number = cluster.devices.numa_list[devices[0]]
+                ids = (device_ids[devices[0]],)
+                number = device_domains[devices[0]]
             elif devices:
-                ids = tuple([cluster.devices.ids[device] for device in devices])
+                ids = tuple([device_ids[device] for device in devices])
                 number = workspace.cluster.devices.numa_of(devices)
             placements.append(Placement(len(seats), node_id, ids, millis, number))
             seats.append((row, devices, domain))
