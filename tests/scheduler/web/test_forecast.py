@@ -32,7 +32,7 @@ def test_a_page_that_asks_the_planner_shows_no_older_forecast_beside(
     now = timezone.now().replace(second=0, microsecond=0)
     world.job.expected_start_at = now + timedelta(hours=30)
     world.job.save()
-    written = {f"p{n}0_at": now + timedelta(hours=20 + n) for n in (1, 5, 9)}
+    written = {f"p{n}0_at": now + timedelta(hours=24 + n) for n in (1, 5, 9)}
     StartForecast.objects.create(job=world.job, computed_at=now, **written)
     fresh = StartRange(now + timedelta(hours=50), now + timedelta(hours=51), now + timedelta(hours=52))
     answers = [fresh]
@@ -48,7 +48,7 @@ def test_a_page_that_asks_the_planner_shows_no_older_forecast_beside(
     assert len(why) == 1, why
     assert f"{now + timedelta(hours=50):%d %b %H:%M}" in why.pop()
     assert len(overview) == 1, overview
-    assert f"{now + timedelta(hours=21):%d %b %H:%M}" in overview.pop()
+    assert f"{now + timedelta(hours=25):%d %b %H:%M}" in overview.pop()
 
     answers[0] = StartRange(unknown="A job without a time limit is ahead.")
     page = client.get(url, {"tab": "why"}).content.decode()
