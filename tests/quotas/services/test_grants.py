@@ -57,25 +57,25 @@ def bounds(cast: Cast) -> tuple[int | None, int | None, int | None]:
     return line.nominal, line.soft, line.hard
 
 
-def told(person: object) -> list[str]:
+def notices_of(person: object) -> list[str]:
     return [alert.text for notice in Notice.objects.filter(user=person) for alert in notice.alerts.all()]
 
 
-def test_a_request_carries_its_evidence_and_the_operators_are_told(cast: Cast) -> None:
+def test_a_request_carries_its_evidence_and_the_operators_get_a_notice(cast: Cast) -> None:
     grant = ask(cast)
 
     assert (grant.state, grant.evidence["bound"], grant.evidence["used"]) == (GrantState.ASKED, 8_000, 6_000)
     assert grant.evidence["lately"]["days"] == 30
-    assert told(cast.operator) == ["Vision requests 4 GPUs more."]
-    assert told(cast.lead) == []
+    assert notices_of(cast.operator) == ["Vision requests 4 GPUs more."]
+    assert notices_of(cast.lead) == []
     assert bounds(cast) == (4_000, 7_000, 8_000)
 
 
-def test_part_of_it_raises_the_limit_by_that_part_and_who_asked_is_told(cast: Cast) -> None:
+def test_part_of_it_raises_the_limit_by_that_part_and_who_asked_gets_a_notice(cast: Cast) -> None:
     grant = approve_grant(grant=ask(cast), granted=2_000, by=cast.operator, reason="half for now")
 
     assert (grant.state, bounds(cast)) == (GrantState.ACTIVE, (6_000, 7_000, 10_000))
-    assert told(cast.lead) == [
+    assert notices_of(cast.lead) == [
         "Vision: the request for 4 GPUs more was approved in part (2 GPUs) and is in force."
     ]
     trail = AuditEvent.objects.filter(project=cast.project).order_by("id")
@@ -96,8 +96,8 @@ def test_it_ends_by_the_clock_and_takes_back_what_it_gave(cast: Cast) -> None:
     assert (grant.state, bounds(cast)) == (GrantState.ENDED, (4_000, 7_000, 9_000))
     line = Quota.objects.get(resource="gpu_millis")
     assert line.used > (line.hard or 0)  # over, grandfathered: nothing was stopped
-    assert any("ends at" in text for text in told(cast.lead))  # told beforehand, once
-    assert any("has ended" in text for text in told(cast.lead))
+    assert any("ends at" in text for text in notices_of(cast.lead))  # one notice before the end
+    assert any("has ended" in text for text in notices_of(cast.lead))
 
 
 def test_it_begins_on_its_day_and_not_before(cast: Cast) -> None:
@@ -157,7 +157,7 @@ def test_one_decision_is_enough_and_a_stale_page_is_told(cast: Cast) -> None:
     with pytest.raises(Conflict, match="declined"):
         approve_grant(grant=grant, by=cast.operator, reason="x")
     assert bounds(cast) == (4_000, 7_000, 8_000)
-    assert told(cast.lead)[-1].endswith("was declined: no room.")
+    assert notices_of(cast.lead)[-1].endswith("was declined: no room.")
 
 
 def test_one_request_a_limit_at_a_time_and_a_withdrawn_one_makes_room(cast: Cast) -> None:
@@ -247,12 +247,12 @@ def test_a_budget_is_raised_for_a_time_and_lowered_again_whatever_happened_meanw
     budget = a_budget(cast.project)
     grant = ask_budget(cast, budget, ends_at=timezone.now() + timedelta(days=3))
     assert (grant.evidence["bound"], grant.evidence["used"]) == (100 * HOUR, 0)
-    assert told(cast.operator) == ["Vision requests 50.0 GPU-hours of the budget Autumn more."]
+    assert notices_of(cast.operator) == ["Vision requests 50.0 GPU-hours of the budget Autumn more."]
     assert allowed(budget) == {100}
 
     grant = approve_grant(grant=grant, granted=40 * HOUR, by=cast.operator, reason="most of it")
     assert (grant.state, allowed(budget)) == (GrantState.ACTIVE, {140})
-    assert told(cast.lead)[0].endswith("was approved in part (40.0 GPU-hours) and is in force.")
+    assert notices_of(cast.lead)[0].endswith("was approved in part (40.0 GPU-hours) and is in force.")
     change_budget(budget=budget, changes={"amount": 160 * HOUR}, by=AdminFactory(), reason="more for all")
     period = budget.periods.filter(starts_at__lte=timezone.now()).get(ends_at__gt=timezone.now())
     budget.periods.filter(pk=period.pk).update(charged=150 * HOUR)
