@@ -150,15 +150,22 @@ TOLERATION: Final = Schema(Toleration, [equal_needs_a_key, exists_takes_no_value
 
 def read_tolerations(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of tolerations, in the form that the job's row keeps."""
+    return _read_each(inputs, name, TOLERATION, most=MAX_LABELS, fields="key, operator, value and effect")
+
+
+def _read_each(
+    inputs: Inputs, name: str, schema: Schema[Any], *, most: int, fields: str
+) -> list[dict[str, Any]]:
+    """A list of objects of one schema, in the form that the job's row keeps; `fields` is for the error."""
     found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing(name, most=MAX_LABELS)):
+    for number, item in enumerate(inputs.listing(name, most=most)):
         at = f"{name}/{number}"
         if not isinstance(item, Mapping):
-            inputs.wrong(at, "Must be an object with key, operator, value and effect.", code="not-an-object")
+            inputs.wrong(at, f"Must be an object with {fields}.", code="not-an-object")
             continue
-        toleration, one = TOLERATION.read(item, under=f"{inputs.under}{at}/")
+        read, one = schema.read(item, under=f"{inputs.under}{at}/")
         inputs.problems += one.problems
-        found.append(toleration.kept())
+        found.append(read.kept())
     return found
 
 
@@ -358,16 +365,7 @@ JOB_TERM: Final = Schema(JobTerm, [near_or_apart])
 
 def read_job_terms(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of terms about other jobs, in the form that the job's row keeps."""
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing(name, most=MAX_TERMS)):
-        at = f"{name}/{number}"
-        if not isinstance(item, Mapping):
-            inputs.wrong(at, "Must be an object with near or apart, and topology_key.", code="not-an-object")
-            continue
-        term, one = JOB_TERM.read(item, under=f"{inputs.under}{at}/")
-        inputs.problems += one.problems
-        found.append(term.kept())
-    return found
+    return _read_each(inputs, name, JOB_TERM, most=MAX_TERMS, fields="near or apart, and topology_key")
 
 
 # ---------------------------------------------------------------- spread of the job's own tasks
