@@ -79,9 +79,11 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
         from django.core.cache import cache
 
         from scheduler import selectors
+        from scheduler.services.planning.residents import forget_residents
 
         cache.clear()
         selectors.forget_cached_reads()
+        forget_residents()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -426,6 +426,7 @@ CHECKPOINT_PATH = read("CHECKPOINT_PATH")
 
 # A scope's lease, and how long a silent node may keep its work before it counts as lost.
 MUSTER_LEASE_SECONDS = read("MUSTER_LEASE_SECONDS")
+PLANNER_CHECK_SECONDS = read("MUSTER_PLANNER_CHECK_SECONDS")
 MUSTER_NODE_SILENT_SECONDS = read("MUSTER_NODE_SILENT_SECONDS")
 # Longer than a restart of the server takes, or its repair: until then a node that is cut off works on, then
 # it stops its jobs by itself, and only after that are they started elsewhere.

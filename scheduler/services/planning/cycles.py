@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+import numpy as np
 import structlog
 from django.conf import settings
 from django.db import Error, transaction
 
 from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend, capabilities_of
+from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.plugins import Plugin, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
 from scheduler.models import Cluster
+from scheduler.services.planning.residents import resident_of
 from scheduler.state.apply import (
     apply_plan,
     apply_resizes,
@@ -33,7 +37,7 @@ from scheduler.state.apply.refusals import Refusal
 from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder, retire
 from scheduler.state.lease.leases import HeldLease, LeaseLost
-from scheduler.state.load import snapshots
+from scheduler.state.load.resident.folded import Folded
 from scheduler.state.records import recordings
 from scheduler.state.records.recordings import Recording
 
@@ -119,7 +123,11 @@ def _plan_until_applied(cluster_id: int, trigger: str, holder: str, patience_sec
             if not this_round.refused:
                 break
     except LeaseLost as lost:
+        resident_of(cluster_id).forget()
         log.warning("lease_lost", scope=lost.args[0], cluster=cluster_id)
+    except BaseException:
+        resident_of(cluster_id).forget()
+        raise
     finally:
         leases.release(lease)
         ended = time.monotonic()
@@ -142,8 +150,9 @@ _next_cycle_at: dict[int, float] = {}
 
 def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:
     """One round: load, plan, apply, record; answers the lease, which may have been renewed, and what was done."""
-    times = _Times()
-    loaded = snapshots.load_snapshot(cluster_id=cluster_id)
+    times, resident = _Times(), resident_of(cluster_id)
+    found = resident.load(lease.token)
+    loaded, folded = found.loaded, found.folded
     snapshot, policy = loaded.snapshot, policy_for_backend(loaded.policy, loaded.backend)
     times.end_of("load")
     plan = plan_cycle(snapshot, policy, plugins=installed_plugins())
@@ -155,18 +164,30 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
         at=datetime.now(UTC), cycle_id=recordings.next_id() if recording else None,
         plugins=installed_plugins(),
     )  # fmt: skip
-    applied, result = _apply(plan, context, recording, trigger, times)
+    applied, result = _apply(plan, context, recording, trigger, times, folded)
     _notify_plugins(policy, applied)
-    pending_reasons.write_pending_reasons(
-        plan, snapshot=snapshot, reported=loaded.reported_reasons, lease=lease, at=context.at
-    )
-    expected_starts.write_expected_starts(plan, snapshot=snapshot, lease=lease)
+    reasons = pending_reasons.write_pending_reasons(
+        folded.unfolded(plan), pending_ids=folded.ids, reported=folded.marks, now_ms=snapshot.now_ms,
+        lease=lease, at=context.at,
+    )  # fmt: skip
+    resident.note("reason_mark", reasons.numbers, reasons.marks)
+    expected = expected_starts.write_expected_starts(plan, snapshot=snapshot, lease=lease)
+    resident.note("promised_ms", *_columns_of(expected))
     log.debug("cycle", trigger=trigger, **result.as_dict())
     return lease, result
 
 
+def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
+    return np.array([*values], dtype=np.int64), np.array([*values.values()], dtype=np.int64)
+
+
 def _apply(
-    plan: Plan, context: ApplyContext, recording: Recording | None, trigger: str, times: _Times
+    plan: Plan,
+    context: ApplyContext,
+    recording: Recording | None,
+    trigger: str,
+    times: _Times,
+    folded: Folded,
 ) -> tuple[Applied, CycleResult]:
     """Write the plan and its recording in one transaction; resumed jobs before it, released tasks after it."""
     times.restart()
@@ -180,7 +201,7 @@ def _apply(
             started=len(applied.started),
             refused=applied.refused,
             stopped=len(applied.stopped),
-            waiting=len(plan.waiting),
+            waiting=len(plan.waiting) + len(folded.folded_ids),
             cycle_id=context.cycle_id,
             rounds=1,
             load_us=times.microseconds("load"),
@@ -193,7 +214,7 @@ def _apply(
                 recording, cycle_id=context.cycle_id, cluster_id=context.cluster_id,
                 fencing_token=context.lease.token, trigger=trigger, started_at=times.began_at,
                 load_us=result.load_us, plan_us=result.plan_us, apply_us=result.apply_us,
-                pending_count=len(context.snapshot.pending), started_count=result.started,
+                pending_count=len(folded.ids), started_count=result.started,
                 refused=[refusal.as_dict() for refusal in applied.refused],
             )  # fmt: skip
     apply_resizes.release_unfetched_tasks(applied.resized, at=context.at)
