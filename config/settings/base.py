@@ -368,7 +368,6 @@ QUOTA_FACTS_SOURCE = "scheduler.services.accounting.quota_impact.SchedulerFacts"
 QUOTA_HEADROOM_PERCENT = read("QUOTA_HEADROOM_PERCENT")
 #: A grant that raises a limit by more than this percentage needs a second approver; 0 = never.
 QUOTA_SECOND_APPROVER_PERCENT = read("QUOTA_SECOND_APPROVER_PERCENT")
-PLAN_ALL_TASK = "scheduler.tasks.plan_all"
 SHARE_USAGE_SOURCE = "scheduler.state.load.share_usage.HeldShares"
 # Fair share: how long past use counts (exponential, window, none), and what counts how much.
 MUSTER_FAIRSHARE_MODE = read("MUSTER_FAIRSHARE_MODE")

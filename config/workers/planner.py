@@ -24,7 +24,7 @@ from config.celery import app, tell_the_supervisor
 LOADED_AHEAD = (
     "celery.apps.worker", "celery.worker.worker", "celery.worker.consumer", "celery.concurrency.solo",
     "celery.bin.worker", "kombu.transport.redis", "redis", "psycopg", "django.core.cache.backends.redis",
-    "scheduler.services.planning.cycles", "scheduler.services.execution.reconcile",
+    "scheduler.services.planning.planner", "scheduler.services.execution.reconcile",
 )  # fmt: skip
 WORKER = [
     *("worker", "-n", "scheduling@%h", "-Q", "scheduling", "-P", "solo"),

@@ -15,14 +15,12 @@ import structlog
 from django.conf import settings
 from django.db import Error, transaction
 
-from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend, capabilities_of
 from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.plugins import Plugin, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
-from scheduler.models import Cluster
 from scheduler.services.planning.residents import resident_of
 from scheduler.state.apply import (
     apply_plan,
@@ -39,7 +37,7 @@ from scheduler.state.lease.lease_holder import new_holder, retire
 from scheduler.state.lease.leases import HeldLease, LeaseLost
 from scheduler.state.load.resident.folded import Folded
 from scheduler.state.records import recordings
-from scheduler.state.records.recordings import Recording
+from scheduler.state.records.recordings import NewRecording
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +47,7 @@ MAX_ROUNDS: Final = 3
 #: How long a cycle waits for the one before it to end.
 PATIENCE_SECONDS: Final = 2.0
 LEASE_RETRY_SECONDS: Final = 0.01
-#: Longest pause that `throttle` makes between two cycles of a cluster.
+#: Longest rest between two cycles of a cluster.
 MAX_PAUSE_SECONDS: Final = 0.5
 
 
@@ -117,7 +115,6 @@ def _plan_until_applied(cluster_id: int, trigger: str, holder: str, patience_sec
         return result
     try:
         while result.rounds < MAX_ROUNDS:
-            outbox.planner_is_awake(cluster_id)
             lease, this_round = plan_once(lease, cluster_id, trigger)
             result = _joined(result, this_round)
             if not this_round.refused:
@@ -135,13 +132,12 @@ def _plan_until_applied(cluster_id: int, trigger: str, holder: str, patience_sec
     return result
 
 
-def throttle(cluster_id: int) -> None:
-    """Wait after this process's last cycle of the cluster for as long as that cycle took.
+def next_cycle_at(cluster_id: int) -> float:
+    """When this process may plan a cluster again, on the monotonic clock: it rests for as long as a cycle took.
 
-    In a storm of changes planning then takes at most half of the time, and each cycle sees more changes at once;
-    after a longer pause nothing waits.
+    In a storm of changes planning then takes at most half of the time, and each cycle sees more changes at once.
     """
-    time.sleep(max(0.0, _next_cycle_at.get(cluster_id, 0.0) - time.monotonic()))
+    return _next_cycle_at.get(cluster_id, 0.0)
 
 
 #: By cluster, on the monotonic clock.
@@ -184,7 +180,7 @@ def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
 def _apply(
     plan: Plan,
     context: ApplyContext,
-    recording: Recording | None,
+    recording: NewRecording | None,
     trigger: str,
     times: _Times,
     folded: Folded,
@@ -217,6 +213,8 @@ def _apply(
                 pending_count=len(folded.ids), started_count=result.started,
                 refused=[refusal.as_dict() for refusal in applied.refused],
             )  # fmt: skip
+    if recording and context.cycle_id:
+        recordings.keep_base(recording, context.cluster_id, context.cycle_id)
     apply_resizes.release_unfetched_tasks(applied.resized, at=context.at)
     return applied, result
 
@@ -251,17 +249,6 @@ def policy_for_backend(policy: Policy, backend: str) -> Policy:
     except UnknownBackend:
         why = f"the backend {backend} is not installed"
     return replace(policy, preemption=replace(policy.preemption, cannot_suspend=why))
-
-
-def plan_all_clusters(*, trigger: str) -> list[CycleResult]:
-    """One cycle for every cluster that no other planner works on now; one that fails delays no other."""
-    results = []
-    for cluster_id in Cluster.objects.order_by("id").values_list("id", flat=True):
-        try:
-            results.append(run_cycle(cluster_id=cluster_id, trigger=trigger, patience_seconds=0))
-        except Exception:
-            log.exception("cycle_failed", cluster=cluster_id)
-    return results
 
 
 @cache

@@ -64,6 +64,8 @@ class ResidentCluster:
     full_loads: int = 0
     checks: int = 0
     differences: int = 0
+    #: The last term of the lease under which this planner loaded anything.
+    last_token: int | None = None
     _memory: _Memory | None = field(default=None, repr=False)
 
     def load(self, token: int) -> ResidentLoaded:
@@ -74,6 +76,7 @@ class ResidentCluster:
         memory, self._memory = self._memory, None
         if connection.in_atomic_block or memory is None or token - memory.token not in (0, 1):
             memory = None
+        self.last_token = token
         found, self._memory = self._load(memory, token)
         return found
 
