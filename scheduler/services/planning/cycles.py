@@ -21,7 +21,7 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.plugins import Plugin, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
-from scheduler.services.planning.residents import resident_of
+from scheduler.services.planning.residents import resident_of, say_memory
 from scheduler.state.apply import (
     apply_plan,
     apply_resizes,
@@ -169,6 +169,7 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     resident.note("reason_mark", reasons.numbers, reasons.marks)
     expected = expected_starts.write_expected_starts(plan, snapshot=snapshot, lease=lease)
     resident.note("promised_ms", *_columns_of(expected))
+    say_memory(cluster_id)
     log.debug("cycle", trigger=trigger, **result.as_dict())
     return lease, result
 

@@ -15,7 +15,7 @@ from scheduler.core.columns import Ints
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
-from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER
+from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, OF_OPEN_QUEUES
 from scheduler.state.db.query import Answer, Batch, Table
 from scheduler.state.db.sql import int_array
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
@@ -71,18 +71,20 @@ def load_snapshot(
     project_ids: Sequence[int] = (),
     max_pending: int | None = None,
     named_projects: Sequence[int] = (),
+    paused_queues: bool = True,
 ) -> Loaded:
     """Everything that planning this cluster needs, as it was at one moment.
 
     `project_ids` come along with their quota lines even when they have no job; of more than `max_pending`
-    pending jobs only the first by number are loaded. Names and labels of jobs come along where jobs have terms about
-    them, and for `named_projects`. Raises LookupError for an unknown cluster.
+    pending jobs only the first by number are loaded, and without `paused_queues` none of queues that are paused.
+    Names and labels of jobs come along where jobs have terms about them, and for `named_projects`. Raises LookupError
+    for an unknown cluster.
     """
     classes = ClassTable()
     with one_picture():
         batch = Batch()
         answer = ask_cluster(batch, cluster_id)
-        pending = ask_pending(batch, cluster_id, max_pending)
+        pending = ask_pending(batch, cluster_id, max_pending, paused_queues=paused_queues)
         batch.send()
         own = own_columns(pending.read(), classes)
         return loaded(answer.read(), own, classes, project_ids=project_ids, named_projects=named_projects)
@@ -199,12 +201,14 @@ def ask_cluster(batch: Batch, cluster_id: int) -> ClusterAnswer:
     return ClusterAnswer(batch, cluster_id)
 
 
-def ask_pending(batch: Batch, cluster_id: int, most: int | None = None) -> Answer[Table]:
+def ask_pending(
+    batch: Batch, cluster_id: int, most: int | None = None, *, paused_queues: bool = True
+) -> Answer[Table]:
     """Add to a batch the pending jobs of a cluster, of more than `most` the first by number."""
     return batch.add(
         PENDING,
         [cluster_id] if most is None else [cluster_id, most],
-        which=OF_CLUSTER,
+        which=OF_CLUSTER if paused_queues else OF_OPEN_QUEUES,
         limit="" if most is None else "LIMIT %s",
         lock="",
     )

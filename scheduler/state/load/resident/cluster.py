@@ -89,6 +89,11 @@ class ResidentCluster:
         """How many pending jobs are in memory."""
         return len(self._memory.jobs) if self._memory else 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that these take."""
+        return self._memory.jobs.nbytes if self._memory else 0
+
     def note(self, name: str, numbers: Ints, values: Ints) -> None:
         """Take in what the planner itself has written to one column of these jobs, and the feed does not say."""
         if self._memory:
