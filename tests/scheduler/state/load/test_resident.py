@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from scheduler.services.execution.reports import apply_reports
 from scheduler.services.jobs import boosts, verbs
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.services.planning.residents import resident_of
+from scheduler.state.load.job_rows import PENDING_COLUMNS
 from scheduler.state.load.resident.cluster import ResidentCluster, differences
 from scheduler.state.load.resident.jobs import ResidentJobs
 from scheduler.state.load.snapshots import load_snapshot
@@ -173,6 +175,18 @@ def a_row() -> tuple[str, ...]:
     from scheduler.state.load.job_rows import OWN_NAMES
 
     return OWN_NAMES
+
+
+def test_the_triggers_watch_every_column_that_the_planner_reads_and_does_not_write_itself() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT attname FROM pg_trigger JOIN pg_attribute ON attrelid = tgrelid AND attnum = ANY(tgattr)"
+            " WHERE tgname = 'job_changed'"
+        )
+        watched = {name for (name,) in cursor.fetchall()}
+    read = set(re.findall(r"\bjob\.(\w+)", " ".join(PENDING_COLUMNS.values())))
+
+    assert read - {"number", "reason_code", "reason_text", "expected_start_at"} <= watched
 
 
 # ------------------------------------------------------------------ a random hour
