@@ -71,6 +71,7 @@ def test_every_job_has_the_decision_it_would_have_had(world: World, policy: Poli
         snapshot.classes,
         Moment(snapshot.now_ms, awaited={(job, 0) for job in pending.id[pending.awaited].tolist()}),
         paused_queues=snapshot.queues.id[snapshot.queues.paused].tolist(),
+        early_too=not policy.queues,
     )
     smaller = replace(snapshot, pending=pending.take(folded.planned))
     plan = folded.unfolded(plan_cycle(smaller, policy))
@@ -85,8 +86,10 @@ def test_every_job_has_the_decision_it_would_have_had(world: World, policy: Poli
     assert plan.waiting.job_id.tolist() == whole.waiting.job_id.tolist()
     for job in whole.waiting.job_id.tolist():
         assert plan.decision_of(job) == whole.decision_of(job), job
-    planned = np.isin(whole.waiting.job_id, pending.id[folded.planned])
-    assert plan.waiting.ahead_jobs[planned].tolist() == whole.waiting.ahead_jobs[planned].tolist()
+    paused = np.isin(pending.queue_id, snapshot.queues.id[snapshot.queues.paused])
+    in_line = np.isin(whole.waiting.job_id, pending.id[~paused & (pending.eligible_ms <= snapshot.now_ms)])
+    for name in ("ahead_jobs", "ahead_gpus"):
+        assert getattr(plan.waiting, name)[in_line].tolist() == getattr(whole.waiting, name)[in_line].tolist()
 
 
 def test_of_thousands_in_a_paused_queue_one_of_each_kind_is_planned() -> None:

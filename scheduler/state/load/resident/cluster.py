@@ -14,6 +14,7 @@ from django.db import connection
 from scheduler.core.columns import Ints
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.state.db.query import Batch, Table
+from scheduler.state.load.cluster_rows import policy_of
 from scheduler.state.load.job_rows import OWN_NAMES, own_columns
 from scheduler.state.load.resident import feed
 from scheduler.state.load.resident.folded import Folded, fold
@@ -122,9 +123,14 @@ class ResidentCluster:
                 if self.clock() >= memory.checked_at + self.check_seconds:
                     memory = self._checked(memory)
             memory.token = token
+            policy = policy_of(tables.cluster)
+            # A plugin may look at all jobs to say whose turn it is.
+            is_outside = bool(policy.plugins) or any(own.plugins for _, own in policy.queues)
             folded = fold(
-                memory.jobs, memory.classes.classes, tables.moment(), paused_queues=tables.paused_queues()
-            )
+                memory.jobs, memory.classes.classes, tables.moment(),
+                paused_queues=() if is_outside else tables.paused_queues(),
+                early_too=not is_outside and not policy.queues,
+            )  # fmt: skip
             found = loaded(tables, memory.jobs.take(folded.planned), memory.classes)
         self._prune(memory)
         return ResidentLoaded(found, folded), memory

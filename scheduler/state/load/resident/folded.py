@@ -55,18 +55,24 @@ class Folded:
 
 
 def fold(
-    jobs: ResidentJobs, classes: Sequence[RequestClass], moment: Moment, *, paused_queues: Sequence[int]
+    jobs: ResidentJobs,
+    classes: Sequence[RequestClass],
+    moment: Moment,
+    *,
+    paused_queues: Sequence[int],
+    early_too: bool = True,
 ) -> Folded:
     """Leave one job of each kind where a paused queue, or a moment that has not come, keeps all of them waiting.
 
     A job that others were stopped for, that gathers nodes, that has been promised a start or that has terms about
-    other jobs is planned by itself.
+    other jobs is planned by itself. Without `early_too` so is one whose moment has not come: where queues have
+    policies of their own, it has a place among the jobs of its queue, which others would get.
     """
     rows = jobs.rows()
     ids = jobs.column("id")[rows]
     eligible = np.maximum(jobs.column("eligible_ms")[rows], jobs.column("begin_ms")[rows])
     early = eligible > moment.now_ms
-    out = early.copy()
+    out = early & early_too
     if paused_queues:
         out |= np.isin(jobs.column("queue_id")[rows], paused_queues)
     out &= ~_has_own_part(jobs, rows, classes, moment)

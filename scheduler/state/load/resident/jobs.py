@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from scheduler.core.columns import Bools, Ints
+from scheduler.core.columns import Bools, Ints, rows_taken
 from scheduler.state.load.job_rows import OWN_NAMES, OwnColumns
 from scheduler.state.load.resident.kinds import KINDS, Kinds
 
@@ -68,7 +68,7 @@ class ResidentJobs:
 
     def take(self, rows: Ints) -> dict[str, Ints]:
         """The own columns of these rows, as a copy."""
-        return {name: self._columns[name][rows] for name in OWN_NAMES}
+        return {name: rows_taken(self._columns[name], rows) for name in OWN_NAMES}
 
     def columns(self) -> dict[str, Ints]:
         """The own columns of all jobs, as a copy."""
