@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
-from celery.worker import state as worker_state
 from django.conf import settings
 from django.db import close_old_connections
 
@@ -39,7 +38,9 @@ def stay(*, seconds: float = STAY_SECONDS, stop: Callable[[], bool] | None = Non
 
 def worker_stops() -> bool:
     """Whether this Celery worker was asked to stop."""
-    asked = (worker_state.should_stop, worker_state.should_terminate)
+    from celery.worker import state  # a worker has it loaded; others, who only know the task, need not
+
+    asked = (state.should_stop, state.should_terminate)
     return any(one is not None and one is not False for one in asked)
 
 

@@ -121,7 +121,7 @@ def settle_forecasts() -> int:
     A job that was held or cancelled, or whose queue was paused, before it started says nothing. Answers how many
     were judged.
     """
-    run(_IN_PAUSED_QUEUES)
+    run(_IN_PAUSED_QUEUES, [])
     judged: int = run(JUDGE, [JobState.QUEUED.value])[0][0]
     return judged
 

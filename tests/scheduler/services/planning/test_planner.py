@@ -34,9 +34,9 @@ def world() -> SmallWorld:
 
 
 @pytest.fixture
-def staying(world: SmallWorld, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
+def staying(world: SmallWorld, settings) -> Iterator[Planner]:
     """A planner at work in a thread, whose clock asks for nothing after its first cycle."""
-    monkeypatch.setattr(settings, "PLAN_SECONDS", 3600.0)
+    settings.PLAN_SECONDS = 3600.0
     at_work, over = Planner(), threading.Event()
 
     def work() -> None:

@@ -25,6 +25,7 @@ from scheduler.services.jobs import boosts, verbs
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.services.planning.residents import forget_residents, resident_of
 from scheduler.state.load.job_rows import PENDING_COLUMNS
+from scheduler.state.load.resident import cluster
 from scheduler.state.load.resident.cluster import ResidentCluster, differences
 from scheduler.state.load.resident.jobs import ResidentJobs
 from scheduler.state.load.snapshots import load_snapshot
@@ -328,10 +329,31 @@ WRITTEN_BY_THE_PLANNER = {"reason_mark", "promised_ms"}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_after_a_random_hour_memory_and_a_full_load_say_the_same(portal: Portal, settings, seed: int) -> None:
-    """Of a planner that plans all the while, and checks itself in every cycle; and of one that only looks on."""
+def test_after_a_random_hour_memory_and_a_full_load_say_the_same(
+    portal: Portal, settings, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of a planner that plans all the while, checks itself in every cycle and prunes the feed."""
     settings.PLANNER_CHECK_SECONDS = 0.0
+    monkeypatch.setattr(cluster, "PRUNE_SECONDS", 0.0)
     forget_residents()
+    hour = Hour(portal, seed)
+    for _ in range(160):
+        hour.something()
+    hour.plan()
+
+    own = resident_of(portal.cluster.pk)
+    assert len(hour.done) > 12, hour.done
+    assert own.checks > 5
+    assert own.differences == 0
+    assert Quota.objects.exists()
+
+
+@pytest.mark.parametrize("seed", range(3, 5))
+def test_after_a_random_hour_of_small_steps_memory_and_a_full_load_say_the_same(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of a memory that was filled once, beside a planner at work; neither prunes what the other has not read."""
+    monkeypatch.setattr(cluster, "PRUNE_SECONDS", 1e9)
     hour = Hour(portal, seed)
     looks_on = Planner(portal)
     looks_on.load()
@@ -343,14 +365,8 @@ def test_after_a_random_hour_memory_and_a_full_load_say_the_same(portal: Portal,
             found = looks_on.differences()
             assert found.keys() <= WRITTEN_BY_THE_PLANNER, f"{found} after {step} steps: {hour.done}"
 
-    hour.plan()
     assert looks_on.differences().keys() <= WRITTEN_BY_THE_PLANNER
     assert looks_on.memory.full_loads == 1
-    assert len(hour.done) > 12, hour.done
-    own = resident_of(portal.cluster.pk)
-    assert own.checks > 5
-    assert own.differences == 0
-    assert Quota.objects.exists()
 
 
 def test_the_whole_snapshot_is_the_one_of_a_full_load(portal: Portal) -> None:
