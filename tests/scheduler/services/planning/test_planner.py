@@ -10,8 +10,9 @@ import pytest
 from django.db import connections, transaction
 from structlog.testing import capture_logs
 
+from config import health
 from infra import notifications
-from scheduler import outbox
+from scheduler import metrics, outbox
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job
 from scheduler.services.planning import cycles, planner, wakeups
@@ -152,3 +153,22 @@ def test_several_hints_for_one_cluster_make_one_cycle() -> None:
 
     assert asked == {7: "submit", 8: "node"}
     listening.close()
+
+
+def test_what_is_in_memory_is_a_metric_and_a_difference_is_on_the_health_page(world: SmallWorld) -> None:
+    world.job(cpu_millis=1_000_000)
+    world.plan()
+    assert health._planner() == "at work"
+    resident_of(world.cluster.pk).differences = 2
+    world.plan()
+
+    assert "differed 2 times" in health._planner()
+    found = {
+        sample.name: sample.value
+        for metric in metrics.read_metrics()
+        for sample in metric.samples
+        if sample.name.startswith("muster_planner_memory")
+    }
+    assert found["muster_planner_memory_differences"] == 2
+    assert found["muster_planner_memory_pending_jobs"] == 1
+    assert found["muster_planner_memory_bytes"] > 0
