@@ -76,27 +76,36 @@ def test_what_was_changed_is_read_and_nothing_else(portal: Portal) -> None:
 
 
 def test_a_transaction_that_commits_after_a_later_one_is_not_missed(portal: Portal) -> None:
-    """It has the lower number, and was under way when the picture was taken."""
+    """A picture is taken while it is under way, and sees one that began after it."""
     job, other = portal.submit(), portal.submit()
     planner = Planner(portal)
     planner.load()
 
     def change_slowly() -> None:
-        with transaction.atomic():
+        with transaction.atomic(), connection.cursor() as cursor:
             Job.objects.filter(pk=job.pk).update(priority=61)
-            # Waits for the lock that the test has on the other job.
-            Job.objects.filter(pk=other.pk).update(priority=62)
+            cursor.execute("SELECT pg_advisory_xact_lock(11)")
 
-    with transaction.atomic():
-        Job.objects.filter(pk=other.pk).update(priority=60)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(11)")
         apart = Apart(change_slowly)
         apart.until_it_waits()
-    # That one has committed now, or is about to: before and after, memory has what the rows say.
-    planner.load()
+        Job.objects.filter(pk=other.pk).update(priority=62)
+        planner.load()
+        assert priorities(planner) == {job.number: job.priority, other.number: 62}
+        cursor.execute("SELECT pg_advisory_unlock(11)")
     apart.end()
+    planner.load()
 
-    assert planner.differences() == {}
-    assert Job.objects.get(pk=job.pk).priority == 61
+    assert priorities(planner) == {job.number: 61, other.number: 62}
+    assert planner.memory.full_loads == 1
+
+
+def priorities(planner: Planner) -> dict[int, int]:
+    """What a planner has in memory of each job's own priority."""
+    assert planner.memory._memory is not None
+    own = planner.memory._memory.jobs.columns()
+    return dict(zip(own["id"].tolist(), own["own_priority"].tolist(), strict=True))
 
 
 def test_after_another_planner_or_on_another_connection_everything_is_read_anew(portal: Portal) -> None:
