@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from tests.support.embedded import give_migrated_data
 from tests.support.patience import patience
 from tests.support.stack import Stack, scratch_state, wait_until
 from tests.support.visitor import Answer, Visitor
@@ -33,6 +34,7 @@ PAUSE_SECONDS = 2.2
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     state = scratch_state("away")
+    give_migrated_data(state)
     stack = Stack(state, ["--nodes", "1"], env={"MUSTER_WEB_PROCESSES": "2"})
     try:
         yield stack.start()

@@ -14,6 +14,7 @@ import pytest
 
 from config.up import memory
 from config.up.state import StateError
+from tests.support.embedded import give_migrated_data
 from tests.support.patience import patience
 from tests.support.stack import Stack, scratch_state, wait_until
 
@@ -36,6 +37,7 @@ def test_a_ceiling_can_be_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     state = scratch_state("memory")
+    give_migrated_data(state)
     # The process meets its ceiling while it builds these rows.
     env = {
         "MUSTER_WEB_PROCESSES": "2",
