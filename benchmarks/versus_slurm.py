@@ -23,7 +23,7 @@ REPEATS = 5
 
 @benchmark("e2e_vs_slurm", "slurm_jobs_per_s", "muster_jobs_per_s")
 def versus_slurm() -> Figures:
-    """How many times as fast as Slurm, as the median of five pairs."""
+    """500 jobs of `true` in one request, in turns with a real Slurm: median of five ratios."""
     if reason := missing():
         raise NotMeasuredError(f"there is no Slurm to compare with: {reason}")
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-slurm-"))
