@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, every start compiles everything again, which takes longer than the start itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check types style contracts django test bench docs demo lock clean runtime development
+.PHONY: help run check types style contracts django test collected bench docs demo lock clean runtime development
 
 help:  ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -47,6 +47,10 @@ django:
 
 test: development  ## The whole test suite on three workers (ARGS="tests/scheduler -k gang"; WORKERS=0: in one process)
 	@exec $(PY) -m pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder) $(ARGS)
+
+# What the suite needs before its first test: its modules compiled, and a data folder with all tables.
+collected: development
+	@said="$$($(PY) -m pytest --collect-only -q 2>&1)" || { echo "$$said"; exit 1; }
 
 bench: development  ## Measure, and write var/bench/latest.json
 	@exec $(PY) -m benchmarks.run $(ARGS)
