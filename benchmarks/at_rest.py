@@ -10,8 +10,7 @@ from typing import Final
 
 import psutil
 
-from benchmarks.e2e import CPUS, NODES
-from benchmarks.portal import Portal, portal
+from benchmarks.portal import CPUS, NODES, Portal, portal
 from benchmarks.registry import Figures, NotMeasuredError, benchmark, note
 
 #: From the start of the last agent until everything that begins late has begun.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from benchmarks.portal import Client, portal, until
+from benchmarks.portal import CPUS, NODES, Client, portal, until
 from benchmarks.registry import Figures, benchmark
 
 #: One at a time on an idle cluster.
 ALONE = 100
 #: At once, of a command that does nothing.
 TOGETHER = 500
-NODES, CPUS = 8, 16
 
 
 @benchmark("submit_to_start_ms_p50", "submit_to_start_ms_p99")

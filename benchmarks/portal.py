@@ -23,6 +23,8 @@ from config.up.state import StateFolder
 from tests.support.stack import ROOT, Stack, scratch_state, wait_until
 
 PEOPLE = 8
+#: The virtual cluster on this machine that jobs run through.
+NODES, CPUS = 8, 16
 Payload = dict[str, Any] | list[dict[str, Any]]
 
 

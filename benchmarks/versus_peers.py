@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.e2e import CPUS, NODES, together
-from benchmarks.portal import portal
+from benchmarks.e2e import together
+from benchmarks.portal import CPUS, NODES, portal
 from benchmarks.registry import Figures, NotMeasuredError, benchmark, note
 
 ROOT: Final = Path(__file__).resolve().parents[1]

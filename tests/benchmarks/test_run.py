@@ -59,9 +59,13 @@ def test_every_bar_is_of_a_figure_and_every_benchmark_says_what_it_runs() -> Non
     assert run._load() == []
     known = {key for one in BENCHMARKS.values() for key in one.keys}
     limits = tomllib.loads((run.HERE / "limits.toml").read_text())
+    used = list(BENCHMARKS)[list(BENCHMARKS).index("at_rest") :]
 
     assert sorted(limits.keys() - known) == []
     assert [one.name for one in BENCHMARKS.values() if len(one.says) < 20] == []
+    assert {"rows_of_plans", "e2e", "wal", "listing"} <= set(used), (
+        "memory at rest is of a portal not yet used"
+    )
 
 
 def test_a_peer_that_is_not_there_is_not_measured_and_the_reason_is_said(tmp_path: Path) -> None:
