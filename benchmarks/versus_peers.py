@@ -104,7 +104,7 @@ def _in_turns(peer: Peer) -> tuple[list[float], list[float]]:
 
 
 class _Running:
-    """The peer's processes, told by lines how many programs to run."""
+    """The peer's processes, which read from lines how many programs to run."""
 
     def __init__(self, python: Path, peer: Peer, folder: Path) -> None:
         self.peer = peer
