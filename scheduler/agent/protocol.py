@@ -58,6 +58,11 @@ class Assignment(TypedDict):
     most_tasks: NotRequired[int]
     array_id: NotRequired[str]
     array_index: NotRequired[int]
+    #: Of a job of several elements of its array: those to run, the time limit of each, and the highest exit code of
+    #: those that ended before; `limit_seconds` is of all together.
+    elements: NotRequired[list[int]]
+    element_limit_seconds: NotRequired[int | None]
+    worst_exit_code: NotRequired[int]
 
 
 class Stop(TypedDict):
@@ -99,6 +104,8 @@ class Report(TypedDict):
     saved_path: NotRequired[str]
     #: Of a running task: whether its processes are suspended.
     suspended: NotRequired[bool]
+    #: Elements that have ended, as `scheduler.agent.elements` writes them, with ages in the place of times.
+    elements: NotRequired[list[list[Any]]]
 
 
 class SyncRequest(TypedDict):

@@ -126,17 +126,17 @@ def _run(assigned: Assigned, announce_fd: int) -> None:
         status.write({"error": why_not_started(order, error)})
         return
     status.write({"pid": leader, "ticks": processes.start_ticks(leader), "at": processes.boot_ms()})
-    usage = _Usage()
+    usage = Usage()
     end = _wait_for(leader, usage)
-    if left := _end_descendants(UNKILLABLE_SECONDS, usage):
+    if left := end_descendants(UNKILLABLE_SECONDS, usage):
         end["left"] = left
     status.write(end | usage.as_line())
     while left:
         time.sleep(1.0)
-        left = _end_descendants(UNKILLABLE_SECONDS, usage)
+        left = end_descendants(UNKILLABLE_SECONDS, usage)
 
 
-class _Usage:
+class Usage:
     """What the ended processes of one task have used, by what the kernel says of each: a guard has had tasks before."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ def _launch(order: TaskOrder, bind_to: tuple[int, ...]) -> int:
     return leader
 
 
-def _wait_for(leader: int, usage: _Usage) -> dict[str, Any]:
+def _wait_for(leader: int, usage: Usage) -> dict[str, Any]:
     """How the first process of the task ended; orphans that end before it are only reaped."""
     while True:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -199,7 +199,7 @@ def _wait_for(leader: int, usage: _Usage) -> dict[str, Any]:
             return {"ended": processes.boot_ms(), "code": code}
 
 
-def _end_descendants(seconds: float, usage: _Usage) -> int:
+def end_descendants(seconds: float, usage: Usage) -> int:
     """Kill our children, and theirs, until none is left; returns how many children are left when the time is up."""
     deadline, pause = time.monotonic() + seconds, 0.001
     while True:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from scheduler.agent import numa
+from scheduler.agent.elements import Elements, arguments_of
 from scheduler.agent.protocol import Assignment, TaskOrder, task_key
 from scheduler.agent.tasks.environment import GpuNames, environment
 
@@ -48,6 +49,18 @@ def task_order(
         },
         process_limit=process_limit,
     )
+    if "elements" in assignment:
+        order["meta"]["elements"] = True
+        order["argv"] = arguments_of(
+            Elements(
+                folder,
+                tuple(assignment["elements"]),
+                assignment["element_limit_seconds"],
+                assignment["grace_seconds"],
+                assignment["worst_exit_code"],
+                argv,
+            )
+        )
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
     if "cpu_limit_millis" in assignment:
