@@ -25,7 +25,7 @@ ROOT: Final = HERE.parent
 
 #: Modules of benchmarks; each registers its own when it is imported.
 MODULES: Final = (
-    "core", "explaining", "mixed", "fairness", "openb", "sim", "state", "e2e", "versus_slurm", "live", "listing",
+    "core", "explaining", "mixed", "fairness", "openb", "sim", "state", "e2e", "elements", "versus_slurm", "live", "listing",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 import time
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ STATUS_FILE_VARIABLE: Final = "MUSTER_TASK_SLIP"
 NUMA_VARIABLE: Final = "MUSTER_NUMA_BOUND"
 #: The longest order that is given to a guard by its socket.
 MAX_ORDER_BYTES: Final = 64 * 1024
+#: A descriptor beside an order.
+_FD: Final = struct.Struct("i")
 #: How long the end of a task waits for processes that cannot be killed.
 UNKILLABLE_SECONDS: Final = 10.0
 
@@ -101,16 +104,25 @@ def serve(first: Assigned, *, orders: socket.socket, announce_fd: int) -> NoRetu
     os._exit(0)
 
 
+def send_order(orders: socket.socket, data: bytes, status_file: int) -> None:
+    """Give a guard that waits another task; raises OSError where it is gone."""
+    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(status_file))]
+    orders.sendmsg([data], beside, socket.MSG_DONTWAIT)
+
+
 def _receive(orders: socket.socket) -> Assigned | None:
     """The next task; None when there is none any more."""
     show_as("muster guard without a task")
     try:
-        data, files, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        # Not `socket.recv_fds`, which ignores flags: the task would inherit the file, and its lock with it.
+        data, beside, _, _ = orders.recvmsg(
+            MAX_ORDER_BYTES, socket.CMSG_SPACE(_FD.size), socket.MSG_CMSG_CLOEXEC
+        )
     except OSError:
         return None
-    if not data or not files:
+    if not data or not beside:
         return None
-    return Assigned(files[0], **json.loads(data))
+    return Assigned(*_FD.unpack(beside[0][2]), **json.loads(data))
 
 
 def _run(assigned: Assigned, announce_fd: int) -> None:

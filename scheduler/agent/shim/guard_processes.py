@@ -52,7 +52,7 @@ class GuardProcesses:
         while self._idle and len(data) <= guard.MAX_ORDER_BYTES:
             process = self._idle.pop()
             try:
-                socket.send_fds(process.orders, [data], [status_file], socket.MSG_DONTWAIT)
+                guard.send_order(process.orders, data, status_file)
             except OSError:  # it was killed
                 process.orders.close()
                 continue
