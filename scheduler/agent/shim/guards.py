@@ -91,8 +91,9 @@ class Guards:
             record["peak_memory_mib"], record["cpu_time_ms"] = line["memory_mib"], line["cpu_ms"]
             if (left := line.get("left")) and not record["text"]:
                 record["text"] = f"{left} of its processes cannot be ended: another account's."
+            task.ended_whole = not left
             self._store.end(task, at_boot_ms=line["ended"])
-            self._processes.release(task, reusable=not left)
+            self._processes.release(task, reusable=task.ended_whole)
 
     def status_of(self, task: ShimTask) -> GuardStatus:
         return self._files.read(task.key)
@@ -171,7 +172,7 @@ class Guards:
     # ------------------------------------------------------------ status files
 
     def drop_status(self, task: ShimTask) -> None:
-        self._files.drop(task.key, reusable=not task.adopted)
+        self._files.drop(task.key, reusable=task.ended_whole and not task.adopted)
 
     def drop_unknown_statuses(self) -> None:
         """Remove the files of forgotten tasks, but not of a guard that is alive."""

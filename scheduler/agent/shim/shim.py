@@ -161,7 +161,7 @@ class Shim:
     def forget(self, keys: list[str]) -> None:
         """Remove what is left of tasks that have ended and that the server knows all about."""
         for task in self.store.forget(keys):
-            self.folders.take_back(task.record["folder"])
+            self.folders.take_back(task.record["folder"], reusable=task.ended_whole)
             self.guards.drop_status(task)
 
     def _shut_down(self) -> None:

@@ -75,10 +75,13 @@ class TaskFolders:
                 continue  # removed by somebody, or there is no folder of tasks: mkdir says so
         return None
 
-    def take_back(self, folder: str) -> None:
-        """Keep the folder of an ended task for a later one, where its job has left nothing; remove it otherwise."""
+    def take_back(self, folder: str, *, reusable: bool = True) -> None:
+        """Keep the folder of an ended task for a later one, where its job has left nothing; remove it otherwise.
+
+        One in which a process of the task may still work is not `reusable`.
+        """
         given = self._given.pop(folder, None)
-        if given is not None and len(self._spare) < MOST_SPARE:
+        if reusable and given is not None and len(self._spare) < MOST_SPARE:
             with contextlib.suppress(OSError):
                 names = _left_when_cleared(folder, given)
                 if names is not None:

@@ -251,6 +251,20 @@ def test_a_guard_that_was_killed_while_it_waited_costs_no_task(shim: LoneShim) -
     assert shim.wait("3-1")["exit_code"] == 4
 
 
+def test_what_a_task_had_whose_guard_was_killed_is_not_used_again(shim: LoneShim) -> None:
+    """A process of it may have escaped, and work there still."""
+    shim.start("1-1", "sleep 60")
+    shim.wait("1-1", "running")
+    os.kill(shim.guard_pid("1-1"), 9)
+    shim.wait("1-1")
+
+    shim.link.forget(["1-1"])
+    wait_for(lambda: not (shim.state / "guards/1-1").exists())
+
+    assert not (shim.state / "tasks/1-1").exists()
+    assert [list((shim.state / name).iterdir()) for name in ("spare", "guards-spare")] == [[], []]
+
+
 def test_guards_without_a_task_go_when_their_shim_is_killed(shim: LoneShim) -> None:
     for key in ("1-1", "2-1"):
         shim.start(key, "sleep 0.2")
