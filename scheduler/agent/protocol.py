@@ -58,11 +58,21 @@ class Assignment(TypedDict):
     most_tasks: NotRequired[int]
     array_id: NotRequired[str]
     array_index: NotRequired[int]
-    #: Of a job of several elements of its array: those to run, the time limit of each, and the highest exit code of
-    #: those that ended before; `limit_seconds` is of all together.
-    elements: NotRequired[list[int]]
-    element_limit_seconds: NotRequired[int | None]
-    worst_exit_code: NotRequired[int]
+    #: Of a job that runs several elements of its array; `command` then says that the agent is too old to know this.
+    elements: NotRequired[ElementsToRun]
+
+
+class ElementsToRun(TypedDict):
+    """Which elements a task runs one after another, what each runs, and for how long; `limit_seconds` None = no limit.
+
+    `worst_exit_code` is the highest of the elements that ended before.
+    """
+
+    indices: list[int]
+    command: str
+    script: str
+    limit_seconds: int | None
+    worst_exit_code: int
 
 
 class Stop(TypedDict):

@@ -18,7 +18,7 @@ from scheduler import outbox
 from scheduler.agent.protocol import Assignment
 from scheduler.core.lifecycle import AttemptState, TaskState
 from scheduler.models import Device, Node
-from scheduler.services.execution.elements import describe, elements_to_run
+from scheduler.services.execution.elements import add_elements, elements_to_run
 from scheduler.state.db.sql import Rows, Statement, int_array, run
 
 #: Rendezvous ports of jobs with several tasks: one of these, by job number.
@@ -178,7 +178,7 @@ def _describe(
     for task in tasks:
         assignment = _assignment(task, attempts[task.attempt], on_node)
         _add_options(assignment, task, attempts[task.attempt], on_node)
-        assignment.update(describe(to_run, assignment["job"]))  # type: ignore[typeddict-item]
+        add_elements(assignment, to_run)
         assignments.append(assignment)
     return assignments
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from scheduler.agent.protocol import Assignment, ElementsToRun
 from scheduler.core.lifecycle import ElementState
 from scheduler.state.db.sql import Statement, int_array, run
 
@@ -144,12 +145,23 @@ def write_ended(ended: Sequence[EndedElement], *, now: datetime) -> Statement:
     )
 
 
-def describe(to_run: Mapping[int, ToRun], job: int) -> dict[str, Any]:
-    """What an assignment says of the elements of its job; nothing of a job without."""
-    if (found := to_run.get(job)) is None:
-        return {}
-    return {
-        "elements": found.indices,
-        "element_limit_seconds": found.limit_seconds,
-        "worst_exit_code": found.worst_exit_code,
-    }
+#: An agent that knows no elements would run the command once, and report the job as done.
+_TOO_OLD: Final = (
+    "echo 'The agent of this node is older than the server and runs no jobs of several elements; update it.' >&2;"
+    " exit 125"
+)
+
+
+def add_elements(assignment: Assignment, to_run: Mapping[int, ToRun]) -> None:
+    """Say in an assignment which elements its job has left to run, where it is a job of several."""
+    found = to_run.get(assignment["job"])
+    if found is None:
+        return
+    assignment["elements"] = ElementsToRun(
+        indices=found.indices,
+        command=assignment["command"],
+        script=assignment["script"],
+        limit_seconds=found.limit_seconds,
+        worst_exit_code=found.worst_exit_code,
+    )
+    assignment["command"], assignment["script"] = _TOO_OLD, ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from infra.errors import Conflict, InvalidInput
 from quotas.models import LedgerEntry
+from scheduler.agent.protocol import Assignment
 from scheduler.models import ElementEnd, Job, JobEvent
 from scheduler.services.accounting import usage_audit
 from scheduler.services.jobs import logs
@@ -208,6 +210,27 @@ def test_an_element_of_a_running_job_is_not_cancelled_by_itself(
 
     with pytest.raises(Conflict, match="cannot be cancelled one by one"):
         cancel_element(job=job, index=3, by=world.user)
+
+
+def test_an_agent_that_knows_no_elements_fails_the_job_and_says_why(
+    world: World, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs what every version knows, the command."""
+    from scheduler.services.execution import elements
+
+    start_agent()
+    add = elements.add_elements
+
+    def as_an_earlier_agent_reads_it(assignment: Assignment, to_run: Any) -> None:
+        add(assignment, to_run)
+        del assignment["elements"]
+
+    monkeypatch.setattr("scheduler.services.execution.assignments.add_elements", as_an_earlier_agent_reads_it)
+    job = world.submit("true", array="0-3", elements_per_job=4)
+    world.run_until(job, "failed")
+
+    assert job.exit_code == 125
+    assert b"older than the server" in world.output(job)
 
 
 def test_a_job_with_elements_is_one_job_for_the_planner(world: World) -> None:
