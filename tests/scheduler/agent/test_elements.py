@@ -13,12 +13,13 @@ from django.utils import timezone
 from infra.errors import Conflict, InvalidInput
 from quotas.models import LedgerEntry
 from scheduler.agent.protocol import Assignment
-from scheduler.models import ElementEnd, Job, JobEvent
+from scheduler.models import ElementEnd, Job, JobEvent, Node, SchedulerProfile
 from scheduler.services.accounting import usage_audit
 from scheduler.services.jobs import logs
 from scheduler.services.jobs.elements import cancel_element, elements_of
 from scheduler.services.jobs.verbs import cancel_job, requeue_job
 from scheduler.services.planning import cycles
+from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import World, wait_for
 
@@ -163,6 +164,54 @@ def test_the_result_of_an_earlier_attempt_counts(world: World, start_agent: Star
     world.run_until(job, "failed")
 
     assert (job.exit_code, ends(job)) == (5, {0: ("failed", 5, None), 1: ("succeeded", 0, None)})
+
+
+def test_elements_of_a_lost_node_run_elsewhere_and_those_that_had_ended_do_not(
+    world: World, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    command = "test $MUSTER_ARRAY_INDEX = 0 -o $MUSTER_ATTEMPT = 2 || sleep 60"
+    job = world.submit(command, array="0-3", elements_per_job=4)
+    world.run_until(job, "running")
+    wait_for(lambda: ends(job))
+
+    agent.clean_up()
+    attempt = job.attempts.live().get()
+    end_attempt(attempt_id=attempt.pk, epoch=attempt.epoch, lost_text="the node does not answer")
+    Node.objects.filter(name="n1").update(state="down")
+    start_agent("n2")
+    Job.objects.filter(pk=job.pk).update(eligible_at=timezone.now())
+    world.run_until(job, "completed")
+
+    assert [(e.index, e.state, e.epoch) for e in ElementEnd.objects.filter(job=job)] == [
+        (0, "succeeded", 1), (1, "succeeded", 2), (2, "succeeded", 2), (3, "succeeded", 2),
+    ]  # fmt: skip
+    world.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize("mode", ["requeue", "suspend"])
+def test_a_job_that_makes_way_keeps_what_its_elements_did(
+    world: World, start_agent: StartAgent, mode: str
+) -> None:
+    words = {"protected_seconds": 0, "grace_seconds": 5, "mode": mode}
+    SchedulerProfile.objects.update(preemption_enabled=True, preemption=words)
+    start_agent()
+    command = "test $MUSTER_ARRAY_INDEX = 0 || sleep 3"
+    job = world.submit(command, array="0-1", elements_per_job=2, time_limit=3600, priority=10, cpu_cores=8)
+    world.run_until(job, "running")
+    wait_for(lambda: ends(job))
+
+    urgent = world.submit("true", priority=90, cpu_cores=8)
+    world.plan()
+    world.run_until(urgent, "completed")
+    wait_for(lambda: Job.objects.filter(pk=job.pk).exclude(state__in=("stopping", "running")).exists())
+    world.plan()
+    job.refresh_from_db()
+    world.run_until(job, "completed")
+
+    assert ends(job) == dict.fromkeys((0, 1), ("succeeded", 0, None))
+    assert job.epoch == (1 if mode == "suspend" else 2)
+    world.assert_nothing_is_held()
 
 
 @pytest.mark.parametrize("victim", ["agent", "shim", "both"])
