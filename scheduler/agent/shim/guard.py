@@ -33,6 +33,9 @@ NUMA_VARIABLE: Final = "MUSTER_NUMA_BOUND"
 MAX_ORDER_BYTES: Final = 64 * 1024
 #: A descriptor beside an order.
 _FD: Final = struct.Struct("i")
+#: A task that ends within this is announced once, with its end: to announce its start as well would wake shim, agent
+#: and server once more for it.
+SHORT_SECONDS: Final = 0.005
 #: How long the end of a task waits for processes that cannot be killed.
 UNKILLABLE_SECONDS: Final = 10.0
 
@@ -96,6 +99,9 @@ def serve(first: Assigned, *, orders: socket.socket, announce_fd: int) -> NoRetu
     """
     detach_from_shim(first.status_file, announce_fd, orders.fileno())
     become_subreaper("muster-guard")
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, [signal.SIGCHLD]
+    )  # for `_ends_within`; tasks start without a mask
     assigned: Assigned | None = first
     while assigned is not None:
         _run(assigned, announce_fd)
@@ -137,7 +143,11 @@ def _run(assigned: Assigned, announce_fd: int) -> None:
     except (OSError, ValueError) as error:
         status.write({"error": why_not_started(order, error)})
         return
-    status.write({"pid": leader, "ticks": processes.start_ticks(leader), "at": processes.boot_ms()})
+    status.write(
+        {"pid": leader, "ticks": processes.start_ticks(leader), "at": processes.boot_ms()}, announce=False
+    )
+    if not _ends_within(leader, SHORT_SECONDS):
+        status.announce()
     usage = Usage()
     end = _wait_for(leader, usage)
     if left := end_descendants(UNKILLABLE_SECONDS, usage):
@@ -146,6 +156,17 @@ def _run(assigned: Assigned, announce_fd: int) -> None:
     while left:
         time.sleep(1.0)
         left = end_descendants(UNKILLABLE_SECONDS, usage)
+
+
+def _ends_within(leader: int, seconds: float) -> bool:
+    """Whether the first process of the task has ended by then; it is not reaped."""
+    deadline = time.monotonic() + seconds
+    while os.waitid(os.P_PID, leader, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        left = deadline - time.monotonic()
+        # Returns at once for a child of an earlier task, and then waits.
+        if left <= 0 or signal.sigtimedwait([signal.SIGCHLD], left) is None:
+            return False
+    return True
 
 
 class Usage:

@@ -140,7 +140,7 @@ def _create_status_file(path: str) -> int:
 
 
 class StatusWriter:
-    """Writes a guard's lines into the reserved space, and announces each on the shim's pipe by the task's key."""
+    """Writes a guard's lines into the reserved space, and announces them on the shim's pipe by the task's key."""
 
     def __init__(self, file: int, announce_fd: int, key: str) -> None:
         self._file, self._announce_fd, self._key = file, announce_fd, key
@@ -150,7 +150,9 @@ class StatusWriter:
         text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         self._offset += os.pwrite(self._file, text, self._offset)
         if announce:
-            with contextlib.suppress(
-                OSError
-            ):  # no shim reads it, or the pipe is full: the shim polls as well
-                os.write(self._announce_fd, self._key.encode() + b"\n")
+            self.announce()
+
+    def announce(self) -> None:
+        """Say that there are new lines; lost where no shim reads it or the pipe is full: the shim polls as well."""
+        with contextlib.suppress(OSError):
+            os.write(self._announce_fd, self._key.encode() + b"\n")
