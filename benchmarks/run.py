@@ -25,7 +25,7 @@ ROOT: Final = HERE.parent
 
 #: Modules of benchmarks; each registers its own when it is imported.
 MODULES: Final = (
-    "core", "explaining", "mixed", "fairness", "openb", "sim", "at_rest", "state", "e2e", "written", "versus_slurm",
+    "core", "explaining", "mixed", "fairness", "openb", "sim", "at_rest", "state", "e2e", "elements", "written", "versus_slurm",
     "versus_peers", "live", "listing", "pages",
 )  # fmt: skip
 
