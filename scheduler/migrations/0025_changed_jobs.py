@@ -62,7 +62,7 @@ DROP FUNCTION muster_jobs_added();
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0023_words_of_choices"),
+        ("scheduler", "0024_elements"),
     ]
 
     operations = [
