@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
     load()
     lock = wait_for_turn(given.lock)
     try:
+        plan_before_the_worker_begins()
         app.worker_main(WORKER)
     finally:
         os.close(lock)
@@ -52,6 +53,16 @@ def load() -> None:
     app.loader.import_default_modules()
     for name in LOADED_AHEAD:
         importlib.import_module(name)
+
+
+def plan_before_the_worker_begins() -> None:
+    """One cycle of every cluster at once: a worker takes a second to begin, and longer without its broker.
+
+    Without a broker this plans by its clock until there is one.
+    """
+    from scheduler.services.planning import planner  # not before the apps are there
+
+    planner.stay(seconds=0.0)
 
 
 def wait_for_turn(file: Path) -> int:

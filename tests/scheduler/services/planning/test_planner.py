@@ -172,3 +172,14 @@ def test_what_is_in_memory_is_a_metric_and_a_difference_is_on_the_health_page(wo
     assert found["muster_planner_memory_differences"] == 2
     assert found["muster_planner_memory_pending_jobs"] == 1
     assert found["muster_planner_memory_bytes"] > 0
+
+
+def test_a_planner_that_takes_over_plans_before_its_worker_has_begun(world: SmallWorld) -> None:
+    from config.workers.planner import plan_before_the_worker_begins
+
+    job = world.job()
+
+    plan_before_the_worker_begins()
+
+    assert is_started(job)
+    planner._planner.wakeups.close()
