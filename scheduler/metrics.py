@@ -55,19 +55,26 @@ def read_metrics() -> Iterator[Metric]:
     yield from _memories()
 
 
+#: Names, what they are, and which field of a planner's memory.
+_MEMORY: Final = (
+    ("pending_jobs", "Pending jobs that a planner has in memory.", "pending_jobs"),
+    ("bytes", "Bytes that these take.", "memory_bytes"),
+    ("full_loads", "Times that a planner has read all pending jobs since it began.", "full_loads"),
+    (
+        "differences",
+        "Checks in which memory and database differed: 0, or a mistake of Muster.",
+        "differences",
+    ),
+)
+
+
 def _memories() -> Iterator[Metric]:
     """What planners keep in memory, as they last said; a difference from the rows is an alarm."""
     said = list(memories())
-    for name, documentation, read in (
-        ("pending_jobs", "Pending jobs that a planner has in memory.", lambda one: one.pending_jobs),
-        ("bytes", "Bytes that these take.", lambda one: one.memory_bytes),
-        ("full_loads", "Times that a planner has read all pending jobs since it began.", lambda one: one.full_loads),
-        ("differences", "Checks in which memory and database differed; 0, or a mistake of Muster.",
-         lambda one: one.differences),
-    ):  # fmt: skip
+    for name, documentation, counted in _MEMORY:
         family = GaugeMetricFamily(f"muster_planner_memory_{name}", documentation, labels=["cluster"])
         for one in said:
-            family.add_metric([str(one.cluster_id)], float(read(one)))
+            family.add_metric([str(one.cluster_id)], float(getattr(one, counted)))
         yield family
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     FloatCells = memoryview[float]
 else:
     Cells = FloatCells = memoryview
+
+_Column = TypeVar("_Column", bound=npt.NDArray[Any])
 
 #: The first column of each table that was made.
 _KEYS: Final[dict[type[Any], str]] = {}
@@ -120,9 +122,9 @@ class Columns:
         return self.take(order)
 
 
-def rows_taken(column: Ints, rows: Ints) -> Ints:
+def rows_taken(column: _Column, rows: Ints) -> _Column:
     """These rows of a column, as an array that nobody can write to."""
-    taken: Ints = column[rows]
+    taken = column[rows]
     taken.setflags(write=False)
     return taken
 

@@ -127,7 +127,7 @@ class Planner:
         if seen is None or seen[0] != term:
             self._others[cluster_id] = (term, now)
             return True
-        return now < seen[1] + TICKS_OF_ANOTHER * settings.PLAN_SECONDS
+        return now < seen[1] + TICKS_OF_ANOTHER * float(settings.PLAN_SECONDS)
 
 
 _planner = Planner()

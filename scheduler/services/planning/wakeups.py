@@ -66,7 +66,7 @@ class WakeUps:
             client = redis.Redis.from_url(
                 settings.REDIS_URL, socket_connect_timeout=0.5, socket_timeout=SILENCE_SECONDS
             )
-            subscription = client.pubsub(ignore_subscribe_messages=True)
+            subscription = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
             subscription.subscribe(PLANNERS_CHANNEL)
         except (redis.RedisError, OSError) as error:
             self._lost(error)

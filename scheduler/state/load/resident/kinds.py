@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class Kinds:
     """Numbers of kinds, the same for as long as this object lives."""
 
     def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: dict[Any, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
