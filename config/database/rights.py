@@ -68,6 +68,7 @@ _SCHEDULER: Final = {
     "scheduler_job": ALL,
     "scheduler_jobdependency": ALL,
     "scheduler_jobevent": DROP,
+    "scheduler_jobrequest": DROP,
     "scheduler_jointoken": EDIT,
     "scheduler_lease": EDIT,
     "scheduler_logchunk": DROP,

@@ -7,7 +7,8 @@ from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
-from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, WaitEnd
+from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
+from scheduler.models.job_request import JobRequest, WaitEnd
 from scheduler.models.node import Device, Node
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
@@ -27,6 +28,7 @@ __all__ = [
     "Job",
     "JobDependency",
     "JobEvent",
+    "JobRequest",
     "JoinToken",
     "Lease",
     "LogChunk",
