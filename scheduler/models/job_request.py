@@ -119,7 +119,10 @@ class JobRequest(models.Model):
         indexes = [
             models.Index(fields=["-created_at", "-number"], name="request_by_age"),
             models.Index(
-                Upper("gpu_model"), F("number").desc(), name="request_by_gpu_model", condition=~Q(gpu_model="")
+                Upper("gpu_model"),
+                F("number").desc(),
+                name="request_by_gpu_model",
+                condition=~Q(gpu_model=""),
             ),
             models.Index(
                 fields=["job_type", "-number"], name="request_by_type", condition=~Q(job_type="batch")

@@ -169,9 +169,9 @@ def attention(user: User) -> list[Attention]:
     )
     for job in stuck[:MOST_ATTENTION]:
         found.append(Attention("flag", "blocked", job.name, job.reason_text, job))
-    failed = mine.filter(outcome=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)).order_by(
-        "-completed_at", "-number"
-    )
+    failed = mine.filter(
+        outcome=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)
+    ).order_by("-completed_at", "-number")
     for job in failed[:MOST_ATTENTION]:
         found.append(Attention("cross", "failed", job.name, job.end_text or exit_words(job), job))
     ending = ApiToken.objects.filter(

@@ -57,7 +57,9 @@ def _statement(
     named = [*equal, *differing]
     of_request = ", ".join(["number", *(name for name in named if name in requested)])
     of_job = ", ".join(["number", *(name for name in named if name not in requested)])
-    values = ", ".join([*(f"c.{name}" for name in equal), *(f"v.{name}::{types[name]}" for name in differing)])
+    values = ", ".join(
+        [*(f"c.{name}" for name in equal), *(f"v.{name}::{types[name]}" for name in differing)]
+    )
     source = f"json_to_record(%s::json) AS c({', '.join(f'{name} {types[name]}' for name in equal)})"
     if differing:
         sent = [types[name] if types[name] != "jsonb" else "text" for name in differing]
