@@ -30,7 +30,8 @@ from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import Report
 from scheduler.models import Node
 from scheduler.relay import Listener, relay
-from scheduler.services.cluster import nodes
+from scheduler.services.cluster import heartbeats, nodes
+from scheduler.services.cluster.heartbeats import Heartbeat, KnownAgent
 from scheduler.services.cluster.inventory import Inventory, read_inventory
 from scheduler.services.execution import dispatch, reports
 from scheduler.services.jobs import logs
@@ -164,10 +165,10 @@ class AgentDoor:
     async def _keep_door_open(self) -> None:
         while True:
             try:
-                await self._in_thread(nodes.keep_door_open)
+                await self._in_thread(heartbeats.keep_door_open)
             except (DatabaseError, InterfaceError, OSError) as error:
                 log.warning("door_not_kept_open", error=str(error))
-            await asyncio.sleep(nodes.DOOR_SECONDS / 4)
+            await asyncio.sleep(heartbeats.DOOR_SECONDS / 4)
 
 
 class _Gone(Exception):
@@ -426,28 +427,25 @@ def _register(body: Mapping[str, Any], address: str) -> dict[str, Any]:
     }
 
 
-def _node(key: str) -> Node:
-    node = nodes.node_of_key(key)
-    if node is None:
+def _agent(key: str) -> KnownAgent:
+    agent = heartbeats.agents_of_keys([key]).get(key)
+    if agent is None:
         raise _Unauthorized(
             message="The agent key is unknown or was replaced.",
             code="bad-agent-key",
             way_out="Register again with a join token.",
             status=401,
         )
-    return node
+    return agent
 
 
 def _hear(key: str, call: _SyncCall, address: str) -> tuple[Node, dispatch.Orders | None]:
     """What the agent says, first; the answer when there is one already."""
-    node = _node(key)
+    agent = _agent(key)
+    node = agent.node
     stale = reports.apply_reports(node=node, reports=call.reports)
-    nodes.record_heartbeat(
-        node,
-        boot_id=call.boot_id,
-        agent_version=call.agent_version,
-        clock_ms=call.clock_ms,
-        inventory=call.inventory,
+    heartbeats.record_heartbeats(
+        [Heartbeat(agent, call.boot_id, call.agent_version, call.clock_ms, call.inventory)]
     )
     if call.only_reports:
         return node, dispatch.Orders(stops=dispatch.stale_stops(stale))
@@ -468,14 +466,14 @@ def _sync_answer(node: Node, orders: dispatch.Orders) -> dict[str, Any]:
         "verify": orders.verify,
         "pauses": orders.pauses,
         "hold_seconds": settings.MUSTER_SYNC_HOLD_SECONDS,
-        "fence_seconds": nodes.fence_seconds(),
+        "fence_seconds": heartbeats.fence_seconds(),
         "log_cap_bytes": settings.MUSTER_LOG_CAP_BYTES,
         "inventory_wanted": node.cpu_millis == 0,
     }
 
 
 def _logs(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    node = _node(key)
+    node = _agent(key).node
     read = _Reader()
     chunks = _read_chunks(read, body)
     ask = read.pairs(body.get("ask", []), "ask")

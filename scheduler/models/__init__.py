@@ -8,7 +8,7 @@ from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, WaitEnd
-from scheduler.models.node import Device, Node
+from scheduler.models.node import Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
 from scheduler.models.retention import RetentionRun
@@ -31,6 +31,7 @@ __all__ = [
     "Lease",
     "LogChunk",
     "Node",
+    "NodeHeartbeat",
     "Partition",
     "PriorityClass",
     "Queue",
