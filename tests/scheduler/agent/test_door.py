@@ -18,7 +18,7 @@ from pytest_django.fixtures import Settings
 
 from accounts.models import AuditEvent
 from infra.db.prepared import ask
-from scheduler.api import agent as door
+from scheduler.api.agent import door
 from scheduler.core.lifecycle import JobState
 from scheduler.models import JoinToken, LogChunk, Node, NodeHeartbeat, Task
 from scheduler.services.cluster import heartbeats

@@ -104,7 +104,9 @@ def test_a_node_that_comes_back_is_up_again(world: World) -> None:
     node = Node.objects.select_related("cluster").get()
     generation = node.generation
 
-    beat = heartbeats.Heartbeat(heartbeats.KnownAgent(node, None), boot_id="b2", agent_version="1", clock_ms=0)
+    beat = heartbeats.Heartbeat(
+        heartbeats.KnownAgent(node, None), boot_id="b2", agent_version="1", clock_ms=0
+    )
     heartbeats.record_heartbeats([beat])
 
     node = Node.objects.get()
