@@ -25,8 +25,9 @@ from infra.db.groups import Groups
 from infra.errors import InvalidInput, MusterError
 from scheduler import outbox
 from scheduler.agent import PROTOCOL
-from scheduler.agent.protocol import Stop
+from scheduler.agent.protocol import STREAM_PATH, Stop
 from scheduler.api.agent.reading import MAX_BODY_BYTES, Reader, parse, read_chunks, read_sync, read_wait
+from scheduler.api.agent.stream import AgentStream, Outcome
 from scheduler.relay import Listener, relay
 from scheduler.services.cluster import heartbeats, nodes
 from scheduler.services.execution.agent_messages import (
@@ -48,6 +49,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 PREFIX: Final = "/api/v1/agent/"
+#: What an agent calls with its key: by HTTP, or over its stream.
+_CALLS: Final = ("sync", "logs")
 #: At once in the database beside reports and orders, which have a thread each; more wait in memory.
 DATABASE_THREADS: Final = 2
 #: How often a waiting call looks by itself: while hints arrive, and while Redis is away.
@@ -78,6 +81,8 @@ class AgentDoor:
         self.keep_calls_open()
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
             await self._serve(scope, receive, send)
+        elif scope["type"] == "websocket" and scope["path"] == STREAM_PATH:
+            await self._stream(scope, receive, send)
         else:
             await self.inner(scope, receive, send)
 
@@ -85,23 +90,7 @@ class AgentDoor:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            status, body = 200, await self._answer(scope, receive)
-        except MusterError as error:
-            status, body = error.status, _problem(error)
-        except DataError as error:  # not that the database is away: to send it again would help nobody
-            log.warning("agent_sent_bad_value", path=scope["path"], error=str(error))
-            refused = InvalidInput(message="A value in the message cannot be stored.", code="bad-text")
-            status, body = refused.status, _problem(refused)
-        except (DatabaseError, InterfaceError, OSError) as error:
-            log.warning("agent_call_failed", path=scope["path"], error=str(error))
-            known = to_error(error)
-            status = 503
-            body = {
-                "title": "Try again",
-                "status": 503,
-                "code": known.code if known else "unavailable",
-                "detail": known.message if known else "The database is unavailable.",
-            }
+            status, body = await self._settle(self._answer(scope, receive), scope["path"])
         except _Gone:
             return
         content = b"application/json" if status == 200 else b"application/problem+json"
@@ -112,28 +101,81 @@ class AgentDoor:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": data})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+    async def _settle(self, answer: Awaitable[Mapping[str, Any]], path: str) -> Outcome:
+        """Wait for an answer; an error becomes one."""
+        try:
+            return Outcome(200, await answer)
+        except MusterError as error:
+            return Outcome(error.status, _problem(error))
+        except DataError as error:  # not that the database is away: to send it again would help nobody
+            log.warning("agent_sent_bad_value", path=path, error=str(error))
+            refused = InvalidInput(message="A value in the message cannot be stored.", code="bad-text")
+            return Outcome(refused.status, _problem(refused))
+        except (DatabaseError, InterfaceError, OSError) as error:
+            log.warning("agent_call_failed", path=path, error=str(error))
+            known = to_error(error)
+            return Outcome(
+                503,
+                {
+                    "title": "Try again",
+                    "status": 503,
+                    "code": known.code if known else "unavailable",
+                    "detail": known.message if known else "The database is unavailable.",
+                },
+            )
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Mapping[str, Any]:
         verb = scope["path"].removeprefix(PREFIX).rstrip("/")
-        if verb not in ("register", "sync", "logs"):
+        if verb not in ("register", *_CALLS):
             raise MusterError(message=f"There is nothing at {scope['path']}.", code="not-found", status=404)
         if scope["method"] != "POST":
             raise MusterError(message="Agents POST here.", code="method-not-allowed", status=405)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope)
         body = parse(await _read(receive), headers.get("content-encoding", ""))
-        address = _address(scope)
         if verb == "register":
-            return await self._in_thread(_register, body, address)
-        key = headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if verb == "logs":
+            return await self._in_thread(_register, body, _address(scope))
+        return await self._do(verb, _key(headers), body, receive)
+
+    async def _do(
+        self, call: str, key: str, body: Mapping[str, Any], receive: Receive | None = None
+    ) -> dict[str, Any]:
+        if call == "logs":
             return await self._in_thread(_logs, key, body)
-        return await self._sync(key, body, receive)
+        if call == "sync":
+            return await self._sync(key, body, receive)
+        raise MusterError(message=f"There is no call {call}.", code="not-found", status=404)
+
+    # ------------------------------------------------------------ one connection for all calls
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an agent's stream; one without a valid key is not let in, and its calls by HTTP say why."""
+        key = _key(_headers(scope))
+        await receive()  # websocket.connect
+        status, _ = await self._settle(self._check(key), scope["path"])
+        if status != 200:
+            await send({"type": "websocket.close"})
+            return
+        await send({"type": "websocket.accept"})
+        await AgentStream(
+            lambda call, body: self._do(call, key, body),
+            lambda answer: self._settle(answer, scope["path"]),
+            receive,
+            send,
+        ).serve()
+
+    async def _check(self, key: str) -> Mapping[str, Any]:
+        await self._in_thread(agent_of_key, key)
+        return {}
 
     # ------------------------------------------------------------ sync
 
-    async def _sync(self, key: str, body: Mapping[str, Any], receive: Receive) -> dict[str, Any]:
-        """Take what the agent says, and wait until there is something for it, or until the time is up."""
+    async def _sync(self, key: str, body: Mapping[str, Any], receive: Receive | None) -> dict[str, Any]:
+        """Take what the agent says, and wait until there is something for it, or until the time is up.
+
+        With `receive` the wait ends when the agent hangs up; over a stream the whole call is cancelled then.
+        """
         message = read_sync(key, body)
-        until = time.monotonic() + min(read_wait(body), settings.MUSTER_SYNC_HOLD_SECONDS)
+        until = time.monotonic() + min(read_wait(body) or 0.0, settings.MUSTER_SYNC_HOLD_SECONDS)
         stops: list[Stop] = []
         if message.reports:
             answer = await self._done(self._reports, message)
@@ -234,8 +276,11 @@ async def _read(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-async def _wait(listener: Listener, receive: Receive, seconds: float) -> None:
+async def _wait(listener: Listener, receive: Receive | None, seconds: float) -> None:
     """Until a hint arrives or the time is up; raises _Gone when the agent hangs up."""
+    if receive is None:
+        await listener.take(timeout_seconds=seconds)
+        return
     hint = asyncio.ensure_future(listener.take(timeout_seconds=seconds))
     hang_up = asyncio.ensure_future(receive())
     try:
@@ -249,6 +294,14 @@ async def _wait(listener: Listener, receive: Receive, seconds: float) -> None:
             if not task.done():
                 task.cancel()
         await asyncio.gather(hint, hang_up, return_exceptions=True)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _key(headers: Mapping[str, str]) -> str:
+    return headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
 def _address(scope: Scope) -> str:

@@ -91,11 +91,12 @@ class Reader:
             raise InvalidInput(message="The message cannot be read.", problems=self.problems[:50])
 
 
-def read_wait(body: Mapping[str, Any]) -> float:
-    """How many seconds the agent would wait for orders; 0 where that cannot be read, which `read_sync` refuses."""
+def read_wait(body: Mapping[str, Any]) -> float | None:
+    """How many seconds the agent would wait for orders; None where that cannot be read."""
     wait = body.get("wait_seconds")
-    good = isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= MAX_WAIT_SECONDS
-    return float(wait) if good else 0.0  # type: ignore[arg-type]
+    if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= MAX_WAIT_SECONDS:
+        return float(wait)
+    return None
 
 
 def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
@@ -110,7 +111,7 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
         )
     read = Reader()
     wait = read_wait(body)
-    if body.get("wait_seconds") != wait:
+    if wait is None:
         read.problems.append(FieldProblem("wait_seconds", f"has to be a number from 0 to {MAX_WAIT_SECONDS}"))
     reports = [
         _read_report(read, report, f"reports/{number}/")
@@ -125,7 +126,7 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
     clock_ms = read.whole(body, "clock_ms", "", _BIG_MAX)
     read.finish()
     inventory = read_inventory(body["inventory"]) if "inventory" in body else None
-    only_reports = bool(reports) and wait <= 0
+    only_reports = bool(reports) and not wait
     return AgentMessage(
         key,
         known=None if only_reports else known,

@@ -119,6 +119,7 @@ def register_node(
         _join_partitions(node, machine.partitions)
         apply_inventory(node, machine)
         begin_contact(node)
+        outbox.announce(outbox.node_topic(node.pk))  # a stream that still has the old key ends
         audit.record(
             by=None, action="node.register", thing=node,
             after={"cluster": cluster.slug, "address": address, "key_prefix": prefix, "new": created},
