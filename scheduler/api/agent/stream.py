@@ -6,12 +6,17 @@ The calls are those of HTTP, with the same bodies and answers, read and done by 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from infra.errors import InvalidInput, MusterError
 from scheduler.api.agent.reading import parse
+
+log = structlog.get_logger(__name__)
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -73,7 +78,8 @@ class AgentStream:
         data = message.get("bytes") or (message.get("text") or "").encode()
         number, (status, body) = await self._outcome(data, refused=refused)
         text = json.dumps({"id": number, "status": status, "body": body}, separators=(",", ":"))
-        await self._send({"type": "websocket.send", "text": text})
+        with contextlib.suppress(OSError):  # it has hung up, and the answer waits for nobody
+            await self._send({"type": "websocket.send", "text": text})
         if status == 401:
             self._over.set()
 
@@ -94,5 +100,11 @@ class AgentStream:
                 raise InvalidInput(message="`body` has to be a JSON object.")
             return await self._do(str(sent.get("call")), body)
 
-        outcome = await self._settle(do())
+        try:
+            outcome = await self._settle(do())
+        except Exception:  # a mistake of ours ends this call, not the stream
+            log.exception("agent_call_broke")
+            outcome = Outcome(
+                500, {"status": 500, "code": "internal", "detail": "The server made a mistake."}
+            )
         return number, outcome

@@ -132,6 +132,20 @@ def test_a_waiting_call_delays_no_other_and_is_answered_when_there_is_work(
     assert (number, status, len(answer["assignments"])) == (waiting, 200, 1)
 
 
+def test_a_mistake_of_ours_ends_the_call_and_not_the_stream(
+    world: World, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, key = a_node(world)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("scheduler.services.jobs.logs.append_chunks", broken)
+    with a_wire(server, key) as wire:
+        assert wire.ask("logs", {"chunks": [], "ask": []})[0] == 500
+        assert wire.ask("sync", SYNC)[0] == 200
+
+
 def test_more_calls_than_an_agent_has_are_refused(world: World, server: Server) -> None:
     _, key = a_node(world)
 
