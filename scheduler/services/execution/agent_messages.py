@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
+
+from django.utils import timezone
 
 from infra.errors import MusterError
 from scheduler.agent.protocol import Report
@@ -32,6 +35,8 @@ class AgentMessage:
     known: Mapping[int, int] | None = None
     reports: Sequence[Report] = ()
     inventory: Inventory | None = None
+    #: When it came: its ages count from then, however long it waits for its turn.
+    came_at: datetime = field(default_factory=timezone.now)
     #: Looked at again while the agent waits: that is no sign of life.
     again: bool = False
 
@@ -70,7 +75,9 @@ def take_reports(messages: Sequence[AgentMessage]) -> list[AgentAnswer | Excepti
     Safe to do again: a message that was not answered is sent once more.
     """
     agents = heartbeats.agents_of_keys(message.key for message in messages)
-    stale = apply_together([NodeReports(agents[m.key].node, m.reports) for m in messages if m.key in agents])
+    stale = apply_together(
+        [NodeReports(agents[m.key].node, m.reports, m.came_at) for m in messages if m.key in agents]
+    )
     _beat(messages, agents)
     return [
         AgentAnswer(agent.node, Orders(stops=dispatch.stale_stops(stale[agent.node.pk])))

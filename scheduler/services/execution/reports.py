@@ -51,8 +51,12 @@ _REPORTED: Final = {
 _HUNDRED_YEARS_MS: Final = 100 * 365 * 86400 * 1000
 
 
-#: A report, and the node whose agent made it.
-_Reported = tuple[Node, Report]
+class _Reported(NamedTuple):
+    """A report, the node whose agent made it, and when it came: its ages count from then."""
+
+    node: Node
+    report: Report
+    came_at: datetime
 
 
 class TaskRow(NamedTuple):
@@ -101,7 +105,6 @@ class _Checkpoint:
 class _Changes:
     """What some reports change."""
 
-    now: datetime
     #: By task.
     moved: dict[int, _Change] = field(default_factory=dict)
     #: By node (task, epoch) that are not live there: to be stopped.
@@ -113,12 +116,13 @@ class _Changes:
     #: By task whether its processes are suspended now, where that has changed.
     suspended: dict[int, bool] = field(default_factory=dict)
 
-    def add(self, report: Report, row: TaskRow, node: Node) -> None:
+    def add(self, one: _Reported, row: TaskRow) -> None:
         """Take over a report about a live attempt; a task moves forwards only, and its end stays."""
+        report = one.report
         if "saved_ago_ms" in report:
             ago = timedelta(milliseconds=min(report["saved_ago_ms"], _HUNDRED_YEARS_MS))
-            at = max(self.now - ago, row.scheduled_at)
-            self.checkpoints[row.number] = _Checkpoint(at, report.get("saved_path", ""), node)
+            at = max(one.came_at - ago, row.scheduled_at)
+            self.checkpoints[row.number] = _Checkpoint(at, report.get("saved_path", ""), one.node)
         if report.get("suspended", row.suspended) != row.suspended:
             self.suspended[row.task] = report["suspended"]
         state, earlier = _REPORTED[report["state"]], self.moved.get(row.task)
@@ -127,7 +131,7 @@ class _Changes:
         elif state == TaskState.RUNNING and row.state in (TaskState.RUNNING, TaskState.STOPPING):
             pass  # as it is
         elif earlier is None or not earlier.ended_at:
-            self.moved[row.task] = _change(row, node, state, report, self.now)
+            self.moved[row.task] = _change(row, state, one)
 
     @property
     def ended(self) -> set[int]:
@@ -153,6 +157,7 @@ class NodeReports(NamedTuple):
 
     node: Node
     reports: Sequence[Report]
+    came_at: datetime
 
 
 #: (task, epoch) that are not live on a node, by node: to be stopped there.
@@ -161,7 +166,7 @@ Stale = dict[int, list[tuple[int, int]]]
 
 def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, int]]:
     """Take over what became of tasks; answers the (task, epoch) that are not live here: to be stopped."""
-    return apply_together([NodeReports(node, reports)])[node.pk]
+    return apply_together([NodeReports(node, reports, timezone.now())])[node.pk]
 
 
 def apply_together(messages: Sequence[NodeReports]) -> Stale:
@@ -172,7 +177,7 @@ def apply_together(messages: Sequence[NodeReports]) -> Stale:
     have all ended are settled, and the beginning of a task that has ended by now is written with its end.
     """
     stale: Stale = {message.node.pk: [] for message in messages}
-    reported = [(message.node, report) for message in messages for report in message.reports]
+    reported = [_Reported(m.node, report, m.came_at) for m in messages for report in m.reports]
     for first in range(0, len(reported), BATCH):
         for node_id, pair in _apply(reported[first : first + BATCH]):
             stale[node_id].append(pair)
@@ -184,7 +189,9 @@ def _apply(reported: Sequence[_Reported]) -> list[tuple[int, tuple[int, int]]]:
     with transaction.atomic():
         locked = _lock_and_read(reported)
         changes = _changes_of(reported, locked.rows)
-        _write_gpu_use([r for r in reported if r[1]["state"] == "running" and "gpu_watched_ms" in r[1]])
+        _write_gpu_use(
+            [r for r in reported if r.report["state"] == "running" and "gpu_watched_ms" in r.report]
+        )
         moved = list(changes.moved.values())
         starts = _starts_of(moved)
         with_end = {attempt: starts[attempt] for attempt in changes.ends_with_start if attempt in starts}
@@ -195,7 +202,7 @@ def _apply(reported: Sequence[_Reported]) -> list[tuple[int, tuple[int, int]]]:
         suspended = _write_suspended(changes.suspended) if changes.suspended else []
         if locked.lines is not None and rows is not None:
             live, ends = rows.read()
-            settle_locked(LockedAttempts(locked.lines, live, ends), at=changes.now, starts=with_end)
+            settle_locked(LockedAttempts(locked.lines, live, ends), at=timezone.now(), starts=with_end)
     if suspended:
         suspension.suspend_attempts(suspended)
     if shrunk:
@@ -254,11 +261,11 @@ class _Locked(NamedTuple):
 
 def _lock_and_read(reported: Sequence[_Reported]) -> _Locked:
     """Lock what the reports change, in the one order: what is held by tasks that have ended, jobs, attempts."""
-    ended = [(node.pk, report["task"]) for node, report in reported if report["state"] != "running"]
+    ended = [(r.node.pk, r.report["task"]) for r in reported if r.report["state"] != "running"]
     attempts = [row[0] for row in ask(_ATTEMPTS_OF, _pairs(ended))] if ended else []
     batch = Batch()
     lines = lock_held(batch, attempts) if attempts else None
-    tasks = _pairs([(node.pk, report["task"]) for node, report in reported])
+    tasks = _pairs([(r.node.pk, r.report["task"]) for r in reported])
     batch.lock(_LOCK_JOBS, tasks)
     if attempts:
         batch.lock(LOCK_ATTEMPTS, [int_array(attempts)])
@@ -276,8 +283,9 @@ def _pairs(found: Iterable[tuple[int, int]]) -> list[str]:
 
 def _changes_of(reported: Sequence[_Reported], rows: Mapping[tuple[int, int], TaskRow]) -> _Changes:
     """What the reports change."""
-    changes = _Changes(timezone.now())
-    for node, report in reported:
+    changes = _Changes()
+    for one in reported:
+        node, report = one.node, one.report
         row = rows.get((node.pk, report["task"]))
         if row is None or row.epoch != report["epoch"]:
             changes.stale.append((node.pk, (report["task"], report["epoch"])))
@@ -288,12 +296,13 @@ def _changes_of(reported: Sequence[_Reported], rows: Mapping[tuple[int, int], Ta
                     "late_report", job=row.number, epoch=row.epoch, state=report["state"], node=node.name
                 )
         else:
-            changes.add(report, row, node)
+            changes.add(one, row)
     return changes
 
 
-def _change(row: TaskRow, node: Node, state: TaskState, report: Report, now: datetime) -> _Change:
-    """Ages become times, never before the attempt was scheduled nor after now."""
+def _change(row: TaskRow, state: TaskState, one: _Reported) -> _Change:
+    """Ages become times, never before the attempt was scheduled nor after the report came."""
+    report, now = one.report, one.came_at
 
     def moment(ago_ms: int | None) -> datetime:
         when = now - timedelta(milliseconds=min(max(ago_ms or 0, 0), _HUNDRED_YEARS_MS))
@@ -304,7 +313,7 @@ def _change(row: TaskRow, node: Node, state: TaskState, report: Report, now: dat
     ended_at = moment(report.get("ended_ago_ms")) if state not in LIVE_TASK else None
     if started_at and ended_at:
         ended_at = max(started_at, ended_at)
-    return _Change(row, node, state, report, started_at, ended_at)
+    return _Change(row, one.node, state, report, started_at, ended_at)
 
 
 # ---------------------------------------------------------------- write
@@ -382,7 +391,7 @@ def _write_gpu_use(reported: Sequence[_Reported]) -> None:
     """Note how running tasks use their GPUs, so far."""
     if not reported:
         return
-    reports = [report for _, report in reported]
+    reports = [one.report for one in reported]
     rows = run(
         "UPDATE scheduler_task t SET gpu_watched_ms = v.watched, gpu_busy_ms = v.busy, peak_gpu_memory_mib = v.peak"
         " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
@@ -395,7 +404,7 @@ def _write_gpu_use(reported: Sequence[_Reported]) -> None:
             [report["gpu_watched_ms"] for report in reports],
             [report.get("gpu_busy_ms", 0) for report in reports],
             [report.get("peak_gpu_memory_mib", 0) for report in reports],
-            [node.pk for node, _ in reported],
+            [one.node.pk for one in reported],
         ],
     )
     outbox.announce_many(outbox.job_topic(number) for (number,) in rows)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from scheduler.agent.protocol import Report
 from scheduler.models import Attempt, Job, JobEvent, Node, Task
@@ -198,3 +201,19 @@ def test_no_node_reports_the_tasks_of_another() -> None:
     assert stops == [[first.pk], []]
     assert set(Job.objects.values_list("state", flat=True)) == {"starting"}
     assert Node.objects.filter(used_cpu_millis=1000).count() == 2
+
+
+@pytest.mark.django_db
+def test_ages_count_from_when_the_message_came_however_long_it_waited() -> None:
+    cluster = Cluster(1)
+    cluster.plan()
+    find_orders(cluster.asks())
+    Attempt.objects.update(scheduled_at=timezone.now() - timedelta(minutes=5))
+    (end,) = cluster.ends()
+    came_at = timezone.now() - timedelta(minutes=1)
+
+    take_reports([replace(end, came_at=came_at)])
+
+    task = Task.objects.get()
+    assert task.started_at == came_at - timedelta(milliseconds=9)
+    assert task.ended_at == came_at - timedelta(milliseconds=3)
