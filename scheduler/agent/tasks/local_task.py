@@ -38,6 +38,8 @@ class LocalTask:
     #: When it last wrote its checkpoint file (ns since 1970), and the first line of that.
     saved_ns: int = 0
     saved_path: str = ""
+    #: How far the server has the results of its elements, in bytes of their file.
+    elements_at: int = 0
     #: The age at which the use of its GPUs is reported next.
     use_due_ms: int = 60_000
 
@@ -65,6 +67,11 @@ class LocalTask:
             return 0
         age_ms = processes.boot_ms() - self.record["started_boot_ms"]
         return START_REPORT_MS - age_ms if age_ms >= 0 else 0
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether it runs several elements of an array."""
+        return self.record is not None and bool(self.record["meta"].get("elements"))
 
     def stream_path(self, stream: str) -> str:
         return f"{self.folder}/{stream}"

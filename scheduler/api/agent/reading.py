@@ -14,6 +14,7 @@ from infra.errors import FieldProblem, InvalidInput, MusterError
 from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import Report
 from scheduler.services.cluster.inventory import read_inventory
+from scheduler.services.execution import elements
 from scheduler.services.execution.agent_messages import AgentMessage
 from scheduler.services.jobs import logs
 
@@ -153,6 +154,11 @@ def _read_report(read: Reader, data: Mapping[str, Any], under: str) -> Report:
     ):  # fmt: skip
         if name in data:
             report[name] = read.whole(data, name, under, most)  # type: ignore[literal-required]
+    if "elements" in data:
+        results = elements.read_results(data["elements"])
+        if results is None:
+            read.problems.append(FieldProblem(under + "elements", "has to be a list of results of elements"))
+        report["elements"] = [list(one) for one in results or ()]
     if "suspended" in data:
         report["suspended"] = data["suspended"] is True
     for name in ("stop_reason", "text", "saved_path"):

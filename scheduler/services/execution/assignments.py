@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from scheduler import outbox
 from scheduler.agent.protocol import Assignment
 from scheduler.core.lifecycle import AttemptState, TaskState
 from scheduler.models import Device, Node
+from scheduler.services.execution.elements import add_elements, elements_to_run
 from scheduler.state.db.sql import Rows, Statement, int_array, run
 
 #: Rendezvous ports of jobs with several tasks: one of these, by job number.
@@ -50,12 +52,16 @@ def take_tasks(nodes: Mapping[int, Node], task_ids: Collection[int]) -> dict[int
     by_node: dict[int, list[_StartableTask]] = defaultdict(list)
     for task in tasks:
         by_node[task.node].append(task)
-    return {
+    given = {
         node_id: _describe(
             nodes[node_id], its, by_attempt, layouts, [row[1:] for row in held if row[0] == node_id]
         )
         for node_id, its in by_node.items()
     }
+    to_run = elements_to_run([job.job for job in by_attempt.values() if job.array_id is not None])
+    for assignment in chain.from_iterable(given.values()):
+        add_elements(assignment, to_run)
+    return given
 
 
 class _StartableTask(NamedTuple):

@@ -17,6 +17,7 @@ from scheduler import outbox
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, StopReason, TaskState
 from scheduler.models import Job, Node
+from scheduler.services.execution.elements import ElementResult, EndedElement, write_ended
 from scheduler.services.jobs.datasets import save_checkpoint
 from scheduler.state.apply import suspension
 from scheduler.state.db.query import Batch, RowQuery
@@ -115,6 +116,7 @@ class _Changes:
     checkpoints: dict[int, _Checkpoint] = field(default_factory=dict)
     #: By task whether its processes are suspended now, where that has changed.
     suspended: dict[int, bool] = field(default_factory=dict)
+    elements: list[EndedElement] = field(default_factory=list)
 
     def add(self, one: _Reported, row: TaskRow) -> None:
         """Take over a report about a live attempt; a task moves forwards only, and its end stays."""
@@ -125,6 +127,12 @@ class _Changes:
             self.checkpoints[row.number] = _Checkpoint(at, report.get("saved_path", ""), one.node)
         if report.get("suspended", row.suspended) != row.suspended:
             self.suspended[row.task] = report["suspended"]
+        if row.state in LIVE_TASK:
+            results = (ElementResult(*values) for values in report.get("elements", ()))
+            self.elements += [
+                EndedElement(row.number, row.epoch, row.scheduled_at, one.came_at, result)
+                for result in results
+            ]
         state, earlier = _REPORTED[report["state"]], self.moved.get(row.task)
         if row.state not in LIVE_TASK:
             self.ended_before.add(row.attempt)
@@ -192,6 +200,8 @@ def _apply(reported: Sequence[_Reported]) -> list[tuple[int, tuple[int, int]]]:
         _write_gpu_use(
             [r for r in reported if r.report["state"] == "running" and "gpu_watched_ms" in r.report]
         )
+        if changes.elements:
+            ask(*write_ended(changes.elements))
         moved = list(changes.moved.values())
         starts = _starts_of(moved)
         with_end = {attempt: starts[attempt] for attempt in changes.ends_with_start if attempt in starts}

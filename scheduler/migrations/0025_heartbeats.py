@@ -20,7 +20,7 @@ ROOM = "ALTER TABLE scheduler_nodeheartbeat SET (fillfactor = 50)"
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0023_words_of_choices"),
+        ("scheduler", "0024_elements"),
     ]
 
     operations = [
