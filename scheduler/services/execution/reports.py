@@ -76,8 +76,8 @@ class TaskRow(NamedTuple):
     job_state: str
     user_id: int
     project_id: int
-    #: Of its job.
-    tasks: int
+    #: Its attempt has no other task.
+    alone: bool
     suspended: bool
 
 
@@ -156,7 +156,7 @@ class _Changes:
         return [
             change.row.attempt
             for change in self.moved.values()
-            if change.ended_at and change.row.tasks == 1 and change.row.number not in self.checkpoints
+            if change.ended_at and change.row.alone and change.row.number not in self.checkpoints
         ]
 
 
@@ -245,7 +245,7 @@ _READ_TASKS: Final = RowQuery(
         "job_state": "j.state",
         "user_id": "j.user_id",
         "project_id": "j.project_id",
-        "tasks": "j.tasks",
+        "alone": "NOT EXISTS (SELECT 1 FROM scheduler_task o WHERE o.attempt_id = a.id AND o.id <> t.id)",
         "suspended": "t.suspended",
     },
     """SELECT {columns}
