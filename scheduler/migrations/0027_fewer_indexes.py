@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0025_job_requests'),
+        ('scheduler', '0026_job_requests'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
