@@ -44,10 +44,19 @@ class JobFilter(django_filters.FilterSet):
     array_id = django_filters.UUIDFilter()
     node = django_filters.CharFilter(method="by_node", help_text="Jobs that hold something there now.")
     label = django_filters.CharFilter(method="by_label", help_text="key or key=value; may be repeated.")
+    count = django_filters.ChoiceFilter(
+        choices=[(word, word) for word in ("true", "false")],
+        method="unchanged",
+        help_text="Also answer how many there are.",
+    )
 
     class Meta:
         model = Job
         fields: list[str] = []
+
+    def unchanged(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        """The view counts them."""
+        return jobs
 
     def by_state(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         return jobs.in_public_states([value])

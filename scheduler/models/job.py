@@ -99,7 +99,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         numbers = list(ended.values_list("number", flat=True)[: FEW + 1])
         if len(numbers) > FEW:
             return self.filter(what)
-        return self.filter(Q(number__in=numbers) | (Q(state__in=NOT_OVER) & what))
+        found = self.filter(Q(number__in=numbers) | (Q(state__in=NOT_OVER) & what))
+        found._arms = ()  # so few are found at once in all projects
+        return found
 
 
 #: Projects of one person whose jobs are looked for in each by itself.

@@ -19,6 +19,7 @@ from accounts.web.pages import back, page, reader
 from infra.errors import MusterError
 from scheduler.core.lifecycle import PublicState
 from scheduler.core.reason_codes import ReasonCategory
+from scheduler.job_lists import job_rows, node_names
 from scheduler.models import Queue
 from scheduler.models.job import JobQuerySet
 from scheduler.selectors import listed_jobs, visible_queues
@@ -107,16 +108,17 @@ def index(request: HttpRequest) -> HttpResponse:
         jobs = jobs.filter(number__lt=int(before))
     else:
         before = ""
-    rows = list(jobs.order_by("-number")[: PAGE_SIZE + 1])
+    rows = list(job_rows(jobs.order_by("-number"))[: PAGE_SIZE + 1])
     shown = rows[:PAGE_SIZE]
     context = {
         "filters": filters,
         "filters_query": filters.query(),
         "live_url": f"{reverse('jobs')}?{filters.query(before=before, partial=1)}",
         "counts": counts,
-        "all_count": reads.all_shown(counts),
+        "all_count": reads.count_words(reads.sum_of(counts)),
+        "estimated": reads.sum_of(counts).estimated,
         "jobs": shown,
-        "nodes": reads.node_names(shown),
+        "nodes": node_names(shown),
         "older": filters.query(before=shown[-1].number) if len(rows) > PAGE_SIZE else "",
         "newest": filters.query() if before else None,
         "before": before,
