@@ -353,9 +353,9 @@ def state_counts(jobs: JobQuerySet) -> dict[str, Count]:
     }
 
 
-#: Up to the bound in each queue, through an index.
+#: Up to a bound in each queue, through an index. The bound is in the text, so that a plan is made for it.
 _OF_QUEUES: Final = """
-SELECT queue, (SELECT count(*) FROM (SELECT FROM scheduler_job WHERE queue_id = queue LIMIT %s) AS some)
+SELECT queue, (SELECT count(*) FROM (SELECT FROM scheduler_job WHERE queue_id = queue LIMIT {most}) AS few)
 FROM unnest(%s::bigint[]) AS queue
 """
 
@@ -364,7 +364,7 @@ def queue_totals(queue_ids: Sequence[int]) -> dict[int, Count]:
     """How many jobs of any state are or were in each queue; one query, and one for each estimate."""
     return {
         queue: Count(rows) if rows < MOST_COUNTED else estimate(Job.objects.filter(queue_id=queue))
-        for queue, rows in ask(_OF_QUEUES, [MOST_COUNTED, list(queue_ids)])
+        for queue, rows in ask(_OF_QUEUES.format(most=MOST_COUNTED), [list(queue_ids)])
     }
 
 
