@@ -12,16 +12,17 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
+from django.db.models import QuerySet
 from django.db.models.query import BaseIterable
 
 from infra.db.prepared import ask, ask_together
-from scheduler.core.lifecycle import JobState
+from scheduler.core.lifecycle import JobState, PublicState
 from scheduler.models import Job
-from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
+from scheduler.models.job import NOT_OVER, OVER
 
 
 class Called(NamedTuple):
@@ -127,12 +128,12 @@ class JobRow(_Columns):
 
     __slots__ = ()
 
-    # What follows from the columns is said once, by the model.
-    public_state = Job.public_state
-    boost_now = Job.boost_now
-    is_terminal = Job.is_terminal
-    is_pending = Job.is_pending
-    is_active = Job.is_active
+    # What follows from the columns is said once, by the properties of the model.
+    public_state: PublicState = Job.public_state  # type: ignore[assignment]
+    boost_now: int = Job.boost_now  # type: ignore[assignment]
+    is_terminal: bool = Job.is_terminal  # type: ignore[assignment]
+    is_pending: bool = Job.is_pending  # type: ignore[assignment]
+    is_active: bool = Job.is_active  # type: ignore[assignment]
 
     @property
     def pk(self) -> int:
@@ -195,7 +196,7 @@ ORDER BY page.place
 """  # noqa: S608  nothing but names of columns
 
 
-class _RowsOfSearch(BaseIterable):  # type: ignore[type-arg]  # not generic when it runs
+class _RowsOfSearch(BaseIterable):
     """Runs the query of a query set inside `_ROWS`."""
 
     def __iter__(self) -> Iterator[JobRow]:
@@ -213,11 +214,11 @@ class _RowsOfSearch(BaseIterable):  # type: ignore[type-arg]  # not generic when
             yield JobRow._make(values)
 
 
-def job_rows(jobs: JobQuerySet) -> JobQuerySet:
+def job_rows(jobs: QuerySet[Job, Any]) -> QuerySet[Job, JobRow]:
     """The same jobs in the same order, as `JobRow`: to be narrowed, ordered, sliced and paged as any query set."""
-    rows: JobQuerySet = jobs.select_related(None).prefetch_related(None).values("number")  # type: ignore[assignment]
-    rows._iterable_class = _RowsOfSearch  # type: ignore[attr-defined]
-    return rows
+    rows: Any = jobs.select_related(None).prefetch_related(None).values("number")
+    rows._iterable_class = _RowsOfSearch
+    return cast("QuerySet[Job, JobRow]", rows)
 
 
 # ---------------------------------------------------------------- what belongs to the jobs of a page
@@ -322,19 +323,19 @@ class Count(NamedTuple):
 MOST_COUNTED: Final = 1000
 
 
-def how_many(jobs: JobQuerySet) -> Count:
+def how_many(jobs: QuerySet[Job, Any]) -> Count:
     """How many these are; two statements at most."""
     counted = jobs.order_by().values("number")[:MOST_COUNTED].count()
     return Count(counted) if counted < MOST_COUNTED else estimate(jobs)
 
 
-def estimate(jobs: JobQuerySet) -> Count:
+def estimate(jobs: QuerySet[Job, Any]) -> Count:
     """How many these are, where they are known to be `MOST_COUNTED` at least; no row is read."""
     plan = json.loads(jobs.order_by().values("number").explain(format="json"))
     return Count(max(int(plan[0]["Plan"]["Plan Rows"]), MOST_COUNTED), estimated=True)
 
 
-def state_counts(jobs: JobQuerySet) -> dict[str, Count]:
+def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
     """How many of these are in each internal state that any is in; one query, and one for each estimate."""
     of_each = jobs.order_by().values("state")
     counted = of_each.filter(state__in=NOT_OVER).union(

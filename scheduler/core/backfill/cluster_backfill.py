@@ -23,7 +23,7 @@ from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.plan import Start
 
 #: After as many jobs that a limit refused, all classes are held against the quota lines at once.
-_REFUSALS = 32
+REFUSALS = 32
 #: No level has failed yet.
 _NONE = 1 << 14
 
@@ -160,7 +160,7 @@ class ClusterBackfill:
         self._barred[number] = True
         self._fails_from[number] = 0
         self._refusals += 1
-        if self._refusals >= _REFUSALS:
+        if self._refusals >= REFUSALS:
             self._bar_all_short()
         return StartResult.BARRED
 

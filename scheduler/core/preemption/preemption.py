@@ -204,7 +204,7 @@ class _Selection:
         self._left = left - len(self.result.preempts)
         self._shrinking = Shrinking(context, jobs, resize_seconds) if resize_seconds else None
         self._strategies = self._strategies_of(rules)
-        #: What found no victims and waits for nothing but nodes, as `_question` says it: forgotten with each choice.
+        #: What found no victims and waits for nothing but nodes, as `question_of` says it: forgotten with each choice.
         self._useless: set[tuple[int, ...]] = set()
         #: Of each class of jobs the highest priority that found no victims; of arrays with a bound, each pair.
         self._hopeless: Ints = np.full(len(context.job_classes), -1, dtype=np.int64)
@@ -280,7 +280,7 @@ class _Selection:
         chosen = place_preemptor(context, wanted)
         if chosen is not None:
             return chosen, None, []
-        question = self._question(wanted, priority)
+        question = question_of(context, wanted, priority, self._rules)
         if question in self._useless:
             return None, None, []
         plan = least_disruptive(wanted, priority, self._left, self._strategies, self._shrinking)
@@ -295,16 +295,6 @@ class _Selection:
             plan.by.release(victim)
         return place_preemptor(context, wanted), plan, resizes
 
-    def _question(self, wanted: Preemptor, priority: int) -> tuple[int, ...] | None:
-        """What alone decides which victims help: jobs with an equal question get an equal answer.
-
-        None for a job that waits for a limit as well: that is its own.
-        """
-        if self._context.cluster.charges.has_model_lines or not fits_limits(self._context, wanted):
-            return None
-        payer = wanted.job_class.payer if self._rules.reclaim else -1
-        return wanted.job_class.placement_class, priority, payer
-
     def _record(self, row: int, plan: PreemptionPlan, resizes: list[Resize]) -> None:
         cluster, result = self._context.cluster, self.result
         plan.by.spend(plan.victims)
@@ -315,6 +305,18 @@ class _Selection:
         shrunk = [one.job_id for one in resizes]
         decision = _awaiting_decision(victims, shrunk, self._until_ms, suspended=plan.by.only_cpus)
         result.decisions.append((row, decision))
+
+
+def question_of(
+    context: CycleContext, wanted: Preemptor, priority: int, rules: PreemptionPolicy
+) -> tuple[int, ...] | None:
+    """What alone decides which victims help: jobs with an equal question get an equal answer.
+
+    None for a job that waits for a limit as well: that is its own.
+    """
+    if context.cluster.charges.has_model_lines or not fits_limits(context, wanted):
+        return None
+    return wanted.job_class.placement_class, priority, wanted.job_class.payer if rules.reclaim else -1
 
 
 def _in_turn(context: CycleContext, waiting: Ints, strict: Bools) -> Ints:

@@ -163,7 +163,7 @@ class VictimSearch:
         that it works out first how many have to be removed at least, and looks only from there on; where all of them
         together would not make room, none is removed.
         """
-        needed = self._needed_at_least(wanted, sequence)
+        needed = self.needed_at_least(wanted, sequence)
         if needed is None:
             return []
         stopped: list[int] = []
@@ -195,7 +195,7 @@ class VictimSearch:
                     stopped.remove(victim)
         return stopped
 
-    def _needed_at_least(self, wanted: Preemptor, sequence: Sequence[int]) -> int | None:
+    def needed_at_least(self, wanted: Preemptor, sequence: Sequence[int]) -> int | None:
         """How many from the front of a sequence have to end at least for there to be room on nodes.
 
         For a job of several tasks only whether all of them are enough, as 1; None = they are not.

@@ -22,6 +22,7 @@ from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.models import Job, JobEvent
 from scheduler.services.accounting.quota_usage import pending_jobs_of
+from scheduler.services.jobs.elements import write_elements
 from scheduler.services.submission.bulk_insert import insert_jobs_with_events
 from scheduler.services.submission.dependencies import (
     Others,
@@ -110,6 +111,7 @@ def submit_specs(*, specs: Sequence[JobSpec], by: User, via: str) -> list[Job]:
         *head_too,
     )  # fmt: skip
     jobs = [_as_job(row, numbers[row["uuid"]], spec, by) for row, spec in zip(rows, owners, strict=True)]
+    write_elements(specs, jobs)
     wait_for_others(jobs, owners, others, at=now)
     outbox.announce(
         outbox.user_topic(by.pk),
@@ -135,8 +137,8 @@ def _rows_of(
             "user_id": by.pk, "submitted_via": via, "created_at": at,
             "array_id": uuid.uuid4() if spec.array.indices else None,
         }  # fmt: skip
-        for index in spec.array.indices or (None,):
-            rows.append({**common, "uuid": uuid.uuid4(), "array_index": index})
+        for indices in spec.indices_of_jobs:
+            rows.append({**common, "uuid": uuid.uuid4(), "array_index": indices[0] if indices else None})
             owners.append(spec)
     return rows, owners
 

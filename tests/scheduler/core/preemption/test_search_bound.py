@@ -45,13 +45,13 @@ def some_world(seed: int) -> tuple[World, Policy]:
 
 def without_shortcuts(patch: pytest.MonkeyPatch) -> None:
     """Every removal is simulated, every job asks for itself, and every class is refused by itself."""
-    patch.setattr(victims.VictimSearch, "_needed_at_least", lambda self, wanted, sequence: 1)
-    patch.setattr(preemption._Selection, "_question", lambda self, wanted, priority: None)
-    patch.setattr(cluster_backfill, "_REFUSALS", 1 << 60)
+    patch.setattr(victims.VictimSearch, "needed_at_least", lambda self, wanted, sequence: 1)
+    patch.setattr(preemption, "question_of", lambda context, wanted, priority, rules: None)
+    patch.setattr(cluster_backfill, "REFUSALS", 1 << 60)
 
 
 def test_what_the_search_leaves_out_changes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_backfill, "_REFUSALS", 1)
+    monkeypatch.setattr(cluster_backfill, "REFUSALS", 1)
     stopped = 0
     for seed in range(300):
         world, policy = some_world(seed) if seed % 3 == 0 else (a_crowded_world(seed), a_policy())
