@@ -48,10 +48,9 @@ class Trial:
 class Workspace:
     """What is still free while a cycle hands out capacity.
 
-    `take` and `give_back` change nodes and devices, `limits.take` and `budgets.take` the limits. More than 20
-    attributes, for the innermost loops read them: the columns of nodes, the same columns as cells, and the parts.
-    `columns` have the log of the nodes that were touched. Single numbers of a column are read and written through
-    `cells`, which share its memory.
+    `take` and `give_back` change nodes and devices, `limits.take` and `budgets.take` the limits. `columns` have the
+    log of the nodes that were touched. Single numbers of a column are read and written through `cells`, which share
+    its memory.
     """
 
     def __init__(self, cluster: ClusterIndex, amounts: NodeAmounts | None = None) -> None:
