@@ -21,8 +21,8 @@ from django.db.models.query import BaseIterable
 
 from infra.db.prepared import ask, ask_together
 from scheduler.core.lifecycle import JobState, PublicState
-from scheduler.models import Job
-from scheduler.models.job import NOT_OVER, OVER
+from scheduler.models import Job, JobRequest
+from scheduler.models.job import OVER
 
 
 class Called(NamedTuple):
@@ -183,11 +183,20 @@ _JSON: Final = [
     for place, name in enumerate(_Columns._fields)
     if name in ("reason_details", "extras", "labels", "node_selector", "tolerations", "affinity")
 ]
+
+
+def _column(name: str) -> str:
+    """A column of a row where it is stored: with the request, with what moves, or elsewhere."""
+    return _JOINED.get(name) or (f'request."{name}"' if name in _REQUESTED else f'job."{name}"')
+
+
+_REQUESTED: Final = {field.name for field in JobRequest._meta.local_concrete_fields} - {"number"}
 #: The search is done first and by itself, with its own order and limit; then each row is found by its number.
 _ROWS: Final = f"""
-SELECT {", ".join(_JOINED.get(name, f'job."{name}"') for name in _Columns._fields)}
+SELECT {", ".join(map(_column, _Columns._fields))}
 FROM unnest(ARRAY({{search}})) WITH ORDINALITY AS page(number, place)
     JOIN scheduler_job job ON job.number = page.number
+    JOIN scheduler_jobrequest request ON request.number = page.number
     JOIN scheduler_queue queue ON queue.id = job.queue_id
     JOIN accounts_project project ON project.id = job.project_id
     JOIN accounts_user person ON person.id = job.user_id
@@ -279,7 +288,7 @@ class ListedJob(NamedTuple):
 
 _DEPENDENCIES: Final = """
 SELECT d.job_id, d.on_id, other.uuid, d.data, d.kind, d."group", d.need, d.satisfied
-FROM scheduler_jobdependency d LEFT JOIN scheduler_job other ON other.number = d.on_id
+FROM scheduler_jobdependency d LEFT JOIN scheduler_jobrequest other ON other.number = d.on_id
 WHERE d.job_id = ANY(%s::bigint[]) ORDER BY d.id
 """
 _ALLOCATIONS: Final = """
@@ -338,8 +347,8 @@ def estimate(jobs: QuerySet[Job, Any]) -> Count:
 def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
     """How many of these are in each internal state that any is in; one query, and one for each estimate."""
     of_each = jobs.order_by().values("state")
-    counted = of_each.filter(state__in=NOT_OVER).union(
-        *(of_each.filter(state=state)[:MOST_COUNTED] for state in OVER), all=True
+    counted = of_each.filter(outcome=None).union(
+        *(of_each.filter(outcome=state)[:MOST_COUNTED] for state in OVER), all=True
     )
     try:
         sql, parameters = counted.query.sql_with_params()
@@ -349,7 +358,7 @@ def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
         cursor.execute(f"SELECT state, count(*) FROM ({sql}) AS counted GROUP BY state", parameters)  # noqa: S608
         found = cursor.fetchall()
     return {
-        state: estimate(jobs.filter(state=state)) if state in OVER and rows >= MOST_COUNTED else Count(rows)
+        state: estimate(jobs.filter(outcome=state)) if state in OVER and rows >= MOST_COUNTED else Count(rows)
         for state, rows in found
     }
 

@@ -25,7 +25,7 @@ from infra.errors import NotFound
 from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
 from scheduler.core.whatif.idle_cluster import IdleCluster
 from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Partition, Queue, Reservation
-from scheduler.models.job import NOT_OVER, JobQuerySet
+from scheduler.models.job import JobQuerySet
 from scheduler.state.load.idle_cluster import load_idle_cluster
 
 _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
@@ -150,7 +150,8 @@ def queue_loads(queue_ids: Iterable[int]) -> dict[int, QueueLoad]:
     """Counters of several queues, one query for all."""
     wanted = list(queue_ids)
     rows = (
-        Job.objects.filter(queue_id__in=wanted, state__in=NOT_OVER)
+        Job.objects.not_over()
+        .filter(queue_id__in=wanted)
         .values("queue_id", "state")
         .annotate(jobs=Count("number"), gpus=Sum("gpus"))
         .order_by()

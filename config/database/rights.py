@@ -70,6 +70,7 @@ _SCHEDULER: Final = {
     "scheduler_jobdependency": ALL,
     "scheduler_jobelements": DROP,
     "scheduler_jobevent": DROP,
+    "scheduler_jobrequest": DROP,
     "scheduler_jointoken": EDIT,
     "scheduler_lease": EDIT,
     "scheduler_logchunk": DROP,

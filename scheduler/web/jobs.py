@@ -71,15 +71,15 @@ class Filters:
         if self.category:
             jobs = jobs.pending().filter(reason_category=self.category)
         if self.text:
-            jobs = jobs.matching(self._match())
+            jobs = jobs.matching(*self._match())
         return jobs
 
-    def _match(self) -> Q:
-        match = Q(name__icontains=self.text)
+    def _match(self) -> list[Q]:
+        match = [Q(name__icontains=self.text)]
         if people := list(User.objects.filter(username=self.text).values_list("pk", flat=True)):
-            match |= Q(user__in=people)
+            match.append(Q(user__in=people))
         if self.text.isascii() and self.text.isdecimal() and len(self.text) < 19:
-            match |= Q(number=int(self.text))
+            match.append(Q(number=int(self.text)))
         return match
 
     @property

@@ -93,10 +93,11 @@ INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
 SELECT number, epoch, 'job.starting', because, '{}', at FROM moved, (SELECT %s::timestamptz, %s) given(at, because)
 """
 _DESCRIBED: Final = """
-SELECT a.id, a.epoch, j.number, j.uuid, j.name, person.username, project.slug, queue.slug, j.command, j.script,
-    j.env, j.working_dir, j.cpu_millis, j.memory_mib, j.time_limit_seconds, j.tasks, j.min_tasks, j.gpu_slice,
-    j.cpu_limit_millis, j.memory_limit_mib, j.numa, j.array_id, j.array_index
+SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
+    r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
+    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
+    JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
     JOIN scheduler_queue queue ON queue.id = j.queue_id
 WHERE a.id = ANY(%s::bigint[])

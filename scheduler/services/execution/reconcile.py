@@ -128,9 +128,9 @@ def _stop_overdue() -> int:
     with transaction.atomic():
         rows = run(
             "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now() WHERE id IN ("
-            "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
+            "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
             "  WHERE a.state = ANY(%s) AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
-            "   + make_interval(secs => j.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
+            "   + make_interval(secs => r.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
             "  FOR NO KEY UPDATE OF a SKIP LOCKED) RETURNING id",
             [
                 StopReason.TIME_LIMIT.value, _LIVE_ATTEMPT,

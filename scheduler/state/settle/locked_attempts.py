@@ -114,18 +114,19 @@ _LIVE_ATTEMPTS: Final = RowQuery(
         "user_id": "job.user_id",
         "project_id": "job.project_id",
         "cluster_id": "queue.cluster_id",
-        "job_type": "job.job_type",
-        "restart_policy": "job.restart_policy",
-        "max_restarts": "job.max_restarts",
-        "time_limit_seconds": "job.time_limit_seconds",
+        "job_type": "request.job_type",
+        "restart_policy": "request.restart_policy",
+        "max_restarts": "request.max_restarts",
+        "time_limit_seconds": "request.time_limit_seconds",
         "saved_at": "job.saved_at",
-        "tasks": "job.tasks",
-        "min_tasks": "job.min_tasks",
-        "elastic": "job.elastic",
-        "on_task_failure": "job.on_task_failure",
+        "tasks": "request.tasks",
+        "min_tasks": "request.min_tasks",
+        "elastic": "request.elastic",
+        "on_task_failure": "request.on_task_failure",
     },
     f"""SELECT {{columns}}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
     JOIN scheduler_queue queue ON queue.id = job.queue_id
 WHERE attempt.id = {OF_ATTEMPTS} AND attempt.state IN {_IS_LIVE} ORDER BY attempt.id""",
 )
