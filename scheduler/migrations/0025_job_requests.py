@@ -108,7 +108,7 @@ class NarrowJob(Operation):
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0023_words_of_choices"),
+        ("scheduler", "0024_elements"),
     ]
 
     operations = [
