@@ -113,8 +113,8 @@ GAUGES: Final = (
     Gauge(
         "muster_agent_heartbeat_age_seconds", "Time since the last message of a node's agent.", ["node"],
         """
-        SELECT name, extract(epoch FROM clock_timestamp() - last_seen_at)::float
-        FROM scheduler_node WHERE last_seen_at IS NOT NULL
+        SELECT node.name, extract(epoch FROM clock_timestamp() - heartbeat.last_seen_at)::float
+        FROM scheduler_nodeheartbeat heartbeat JOIN scheduler_node node ON node.id = heartbeat.node_id
         """,
     ),
     Gauge(

@@ -76,6 +76,7 @@ _SCHEDULER: Final = {
     "scheduler_logchunk": DROP,
     "scheduler_node": EDIT,
     "scheduler_node_partitions": DROP,
+    "scheduler_nodeheartbeat": EDIT,
     "scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01": ADD,  # the history of nodes
     "scheduler_partition": ALL,
     "scheduler_partitionevent": ADD,

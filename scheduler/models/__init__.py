@@ -10,7 +10,7 @@ from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecas
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobRequest, WaitEnd
-from scheduler.models.node import Device, Node
+from scheduler.models.node import Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
 from scheduler.models.retention import RetentionRun
@@ -36,6 +36,7 @@ __all__ = [
     "Lease",
     "LogChunk",
     "Node",
+    "NodeHeartbeat",
     "Partition",
     "PriorityClass",
     "Queue",

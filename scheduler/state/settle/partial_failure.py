@@ -66,7 +66,8 @@ def going_on(attempt_ids: Sequence[int]) -> list[tuple[int, int, int]]:
 def lose_with_down_nodes(*, at: datetime) -> list[int]:
     """Declare the tasks on down nodes lost whose attempts go on without them; answers those attempts."""
     where = (
-        "n.state = 'down' AND n.lease_expires_at IS NOT NULL AND t.state = ANY(%s) AND a.state = ANY(%s)"
+        "n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
+        " AND t.state = ANY(%s) AND a.state = ANY(%s)"
         f" AND a.stop_asked_at IS NULL AND r.on_task_failure = 'continue' AND {_GOES_ON}"
     )
     # The jobs first, as a report of an agent does.

@@ -108,7 +108,7 @@ class NarrowJob(Operation):
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0024_elements"),
+        ("scheduler", "0025_heartbeats"),
     ]
 
     operations = [
