@@ -78,8 +78,8 @@ class JobFilter(django_filters.FilterSet):
 
     def by_user(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         if value == "me":
-            return jobs.filter(user=self.request.user)
-        return jobs.filter(user__in=_keys(User.objects.filter(username=value)))
+            return jobs.of_people([self.request.user.pk])
+        return jobs.of_people(_keys(User.objects.filter(username=value)))
 
     def by_gpu_type(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         return jobs.exclude(gpu_model="").filter(gpu_model__iexact=value)

@@ -86,26 +86,36 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Only these can have a reason to wait."""
         return self.not_over()
 
+    def of_people(self, keys: Collection[int]) -> JobQuerySet:
+        """Submitted by these: their newest are looked for among their own jobs, in all projects at once."""
+        found = self.filter(user__in=list(keys))
+        found._arms = ()
+        return found
+
     def called(self, text: str) -> JobQuerySet:
         """Whose names contain this, in any case."""
         return self.matching(Q(name__icontains=text))
 
-    def matching(self, *alternatives: Q) -> JobQuerySet:
-        """Those that one of these holds for, where an index finds each: words and labels.
+    def matching(self, asked: Q, *others: Q) -> JobQuerySet:
+        """Those whose request this holds for, words or labels, or that one of the others holds for.
 
-        Where few match, they are found through it at once, and whatever else is asked of them is asked by their
-        numbers; where many do, the newest are found soon by looking at one after the other. Alternatives are looked for
-        one by one, for no index serves two of them that are about different tables.
+        Where few match, an index finds them at once, and whatever else is asked of them is asked by their numbers;
+        where many do, the newest are found soon by looking at one after the other. Requests are looked for by
+        themselves, whoever may see them: nothing is shown of what this query set leaves out.
         """
-        each = [
-            self.filter(what).order_by().values_list("number", flat=True)[: FEW + 1] for what in alternatives
-        ]
-        numbers = list(each[0].union(*each[1:], all=True) if len(each) > 1 else each[0])
+        numbers = list(_some_numbers(JobRequest.objects.filter(asked)))
+        for other in others:
+            numbers += _some_numbers(self.filter(other))
         if len(numbers) > FEW:
-            return self.filter(reduce(or_, alternatives))
+            return self.filter(reduce(or_, others, asked))
         found = self.filter(number__in=sorted(set(numbers)))
         found._arms = ()  # so few are found at once in all projects
         return found
+
+
+def _some_numbers(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, int]:
+    """The numbers of all of these, or of one more than `FEW`."""
+    return rows.order_by().values_list("number", flat=True)[: FEW + 1]
 
 
 #: Projects of one person whose jobs are looked for in each by itself.

@@ -62,7 +62,7 @@ class Filters:
     def apply(self, jobs: JobQuerySet, user: User) -> JobQuerySet:
         """Everything but the state, which the strip counts over."""
         if self.scope == "mine":
-            jobs = jobs.filter(user=user)
+            jobs = jobs.of_people([user.pk])
         # Names are looked up first: behind a join the database cannot tell whether many jobs are meant or few.
         if self.queue:
             jobs = jobs.filter(queue__in=list(Queue.objects.filter(slug=self.queue)))
