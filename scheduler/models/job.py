@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 from django.conf import settings
@@ -84,18 +86,36 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Only these can have a reason to wait."""
         return self.not_over()
 
+    def of_people(self, keys: Collection[int]) -> JobQuerySet:
+        """Submitted by these: their newest are looked for among their own jobs, in all projects at once."""
+        found = self.filter(user__in=list(keys))
+        found._arms = ()
+        return found
+
     def called(self, text: str) -> JobQuerySet:
         """Whose names contain this, in any case."""
         return self.matching(Q(name__icontains=text))
 
-    def matching(self, what: Q) -> JobQuerySet:
-        """Those that this holds for, where an index finds them: words and labels.
+    def matching(self, asked: Q, *others: Q) -> JobQuerySet:
+        """Those whose request this holds for, words or labels, or that one of the others holds for.
 
-        Where few match, they are found through it; where many do, the newest are found soon by looking at one
-        after the other.
+        Where few match, an index finds them at once, and whatever else is asked of them is asked by their numbers;
+        where many do, the newest are found soon by looking at one after the other. Requests are looked for by
+        themselves, whoever may see them: nothing is shown of what this query set leaves out.
         """
-        numbers = list(self.filter(what).order_by().values_list("number", flat=True)[: FEW + 1])
-        return self.filter(what) if len(numbers) > FEW else self.filter(number__in=numbers)
+        numbers = list(_some_numbers(JobRequest.objects.filter(asked)))
+        for other in others:
+            numbers += _some_numbers(self.filter(other))
+        if len(numbers) > FEW:
+            return self.filter(reduce(or_, others, asked))
+        found = self.filter(number__in=sorted(set(numbers)))
+        found._arms = ()  # so few are found at once in all projects
+        return found
+
+
+def _some_numbers(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, int]:
+    """The numbers of all of these, or of one more than `FEW`."""
+    return rows.order_by().values_list("number", flat=True)[: FEW + 1]
 
 
 #: Projects of one person whose jobs are looked for in each by itself.
@@ -104,7 +124,7 @@ _BY_NUMBER: Final = (("-number",), ("number",), ("-pk",), ("pk",))
 OVER: Final = sorted(state.value for state in TERMINAL)
 NOT_OVER: Final = sorted(state.value for state in set(JobState) - TERMINAL)
 #: This number of rows is read one by one in a few milliseconds.
-FEW: Final = 2000
+FEW: Final = 5000
 
 
 class Job(JobRequest):
