@@ -235,7 +235,7 @@ def _as_job(row: Mapping[str, Any], number: int, spec: JobSpec, by: User) -> Job
     """The row as a model instance with its relations, without reading it back."""
     # What `Job.from_db` does, ten times faster: it matters for a thousand jobs at once.
     job: Job = Job.__new__(Job)
-    job.__dict__.update(row, number=number)
+    job.__dict__.update(row, number=number, request_id=number, outcome=None)
     job._state = ModelState()
     job._state.adding, job._state.db = False, DEFAULT_DB_ALIAS
     job._state.fields_cache = {"queue": spec.queue, "project": spec.project, "user": by}

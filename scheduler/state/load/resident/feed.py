@@ -17,7 +17,7 @@ from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.state.db.fragments import OF_CLUSTER
 from scheduler.state.db.query import Answer, Batch, ColumnQuery, RowQuery, Table
 from scheduler.state.db.sql import run
-from scheduler.state.load.job_rows import PENDING_COLUMNS, own_columns
+from scheduler.state.load.job_rows import JOBS_AS_REQUESTED, PENDING_COLUMNS, own_columns
 
 
 class PictureRow(NamedTuple):
@@ -59,7 +59,7 @@ CHANGED: Final = RowQuery(
 CHANGED_PENDING: Final = ColumnQuery(
     PENDING_COLUMNS,
     f"""SELECT {{columns}}
-FROM scheduler_job job
+FROM {JOBS_AS_REQUESTED}
 WHERE job.number = ANY(ARRAY({_CHANGED})) AND job.state IN ('queued', 'reserved') AND {OF_CLUSTER}
 ORDER BY job.number""",
 )

@@ -83,29 +83,29 @@ def test_a_transaction_that_commits_after_a_later_one_is_not_missed(portal: Port
 
     def change_slowly() -> None:
         with transaction.atomic(), connection.cursor() as cursor:
-            Job.objects.filter(pk=job.pk).update(priority=61)
+            Job.objects.filter(pk=job.pk).update(boost=11)
             cursor.execute("SELECT pg_advisory_xact_lock(11)")
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(11)")
         apart = Apart(change_slowly)
         apart.until_it_waits()
-        Job.objects.filter(pk=other.pk).update(priority=62)
+        Job.objects.filter(pk=other.pk).update(boost=12)
         planner.load()
-        assert priorities(planner) == {job.number: job.priority, other.number: 62}
+        assert boosts_of(planner) == {job.number: 0, other.number: 12}
         cursor.execute("SELECT pg_advisory_unlock(11)")
     apart.end()
     planner.load()
 
-    assert priorities(planner) == {job.number: 61, other.number: 62}
+    assert boosts_of(planner) == {job.number: 11, other.number: 12}
     assert planner.memory.full_loads == 1
 
 
-def priorities(planner: Planner) -> dict[int, int]:
-    """What a planner has in memory of each job's own priority."""
+def boosts_of(planner: Planner) -> dict[int, int]:
+    """What a planner has in memory of the points that were added to each job."""
     assert planner.memory._memory is not None
     own = planner.memory._memory.jobs.columns()
-    return dict(zip(own["id"].tolist(), own["own_priority"].tolist(), strict=True))
+    return dict(zip(own["id"].tolist(), own["boost"].tolist(), strict=True))
 
 
 def test_after_another_planner_or_on_another_connection_everything_is_read_anew(portal: Portal) -> None:
@@ -316,7 +316,6 @@ class Hour:
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE scheduler_job SET eligible_at = eligible_at - interval '5 minutes',"
-                " begin_at = begin_at - interval '5 minutes',"
                 " boost_until_at = boost_until_at - interval '5 minutes' WHERE state = 'queued'"
             )
 
@@ -324,7 +323,7 @@ class Hour:
         """Somebody changes rows by hand."""
         job = self._a_job(state=JobState.QUEUED)
         Job.objects.filter(pk=job.pk).update(
-            **self.dice.choice([{"priority": 10}, {"time_limit_seconds": 60}, {"queue": self.night}])
+            **self.dice.choice([{"assemblies_failed": 2}, {"generation": 40}, {"queue": self.night}])
         )
 
     def roll_back(self) -> None:
@@ -387,7 +386,7 @@ def test_the_whole_snapshot_is_the_one_of_a_full_load(portal: Portal) -> None:
     for _ in range(20):
         hour.something()
     Queue.objects.update(paused=False)
-    Job.objects.filter(state=JobState.QUEUED).update(begin_at=None, eligible_at=None)
+    Job.objects.filter(state=JobState.QUEUED).update(eligible_at=None)
 
     planner.token += 1
     found = planner.memory.load(planner.token)

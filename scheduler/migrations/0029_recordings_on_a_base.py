@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0025_changed_jobs"),
+        ("scheduler", "0028_changed_jobs"),
     ]
 
     operations = [

@@ -16,15 +16,12 @@ TABLE_BACK = "ALTER TABLE scheduler_changedjob SET LOGGED"
 
 #: States in which a job is in the planner's picture of what waits.
 WAITS = "('queued', 'reserved')"
-#: All that this picture has of a job but the reason that it shows and the start that it is promised: these the
-#: planner itself writes, for many jobs at once, and notes what it has written.
+#: All that this picture has of the row that moves but the reason that it shows and the start that it is promised:
+#: these the planner itself writes, for many jobs at once, and notes what it has written. What was asked for
+#: (scheduler_jobrequest) is never changed.
 WATCHED = (
-    "state", "epoch", "generation", "queue_id", "project_id", "user_id", "job_type", "priority", "boost",
-    "boost_until_at", "created_at", "begin_at", "eligible_at", "deadline_at", "tasks", "min_tasks", "nodes",
-    "tasks_per_node", "time_limit_seconds", "array_id", "array_max_running", "pack", "pack_required",
-    "assembly_timeout_seconds", "assembly_until_at", "assemblies_failed", "elastic", "preemptible",
-    "restart_policy", "cpu_millis", "memory_mib", "storage_mib", "gpus", "gpu_millis", "gpu_model", "gpu_slice",
-    "cpu_limit_millis", "memory_limit_mib", "numa", "extras", "node_selector", "tolerations", "affinity",
+    "state", "epoch", "generation", "queue_id", "project_id", "user_id", "boost", "boost_until_at", "eligible_at",
+    "assembly_until_at", "assemblies_failed",
 )  # fmt: skip
 
 FEED = f"""
@@ -62,7 +59,7 @@ DROP FUNCTION muster_jobs_added();
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0024_elements"),
+        ("scheduler", "0027_fewer_indexes"),
     ]
 
     operations = [
