@@ -205,8 +205,8 @@ def test_the_triggers_watch_every_column_that_the_planner_reads_and_does_not_wri
 class Hour:
     """People, nodes and operators who do what comes to their mind; refusals are part of life."""
 
-    def __init__(self, portal: Portal, seed: int) -> None:
-        self.portal, self.dice = portal, random.Random(seed)
+    def __init__(self, portal: Portal, seed: int, *, begin_later: bool = True) -> None:
+        self.portal, self.dice, self.begin_later = portal, random.Random(seed), begin_later
         self.night = Queue.objects.create(cluster=portal.cluster, name="night", slug="night")
         self.done: dict[str, int] = {}
 
@@ -238,7 +238,11 @@ class Hour:
             queue=self.dice.choice([self.portal.queue.slug, "night"]),
             priority=self.dice.choice([40, 50]),
             tasks=self.dice.choice([1, 1, 2]),
-            **({"begin_at": (timezone.now() + timedelta(minutes=5)).isoformat()} if self._rarely() else {}),
+            **(
+                {"begin_at": (timezone.now() + timedelta(minutes=5)).isoformat()}
+                if self.begin_later and self._rarely()
+                else {}
+            ),
         )
 
     def _rarely(self) -> bool:
@@ -378,7 +382,7 @@ def test_after_a_random_hour_of_small_steps_memory_and_a_full_load_say_the_same(
 
 
 def test_the_whole_snapshot_is_the_one_of_a_full_load(portal: Portal) -> None:
-    hour = Hour(portal, 7)
+    hour = Hour(portal, 7, begin_later=False)
     planner = Planner(portal)
     for _ in range(60):
         hour.something()
