@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -129,7 +129,7 @@ def _array(inputs: Inputs, name: str) -> Array:
     return found
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class JobSpec:
     """A job as it is asked for; amounts are per task.
 
@@ -303,7 +303,7 @@ class JobSpec:
         form=Form(label="Begin time", group="place", place=1, widget=Widget.MOMENT, copied=False),
     )  # fmt: skip
     deadline_at: datetime | None = moment(
-        "deadline", help="The job has to be over by this moment; without an offset it is UTC.",
+        "deadline", lasting=False, help="The job has to be over by this moment; without an offset it is UTC.",
         left_out="none", example="2027-02-28T18:00:00Z", columns={"deadline_at": ""}, form=_RARE,
     )  # fmt: skip
     array: Array = declared(
@@ -407,7 +407,7 @@ class JobSpec:
 
     # What it waits for.
     depends_on: tuple[DependsOn, ...] = declared(
-        "depends_on", kind=Kind.ENTRIES, schema=ENTRY, default=(), most=MAX_DEPENDENCIES,
+        "depends_on", kind=Kind.ENTRIES, schema=ENTRY, lasting=False, default=(), most=MAX_DEPENDENCIES,
         read=lambda inputs, name: read_dependencies(inputs, name, by=inputs.catalogue.user),
         help='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
         example=[17], elsewhere=("dependency",), means="A row of what the job waits for, for each entry.",
@@ -431,6 +431,8 @@ class JobSpec:
 
     #: Lines that bound how many jobs may wait, and count this one.
     waits_on: tuple[Bound, ...] = ()
+    #: What it has in common with other requests.
+    kind: JobKind = field(default=None, compare=False, repr=False)  # type: ignore[assignment]  # by `parse_job`
 
     @property
     def per_task(self) -> Resources:
@@ -472,17 +474,47 @@ class JobSpec:
             "one_domain": self.numa == "one",
         }
 
-    def columns(self) -> dict[str, Any]:
-        """The columns of a job row that the request itself decides."""
-        return dict(zip(_COLUMNS, _filled_from(self), strict=True))
+    @property
+    def own_columns(self) -> tuple[Any, ...]:
+        """The values of `OWN_COLUMNS`; all other columns that the request decides are `kind.columns`."""
+        return _own_values(self)
 
 
 JOB: Final = Schema(JobSpec, RULES)
 #: Every field that a job may be sent with.
 FIELDS: Final = JOB.names
 CALLED_ELSEWHERE: Final = JOB.called_elsewhere()
-_COLUMNS: Final = tuple(JOB.columns())
-_filled_from: Final = attrgetter(*JOB.columns().values())
+
+#: What differs from job to job of a sweep. No rule compares one of these with any other field, so that the others
+#: need to be read only once for all requests that have them in common.
+OWN: Final = ("command", "script", "name", "env", "labels", "working_dir")
+_OWN_STEPS: Final = JOB.steps_of(OWN)
+_NOT_LASTING: Final = frozenset(field.name for field in JOB.fields if not field.lasting)
+#: Of one catalogue, and in characters of what they have in common.
+MOST_KINDS: Final = 256
+MAX_KIND: Final = 4096
+
+_SHARED: Final = {c: a for c, a in JOB.columns().items() if a not in OWN}
+_shared_values: Final = attrgetter(*_SHARED.values())
+OWN_COLUMNS: Final = tuple(column for column in JOB.columns() if column not in _SHARED)
+_own_values: Final = attrgetter(*(JOB.columns()[column] for column in OWN_COLUMNS))
+
+
+class JobKind:
+    """What requests have in common that differ in the fields `OWN` at most: as it was read, and as columns."""
+
+    __slots__ = ("columns", "values")
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.values = {name: value for name, value in vars(spec).items() if name not in OWN}
+        self.columns = dict(zip(_SHARED, _shared_values(spec), strict=True))
+
+    def new_spec(self) -> JobSpec:
+        """A request of this kind of which nothing of its own was read yet."""
+        spec = JobSpec.__new__(JobSpec)
+        spec.__dict__ = {**self.values, "command": "", "script": "", "name": "", "env": {}, "labels": {},
+                         "working_dir": "", "kind": self}  # fmt: skip
+        return spec
 
 
 def parse_job(
@@ -499,6 +531,11 @@ def parse_job(
     Only jobs that are sent together (`in_batch`) may name each other by `ref`.
     """
     catalogue = catalogue or Catalogue(by)
+    key = _key_of_kind(payload)
+    kind = catalogue.kinds.get(key) if key is not None else None
+    spec = _read_own(kind, payload, catalogue) if kind is not None else None
+    if spec is not None:
+        return spec
     spec = JobSpec()
     inputs = RequestInputs(payload, draft=spec, catalogue=catalogue, under=under, in_batch=in_batch)
     inputs.refuse_unknown(FIELDS, called_elsewhere=CALLED_ELSEWHERE)
@@ -511,25 +548,50 @@ def parse_job(
         for bound in catalogue.bounds(spec.project)
         if bound.resource == PENDING_JOBS and bound.job_type in ("", spec.job_type)
     )
+    spec.kind = JobKind(spec)
+    if key is not None and len(catalogue.kinds) < MOST_KINDS:
+        catalogue.kinds[key] = spec.kind
     return spec
+
+
+def _key_of_kind(payload: Mapping[str, Any]) -> str | None:
+    """Equal for requests that differ in the fields `OWN` at most; None where a reading does not last."""
+    shared = {name: value for name, value in payload.items() if name not in OWN}
+    if not _NOT_LASTING.isdisjoint(shared):
+        return None
+    key = repr(shared)
+    return key if len(key) <= MAX_KIND else None
+
+
+def _read_own(kind: JobKind, payload: Mapping[str, Any], catalogue: Catalogue) -> JobSpec | None:
+    """A request of a kind that was read before; None where something is wrong, so that it is read as a whole."""
+    spec = kind.new_spec()
+    own = {name: payload[name] for name in OWN if name in payload}
+    inputs = RequestInputs(own, draft=spec, catalogue=catalogue, under="", in_batch=False)
+    inputs.project, inputs.queue = spec.project, spec.queue
+    JOB.read_into(spec, inputs, _OWN_STEPS)
+    if not inputs.problems:
+        _check_fit(spec, inputs)
+    return spec if not inputs.problems else None
 
 
 def _check_fit(spec: JobSpec, inputs: RequestInputs) -> None:
     """Refuse what could never start; of a batch, a size that was found to fit is not looked at again."""
     fitting = inputs.catalogue.fitting
+    if spec.kind in fitting:
+        return
     size = (
         spec.per_task, spec.gpu_models, spec.cpu_limit_millis, spec.memory_limit_mib, spec.numa, spec.tasks,
         spec.min_tasks, spec.pack, spec.nodes, spec.tasks_per_node, spec.project.pk, spec.queue.cluster_id,
         spec.job_type,
     )  # fmt: skip
-    if size in fitting:
-        return
-    check_fit(
-        inputs,
-        asked_of(spec),
-        job_type=spec.job_type,
-        bounds=inputs.catalogue.bounds(spec.project),
-        cluster_id=spec.queue.cluster_id,
-    )
+    if size not in fitting:
+        check_fit(
+            inputs,
+            asked_of(spec),
+            job_type=spec.job_type,
+            bounds=inputs.catalogue.bounds(spec.project),
+            cluster_id=spec.queue.cluster_id,
+        )
     if not inputs.problems:
-        fitting.add(size)
+        fitting.update((size, spec.kind or size))
