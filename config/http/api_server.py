@@ -70,7 +70,7 @@ class ApiDoor:
         if scope["type"] != "http" or not (_path(scope).startswith(API_PREFIX) or _is_file(scope)):
             await self.inner(scope, receive, send)
             return
-        body = await _read(receive)
+        body = await read_body(receive)
         if body is None:
             return
         await _answer(self._threads, self.handler, scope, body, receive, send)
@@ -90,7 +90,7 @@ class PageDoor:
             return
         self._inside += 1
         try:
-            body = await _read(receive)
+            body = await read_body(receive)
             if body is not None:
                 await _answer(self._threads, self.handler, scope, body, receive, send)
         finally:
@@ -203,7 +203,7 @@ def _path(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
 
 
-async def _read(receive: Receive) -> bytes | None:
+async def read_body(receive: Receive) -> bytes | None:
     """The body, and a little more than is allowed of one that is too large; None when the caller hung up."""
     parts: list[bytes] = []
     size = 0

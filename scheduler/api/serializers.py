@@ -169,7 +169,7 @@ class JobSerializer(serializers.Serializer[Any]):
 
     def to_representation(self, job: Job) -> dict[str, Any]:
         """Written out by hand: one dictionary a job, and no query beyond what the selector brought."""
-        return {**row_of(job, self.context.get("priority_names", ())), **_relations(job)}
+        return whole_job(job, self.context.get("priority_names", ()))
 
 
 class JobRowSerializer(JobSerializer):
@@ -184,6 +184,11 @@ class JobRowSerializer(JobSerializer):
         for name in ("command", "script", "env"):
             del whole[name]
         return whole
+
+
+def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
+    """All that an answer says about one job; `priority_names` are (value, name) of the priority classes."""
+    return {**row_of(job, priority_names), **_relations(job)}
 
 
 def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
