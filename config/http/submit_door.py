@@ -22,7 +22,7 @@ from django.middleware.security import SecurityMiddleware
 from django.urls import resolve
 from django_structlog.app_settings import app_settings as log_settings
 
-from config.http.api_server import Answer, Application, Receive, Scope, Send, read_body
+from config.http.api_server import Answer, Application, Receive, Scope, Send, bearer_token, read_body
 from config.http.front_door import watch
 from config.http.rates import Throttle
 from config.http.request_ids import request_id_of
@@ -139,16 +139,10 @@ def _token_of(scope: Scope) -> str | None:
         return None
     if scope.get("root_path") or scope.get("query_string"):
         return None
-    token, kind = "", b""
-    for name, value in scope["headers"]:
-        if name in SPECIAL:
-            return None
-        if name == b"authorization":
-            scheme, _, rest = value.decode("latin-1").partition(" ")
-            token = rest.strip() if scheme.lower() == "bearer" and not token else ""
-        elif name == b"content-type":
-            kind = value.partition(b";")[0].strip().lower()
-    return token if token and kind == b"application/json" else None
+    if any(name in SPECIAL for name, _ in scope["headers"]):
+        return None
+    kind = _header(scope, b"content-type").partition(";")[0].strip().lower()
+    return bearer_token(scope) if kind == "application/json" else None
 
 
 def _header(scope: Scope, wanted: bytes) -> str:
@@ -202,7 +196,6 @@ def _answer_of(
             *more,
             (b"Allow", _allowed()),
             (b"Content-Length", str(len(body)).encode()),
-            (b"Vary", b"Cookie"),
             (b"Content-Security-Policy", content_policy(PATH, new_nonce()).encode()),
             (b"Permissions-Policy", PERMISSIONS.encode()),
             *headers,

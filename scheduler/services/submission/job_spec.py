@@ -17,6 +17,7 @@ from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
+from scheduler.selectors import idle_cluster
 from scheduler.services.submission.admission import asked_of, check_fit
 from scheduler.services.submission.declaration import (
     Form,
@@ -576,22 +577,19 @@ def _read_own(kind: JobKind, payload: Mapping[str, Any], catalogue: Catalogue) -
 
 
 def _check_fit(spec: JobSpec, inputs: RequestInputs) -> None:
-    """Refuse what could never start; of a batch, a size that was found to fit is not looked at again."""
-    fitting = inputs.catalogue.fitting
-    if spec.kind in fitting:
+    """Refuse what could never start; a size that was found to fit the same machines is not looked at again."""
+    catalogue, cluster_id = inputs.catalogue, spec.queue.cluster_id
+    machines = idle_cluster(cluster_id)
+    if spec.kind is not None and catalogue.fits(spec.kind, machines):
         return
     size = (
         spec.per_task, spec.gpu_models, spec.cpu_limit_millis, spec.memory_limit_mib, spec.numa, spec.tasks,
-        spec.min_tasks, spec.pack, spec.nodes, spec.tasks_per_node, spec.project.pk, spec.queue.cluster_id,
-        spec.job_type,
+        spec.min_tasks, spec.pack, spec.nodes, spec.tasks_per_node, spec.project.pk, cluster_id, spec.job_type,
     )  # fmt: skip
-    if size not in fitting:
+    if not catalogue.fits(size, machines):
         check_fit(
-            inputs,
-            asked_of(spec),
-            job_type=spec.job_type,
-            bounds=inputs.catalogue.bounds(spec.project),
-            cluster_id=spec.queue.cluster_id,
-        )
+            inputs, asked_of(spec), job_type=spec.job_type, bounds=catalogue.bounds(spec.project),
+            cluster_id=cluster_id,
+        )  # fmt: skip
     if not inputs.problems:
-        fitting.update((size, spec.kind or size))
+        catalogue.found_to_fit(machines, size, spec.kind or size)

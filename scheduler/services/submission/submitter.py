@@ -18,6 +18,8 @@ from scheduler.services.submission.fields import Inputs, read_integer
 T = TypeVar("T")
 
 DEFAULT_PRIORITY: Final = 50
+#: Sizes and kinds of requests of one person that are remembered.
+MOST_FITTING: Final = 2000
 MAX_PRIORITY: Final = 100
 
 # Read with every submission: building these statements anew each time costs more than running them.
@@ -82,8 +84,7 @@ class Catalogue:
 
     def __init__(self, user: User) -> None:
         self.user = user
-        #: Sizes and kinds of requests that were found to fit (`job_spec.parse_job`).
-        self.fitting: set[Any] = set()
+        self._fitting: dict[Any, Any] = {}
         #: What requests had in common that were read before (`job_spec.JobKind`).
         self.kinds: dict[str, Any] = {}
         #: What the requests of a batch called a project or queue, and which one it was.
@@ -223,6 +224,16 @@ class Catalogue:
             )
         return number
 
+    def fits(self, what: Any, machines: Any) -> bool:
+        """Whether requests of this size, or of this kind, were found to fit these machines."""
+        return self._fitting.get(what) is machines
+
+    def found_to_fit(self, machines: Any, *what: Any) -> None:
+        """Remember it of these sizes and kinds; while a person's rights and limits are the same, it stays true."""
+        if len(self._fitting) > MOST_FITTING:
+            self._fitting.clear()
+        self._fitting.update(dict.fromkeys(what, machines))
+
     def bounds(self, project: Project) -> list[Bound]:
         return [bound for bound in self._built.bounds if bound.project_id == project.pk]
 
@@ -264,20 +275,21 @@ class Catalogues:
     MOST_KEPT: Final = 500
 
     def __init__(self) -> None:
-        self._kept: dict[User, tuple[_RowsOfOne, Catalogue]] = {}
+        #: By person and token.
+        self._kept: dict[tuple[int, int | None], tuple[_RowsOfOne, Catalogue]] = {}
 
     def of(self, people: Sequence[User]) -> list[Catalogue]:
         """The catalogue of each of these people, as of now."""
         found = []
         for person, rows in zip(people, _read_rows(people), strict=True):
-            kept = self._kept.get(person)
+            key = (person.pk, person.held_by.pk if person.held_by is not None else None)
+            kept = self._kept.get(key)
             if kept is None or kept[1].user is not person or kept[0] != rows:
                 catalogue = Catalogue(person)
                 catalogue._built = _build(rows)
                 if len(self._kept) >= self.MOST_KEPT:
                     self._kept.clear()
-                kept = self._kept[person] = (rows, catalogue)
-            kept[1].fitting.clear()  # machines come and go meanwhile
+                kept = self._kept[key] = (rows, catalogue)
             found.append(kept[1])
         return found
 
