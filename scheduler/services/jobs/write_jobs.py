@@ -130,7 +130,7 @@ def write_submissions(submissions: Sequence[Submission]) -> list[NewJobs | Muste
             outcomes.append(refused)
         else:
             outcomes.append(NewJobs(submission, rows))
-    accepted = [outcome for outcome in outcomes if isinstance(outcome, NewJobs)]
+    accepted = [outcome for outcome in outcomes if isinstance(outcome, NewJobs) and outcome.rows]
     if accepted:
         _write(accepted, others, at=at)
     return outcomes
