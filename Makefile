@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, every start compiles everything again, which takes longer than the start itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check test bench docs demo lock clean runtime development
+.PHONY: help run check types style contracts django test collected bench docs demo lock clean runtime development
 
 help:  ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -29,16 +29,28 @@ run: runtime  ## Run the whole portal here and print its address (PORT=8080, ARG
 	@exec $(PY) manage.py up $(ARGS)
 
 check: development  ## Style, types, import contracts, migrations, deployment checks: what CI runs
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2 --output-sync=target) \
+	  types style contracts django
+	@echo "All checks passed."
+
+# Four that need nothing of each other. The types take longest, so they begin first.
+types:
+	$(PY) -m mypy
+style:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+contracts:
 	$(VENV)/bin/lint-imports
+django:
 	$(PY) manage.py makemigrations --check --dry-run
 	env $(AS_PRODUCTION) $(PY) manage.py check --deploy --fail-level WARNING
-	@echo "All checks passed."
 
 test: development  ## The whole test suite on three workers (ARGS="tests/scheduler -k gang"; WORKERS=0: in one process)
 	@exec $(PY) -m pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder) $(ARGS)
+
+# What the suite needs before its first test: its modules compiled, and a data folder with all tables.
+collected: development
+	@said="$$($(PY) -m pytest --collect-only -q 2>&1)" || { echo "$$said"; exit 1; }
 
 bench: development  ## Measure, and write var/bench/latest.json
 	@exec $(PY) -m benchmarks.run $(ARGS)
@@ -57,6 +69,8 @@ lock:  ## Make the lock files again from requirements*.in (needs uv)
 	  --no-emit-index-url --no-emit-find-links requirements.in -o requirements.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	  --no-emit-index-url --no-emit-find-links -c requirements.txt requirements-dev.in -o requirements-dev.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links -c requirements-dev.txt requirements-bench.in -o requirements-bench.txt
 
 clean:  ## Remove what was built; the state in var/ stays
 	rm -rf $(VENV) static-root site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

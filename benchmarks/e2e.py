@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from benchmarks.portal import Client, portal, until
+from benchmarks.portal import CPUS, NODES, Client, portal, until
 from benchmarks.registry import Figures, benchmark
 
 #: One at a time on an idle cluster.
 ALONE = 100
 #: At once, of a command that does nothing.
 TOGETHER = 500
-NODES, CPUS = 8, 16
 
 
 @benchmark("submit_to_start_ms_p50", "submit_to_start_ms_p99")
@@ -45,14 +44,14 @@ def e2e() -> Figures:
     yield "e2e_jobs_per_s", TOGETHER / together(client, "measured")
 
 
-def together(client: Client, name: str) -> float:
-    """Submit several jobs in one request; the seconds until all have completed."""
+def together(client: Client, name: str, count: int = TOGETHER) -> float:
+    """Submit `count` jobs (at most 1,000) in one request; the seconds until all have completed."""
     from scheduler.models import Job
 
     name = f"together, {name}"
     began = time.perf_counter()
     one = {"name": name, "command": "true", "memory": "16Mi"}
-    answer = client.post("jobs:bulk", {"jobs": [one] * TOGETHER})
+    answer = client.post("jobs:bulk", {"jobs": [one] * count})
     numbers = [item["number"] for item in answer["results"]]
     # By their keys: looking must cost little beside what is measured.
     waiting = Job.objects.filter(pk__range=(min(numbers), max(numbers)), name=name)

@@ -23,6 +23,8 @@ from config.up.state import StateFolder
 from tests.support.stack import ROOT, Stack, scratch_state, wait_until
 
 PEOPLE = 8
+#: The virtual cluster on this machine that jobs run through.
+NODES, CPUS = 8, 16
 Payload = dict[str, Any] | list[dict[str, Any]]
 
 
@@ -46,7 +48,7 @@ class Portal:
         state = self.stack.state
         for number in range(len(self.agents), count):
             folder = state / "bench-agents" / f"n{number}"
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             self.agents.append(
                 subprocess.Popen(
                     [
@@ -64,19 +66,31 @@ class Portal:
             lambda: Node.objects.filter(name__startswith="bench-", state="up").count() == count, seconds=60
         )
 
-    def as_owner(self, statement: str) -> None:
-        """Run what only the owner of the tables may."""
-        where = roles.Passwords(StateFolder(self.stack.state)).url(
-            roles.OWNER, like=os.environ["DATABASE_URL"]
-        )
-        with psycopg.connect(where, autocommit=True) as connection:
-            connection.execute(statement)
-
-    def stop(self) -> None:
+    def stop_agents(self) -> None:
+        """Their nodes stay, and come back with the next `start_agents`."""
         for agent in self.agents:
             agent.terminate()
         for agent in self.agents:
             agent.wait(20)
+        self.agents.clear()
+
+    def as_owner(self, statement: str) -> None:
+        """Run what only the owner of the tables may."""
+        with self.connect(roles.OWNER) as connection:
+            connection.execute(statement)
+
+    def as_superuser(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run what only the superuser of the server may; the rows that it gives, if any."""
+        with self.connect(roles.SUPERUSER) as connection:
+            cursor = connection.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def connect(self, role: str) -> psycopg.Connection[tuple[Any, ...]]:
+        where = roles.Passwords(StateFolder(self.stack.state)).url(role, like=os.environ["DATABASE_URL"])
+        return psycopg.connect(where, autocommit=True)
+
+    def stop(self) -> None:
+        self.stop_agents()
         self.stack.stop()
         shutil.rmtree(self.stack.state, ignore_errors=True)
 

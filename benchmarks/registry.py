@@ -18,6 +18,11 @@ class Benchmark:
     keys: tuple[str, ...]
     measure: Callable[[], Figures]
 
+    @property
+    def says(self) -> str:
+        """What it runs, in the sentence that the function begins with."""
+        return (self.measure.__doc__ or "").strip().partition("\n")[0]
+
 
 class NotMeasuredError(Exception):
     """A benchmark needs something that this machine does not have; the message says what, and how to get it."""
@@ -34,6 +39,11 @@ def benchmark(*keys: str) -> Callable[[Callable[[], Figures]], Callable[[], Figu
         return measure
 
     return register
+
+
+def note(text: str) -> None:
+    """Print a line beside the figures: what they are made of, or what was compared."""
+    print(f"    {text}", flush=True)
 
 
 def median_ms(work: Callable[[], object], *, repeats: int = 5) -> float:

@@ -25,7 +25,8 @@ ROOT: Final = HERE.parent
 
 #: Modules of benchmarks; each registers its own when it is imported.
 MODULES: Final = (
-    "core", "explaining", "mixed", "fairness", "openb", "sim", "state", "e2e", "versus_slurm", "live", "listing",
+    "core", "explaining", "mixed", "fairness", "openb", "sim", "at_rest", "state", "e2e", "elements", "written",
+    "versus_slurm", "versus_peers", "live", "listing", "pages",
 )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in words.names or BENCHMARKS:
         # Written one by one, so that an interrupted run keeps its figures.
         figures: dict[str, float] = {}
+        print(f"{name}: {BENCHMARKS[name].says}", flush=True)
         try:
             of_the_core = {key for key in BENCHMARKS[name].keys if limits.get(key, {}).get("of_the_core")}
             for key, value, quotient in measured(BENCHMARKS[name], of_the_core):
@@ -99,6 +101,10 @@ def _load() -> list[str]:
         except ModuleNotFoundError as missing:
             print(f"benchmarks.{module} is left out: {missing.name} is not installed", file=sys.stderr)
             left_out.append(module)
+    # In the order of MODULES, whichever imported another first: some are meant to come before the portal was used.
+    places = {f"benchmarks.{module}": place for place, module in enumerate(MODULES)}
+    for name in sorted(BENCHMARKS, key=lambda name: places.get(BENCHMARKS[name].measure.__module__, 0)):
+        BENCHMARKS[name] = BENCHMARKS.pop(name)
     return left_out
 
 

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.e2e import CPUS, NODES, TOGETHER, together
-from benchmarks.portal import portal, until
+from benchmarks.e2e import TOGETHER, together
+from benchmarks.portal import CPUS, NODES, portal, until
 from benchmarks.registry import Figures, NotMeasuredError, benchmark
 from tests.backends.slurm.server import PEOPLE, SlurmServer, SlurmUnavailable, missing
 
@@ -23,7 +23,7 @@ REPEATS = 5
 
 @benchmark("e2e_vs_slurm", "slurm_jobs_per_s", "muster_jobs_per_s")
 def versus_slurm() -> Figures:
-    """How many times as fast as Slurm, as the median of five pairs."""
+    """500 jobs of `true` in one request, in turns with a real Slurm: median of five ratios."""
     if reason := missing():
         raise NotMeasuredError(f"there is no Slurm to compare with: {reason}")
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-slurm-"))

@@ -134,6 +134,31 @@ def charge(
     return new
 
 
+def split(entry: Entry, ends: Sequence[int]) -> list[Entry]:
+    """One charge as one for each part of its time, in the order of these ends (s), and one for what is left.
+
+    The parts add up to the entry in every sum; a part has no seconds where it ended in the second in which it began.
+    An end before the entry begins has a part without seconds, one after it ends has what is left till then. The last
+    part is left out when nothing is left.
+    """
+    span = entry.until_s - entry.from_s
+    parts: list[Entry] = []
+    before = entry.from_s
+    for end in [*ends, entry.until_s]:
+        until = min(max(end, before), entry.until_s)
+        sums = {
+            name: whole * (until - entry.from_s) // span - whole * (before - entry.from_s) // span
+            if span
+            else 0
+            for name in ("held_seconds", "charged_seconds", "held_micros", "charged_micros")
+            for whole in (getattr(entry, name),)
+        }
+        parts.append(replace(entry, from_s=before, until_s=until, **sums))
+        before = until
+    rest = parts[-1]
+    return parts if rest.until_s > rest.from_s or not ends else parts[:-1]
+
+
 def forgive(entries: Iterable[Entry]) -> list[Entry]:
     """Give back what was charged, line by line: the work was lost through no fault of its own."""
     return [

@@ -169,6 +169,7 @@ class Agent:
         while not self.stopping.is_set():
             self.table.wait_for_reports(1.0)
             self.table.look_for_checkpoints()
+            self.table.look_for_results()
             self.table.report_gpu_use()
             if not self.identity.key or not self.table.has_pending_reports():
                 self.stopping.wait(0 if self.identity.key else 0.2)

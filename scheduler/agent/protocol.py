@@ -58,6 +58,21 @@ class Assignment(TypedDict):
     most_tasks: NotRequired[int]
     array_id: NotRequired[str]
     array_index: NotRequired[int]
+    #: Of a job that runs several elements of its array; `command` then says that the agent is too old to know this.
+    elements: NotRequired[ElementsToRun]
+
+
+class ElementsToRun(TypedDict):
+    """Which elements a task runs one after another, what each runs, and for how long; `limit_seconds` None = no limit.
+
+    `worst_exit_code` is the highest of the elements that ended before.
+    """
+
+    indices: list[int]
+    command: str
+    script: str
+    limit_seconds: int | None
+    worst_exit_code: int
 
 
 class Stop(TypedDict):
@@ -99,6 +114,8 @@ class Report(TypedDict):
     saved_path: NotRequired[str]
     #: Of a running task: whether its processes are suspended.
     suspended: NotRequired[bool]
+    #: Elements that have ended, as `scheduler.agent.elements` writes them, with ages in the place of times.
+    elements: NotRequired[list[list[Any]]]
 
 
 class SyncRequest(TypedDict):

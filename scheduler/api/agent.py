@@ -32,7 +32,7 @@ from scheduler.models import Node
 from scheduler.relay import Listener, relay
 from scheduler.services.cluster import nodes
 from scheduler.services.cluster.inventory import Inventory, read_inventory
-from scheduler.services.execution import dispatch, reports
+from scheduler.services.execution import dispatch, elements, reports
 from scheduler.services.jobs import logs
 
 log = structlog.get_logger(__name__)
@@ -374,6 +374,11 @@ def _read_report(read: _Reader, data: Mapping[str, Any], under: str) -> Report:
     ):  # fmt: skip
         if name in data:
             report[name] = read.whole(data, name, under, most)  # type: ignore[literal-required]
+    if "elements" in data:
+        results = elements.read_results(data["elements"])
+        if results is None:
+            read.problems.append(FieldProblem(under + "elements", "has to be a list of results of elements"))
+        report["elements"] = [list(one) for one in results or ()]
     if "suspended" in data:
         report["suspended"] = data["suspended"] is True
     for name in ("stop_reason", "text", "saved_path"):

@@ -17,12 +17,13 @@ from infra.plain_text import line_problem
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import JobFilter, filtered
 from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer, whole_job
-from scheduler.core.lifecycle import PUBLIC
+from scheduler.core.lifecycle import PUBLIC, ElementState
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
 from scheduler.services.jobs import submit, verbs
 from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, boost_job
 from scheduler.services.jobs.datasets import report_checkpoint
+from scheduler.services.jobs.elements import Element, cancel_element, elements_of
 from scheduler.services.jobs.resize import resize_job
 from scheduler.services.submission.fields import Inputs
 from scheduler.services.submission.fields_task import MAX_PATH
@@ -248,6 +249,78 @@ class ResizeJob(JobView):
         assert tasks is not None  # otherwise there was a problem
         job = resize_job(job=job, tasks=tasks, by=person(request), reason=reason)
         return Response(self.again(request, job))
+
+
+#: Of an element that has not ended.
+NOT_ENDED = "not_ended"
+
+
+class ElementSerializer(serializers.Serializer[Any]):
+    """An element; what it printed is the part of its attempt's stdout and stderr that the offsets name."""
+
+    index = serializers.IntegerField()
+    state = serializers.ChoiceField([NOT_ENDED, *(state.value for state in ElementState)])
+    attempt = serializers.IntegerField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    exit_signal = serializers.IntegerField(allow_null=True)
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    cpu_time_ms = serializers.IntegerField(allow_null=True)
+    peak_memory_mib = serializers.IntegerField(allow_null=True)
+    stdout_offset = serializers.IntegerField()
+    stdout_bytes = serializers.IntegerField()
+    stderr_offset = serializers.IntegerField()
+    stderr_bytes = serializers.IntegerField()
+    text = serializers.CharField(allow_blank=True)
+
+
+class ElementsSerializer(serializers.Serializer[Any]):
+    results = ElementSerializer(many=True)
+
+
+class JobElementsView(JobView):
+    """`/jobs/{id}/elements`"""
+
+    serializer_class = ElementsSerializer
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(operation_id="jobs_elements", responses=ElementsSerializer)
+    def get(self, request: Request, ref: str) -> Response:
+        """The elements of an array that this job runs one after another; at most 1000."""
+        rows = [_row(element) for element in elements_of(self.find(request, ref))]
+        return Response(ElementsSerializer({"results": rows}).data)
+
+
+class CancelElement(JobView):
+    """`/jobs/{id}/elements/{index}/cancel`"""
+
+    serializer_class = ElementSerializer
+    required_scopes = {"POST": "jobs:write"}
+
+    @extend_schema(
+        operation_id="jobs_elements_cancel",
+        parameters=[KEY],
+        request=ReasonBodySerializer,
+        responses=ElementSerializer,
+    )
+    @once
+    def post(self, request: Request, ref: str, index: str) -> Response:
+        """Have one element of a pending job not run."""
+        end = cancel_element(
+            job=self.find(request, ref), index=int(index), by=person(request), reason=reason_of(request)
+        )
+        return Response(ElementSerializer(_row(Element(end.index, end))).data)
+
+
+def _row(element: Element) -> dict[str, Any]:
+    end = element.end
+    if end is None:
+        return dict.fromkeys(ElementSerializer().fields) | {
+            "index": element.index, "state": NOT_ENDED, "text": "",
+            "stdout_offset": 0, "stdout_bytes": 0, "stderr_offset": 0, "stderr_bytes": 0,
+        }  # fmt: skip
+    names = (name for name in ElementSerializer().fields if name not in ("attempt", "text"))
+    return {name: getattr(end, name) for name in names} | {"attempt": end.epoch, "text": end.end_text}
 
 
 class BulkItemSerializer(serializers.Serializer[Any]):

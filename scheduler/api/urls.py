@@ -45,6 +45,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(rf"^jobs/{JOB}/requeue$", jobs.RequeueJob.as_view(), name="api-job-requeue"),
     re_path(rf"^jobs/{JOB}/boost$", jobs.BoostJob.as_view(), name="api-job-boost"),
     re_path(rf"^jobs/{JOB}/events$", job_reads.JobEvents.as_view(), name="api-job-events"),
+    re_path(rf"^jobs/{JOB}/elements$", jobs.JobElementsView.as_view(), name="api-job-elements"),
+    re_path(
+        rf"^jobs/{JOB}/elements/(?P<index>[0-9]{{1,9}})/cancel$",
+        jobs.CancelElement.as_view(),
+        name="api-job-element-cancel",
+    ),
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
     re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),

@@ -180,6 +180,14 @@ class TaskFailure(StrEnum):
     CONTINUE = "continue"  # the others go on while they are enough
 
 
+class ElementState(StrEnum):
+    """How an element of an array ended, in a job that runs several of them."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # before it started
+
+
 class PackLevel(StrEnum):
     """How near to each other the tasks of a job are to be."""
 

@@ -4,6 +4,7 @@ from scheduler.models.allocation import Allocation
 from scheduler.models.attempt import Attempt, LogChunk, Suspension, Task
 from scheduler.models.cluster import Cluster, JoinToken, Partition
 from scheduler.models.cycle import Cycle, Lease
+from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
@@ -21,11 +22,13 @@ __all__ = [
     "Dataset",
     "DependencyKind",
     "Device",
+    "ElementEnd",
     "ForecastOutcome",
     "ForecastRun",
     "IdempotencyKey",
     "Job",
     "JobDependency",
+    "JobElements",
     "JobEvent",
     "JoinToken",
     "Lease",

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from tests.support.embedded import give_migrated_data
 from tests.support.patience import patience
 from tests.support.stack import Stack, scratch_state, wait_until
 from tests.support.visitor import Answer, Visitor
@@ -25,9 +26,10 @@ pytestmark = pytest.mark.stack
 NOWHERE = "/this-leads-nowhere/"
 #: The admin's own pages answer 403 to a person who is no member of the staff; so does a form without its token.
 FOREIGN_JOB = "/jobs/999999999/"
-#: Enough at once that every thread of both web processes has had a request.
+#: More at once than both web processes have threads for pages (8 each), so that every thread has had a request.
 AT_ONCE = 24
-ROUNDS = 6
+#: Each asks every thread again; the second is there for what a thread remembers of the first.
+ROUNDS_BEFORE, ROUNDS_AFTER = 2, 3
 #: Longer than what a page shows of the portal's troubles is remembered, so that the database is asked again.
 PAUSE_SECONDS = 2.2
 
@@ -35,6 +37,7 @@ PAUSE_SECONDS = 2.2
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     state = scratch_state("away")
+    give_migrated_data(state)
     stack = Stack(state, ["--nodes", "1"], env={"MUSTER_WEB_PROCESSES": "2"})
     try:
         yield stack.start()
@@ -80,19 +83,19 @@ def frozen(stack: Stack) -> Iterator[None]:
 
 def test_after_postgresql_was_killed_under_load_no_thread_answers_500(stack: Stack, alice: Visitor) -> None:
     pages = [NOWHERE, FOREIGN_JOB, "/", "/admin/"]
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS_BEFORE):
         warm = many([(alice, path) for path in pages * AT_ONCE])
         assert not [answer for answer in warm if answer.status >= 500]
         time.sleep(PAUSE_SECONDS)
 
     with ThreadPoolExecutor(1) as beside:
-        load = beside.submit(many, [(alice, path) for path in pages * AT_ONCE * 4])
+        load = beside.submit(many, [(alice, path) for path in pages * AT_ONCE * 2])
         old = stack.kill("postgres")
         stack.wait_restarted("postgres", old)
         all_well(stack)
         load.result()
 
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS_AFTER):
         found = many([(alice, path) for path in [NOWHERE, FOREIGN_JOB] * AT_ONCE])
         assert statuses(found) == {404: 2 * AT_ONCE}
         time.sleep(PAUSE_SECONDS)

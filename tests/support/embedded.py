@@ -34,7 +34,7 @@ from psycopg import sql
 
 from config.up.servers import roles
 from config.up.servers.embedded import EmbeddedServers
-from config.up.servers.postgres import DATABASE
+from config.up.servers.postgres import DATABASE, unprivileged_account
 from config.up.state import StateFolder, write_private
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,13 +68,17 @@ def start() -> None:
 
     atexit.register(stop)
     with one_at_a_time():
+        running = False
         if servers.postgres and kept.exists():
             unpack(kept, servers.postgres.home)
-        servers.start()
-        if started_here and not kept.exists() and migrate(servers):
-            servers.stop()
-            keep(kept, servers)
+        elif started_here:
             servers.start()
+            running = not migrate(servers)
+            if not running:
+                servers.stop()
+                keep(kept, servers)
+    if not running:
+        servers.start()
     os.environ["DATABASE_URL"] = as_tester(servers) if started_here else servers.database_url
     os.environ["REDIS_URL"] = servers.redis_url
 
@@ -114,7 +118,7 @@ def fingerprint() -> str:
         *sorted(ROOT.glob("*/migrations/*.py")),
     ]
     content = b"\0".join(
-        [str(os.geteuid()).encode(), (ROOT / "requirements.txt").read_bytes()]
+        [(ROOT / "requirements.txt").read_bytes()]
         + [str(file.relative_to(ROOT)).encode() + file.read_bytes() for file in files]
     )
     return hashlib.sha256(content).hexdigest()[:20]
@@ -166,9 +170,16 @@ def keep(file: Path, servers: EmbeddedServers) -> None:
 
 
 def unpack(file: Path, home: Path) -> None:
+    """Put kept data here, with its modes; it belongs to the account that PostgreSQL will run under.
+
+    So what an ordinary account kept serves root, whose PostgreSQL runs under another account, and the other way round.
+    """
+    account = unprivileged_account()
     home.mkdir(parents=True)
     with tarfile.open(file) as archive:
-        archive.extraction_filter = lambda member, path: member  # ours, with its owner and modes
+        for member in archive.getmembers() if account else ():
+            member.uid, member.gid, member.uname, member.gname = account.pw_uid, account.pw_gid, "", ""
+        archive.extraction_filter = lambda member, path: member  # ours, with its modes
         archive.extractall(home)
 
 

@@ -52,7 +52,7 @@ class LoneShim:
         return record
 
     def guard_pid(self, key: str) -> int:
-        line = read_status(f"{self.state}/guards/{key}").line("guard")
+        line = read_status(f"{self.state}/guards/{key}", key).line("guard")
         assert line is not None
         return int(line["guard"])
 
@@ -92,7 +92,7 @@ class LoneShim:
 def kill_guards(state: Path, *, guards_only: bool = False) -> None:
     """Kill all running tasks of a state folder and their guards; or only the guards."""
     for file in (state / "guards").glob("*"):
-        status = read_status(str(file))
+        status = read_status(str(file), file.name)
         if status.alive and (line := status.line("guard")) is not None:
             tasks = [] if guards_only else list(processes.descendants_of(line["guard"]))
             for pid in (*tasks, line["guard"]):

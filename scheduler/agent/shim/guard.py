@@ -1,28 +1,41 @@
 """The guard of one task: a small process that starts the task, waits for it, and writes down how it ended.
 
-It is forked from the shim without a new program, so it costs about a millisecond, and it outlives the shim. All
-orphans of its task become its children, whatever session or environment they have moved to; it ends them before it
-says that the task has ended. What it knows it writes into the task's status file (`guard_status`).
+It is forked from the shim without a new program, and it outlives the shim. All orphans of its task become its
+children, whatever session or environment they have moved to; it ends them before it says that the task has ended.
+What it knows it writes into the task's status file (`guard_status`). When the task has ended, the shim may give it
+another one, which costs less than a fork (`guard_processes`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import json
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from scheduler.agent import cpus, numa, processes
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
-from scheduler.agent.shim.guard_status import StatusWriter, create_status_file
+from scheduler.agent.shim.guard_status import StatusWriter
 
 #: Names the task's status file there too. Keys are unique in one portal; a machine may have agents of several portals.
 STATUS_FILE_VARIABLE: Final = "MUSTER_TASK_SLIP"
 #: Says what of a task could be bound to its NUMA domain: "cpus,memory", "cpus" or nothing.
 NUMA_VARIABLE: Final = "MUSTER_NUMA_BOUND"
+#: The longest order that is given to a guard by its socket.
+MAX_ORDER_BYTES: Final = 64 * 1024
+#: A descriptor beside an order.
+_FD: Final = struct.Struct("i")
+#: A task that ends within this is announced once, with its end: to announce its start as well would wake shim, agent
+#: and server once more for it.
+SHORT_SECONDS: Final = 0.005
 #: How long the end of a task waits for processes that cannot be killed.
 UNKILLABLE_SECONDS: Final = 10.0
 
@@ -37,42 +50,14 @@ _MOST_FILES: Final = 1024
 _DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD]
 
 
-def fork_guard(order: TaskOrder, status_path: str, *, bind_to: tuple[int, ...], announce_fd: int) -> int:
-    """Start the guard of this task, which starts the task; returns the guard's pid.
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A task that a guard is to run: its locked status file, the order, and the CPUs to bind it to (none = all)."""
 
-    The guard writes the task's key to `announce_fd` after each line of its status file. Raises OSError, also where
-    the status file exists already. What can be done before the fork is: after it, everything costs several times as
-    much.
-    """
-    status_file = create_status_file(status_path)
-    try:
-        make_folder(order)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                order["env"] |= {
-                    KEY_VARIABLE: order["key"], STATUS_FILE_VARIABLE: os.path.abspath(status_path),
-                }  # fmt: skip
-                _guard(order, status_file, bind_to, announce_fd)
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(70)
-        return pid
-    finally:
-        os.close(status_file)  # the guard has inherited it, and with it the lock
-
-
-def make_folder(order: TaskOrder) -> None:
-    folder = order["folder"]
-    os.mkdir(folder, 0o700)
-    os.mkdir(folder + "/work", 0o700)
-    if order["script"]:
-        with open(folder + "/script", "x", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(order["script"])
-            os.fchmod(file.fileno(), 0o700)
+    status_file: int
+    status_path: str
+    order: TaskOrder
+    bind_to: tuple[int, ...]
 
 
 def become_subreaper(process_name: str) -> None:
@@ -107,30 +92,98 @@ def why_not_started(order: TaskOrder, error: OSError | ValueError) -> str:
 # ---------------------------------------------------------------- the process itself
 
 
-def _guard(order: TaskOrder, status_file: int, bind_to: tuple[int, ...], announce_fd: int) -> NoReturn:
-    detach_from_shim(status_file, announce_fd)
+def serve(first: Assigned, *, orders: socket.socket, announce_fd: int) -> NoReturn:
+    """Be a guard: run this task, and then each task that comes by `orders`, until the shim has closed that or is gone.
+
+    The key of a task is written to `announce_fd` after each line of its status file.
+    """
+    detach_from_shim(first.status_file, announce_fd, orders.fileno())
     become_subreaper("muster-guard")
-    _show_as(f"muster guard of task {order['key']}")
-    status = StatusWriter(status_file, announce_fd, order["key"])
-    status.write({"guard": os.getpid()}, announce=False)
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, [signal.SIGCHLD]
+    )  # for `_ends_within`; tasks start without a mask
+    assigned: Assigned | None = first
+    while assigned is not None:
+        _run(assigned, announce_fd)
+        os.close(assigned.status_file)  # and with it the lock
+        assigned = _receive(orders)
+    os._exit(0)
+
+
+def send_order(orders: socket.socket, data: bytes, status_file: int) -> None:
+    """Give a guard that waits another task; raises OSError where it is gone."""
+    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(status_file))]
+    orders.sendmsg([data], beside, socket.MSG_DONTWAIT)
+
+
+def _receive(orders: socket.socket) -> Assigned | None:
+    """The next task; None when there is none any more."""
+    show_as("muster guard without a task")
     try:
-        leader = _launch(order, bind_to)
+        # Not `socket.recv_fds`, which ignores flags: the task would inherit the file, and its lock with it.
+        data, beside, _, _ = orders.recvmsg(
+            MAX_ORDER_BYTES, socket.CMSG_SPACE(_FD.size), socket.MSG_CMSG_CLOEXEC
+        )
+    except OSError:
+        return None
+    if not data or not beside:
+        return None
+    return Assigned(*_FD.unpack(beside[0][2]), **json.loads(data))
+
+
+def _run(assigned: Assigned, announce_fd: int) -> None:
+    """Start a task, wait for it, end what it has left, and write down all of it."""
+    order = assigned.order
+    show_as(f"muster guard of task {order['key']}")
+    status = StatusWriter(assigned.status_file, announce_fd, order["key"])
+    status.write({"guard": os.getpid(), "key": order["key"]}, announce=False)
+    order["env"] |= {KEY_VARIABLE: order["key"], STATUS_FILE_VARIABLE: os.path.abspath(assigned.status_path)}
+    try:
+        leader = _launch(order, tuple(assigned.bind_to))
     except (OSError, ValueError) as error:
         status.write({"error": why_not_started(order, error)})
-        os._exit(0)
-    status.write({"pid": leader, "ticks": processes.start_ticks(leader), "at": processes.boot_ms()})
-    end = _wait_for(leader)
-    if left := _end_descendants(UNKILLABLE_SECONDS):
+        return
+    status.write(
+        {"pid": leader, "ticks": processes.start_ticks(leader), "at": processes.boot_ms()}, announce=False
+    )
+    if not _ends_within(leader, SHORT_SECONDS):
+        status.announce()
+    usage = Usage()
+    end = _wait_for(leader, usage)
+    if left := end_descendants(UNKILLABLE_SECONDS, usage):
         end["left"] = left
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    scale = 1024 if sys.platform == "linux" else 1024 * 1024
-    end["memory_mib"] = -(-usage.ru_maxrss // scale)
-    end["cpu_ms"] = round((usage.ru_utime + usage.ru_stime) * 1000)
-    status.write(end)
+    status.write(end | usage.as_line())
     while left:
         time.sleep(1.0)
-        left = _end_descendants(UNKILLABLE_SECONDS)
-    os._exit(0)
+        left = end_descendants(UNKILLABLE_SECONDS, usage)
+
+
+def _ends_within(leader: int, seconds: float) -> bool:
+    """Whether the first process of the task has ended by then; it is not reaped."""
+    deadline = time.monotonic() + seconds
+    while os.waitid(os.P_PID, leader, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        left = deadline - time.monotonic()
+        # Returns at once for a child of an earlier task, and then waits.
+        if left <= 0 or signal.sigtimedwait([signal.SIGCHLD], left) is None:
+            return False
+    return True
+
+
+class Usage:
+    """What the ended processes of one task have used, by what the kernel says of each: a guard has had tasks before."""
+
+    def __init__(self) -> None:
+        self._memory = 0
+        self._cpu_seconds = 0.0
+
+    def add(self, used: resource.struct_rusage) -> None:
+        """A process that was reaped, with the descendants that it has reaped itself."""
+        self._memory = max(self._memory, used.ru_maxrss)
+        self._cpu_seconds += used.ru_utime + used.ru_stime
+
+    def as_line(self) -> dict[str, int]:
+        scale = 1024 if sys.platform == "linux" else 1024 * 1024
+        return {"memory_mib": -(-self._memory // scale), "cpu_ms": round(self._cpu_seconds * 1000)}
 
 
 def _launch(order: TaskOrder, bind_to: tuple[int, ...]) -> int:
@@ -164,7 +217,7 @@ def _launch(order: TaskOrder, bind_to: tuple[int, ...]) -> int:
     return leader
 
 
-def _wait_for(leader: int) -> dict[str, Any]:
+def _wait_for(leader: int, usage: Usage) -> dict[str, Any]:
     """How the first process of the task ended; orphans that end before it are only reaped."""
     while True:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -172,22 +225,25 @@ def _wait_for(leader: int) -> dict[str, Any]:
         if found.si_pid == leader:
             # Before it is reaped: until then no other process can get its number.
             processes.signal_group(leader, signal.SIGKILL)
-        _, status = os.waitpid(found.si_pid, 0)
+        _, status, used = os.wait4(found.si_pid, 0)
+        usage.add(used)
         if found.si_pid == leader:
             code = os.waitstatus_to_exitcode(status)
             return {"ended": processes.boot_ms(), "code": code}
 
 
-def _end_descendants(seconds: float) -> int:
+def end_descendants(seconds: float, usage: Usage) -> int:
     """Kill our children, and theirs, until none is left; returns how many children are left when the time is up."""
     deadline, pause = time.monotonic() + seconds, 0.001
     while True:
         while True:
             try:
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    break
+                pid, _, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return 0
+            if pid == 0:
+                break
+            usage.add(used)
         children = processes.children_of(os.getpid())
         for child in children:
             processes.kill_tree(child)
@@ -197,14 +253,26 @@ def _end_descendants(seconds: float) -> int:
         pause = min(0.1, pause * 1.5)
 
 
-def _show_as(text: str) -> None:
-    """Set what `ps` shows: a forked guard would look like a second shim."""
+@functools.cache
+def _command_line_place() -> tuple[int, int]:
+    """Where this program's command line is in its memory, and how long it may be; it is the same after a fork."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         start, end = int(fields[45]), int(fields[46])
-        if 0 < end - start < 65536:
-            line = text.encode()[: end - start - 1]
-            ctypes.memmove(start, line + b"\0" * (end - start - len(line)), end - start)
+        return (start, end - start) if 0 < end - start < 65536 else (0, 0)
     except (OSError, IndexError, ValueError):
-        pass
+        return (0, 0)
+
+
+def prepare() -> None:
+    """Find out, in the shim, what every guard needs to know."""
+    _command_line_place()
+
+
+def show_as(text: str) -> None:
+    """Set what `ps` shows: a forked guard would look like a second shim."""
+    start, length = _command_line_place()
+    if length:
+        line = text.encode()[: length - 1]
+        ctypes.memmove(start, line + b"\0" * (length - len(line)), length)

@@ -1,4 +1,4 @@
-"""The guards of a state folder: forks one for each task, and takes over what they write about their tasks."""
+"""The guards of a state folder: gives each task one, and takes over what they write about their tasks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Final
 from scheduler.agent import cpus, processes
 from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder
 from scheduler.agent.shim import control, guard
-from scheduler.agent.shim.guard_status import GuardStatus, read_status
+from scheduler.agent.shim.folders.task_folders import TaskFolders
+from scheduler.agent.shim.folders.trash import Trash
+from scheduler.agent.shim.guard_processes import GuardProcesses
+from scheduler.agent.shim.guard_status import GuardStatus, StatusFiles
 from scheduler.agent.shim.task import ShimTask
 from scheduler.agent.shim.task_store import TaskStore
-from scheduler.agent.shim.trash import Trash
 
 #: How often guards are polled that are not our children (a shim before us forked them), or that have not yet started.
 POLL_SECONDS: Final = 0.25
@@ -29,37 +31,36 @@ GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its pr
 class Guards:
     """Guards by their status files; `announcements` is the pipe on which they announce new lines."""
 
-    def __init__(self, state: Path, store: TaskStore, trash: Trash) -> None:
+    def __init__(self, state: Path, store: TaskStore, folders: TaskFolders, trash: Trash) -> None:
         self._store = store
+        self._folders = folders
         self._trash = trash
-        #: The guards that are our children, by pid.
-        self._children: dict[int, ShimTask] = {}
-        self._folder = state / "guards"
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self.announcements, self._announce_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._files = StatusFiles(state)
+        self.announcements, announce_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        #: The guards that are our children.
+        self._processes = GuardProcesses(announce_fd)
         self._poll_at = 0.0
         self._sweep_at: float | None = None
 
     # ------------------------------------------------------------ start
 
     def start(self, task: ShimTask, order: TaskOrder) -> None:
-        """Fork the guard that starts this task; a task whose guard cannot be forked has ended."""
+        """Have a guard start this task; a task that cannot get a folder or a guard has ended."""
         among = order.get("cpus", [])
         if "cpu_limit_millis" in order or among:
             bound = [other.cpus for other in self._store.live.values()]
             task.cpus = cpus.choose_cpus(order.get("cpu_limit_millis"), among, bound)
-        status_path = self._status_path(task.key)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                # Left by another journal: this task has just been written down for the first time.
-                os.unlink(status_path)
-            task.guard_pid = guard.fork_guard(
-                order, status_path, bind_to=task.cpus, announce_fd=self._announce_fd
-            )
+            self._folders.give(order)
+            status_file = self._files.create(task.key)
+            try:
+                self._processes.assign(
+                    task, order, status_path=self._files.path(task.key), status_file=status_file
+                )
+            finally:
+                os.close(status_file)  # the guard has it, and with it the lock
         except OSError as error:
             self._store.end_unstarted(task, guard.why_not_started(order, error))
-            return
-        self._children[task.guard_pid] = task
 
     # ------------------------------------------------------------ what guards write
 
@@ -76,6 +77,7 @@ class Guards:
             task.guard_pid = line["guard"]
         if (line := status.line("error")) is not None:
             self._store.end_unstarted(task, line["error"])
+            self._processes.release(task, reusable=True)
             return
         record = task.record
         if (line := status.line("pid")) is not None and not task.runs:
@@ -89,10 +91,12 @@ class Guards:
             record["peak_memory_mib"], record["cpu_time_ms"] = line["memory_mib"], line["cpu_ms"]
             if (left := line.get("left")) and not record["text"]:
                 record["text"] = f"{left} of its processes cannot be ended: another account's."
+            task.ended_whole = not left
             self._store.end(task, at_boot_ms=line["ended"])
+            self._processes.release(task, reusable=task.ended_whole)
 
     def status_of(self, task: ShimTask) -> GuardStatus:
-        return read_status(self._status_path(task.key))
+        return self._files.read(task.key)
 
     # ------------------------------------------------------------ guards that end
 
@@ -107,7 +111,7 @@ class Guards:
                 return
             if self._trash.is_emptied_by(pid):
                 continue
-            task = self._children.pop(pid, None)
+            task = self._processes.reaped(pid)
             if task is not None and task.live:
                 self.check(task)
 
@@ -138,22 +142,24 @@ class Guards:
     def _end_without_guard(self, task: ShimTask) -> None:
         """Kill all processes of a task whose guard was killed: its group, its environment's, our orphans."""
         task.signal(signal.SIGKILL, tree=True)
-        _kill_named_in_environment(self._status_path(task.key))
+        _kill_named_in_environment(self._files.path(task.key))
         self.sweep()
         task.record["text"] = task.record["text"] or GUARD_KILLED
         self._store.end(task)
 
     def sweep(self) -> None:
         """Kill orphans of tasks whose guard was killed, until none is left: other processes have a guard."""
-        ours = {*self._children, self._trash.emptier}
+        ours = {*self._processes.pids(), self._trash.emptier}
         orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in ours]
         for pid in orphans:
             processes.kill_tree(pid)
         self._sweep_at = time.monotonic() + SWEEP_SECONDS if orphans else None
 
-    def sweep_when_due(self, now: float) -> None:
+    def keep_deadlines(self, now: float) -> None:
+        """Sweep when that is due, and let guards go that have waited long for a task; `now` is monotonic."""
         if self._sweep_at is not None and now >= self._sweep_at:
             self.sweep()
+        self._processes.dismiss_idle(now)
 
     def due_at(self) -> Iterable[float]:
         """The next times (monotonic) at which guards need attention."""
@@ -161,21 +167,16 @@ class Guards:
             yield self._sweep_at
         if any(task.adopted or not task.runs for task in self._store.live.values()):
             yield self._poll_at
+        yield from self._processes.due_at()
 
     # ------------------------------------------------------------ status files
 
     def drop_status(self, task: ShimTask) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._status_path(task.key))
+        self._files.drop(task.key, reusable=task.ended_whole and not task.adopted)
 
     def drop_unknown_statuses(self) -> None:
         """Remove the files of forgotten tasks, but not of a guard that is alive."""
-        for name in os.listdir(self._folder):
-            if name not in self._store.tasks and not read_status(self._status_path(name)).alive:
-                os.unlink(self._status_path(name))
-
-    def _status_path(self, key: str) -> str:
-        return f"{self._folder}/{key}"
+        self._files.drop_unknown(self._store.tasks)
 
 
 def _kill_named_in_environment(status_path: str) -> None:

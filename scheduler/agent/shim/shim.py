@@ -21,11 +21,12 @@ from scheduler.agent.protocol import TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.agent_connection import AgentConnection
 from scheduler.agent.shim.deadlines import Deadlines, Owner
+from scheduler.agent.shim.folders.task_folders import TaskFolders
+from scheduler.agent.shim.folders.trash import Trash
 from scheduler.agent.shim.guards import Guards
 from scheduler.agent.shim.recovery import recover
 from scheduler.agent.shim.task import ShimTask
 from scheduler.agent.shim.task_store import TaskStore
-from scheduler.agent.shim.trash import Trash
 from scheduler.agent.shim.usage_watch import UsageWatch
 
 #: How long the shim stays without an agent: an agent that is started again within this adopts what runs.
@@ -41,7 +42,8 @@ class Shim:
     def __init__(self, state: Path, *, owner: Owner | None = None) -> None:
         self.store = TaskStore(state)
         self.trash = Trash(state)
-        self.guards = Guards(state, self.store, self.trash)
+        self.folders = TaskFolders(state, self.trash)
+        self.guards = Guards(state, self.store, self.folders, self.trash)
         self.deadlines = Deadlines(self.store)
         self.usage = UsageWatch(self.store)
         self.owner = owner or Owner(0, 0)
@@ -101,7 +103,7 @@ class Shim:
     def _keep_deadlines(self) -> None:
         now = time.monotonic()
         self.deadlines.enforce(now)
-        self.guards.sweep_when_due(now)
+        self.guards.keep_deadlines(now)
         self.usage.check_when_due(now)
         if self._is_alone(now) and self.owner.has_ended():
             self._shut_down()
@@ -159,7 +161,7 @@ class Shim:
     def forget(self, keys: list[str]) -> None:
         """Remove what is left of tasks that have ended and that the server knows all about."""
         for task in self.store.forget(keys):
-            self.trash.take(task.record["folder"])
+            self.folders.take_back(task.record["folder"], reusable=task.ended_whole)
             self.guards.drop_status(task)
 
     def _shut_down(self) -> None:

@@ -34,6 +34,8 @@ class ShimTask:
         self.kill_at: float | None = None
         #: The guard was forked by a shim before this one, so it is not our child.
         self.adopted = False
+        #: Its guard saw its end, and that none of its processes is left.
+        self.ended_whole = False
 
     @classmethod
     def of_order(cls, order: TaskOrder, *, boot_id: str) -> ShimTask:

@@ -35,6 +35,8 @@ class LocalTask:
     #: When it last wrote its checkpoint file (ns since 1970), and the first line of that.
     saved_ns: int = 0
     saved_path: str = ""
+    #: How far the server has the results of its elements, in bytes of their file.
+    elements_at: int = 0
     #: The age at which the use of its GPUs is reported next.
     use_due_ms: int = 60_000
 
@@ -54,6 +56,11 @@ class LocalTask:
     @property
     def has_pending_report(self) -> bool:
         return self.version != self.acknowledged and not self.stale
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether it runs several elements of an array."""
+        return self.record is not None and bool(self.record["meta"].get("elements"))
 
     def stream_path(self, stream: str) -> str:
         return f"{self.folder}/{stream}"

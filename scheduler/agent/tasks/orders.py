@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from scheduler.agent import numa
-from scheduler.agent.protocol import Assignment, TaskOrder, task_key
+from scheduler.agent.elements import Elements, arguments_of
+from scheduler.agent.protocol import Assignment, ElementsToRun, TaskOrder, task_key
 from scheduler.agent.tasks.environment import GpuNames, environment
 
 #: One argument may be this long on Linux (MAX_ARG_STRLEN); longer commands go through a file.
@@ -30,7 +31,9 @@ def task_order(
     """
     key = task_key(assignment["task"], assignment["epoch"])
     folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
-    argv, script = _program(assignment["command"], assignment["script"], folder)
+    elements = assignment.get("elements")
+    runs = elements or assignment
+    argv, script = _program(runs["command"], runs["script"], folder)
     order = TaskOrder(
         key=key,
         folder=folder,
@@ -48,6 +51,9 @@ def task_order(
         },
         process_limit=process_limit,
     )
+    if elements is not None:
+        order["meta"]["elements"] = True
+        order["argv"] = _run_elements(elements, order, assignment["grace_seconds"])
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
     if "cpu_limit_millis" in assignment:
@@ -55,6 +61,13 @@ def task_order(
     if "numa_domain" in assignment:
         _bind_to_numa_domain(order, assignment, numa.domains(numa_domains))
     return order
+
+
+def _run_elements(elements: ElementsToRun, order: TaskOrder, grace_seconds: int) -> list[str]:
+    """The arguments of what runs these elements, each with the arguments that the order has now."""
+    indices, limit = tuple(elements["indices"]), elements["limit_seconds"]
+    worst = elements["worst_exit_code"]
+    return arguments_of(Elements(order["folder"], indices, limit, grace_seconds, worst, order["argv"]))
 
 
 def _program(command: str, script: str, folder: str) -> tuple[list[str], str]:

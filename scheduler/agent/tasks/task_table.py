@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
 from scheduler.agent.protocol import Report, TaskRecord, task_key
+from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
 from scheduler.agent.tasks.reports import report_of
+
+#: Follows the key of a task whose results of elements are meant.
+_RESULTS: Final = "/elements"
 
 
 class TaskTable:
@@ -97,20 +102,54 @@ class TaskTable:
             self.changed.notify_all()
 
     def pending_reports(self, limit: int) -> tuple[list[Report], dict[str, int]]:
-        """Reports to send, and the version of each that an answer will acknowledge."""
+        """Reports to send, and the version of each that an answer will acknowledge.
+
+        Under the key with `_RESULTS` after it stands how far the results of a task's elements are in its report.
+        """
         with self.changed:
             reports: list[Report] = []
             versions: dict[str, int] = {}
+            results_left = MOST_RESULTS
             for key, report in list(self._unknown.items())[:limit]:
                 reports.append(report)
                 versions[key] = -1
             for entry in self._tasks.values():
                 if len(reports) >= limit:
                     break
-                if entry.has_pending_report and entry.record is not None:
-                    reports.append(self._report_of(entry, entry.record))
-                    versions[entry.key] = entry.version
+                if not entry.has_pending_report or entry.record is None:
+                    continue
+                if entry.has_elements:
+                    results_left -= self._add_with_results(
+                        entry, entry.record, results_left, reports, versions
+                    )
+                    continue
+                reports.append(self._report_of(entry, entry.record))
+                versions[entry.key] = entry.version
             return reports, versions
+
+    def _add_with_results(
+        self,
+        entry: LocalTask,
+        record: TaskRecord,
+        most: int,
+        reports: list[Report],
+        versions: dict[str, int],
+    ) -> int:
+        """Report a task with results of its elements, and its end only with the last of them; answers how many."""
+        now_ms = processes.boot_ms()
+        results, upto = read_results(entry.folder, entry.elements_at, now_ms=now_ms, most=most)
+        whole = not has_results(entry.folder, upto)
+        if not whole and entry.ended:
+            record = record.copy()
+            record["state"] = "running"
+        report = self._report_of(entry, record)
+        if results:
+            report["elements"] = results
+        reports.append(report)
+        versions[entry.key + _RESULTS] = upto
+        if whole or not entry.ended:
+            versions[entry.key] = entry.version
+        return len(results)
 
     def _report_of(self, entry: LocalTask, record: TaskRecord) -> Report:
         use, cap = self.gpu_use_of(entry.key), self.cap_bytes
@@ -121,6 +160,14 @@ class TaskTable:
         with self.changed:
             for entry in self._tasks.values():
                 if entry.running and entry.has_saved():
+                    entry.version += 1
+                    self.changed.notify_all()
+
+    def look_for_results(self) -> None:
+        """Report the running tasks of which more elements have ended than the server has."""
+        with self.changed:
+            for entry in self._tasks.values():
+                if entry.running and entry.has_elements and has_results(entry.folder, entry.elements_at):
                     entry.version += 1
                     self.changed.notify_all()
 
@@ -152,6 +199,9 @@ class TaskTable:
             for key, version in versions.items():
                 if version == -1:
                     self._unknown.pop(key, None)
+                elif key.endswith(_RESULTS):
+                    if entry := self._tasks.get(key.removesuffix(_RESULTS)):
+                        entry.elements_at = max(entry.elements_at, version)
                 elif entry := self._tasks.get(key):
                     entry.acknowledged = version
             self.changed.notify_all()

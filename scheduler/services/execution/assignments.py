@@ -18,6 +18,7 @@ from scheduler import outbox
 from scheduler.agent.protocol import Assignment
 from scheduler.core.lifecycle import AttemptState, TaskState
 from scheduler.models import Device, Node
+from scheduler.services.execution.elements import add_elements, elements_to_run
 from scheduler.state.db.sql import Rows, Statement, int_array, run
 
 #: Rendezvous ports of jobs with several tasks: one of these, by job number.
@@ -172,10 +173,12 @@ def _describe(
         slice_names=_slice_names(node.pk, devices),
         domains=_domains(node.pk, [pk for pk, job in attempts.items() if job.numa == "one"]),
     )
+    to_run = elements_to_run([job.job for job in attempts.values() if job.array_id is not None])
     assignments = []
     for task in tasks:
         assignment = _assignment(task, attempts[task.attempt], on_node)
         _add_options(assignment, task, attempts[task.attempt], on_node)
+        add_elements(assignment, to_run)
         assignments.append(assignment)
     return assignments
 

@@ -17,6 +17,7 @@ from scheduler import outbox
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, StopReason, TaskState
 from scheduler.models import Job, Node
+from scheduler.services.execution.elements import ElementResult, EndedElement, write_ended
 from scheduler.services.jobs.datasets import save_checkpoint
 from scheduler.state.apply import suspension
 from scheduler.state.db.sql import Statement, int_array, run
@@ -93,6 +94,7 @@ class _Changes:
     checkpoints: dict[int, _Checkpoint] = field(default_factory=dict)
     #: By task whether its processes are suspended now, where that has changed.
     suspended: dict[int, bool] = field(default_factory=dict)
+    elements: list[EndedElement] = field(default_factory=list)
 
     def add(self, report: Report, row: _TaskRow) -> None:
         """Take over a report about a live attempt; a task moves forwards only, and its end stays."""
@@ -102,6 +104,9 @@ class _Changes:
             self.checkpoints[row.number] = _Checkpoint(at, report.get("saved_path", ""))
         if report.get("suspended", row.suspended) != row.suspended:
             self.suspended[row.task] = report["suspended"]
+        if row.state in LIVE_TASK:
+            results = (ElementResult(*one) for one in report.get("elements", ()))
+            self.elements += [EndedElement(row.number, row.epoch, row.scheduled_at, r) for r in results]
         state, earlier = _REPORTED[report["state"]], self.moved.get(row.task)
         if row.state not in LIVE_TASK:
             self.ended_before.add(row.attempt)
@@ -130,6 +135,8 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
         changes = _read_changes(node, reports)
         _write_gpu_use(node, [r for r in reports if r["state"] == "running" and "gpu_watched_ms" in r])
         shrunk: list[int] = []
+        if changes.elements:
+            ask_together(write_ended(changes.elements, now=changes.now))
         moved = list(changes.moved.values())
         if moved:
             ask_together(_write_tasks(moved), *_note_agent_stops(moved), *_start_attempts(node, moved))

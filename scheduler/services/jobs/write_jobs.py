@@ -29,6 +29,7 @@ from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.models import Job
 from scheduler.services.accounting.quota_usage import pending_jobs_of
+from scheduler.services.jobs.elements import write_elements
 from scheduler.services.submission.bulk_insert import NewRows, insert_jobs_with_events
 from scheduler.services.submission.dependencies import Others, look_at_others, wait_for_others
 from scheduler.services.submission.job_spec import OWN_COLUMNS, JobSpec
@@ -149,6 +150,7 @@ def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None
     )
     for jobs in accepted:
         jobs.numbers = numbers
+        write_elements(jobs.submission.specs, jobs)
         if any(spec.depends_on for spec in jobs.submission.specs):
             wait_for_others(jobs, [row.part.spec for row in jobs.rows], others, at=at)
     outbox.announce(
@@ -178,9 +180,10 @@ def _rows_of(submission: Submission, others: Others, *, at: datetime) -> list[_R
                 "user_id": submission.by.pk, "submitted_via": submission.via, "created_at": at,
             }  # fmt: skip
             shared[id(spec.kind)] = common
-        indices = spec.array.indices
-        part = _Part(spec, common, spec.own_columns, uuid.uuid4() if indices else None)
-        rows += [_Row(part, uuid.uuid4(), index) for index in indices or (None,)]
+        part = _Part(spec, common, spec.own_columns, uuid.uuid4() if spec.array.indices else None)
+        rows += [
+            _Row(part, uuid.uuid4(), indices[0] if indices else None) for indices in spec.indices_of_jobs
+        ]
     return rows
 
 

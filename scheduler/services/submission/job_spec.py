@@ -70,7 +70,7 @@ from scheduler.services.submission.fields_task import (
     read_ref,
     read_working_dir,
 )
-from scheduler.services.submission.rules import MAX_TASKS, RULES
+from scheduler.services.submission.rules import MAX_ELEMENTS, MAX_TASKS, RULES
 from scheduler.services.submission.submitter import MAX_PRIORITY, Bound, Catalogue
 
 MAX_NAME: Final = 200
@@ -314,6 +314,13 @@ class JobSpec:
         form=Form(label="Array", group="tasks", place=6, placeholder="0-9%4", hint="Creates one job per index.",
                   copied=False),
     )  # fmt: skip
+    elements_per_job: int | None = integer(
+        "elements_per_job", least=2, most=MAX_ELEMENTS,
+        help="Of an array of short commands: so many indices share a job, which runs them one after another. "
+        "time_limit is of each.",
+        left_out="a job for each index", example=100, means="The indices of each job, in a table of their own.",
+        form=_RARE,
+    )  # fmt: skip
     time_limit_seconds: int | None = duration(
         "time_limit", help='Seconds, "HH:MM:SS", "D-HH:MM:SS" or "1h30m".', left_out="the queue's default",
         example="1h30m", elsewhere=("walltime", "timeout", "wall_seconds"), columns={"time_limit_seconds": ""},
@@ -430,6 +437,8 @@ class JobSpec:
         means="Known within its request only.", form=NotOnForm("A form sends one job."),
     )  # fmt: skip
 
+    #: Of each element of a job that runs several; `time_limit_seconds` is of the job.
+    element_limit_seconds: int | None = None
     #: Lines that bound how many jobs may wait, and count this one.
     waits_on: tuple[Bound, ...] = ()
     #: What it has in common with other requests.
@@ -465,7 +474,13 @@ class JobSpec:
     @property
     def size(self) -> int:
         """How many jobs it becomes."""
-        return len(self.array.indices) or 1
+        return len(self.indices_of_jobs)
+
+    @property
+    def indices_of_jobs(self) -> list[tuple[int, ...]]:
+        """The indices of the array that each of its jobs runs; a single job has none."""
+        indices, each = self.array.indices, self.elements_per_job or 1
+        return [indices[at : at + each] for at in range(0, len(indices), each)] or [()]
 
     def of_class(self) -> dict[str, Any]:
         """Limits and NUMA policy as a request class has them."""

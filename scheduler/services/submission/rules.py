@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: One task row and one process each.
 MAX_TASKS: Final = 10_000
+#: Elements of one job: what it has done is seen in a part of its run.
+MAX_ELEMENTS: Final = 1_000
 
 # ---------------------------------------------------------------- what runs
 
@@ -253,6 +255,32 @@ def at_most_once_is_never_again(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule("elements_per_job", "array", "tasks", "elastic", "restart_policy")
+def elements_share_a_plain_job(spec: JobSpec, inputs: RequestInputs) -> None:
+    """`elements_per_job` is of an array, whose jobs have one task and restart only after an interruption."""
+    if spec.elements_per_job is None:
+        return
+    wrong = {
+        "array": not spec.array.indices and "Give the array whose elements share jobs.",
+        "tasks": spec.tasks > 1
+        and "Elements that share a job have one task; leave tasks out, or elements_per_job.",
+        "elastic": spec.elastic and "Elements that share a job have one task; leave elastic out.",
+        "restart_policy": spec.restart_policy != RestartPolicy.INTERRUPTED
+        and "Elements that share a job start again only after an interruption; leave restart_policy out.",
+    }
+    for name, message in wrong.items():
+        if message:
+            inputs.wrong(name, message, code="required" if name == "array" else "inconsistent")
+
+
+@rule("elements_per_job", "time_limit")
+def a_limit_is_of_each_element(spec: JobSpec, inputs: RequestInputs) -> None:
+    """With `elements_per_job`, `time_limit` is of each element, and the job has that for each of its elements."""
+    if spec.elements_per_job is not None and spec.time_limit_seconds is not None:
+        spec.element_limit_seconds = spec.time_limit_seconds
+        spec.time_limit_seconds *= min(spec.elements_per_job, len(spec.array.indices) or 1)
+
+
 @rule("depends_on", "ref")
 def refs_are_of_one_request(spec: JobSpec, inputs: RequestInputs) -> None:
     """Only jobs that are sent together name each other by `ref`."""
@@ -306,6 +334,8 @@ RULES: Final[tuple[Rule, ...]] = (
     a_share_is_of_one_gpu,
     a_model_needs_a_count,
     limits_hold_the_requests,
+    elements_share_a_plain_job,
+    a_limit_is_of_each_element,
     the_deadline_lies_ahead,
     the_queue_bounds_the_time,
     a_name_comes_from_what_runs,

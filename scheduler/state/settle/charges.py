@@ -12,6 +12,7 @@ from scheduler.core.lifecycle import AttemptState, StopReason
 from scheduler.state.db.sql import Statement
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Books
+from scheduler.state.settle.element_charges import EndedElementRow, by_element
 from scheduler.state.settle.locked_attempts import AttemptRow
 from scheduler.state.settle.outcomes import Outcome
 
@@ -36,11 +37,12 @@ def charge_statements(
     endings: Sequence[ledger.Ending],
     entries: Mapping[int, list[Entry]],
     known: Books,
+    elements: Sequence[EndedElementRow],
     *,
     at: datetime,
 ) -> list[Statement]:
     """What writes the use of each attempt into the ledger; `entries` are those that it has so far."""
-    lines = ledger.charged(endings, entries, known, at=at)
+    lines = by_element(ledger.charged(endings, entries, known, at=at), elements)
     suspended = {a.id for a in attempts if a.was_suspended}
     if suspended:
         some = [ending for ending in endings if ending.attempt_id in suspended and not ending.forgiven]

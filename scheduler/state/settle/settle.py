@@ -31,6 +31,7 @@ from scheduler.state.lifecycle.verdicts import NEVER_GIVEN, JobFacts, Verdict, j
 from scheduler.state.load.quota_rows import Lines
 from scheduler.state.settle import charges, release
 from scheduler.state.settle import outcomes as written
+from scheduler.state.settle.element_charges import ask_elements
 from scheduler.state.settle.events import event_statements
 from scheduler.state.settle.locked_attempts import AttemptRow, LockedAttempts, lock_and_read, read_ends
 from scheduler.state.settle.outcomes import Outcome
@@ -178,13 +179,14 @@ def _write(outcomes: Sequence[Outcome], lines: Lines, at: datetime) -> None:
     batch = Batch()
     rows = batch.add(release.RELEASE, release.parameters(attempts, at), which="")
     books = ledger.ask_ledger(batch, endings)
+    elements = ask_elements(batch, [a.id for a in attempts])
     batch.send(ask_together)
     released = release.released_by(attempts, rows.read())
     entries, known = books.read()
     ask_together(
         *released.statements(),
         *release.quota_statements(attempts, released.of_attempts, lines),
-        *charges.charge_statements(attempts, endings, entries, known, at=at),
+        *charges.charge_statements(attempts, endings, entries, known, elements.read(), at=at),
         written.attempt_statement(outcomes),
         written.job_statement(outcomes),
         *event_statements(written.events_of(outcomes), at=at),

@@ -123,3 +123,31 @@ def test_the_cost_of_parts_is_that_of_the_whole_to_a_millionth_each(
     whole = cost_micros(held, NOW, NOW + seconds, known)
 
     assert abs(2 * (sum(parts) - whole)) <= len(parts) + 1
+
+
+@given(
+    seconds=st.integers(0, 5000),
+    charged=st.booleans(),
+    micros=st.integers(0, 10**9),
+    ends=st.lists(st.integers(-10, 5010), max_size=30),
+)
+def test_a_charge_that_is_divided_is_charged_once(
+    seconds: int, charged: bool, micros: int, ends: list[int]
+) -> None:
+    held = seconds if charged else seconds // 2
+    micros = micros if seconds else 0  # no time costs nothing
+    entry = Entry(Kind.CHARGE, Rates(1000, 1, 0, 0), NOW, NOW + seconds, -held, seconds, -micros // 2, micros)
+
+    parts = ledger.split(entry, sorted(NOW + end for end in ends))
+
+    for name in ("held_seconds", "charged_seconds", "held_micros", "charged_micros"):
+        assert sum(getattr(part, name) for part in parts) == getattr(entry, name)
+    assert len(parts) in (len(ends), len(ends) + 1)
+    assert (parts[0].from_s if parts else entry.from_s, parts[-1].until_s if parts else entry.until_s) == (
+        entry.from_s,
+        entry.until_s,
+    )
+    assert all(before.until_s == after.from_s for before, after in pairwise(parts))
+    assert all(part.charged_seconds >= 0 >= part.held_seconds for part in parts)
+    assert all(part.charged_micros >= 0 >= part.held_micros for part in parts)
+    assert all(part.charged_seconds == part.until_s - part.from_s for part in parts)

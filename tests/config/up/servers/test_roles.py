@@ -146,16 +146,19 @@ def test_nothing_connects_but_as_the_application(stack: Stack) -> None:
 
 def test_a_job_goes_through_and_every_hourly_task_too(stack: Stack) -> None:
     token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
-    job = stack.post("/api/v1/jobs", {"name": "x", "command": "true", "cpu_cores": 1}, token=token)
-
-    def state() -> str:
-        return stack.manage("shell", "--no-imports", "-c", STATE_OF % job["number"]).strip()
-
-    wait_until(lambda: state() == "completed", seconds=60, why=stack.said)
+    a_job_goes_through(stack, token)
     stack.manage("shell", "--no-imports", "-c", ALL_TASKS)
 
 
-STATE_OF = "from scheduler.models import Job; print(Job.objects.get(number=%s).state)"
+def a_job_goes_through(stack: Stack, token: str) -> None:
+    job = stack.post("/api/v1/jobs", {"name": "x", "command": "true", "cpu_cores": 1}, token=token)
+    wait_until(
+        lambda: stack.ask(f"/api/v1/jobs/{job['number']}", token=token)["state"] == "completed",
+        seconds=60,
+        why=stack.said,
+    )
+
+
 #: What beat asks for, at once and in the open.
 ALL_TASKS = """
 from django.conf import settings
@@ -286,12 +289,7 @@ def test_the_sql_of_the_guide_makes_a_portal_that_runs(bare: Bare) -> None:
         assert roles.OWNER_URL not in psutil.Process(stack.pid("web")).environ()
         del stack.env[roles.OWNER_URL]
         token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
-        job = stack.post("/api/v1/jobs", {"name": "x", "command": "true", "cpu_cores": 1}, token=token)
-        wait_until(
-            lambda: "completed" in stack.manage("shell", "--no-imports", "-c", STATE_OF % job["number"]),
-            seconds=60,
-            why=stack.said,
-        )
+        a_job_goes_through(stack, token)
         stack.manage("audit_verify")
         assert "muster.W001" not in deploy_check(urls["DATABASE_URL"])
         assert "muster.W001" in deploy_check(urls[roles.OWNER_URL])

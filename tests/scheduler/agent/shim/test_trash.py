@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.agent.shim.trash import Trash, empty
+from scheduler.agent.shim.folders.trash import Trash, empty
 from tests.support.agents import ROOT, wait_for
 from tests.support.shims import LoneShim
 
@@ -145,7 +145,7 @@ def test_many_files_go_with_little_memory_and_after_an_interruption(tmp_path: Pa
         for number in range(2000):
             os.close(os.open(work / str(folder) / f"{number:0100}", os.O_CREAT | os.O_WRONLY))
     trash.take(str(work.parent))
-    code = f"from scheduler.agent.shim.trash import Trash, empty; empty({str(trash.path)!r})"
+    code = f"from scheduler.agent.shim.folders.trash import Trash, empty; empty({str(trash.path)!r})"
     first = next(trash.path.iterdir())
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as other:
         wait_for(lambda: len(list(trash.path.iterdir())) > 1 or not first.exists(), every=0.001)

@@ -99,7 +99,7 @@ def test_files_and_their_lines(shim: LoneShim) -> None:
 
     assert set(entries[-1]) == {*a_record(), "limit_seconds", "grace_seconds"}
     assert [set(json.loads(line)) for line in lines] == [
-        {"guard"}, {"pid", "ticks", "at"}, {"ended", "code", "memory_mib", "cpu_ms"},
+        {"guard", "key"}, {"pid", "ticks", "at"}, {"ended", "code", "memory_mib", "cpu_ms"},
     ]  # fmt: skip
     assert {"keeper.lock", "keeper.sock", "keeper.log"} <= {path.name for path in shim.state.iterdir()}
 

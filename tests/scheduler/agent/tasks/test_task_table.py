@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +121,59 @@ def test_the_use_of_gpus_is_reported_at_growing_intervals_while_a_task_runs() ->
     assert [reported(minutes) for minutes in (0.9, 1.1, 1.9, 2.3, 4.5, 4.7, 9.1, 9.5, 14.6)] == [
         [], [5], [], [5], [], [5], [], [5], [5],
     ]  # fmt: skip
+
+
+def a_task_with_elements(folder: Path, *, ended: bool = False, results: int = 3) -> TaskTable:
+    """A task that has written this many results."""
+    with (folder / "elements").open("a") as file:
+        for index in range(results):
+            file.write(
+                json.dumps([index, 0, None, processes.boot_ms(), processes.boot_ms(), 1, 12, 0, 0, 0, 0, ""])
+            )
+            file.write("\n")
+    table = TaskTable()
+    state = {"state": "ended", "exit_code": 0} if ended else {}
+    meta = {"task": 5, "epoch": 2, "job": 41, "elements": True}
+    table.update([a_record(folder=str(folder), meta=meta, **state)], complete=True)
+    return table
+
+
+def test_results_of_elements_are_sent_until_they_are_acknowledged(tmp_path: Path) -> None:
+    table = a_task_with_elements(tmp_path)
+    for _ in range(2):
+        (report,), versions = table.pending_reports(10)
+        assert [one[0] for one in report["elements"]] == [0, 1, 2]
+    table.acknowledge(versions)
+    assert table.pending_reports(10) == ([], {})
+
+    with (tmp_path / "elements").open("a") as file:
+        file.write('[3,0,null,1,2,1,12,0,0,0,0,""]\n[4,0,nul')  # the last line is being written
+    table.look_for_results()
+
+    (report,), _ = table.pending_reports(10)
+    assert [one[0] for one in report["elements"]] == [3]
+
+
+def test_the_end_of_a_task_is_reported_with_the_last_of_its_elements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.agent.tasks.task_table.MOST_RESULTS", 2)
+    table = a_task_with_elements(tmp_path, ended=True, results=3)
+
+    (first,), versions = table.pending_reports(10)
+    table.acknowledge(versions)
+    (second,), versions = table.pending_reports(10)
+    table.acknowledge(versions)
+
+    assert (first["state"], [one[0] for one in first["elements"]]) == ("running", [0, 1])
+    assert (second["state"], [one[0] for one in second["elements"]]) == ("succeeded", [2])
+    assert table.pending_reports(10) == ([], {})
+
+
+def test_an_agent_that_adopts_a_task_sends_all_results_again(tmp_path: Path) -> None:
+    before = a_task_with_elements(tmp_path)
+    before.acknowledge(before.pending_reports(10)[1])
+
+    after = a_task_with_elements(tmp_path, results=0)
+
+    assert len(after.pending_reports(10)[0][0]["elements"]) == 3

@@ -1,0 +1,154 @@
+"""The folder of each task: an unused one is given out, and one that its job has left as it was is given out again.
+
+To make and to remove folders and files costs more than to run a short job does: ext4, for one, looks for an inode that
+was not freed a moment ago. A rename costs a hundredth of that. So the folder of a task whose job has left nothing in
+it is renamed into `spare`, with its empty files, and the next task gets it under a name of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from scheduler.agent.protocol import TaskOrder
+from scheduler.agent.shim.folders.trash import Trash
+
+#: Folders that are kept for later tasks.
+MOST_SPARE: Final = 256
+#: Files of a task that we make ourselves, and the mode that they have.
+_OWN_FILES: Final = {"stdout": 0o600, "stderr": 0o600, "script": 0o700}
+#: A file that is larger is removed rather than emptied.
+_LARGE_FILE_BYTES: Final = 1024 * 1024
+#: A folder that has held very many names stays large, and slow to read, on some file systems.
+_LARGE_FOLDER_BYTES: Final = 4096
+#: The end of the name of a spare folder that has a script file.
+_WITH_SCRIPT: Final = "-script"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class TaskFolders:
+    """The task folders of one state folder; what cannot be given out again goes to `trash`."""
+
+    def __init__(self, state: Path, trash: Trash) -> None:
+        self._trash = trash
+        self._path = state / "spare"
+        self._path.mkdir(mode=0o700, exist_ok=True)
+        # A folder gets its name here only once it is known to be unused, so what an earlier shim left is good.
+        self._spare = os.listdir(self._path)
+        numbers = (name.removesuffix(_WITH_SCRIPT) for name in self._spare)
+        self._number = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        #: What the working folders that are given out looked like then.
+        self._given: dict[str, tuple[int, ...]] = {}
+
+    def give(self, order: TaskOrder) -> None:
+        """Make the folder that the order names, with an empty `work` and the script in it; raises OSError."""
+        folder = order["folder"]
+        has_script = self._rename_spare(folder)
+        if has_script is None:
+            os.mkdir(folder, 0o700)
+            os.mkdir(folder + "/work", 0o700)
+        self._given[folder] = _identity(folder + "/work")
+        if order["script"]:
+            with open(
+                folder + "/script", "w", encoding="utf-8", errors="surrogateescape", newline=""
+            ) as file:
+                file.write(order["script"])
+                os.fchmod(file.fileno(), _OWN_FILES["script"])
+        elif has_script:
+            os.unlink(folder + "/script")
+
+    def _rename_spare(self, folder: str) -> bool | None:
+        """Give a spare folder this name, and say whether it has a script file; None where there is no spare one.
+
+        Raises OSError where something has the name already.
+        """
+        while self._spare:
+            name = self._spare.pop()
+            try:
+                os.rename(f"{self._path}/{name}", folder)
+                return name.endswith(_WITH_SCRIPT)
+            except FileNotFoundError:
+                continue  # removed by somebody, or there is no folder of tasks: mkdir says so
+        return None
+
+    def take_back(self, folder: str, *, reusable: bool = True) -> None:
+        """Keep the folder of an ended task for a later one, where its job has left nothing; remove it otherwise.
+
+        One in which a process of the task may still work is not `reusable`.
+        """
+        given = self._given.pop(folder, None)
+        if reusable and given is not None and len(self._spare) < MOST_SPARE:
+            with contextlib.suppress(OSError):
+                names = _left_when_cleared(folder, given)
+                if names is not None:
+                    self._number += 1
+                    name = f"{self._number}{_WITH_SCRIPT if 'script' in names else ''}"
+                    os.rename(folder, f"{self._path}/{name}")
+                    self._spare.append(name)
+                    return
+        self._trash.take(folder)
+
+
+def _left_when_cleared(folder: str, work: tuple[int, ...]) -> set[str] | None:
+    """Empty our own files; the names in the folder, or None where it is not as it was given out.
+
+    `work` is what its working folder looked like then.
+    """
+    opened = os.open(folder, _FOLDER)
+    try:
+        found = os.fstat(opened)
+        if found.st_mode & ~stat.S_ISGID != stat.S_IFDIR | 0o700 or found.st_size > _LARGE_FOLDER_BYTES:
+            return None
+        names = set(os.listdir(opened))
+        if names - {"work", *_OWN_FILES} or _has_attributes(opened):
+            return None
+        if _identity(folder + "/work") != work or os.listdir(folder + "/work"):
+            return None
+        for name in names - {"work"}:
+            if not _emptied(opened, name):
+                os.unlink(name, dir_fd=opened)
+                names.discard(name)
+        return names
+    finally:
+        os.close(opened)
+
+
+def _emptied(folder: int, name: str) -> bool:
+    """Empty a file of ours, where nobody else has it open and it is as we made it; else it must be removed."""
+    try:
+        file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(file)
+        if found.st_mode != stat.S_IFREG | _OWN_FILES[name] or found.st_nlink != 1:
+            return False
+        if found.st_size > _LARGE_FILE_BYTES or _has_attributes(file):
+            return False
+        # The kernel grants this lease only where nobody else has the file open; some file systems never do.
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        if found.st_size:
+            os.ftruncate(file, 0)
+        return True
+    except (OSError, AttributeError):
+        return False
+    finally:
+        os.close(file)  # and with it the lease
+
+
+def _identity(work: str) -> tuple[int, ...]:
+    """What of a folder changes when anything is done to it: the change time, and what can be changed in its grain."""
+    found = os.stat(work, follow_symlinks=False)
+    return found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mode, found.st_uid, found.st_size
+
+
+def _has_attributes(entry: int) -> bool:
+    """Whether it has attributes that a job can set: an access control list, or its own; no where there are none."""
+    try:
+        return any(name.startswith(("user.", "system.")) for name in os.listxattr(entry))
+    except (OSError, AttributeError):
+        return False

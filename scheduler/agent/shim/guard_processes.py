@@ -1,0 +1,123 @@
+"""The guards that are children of this shim: forked for a task, and given the next one when it has ended.
+
+A fork of a Python process costs several times as much as the task's own process does, so a guard whose task has ended
+stays for a while. Which task a guard has is only in memory: a guard of an earlier shim ends with its task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.agent.protocol import TaskOrder
+from scheduler.agent.shim import guard
+from scheduler.agent.shim.task import ShimTask
+
+#: Guards that wait for a task, and how long one does: it holds about 1.7 MB.
+MOST_IDLE: Final = 16
+IDLE_SECONDS: Final = 2.0
+
+
+@dataclass(eq=False, slots=True)
+class GuardProcess:
+    """`task` is None while it waits for one, since `idle_since` (monotonic)."""
+
+    pid: int
+    orders: socket.socket
+    task: ShimTask | None
+    idle_since: float = 0.0
+
+
+class GuardProcesses:
+    """`announce_fd` is the pipe on which guards say that a status file has a new line."""
+
+    def __init__(self, announce_fd: int) -> None:
+        self._announce_fd = announce_fd
+        self._by_pid: dict[int, GuardProcess] = {}
+        #: The one that has waited for the shortest time is last, and is taken first: its memory is warm.
+        self._idle: list[GuardProcess] = []
+
+    def pids(self) -> Iterator[int]:
+        yield from self._by_pid
+
+    def assign(self, task: ShimTask, order: TaskOrder, *, status_path: str, status_file: int) -> None:
+        """Have a guard run this task: one that waits, else a new one. Raises OSError where none can be forked."""
+        data = _as_message(order, status_path, task.cpus)
+        while self._idle and len(data) <= guard.MAX_ORDER_BYTES:
+            process = self._idle.pop()
+            try:
+                guard.send_order(process.orders, data, status_file)
+            except OSError:  # it was killed
+                process.orders.close()
+                continue
+            process.task, task.guard_pid = task, process.pid
+            return
+        self._fork(task, guard.Assigned(status_file, status_path, order, task.cpus))
+
+    def _fork(self, task: ShimTask, first: guard.Assigned) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # What can be done before the fork is: after it, everything costs several times as much.
+        guard.prepare()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            try:
+                guard.serve(first, orders=theirs, announce_fd=self._announce_fd)
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                os._exit(70)
+        theirs.close()
+        task.guard_pid = pid
+        self._by_pid[pid] = GuardProcess(pid, ours, task)
+
+    def release(self, task: ShimTask, *, reusable: bool) -> None:
+        """The task has ended: its guard may have another one, or goes when it is not `reusable`."""
+        process = self._by_pid.get(task.guard_pid)
+        if process is None or process.task is not task:
+            return
+        process.task = None
+        if reusable and len(self._idle) < MOST_IDLE:
+            process.idle_since = time.monotonic()
+            self._idle.append(process)
+        else:
+            process.orders.close()
+
+    def reaped(self, pid: int) -> ShimTask | None:
+        """This child has ended: the task that it had."""
+        process = self._by_pid.pop(pid, None)
+        if process is None:
+            return None
+        process.orders.close()
+        with contextlib.suppress(ValueError):
+            self._idle.remove(process)
+        return process.task
+
+    def dismiss_idle(self, now: float) -> None:
+        """Let those go that have waited for long."""
+        while self._idle and now >= self._idle[0].idle_since + IDLE_SECONDS:
+            self._idle.pop(0).orders.close()
+
+    def due_at(self) -> Iterator[float]:
+        """When `dismiss_idle` has something to do next (monotonic)."""
+        if self._idle:
+            yield self._idle[0].idle_since + IDLE_SECONDS
+
+
+def _as_message(order: TaskOrder, status_path: str, bind_to: tuple[int, ...]) -> bytes:
+    """What a guard needs of an order, as it reads it from its socket."""
+    needed = {name: value for name, value in order.items() if name not in ("script", "meta")}
+    message = {"order": needed, "status_path": status_path, "bind_to": bind_to}
+    return json.dumps(message, separators=(",", ":")).encode()
