@@ -27,8 +27,7 @@ from infra.errors import MusterError
 from infra.request_cost import Caller
 from scheduler.api.jobs import Jobs, location_of, new_job
 from scheduler.services.jobs.write_jobs import NewJobs, Submission, write_submissions
-from scheduler.services.submission.job_spec import parse_job
-from scheduler.services.submission.request_size import check_sizes
+from scheduler.services.submission.parse_request import check_sizes, parse_job
 from scheduler.services.submission.submitter import Catalogue, Catalogues
 
 log = structlog.get_logger(__name__)

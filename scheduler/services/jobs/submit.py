@@ -11,8 +11,8 @@ from infra.request_cost import until_caller_gone
 from scheduler.models import Job
 from scheduler.services.jobs.write_jobs import NewJobs, Submission, write_submissions
 from scheduler.services.submission.dependencies import wrong_among_themselves
-from scheduler.services.submission.job_spec import JobSpec, parse_job
-from scheduler.services.submission.request_size import check_sizes
+from scheduler.services.submission.job_spec import JobSpec
+from scheduler.services.submission.parse_request import check_sizes, parse_job
 from scheduler.services.submission.submitter import Catalogue
 
 

@@ -32,7 +32,8 @@ from scheduler.services.accounting.quota_usage import pending_jobs_of
 from scheduler.services.jobs.elements import write_elements
 from scheduler.services.submission.bulk_insert import NewRows, insert_jobs_with_events
 from scheduler.services.submission.dependencies import Others, look_at_others, wait_for_others
-from scheduler.services.submission.job_spec import OWN_COLUMNS, JobSpec
+from scheduler.services.submission.job_spec import JobSpec
+from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
 from scheduler.state.lifecycle.dependencies import not_evaluated, wait_reason
 
 
@@ -180,7 +181,7 @@ def _rows_of(submission: Submission, others: Others, *, at: datetime) -> list[_R
                 "user_id": submission.by.pk, "submitted_via": submission.via, "created_at": at,
             }  # fmt: skip
             shared[id(spec.kind)] = common
-        part = _Part(spec, common, spec.own_columns, uuid.uuid4() if spec.array.indices else None)
+        part = _Part(spec, common, own_columns(spec), uuid.uuid4() if spec.array.indices else None)
         rows += [
             _Row(part, uuid.uuid4(), indices[0] if indices else None) for indices in spec.indices_of_jobs
         ]

@@ -85,7 +85,7 @@ class Catalogue:
     def __init__(self, user: User) -> None:
         self.user = user
         self._fitting: dict[Any, Any] = {}
-        #: What requests had in common that were read before (`job_spec.JobKind`).
+        #: What requests had in common that were read before (`parse_request.JobKind`).
         self.kinds: dict[str, Any] = {}
         #: What the requests of a batch called a project or queue, and which one it was.
         self._found: dict[tuple[Any, ...], Any] = {}

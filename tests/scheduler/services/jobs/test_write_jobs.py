@@ -15,7 +15,7 @@ from infra.request_context import RequestContext
 from quotas.models import Quota
 from scheduler.models import Job, JobEvent, Queue
 from scheduler.services.jobs.write_jobs import NewJobs, Submission, write_submissions
-from scheduler.services.submission.job_spec import parse_job
+from scheduler.services.submission.parse_request import parse_job
 from scheduler.services.submission.submitter import Catalogue, Catalogues
 from tests.scheduler.portal import Portal, a_portal
 

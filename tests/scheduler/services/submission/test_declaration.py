@@ -19,14 +19,8 @@ from scheduler.models import Job
 from scheduler.services.submission import sbatch_options
 from scheduler.services.submission.declaration import Declared, Form, Kind, NotOnForm, Schema, rule, text
 from scheduler.services.submission.fields import Inputs
-from scheduler.services.submission.job_spec import (
-    CALLED_ELSEWHERE,
-    FIELDS,
-    JOB,
-    OWN_COLUMNS,
-    JobSpec,
-    parse_job,
-)
+from scheduler.services.submission.job_spec import CALLED_ELSEWHERE, FIELDS, JOB, JobSpec
+from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns, parse_job
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal
 
@@ -89,7 +83,7 @@ def test_what_is_left_out_becomes_the_default_of_the_column(field: Declared, por
     if len(field.columns) != 1 or field.left_out or field.name == "command":
         return
     spec = read(portal)
-    columns = spec.kind.columns | dict(zip(OWN_COLUMNS, spec.own_columns, strict=True))
+    columns = spec.kind.columns | dict(zip(OWN_COLUMNS, own_columns(spec), strict=True))
     assert columns[next(iter(field.columns))] == field.default
 
 

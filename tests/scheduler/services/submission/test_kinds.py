@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.errors import MusterError
-from scheduler.services.submission import job_spec
-from scheduler.services.submission.job_spec import JOB, OWN, OWN_COLUMNS, JobSpec, parse_job
+from scheduler.services.submission import parse_request
+from scheduler.services.submission.job_spec import JOB, JobSpec
+from scheduler.services.submission.parse_request import OWN, OWN_COLUMNS, own_columns, parse_job
 from scheduler.services.submission.submitter import Catalogue
 from tests.scheduler.portal import Portal, a_portal
 
@@ -72,7 +73,7 @@ def read(payload: dict[str, Any], portal: Portal, catalogue: Catalogue | None) -
             refused.problems,
             refused.refused,
         )
-    return spec.kind.columns, dict(zip(OWN_COLUMNS, spec.own_columns, strict=True)), spec
+    return spec.kind.columns, dict(zip(OWN_COLUMNS, own_columns(spec), strict=True)), spec
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
@@ -128,7 +129,7 @@ def test_no_rule_compares_an_own_field_with_another() -> None:
 
 
 def test_so_many_kinds_are_kept_and_no_more(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_spec, "MOST_KINDS", 2)
+    monkeypatch.setattr(parse_request, "MOST_KINDS", 2)
     catalogue = Catalogue(portal.cast.owner)
     for memory in range(1, 5):
         parse_job({"command": "true", "memory": f"{memory}Mi"}, by=portal.cast.owner, catalogue=catalogue)
