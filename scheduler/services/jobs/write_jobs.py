@@ -141,9 +141,10 @@ def write_submissions(submissions: Sequence[Submission]) -> list[NewJobs | Muste
 def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None:
     specs = [spec for jobs in accepted for spec in jobs.submission.specs]
     stop_if_caller_gone()
-    # The heads of the audit chains are read last. Without dependencies no statement comes in between.
+    # The heads of the audit chains are locked last: along with the rows, where no statement follows these.
     people = [jobs.submission.by for jobs in accepted]
-    heads_too = () if any(spec.depends_on for spec in specs) else (audit.heads_statement(people),)
+    more = any(spec.depends_on or spec.elements_per_job for spec in specs)
+    heads_too = () if more else (audit.heads_statement(people),)
     numbers, heads = insert_jobs_with_events(
         _columns([row for jobs in accepted for row in jobs.rows]),
         _events((jobs.submission for jobs in accepted), at=at),
@@ -154,17 +155,22 @@ def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None
         write_elements(jobs.submission.specs, jobs)
         if any(spec.depends_on for spec in jobs.submission.specs):
             wait_for_others(jobs, [row.part.spec for row in jobs.rows], others, at=at)
+    _announce(accepted)
+    audit.record_all([_audit_entry(jobs) for jobs in accepted], heads=audit.heads_of(heads))
+
+
+def _announce(accepted: Sequence[NewJobs]) -> None:
+    """Say it after the commit: to the pages of people, projects and queues, and to planners of what is in line."""
+    specs = [spec for jobs in accepted for spec in jobs.submission.specs]
     outbox.announce(
         outbox.QUEUES_TOPIC,
-        *{outbox.user_topic(person.pk) for person in people},
-        *{outbox.project_topic(spec.project.pk) for spec in specs},
+        *{outbox.user_topic(jobs.submission.by.pk) for jobs in accepted},
+        *{outbox.project_topic(project_id) for project_id in {spec.project.pk for spec in specs}},
     )
-    for cluster_id in {
-        row.part.spec.queue.cluster_id
-        for jobs in accepted for row in jobs.rows if row.part.shared["state"] == JobState.QUEUED
-    }:  # fmt: skip
+    parts = {id(row.part.shared): row.part for jobs in accepted for row in jobs.rows}.values()
+    in_line = [part for part in parts if part.shared["state"] == JobState.QUEUED]
+    for cluster_id in {part.spec.queue.cluster_id for part in in_line}:
         outbox.wake_planner(cluster_id, trigger="submit")
-    audit.record_all([_audit_entry(jobs) for jobs in accepted], heads=audit.heads_of(heads))
 
 
 # ---------------------------------------------------------------- rows

@@ -240,7 +240,7 @@ def test_what_fails_leaves_no_transaction_behind(
         raise RuntimeError("in the middle of a transaction")
 
     with monkeypatch.context() as broken:
-        broken.setattr("accounts.services.audit.record", break_off)
+        broken.setattr("accounts.services.audit.record_all", break_off)
         status, headers, body = caller.job(token)
     assert (status, json.loads(body)["code"]) == (500, "internal-error")
     assert headers["content-type"] == "application/problem+json"
