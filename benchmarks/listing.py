@@ -24,18 +24,25 @@ FILTERS: Final = (
 
 #: Copies of one job that the API took, as if they had come one every three seconds and most had gone well.
 _FILL: Final = """
-INSERT INTO scheduler_job ({columns}, uuid, name, user_id, project_id, state, created_at, eligible_at, completed_at)
-SELECT {columns}, gen_random_uuid(), 'train-' || n %% 5000, (%s::bigint[])[1 + n %% {people}],
-    (%s::bigint[])[1 + n %% {projects}],
+WITH requests AS (
+    INSERT INTO scheduler_jobrequest ({asked}, number, uuid, name, created_at)
+    SELECT {asked}, nextval('scheduler_jobrequest_number_seq'), gen_random_uuid(), 'train-' || n %% 5000,
+        now() - make_interval(secs => ({jobs} - n) * 3)
+    FROM scheduler_jobrequest request, generate_series(1, {jobs}) n WHERE request.number = %s ORDER BY n
+    RETURNING number
+)
+INSERT INTO scheduler_job ({moving}, number, user_id, project_id, state, eligible_at, completed_at)
+SELECT {moving}, requests.number, (%s::bigint[])[1 + n %% {people}], (%s::bigint[])[1 + n %% {projects}],
     (ARRAY['completed','completed','completed','completed','completed','completed','completed','failed',
         'cancelled','failed'])[1 + n %% 10],
-    now() - make_interval(secs => ({jobs} - n) * 3), now() - make_interval(secs => ({jobs} - n) * 3),
-    now() - make_interval(secs => ({jobs} - n) * 3 - 60)
-FROM scheduler_job job, generate_series(1, {jobs}) n WHERE job.number = %s
+    now() - make_interval(secs => ({jobs} - n) * 3), now() - make_interval(secs => ({jobs} - n) * 3 - 60)
+FROM scheduler_job job, (SELECT number, row_number() OVER (ORDER BY number) AS n FROM requests) requests
+WHERE job.number = %s ORDER BY n
 """
 _OWN: Final = frozenset(
-    {"number", "uuid", "name", "user_id", "project_id", "state", "created_at", "eligible_at", "completed_at"}
-)
+    {"number", "uuid", "name", "user_id", "project_id", "state", "outcome", "created_at", "eligible_at",
+     "completed_at"}
+)  # fmt: skip
 
 
 @benchmark("list_jobs_ms_p95_1m", "list_jobs_ms_p50_1m")
@@ -65,7 +72,7 @@ def people_and_jobs() -> tuple[User, User]:
     from django.db import connection
 
     from accounts.models import Membership, Organization, Project, User
-    from scheduler.models import Cluster, Job, Queue
+    from scheduler.models import Cluster, Job, JobRequest, Queue
 
     cluster = Cluster.objects.order_by("id").first()
     assert cluster is not None
@@ -81,12 +88,15 @@ def people_and_jobs() -> tuple[User, User]:
         for n, person in enumerate(people)
         for more in range(3)
     )
-    columns = ", ".join(
-        f'"{field.column}"' for field in Job._meta.concrete_fields if field.column not in _OWN
+    asked, moving = (
+        ", ".join(field.column for field in model._meta.local_concrete_fields if field.column not in _OWN)
+        for model in (JobRequest, Job)
     )
-    sql = _FILL.format(columns=columns, people=PEOPLE, projects=PROJECTS, jobs=JOBS)
+    sql = _FILL.format(asked=asked, moving=moving, people=PEOPLE, projects=PROJECTS, jobs=JOBS)
     with connection.cursor() as cursor:
-        cursor.execute(sql, [[person.pk for person in people], [project.pk for project in projects], number])
-    portal().as_owner("VACUUM ANALYZE scheduler_job")
+        cursor.execute(
+            sql, [number, [person.pk for person in people], [project.pk for project in projects], number]
+        )
+    portal().as_owner("VACUUM ANALYZE scheduler_job, scheduler_jobrequest")
     root = User.objects.create(username="list-root", is_superuser=True, is_staff=True)
     return root, people[11]

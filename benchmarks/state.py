@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,20 +160,36 @@ def _queue(cluster: Cluster, slug: str, **kwargs: Any) -> Queue:
 
 def _jobs(queue: Queue, count: int) -> None:
     from accounts.models import Project, User
-    from scheduler.models import Job
+    from scheduler.models import Job, JobEvent
+    from scheduler.services.submission.bulk_insert import insert_jobs_with_events
 
     person, project, now = (
         User.objects.get(username="bench0"),
         Project.objects.get(slug="bench"),
         datetime.now(UTC),
     )
-    Job.objects.bulk_create(
-        Job(
-            name=f"job {number}", user=person, project=project, queue=queue, command="true", cpu_millis=1000,
-            memory_mib=64, gpus=number % 2, state="queued", created_at=now, eligible_at=now,
-        )
+    plain = {
+        field.column: field.get_default()
+        for field in Job._meta.concrete_fields
+        if field.column not in ("number", "outcome")
+    }
+    rows = [
+        plain | {
+            "uuid": uuid.uuid4(), "name": f"job {number}", "user_id": person.pk, "project_id": project.pk,
+            "queue_id": queue.pk, "command": "true", "cpu_millis": 1000, "memory_mib": 64, "gpus": number % 2,
+            "state": "queued", "created_at": now, "eligible_at": now,
+        }
         for number in range(count)
-    )  # fmt: skip
+    ]  # fmt: skip
+    event = {
+        "at": now,
+        "kind": "job.submitted",
+        "because": "",
+        "epoch": None,
+        "actor_id": None,
+        "details": {},
+    }
+    insert_jobs_with_events(Job, rows, JobEvent, event)
 
 
 def _cancel_all(queue: Queue) -> None:

@@ -14,7 +14,7 @@ from config.http.api_server import ApiDoor, PageDoor  # noqa: E402
 from config.http.front_door import FrontDoor  # noqa: E402
 from config.http.probes import ProbeDoor  # noqa: E402
 from config.http.submit_door import SubmitDoor  # noqa: E402
-from scheduler.api.agent import AgentDoor  # noqa: E402
+from scheduler.api.agent.door import AgentDoor  # noqa: E402
 from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
 from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402
 

@@ -32,16 +32,16 @@ _SHORT_SECONDS: Final = 60
 _IDLE_GPU_PERCENT: Final = 30
 _SECONDS: Final = "extract(epoch FROM held.released_at - held.held_at)"
 _SQL: Final = f"""
-SELECT job.number, job.name, project.slug, person.username, job.state, tries.tries, tries.seconds::bigint,
-    (tries.tries * coalesce(job.time_limit_seconds, queue.max_wall_seconds))::bigint AS asked_seconds,
-    greatest(tries.tries * coalesce(job.time_limit_seconds, queue.max_wall_seconds) - tries.seconds, 0)::bigint
+SELECT job.number, request.name, project.slug, person.username, job.state, tries.tries, tries.seconds::bigint,
+    (tries.tries * coalesce(request.time_limit_seconds, queue.max_wall_seconds))::bigint AS asked_seconds,
+    greatest(tries.tries * coalesce(request.time_limit_seconds, queue.max_wall_seconds) - tries.seconds, 0)::bigint
         AS unused_seconds,
     tries.gpu::bigint AS gpu_milli_seconds, tries.lost_gpu::bigint AS lost_gpu_milli_seconds,
     tries.gpu_measured::bigint, tries.gpu_used::bigint,
     greatest(coalesce(tries.gpu_measured - tries.gpu_used, 0), 0)::bigint AS idle_gpu_milli_seconds,
     tries.cpu::bigint AS cpu_milli_seconds, tries.cpu_measured::bigint, tries.cpu_used::bigint,
     greatest(coalesce(tries.cpu_measured - tries.cpu_used, 0), 0)::bigint AS idle_cpu_milli_seconds,
-    job.memory_mib, tries.peak_memory_mib,
+    request.memory_mib, tries.peak_memory_mib,
     greatest(coalesce(tries.memory_measured - tries.memory_used, 0), 0)::bigint AS idle_memory_mib_seconds
 FROM (
     SELECT attempt.job_id AS number, count(DISTINCT attempt.id) AS tries,
@@ -62,7 +62,9 @@ FROM (
         LEFT JOIN scheduler_task task ON task.attempt_id = held.attempt_id AND task.rank = held.rank
     WHERE attempt.ended_at >= %(begin)s AND attempt.ended_at < %(end)s
     GROUP BY attempt.job_id
-) tries JOIN scheduler_job job ON job.number = tries.number JOIN scheduler_queue queue ON queue.id = job.queue_id
+) tries JOIN scheduler_job job ON job.number = tries.number
+    JOIN scheduler_jobrequest request ON request.number = tries.number
+    JOIN scheduler_queue queue ON queue.id = job.queue_id
     JOIN accounts_project project ON project.id = job.project_id JOIN accounts_user person ON person.id = job.user_id
 WHERE (%(everything)s OR job.project_id = ANY(%(projects)s)) AND (%(person)s = '' OR person.username = %(person)s)
     AND (%(job)s::bigint IS NULL OR job.number = %(job)s)

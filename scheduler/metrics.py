@@ -85,7 +85,7 @@ GAUGES: Final = (
         SELECT coalesce(nullif(job.reason_category, ''), 'system'),
             coalesce(nullif(job.reason_code, ''), 'NotEvaluatedYet'), queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE job.state = ANY(%s) GROUP BY 1, 2, 3
+        WHERE job.outcome IS NULL AND job.state = ANY(%s) GROUP BY 1, 2, 3
         """,
         [_values(PENDING)],
     ),
@@ -113,8 +113,8 @@ GAUGES: Final = (
     Gauge(
         "muster_agent_heartbeat_age_seconds", "Time since the last message of a node's agent.", ["node"],
         """
-        SELECT name, extract(epoch FROM clock_timestamp() - last_seen_at)::float
-        FROM scheduler_node WHERE last_seen_at IS NOT NULL
+        SELECT node.name, extract(epoch FROM clock_timestamp() - heartbeat.last_seen_at)::float
+        FROM scheduler_nodeheartbeat heartbeat JOIN scheduler_node node ON node.id = heartbeat.node_id
         """,
     ),
     Gauge(
@@ -197,9 +197,8 @@ def _jobs() -> Metric:
         """
         SELECT job.state, queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE job.state = ANY(%s) GROUP BY 1, 2
-        """,
-        [_values(set(JobState) - TERMINAL)],
+        WHERE job.outcome IS NULL GROUP BY 1, 2
+        """
     )
     for state, queue, count in rows:
         key = (PUBLIC[JobState(state)].value, queue)
@@ -260,7 +259,7 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
                 JOIN scheduler_job job ON job.number = attempt.job_id
             WHERE attempt.state = ANY(%s) AND (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
         ) + (
-            SELECT count(*) FROM scheduler_job job WHERE job.state = ANY(%s) AND NOT EXISTS (
+            SELECT count(*) FROM scheduler_job job WHERE job.outcome IS NULL AND job.state = ANY(%s) AND NOT EXISTS (
                 SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND state = ANY(%s)
             )
         )

@@ -25,7 +25,7 @@ from infra.errors import NotFound
 from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
 from scheduler.core.whatif.idle_cluster import IdleCluster
 from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Partition, Queue, Reservation
-from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
+from scheduler.models.job import JobQuerySet
 from scheduler.state.load.idle_cluster import load_idle_cluster
 
 _JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
@@ -152,7 +152,8 @@ def queue_loads(queue_ids: Iterable[int]) -> dict[int, QueueLoad]:
     """Counters of several queues, one query for all; `total` counts finished jobs too, a minute old at most."""
     wanted = list(queue_ids)
     rows = (
-        Job.objects.filter(queue_id__in=wanted, state__in=NOT_OVER)
+        Job.objects.not_over()
+        .filter(queue_id__in=wanted)
         .values("queue_id", "state")
         .annotate(jobs=Count("number"), gpus=Sum("gpus"))
         .order_by()
@@ -179,8 +180,8 @@ def _finished(of: str, keys: list[int]) -> dict[int, dict[str, int]]:
     missing = [key for key in keys if _finished_counts.get((of, key), (0.0, {}))[0] <= now]
     if missing:
         counted: dict[int, dict[str, int]] = {key: {} for key in missing}
-        over = Job.objects.filter(state__in=OVER, **{f"{of}__in": missing}).order_by()
-        for key, state, jobs in over.values_list(of, "state").annotate(jobs=Count("number")):
+        over = Job.objects.finished().filter(**{f"{of}__in": missing}).order_by()
+        for key, state, jobs in over.values_list(of, "outcome").annotate(jobs=Count("number")):
             counted[key][state] = jobs
         for key in missing:
             holds = FINISHED_SECONDS if sum(counted[key].values()) >= MANY_FINISHED else 0.0
@@ -230,7 +231,7 @@ def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
 def state_counts(user: User) -> dict[str, int]:
     """Visible jobs by internal state; counts of ended jobs are at most a minute old."""
     keys = list(visible_projects(user).order_by().values_list("pk", flat=True))
-    jobs = Job.objects.filter(project_id__in=keys, state__in=NOT_OVER)
+    jobs = Job.objects.not_over().filter(project_id__in=keys)
     counts = dict(jobs.order_by().values_list("state").annotate(jobs=Count("number")))
     for finished in _finished("project_id", keys).values():
         for state, jobs_over in finished.items():
@@ -259,7 +260,7 @@ def visible_partitions(user: User) -> QuerySet[Partition]:
 
 def nodes_with_devices(user: User) -> QuerySet[Node]:
     """Nodes with their present devices and the partitions this person sees, in a fixed number of queries."""
-    return Node.objects.select_related("cluster").prefetch_related(
+    return Node.objects.select_related("cluster", "heartbeat").prefetch_related(
         Prefetch("devices", queryset=Device.objects.filter(gone=False).order_by("index")),
         Prefetch("partitions", queryset=visible_partitions(user)),
     )

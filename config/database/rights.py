@@ -70,11 +70,13 @@ _SCHEDULER: Final = {
     "scheduler_jobdependency": ALL,
     "scheduler_jobelements": DROP,
     "scheduler_jobevent": DROP,
+    "scheduler_jobrequest": DROP,
     "scheduler_jointoken": EDIT,
     "scheduler_lease": EDIT,
     "scheduler_logchunk": DROP,
     "scheduler_node": EDIT,
     "scheduler_node_partitions": DROP,
+    "scheduler_nodeheartbeat": EDIT,
     "scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01": ADD,  # the history of nodes
     "scheduler_partition": ALL,
     "scheduler_partitionevent": ADD,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -18,7 +19,16 @@ from accounts.admin.base import table
 from accounts.models import User
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, SettingsAdmin, SettingsForm, Verb
-from scheduler.models import Allocation, Cluster, Device, JoinToken, Node, Partition, Reservation
+from scheduler.models import (
+    Allocation,
+    Cluster,
+    Device,
+    JoinToken,
+    Node,
+    NodeHeartbeat,
+    Partition,
+    Reservation,
+)
 from scheduler.services.cluster.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
 from scheduler.services.cluster.reservations import cancel_reservation, reserve
 from scheduler.services.cluster.settings import pause_cluster, resume_cluster, revoke_join_token
@@ -105,8 +115,8 @@ class DeviceInline(FactsInline):
 DRAINED = ("drain_reason", "drained_by", "drained_at")
 HARDWARE = ("cpu", "memory", "storage", "gpus", "numa_domains", "domains", "labels", "extras")
 AGENT = (
-    "address", "agent_version", "agent_key_prefix", "boot_id", "registered_at", "last_seen_at",
-    "lease_expires_at", "clock_skew_ms", "generation", "created_at",
+    "address", "agent_version", "agent_key_prefix", "boot_id", "registered_at", "last_contact",
+    "silent_from", "clock_skew_ms", "generation", "created_at",
 )  # fmt: skip
 NODE_LABELS = {
     "up": "success", "draining": "warning", "cordoned": "warning", "unknown": "warning", "down": "danger",
@@ -143,8 +153,8 @@ class NodeForm(SettingsForm):
 @admin.register(Node)
 class NodeAdmin(SettingsAdmin):
     form = NodeForm
-    list_display = ("name", "cluster", "state_words", "cpu", "memory", "gpus", "drain_reason", "last_seen_at")
-    list_select_related = ("cluster",)
+    list_display = ("name", "cluster", "state_words", "cpu", "memory", "gpus", "drain_reason", "last_contact")
+    list_select_related = ("cluster", "heartbeat")
     list_filter = ("state", "cordoned", "draining", "cluster", "partitions")
     search_fields = ("name", "address", "rack")
     inlines = (DeviceInline,)
@@ -218,6 +228,15 @@ class NodeAdmin(SettingsAdmin):
         return (
             f"{show_cpus(node.used_gpu_millis)} of {show_cpus(node.gpu_millis)}" if node.gpu_millis else "–"
         )
+
+    @display(description="Last heartbeat", ordering="heartbeat__last_seen_at")
+    def last_contact(self, node: Node) -> datetime | None:
+        return node.last_seen_at
+
+    @display(description="Silent from")
+    def silent_from(self, node: Node) -> datetime | None:
+        heartbeat = NodeHeartbeat.objects.filter(node=node).first()
+        return heartbeat.lease_expires_at if heartbeat else None
 
     @display(description="Allocations")
     def held(self, node: Node) -> SafeString:

@@ -46,7 +46,7 @@ class QueueForm(SettingsForm):
 
 def _jobs_in(states: frozenset[JobState]) -> Coalesce:
     """How many jobs of the queue are in these states; finished ones, which may be millions, are not read."""
-    jobs = Job.objects.filter(queue=OuterRef("pk"), state__in=states).order_by().values("queue")
+    jobs = Job.objects.in_states(states).filter(queue=OuterRef("pk")).order_by().values("queue")
     return Coalesce(Subquery(jobs.annotate(jobs=Count("number")).values("jobs")), 0)
 
 

@@ -12,11 +12,14 @@ from typing import Any, Final
 from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.inventory import MeasuredInventory
+from scheduler.agent.protocol import STREAM_PATH
 from scheduler.agent.server.address import AddressFile, fixed
 from scheduler.agent.server.backoff import Backoff
 from scheduler.agent.server.client import Refused, ServerClient, ServerUnreachable
 from scheduler.agent.server.identity import Identity
 from scheduler.agent.server.log_upload import LogUploader
+from scheduler.agent.server.stream import Stream, StreamClient
+from scheduler.agent.server.websocket import WebSocket
 from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
 from scheduler.agent.sync import ServerSync
@@ -50,6 +53,7 @@ class Agent:
         )
         self._address_file = AddressFile(settings.server_file) if settings.server_file else None
         self._address = self._address_file or fixed(settings.server)
+        self._stream = Stream(self._open_stream)
         self._server_answers = True
         #: Our portal is gone, and we have no task: we end, and the next portal starts an agent of its own.
         self._abandoned = False
@@ -102,11 +106,18 @@ class Agent:
         self.table.update(records, complete=complete)
 
     def _client(self) -> ServerClient:
-        """A connection for the thread that asks for it."""
-        settings = self.settings
-        client = ServerClient(find=self._address, insecure_ok=settings.insecure_ok, ca_file=settings.ca_file)
+        """A client for the thread that asks for it; all share one stream to the server."""
+        client = StreamClient(self._stream, **self._where())
         client.key = self.identity.key
         return client
+
+    def _where(self) -> dict[str, Any]:
+        """Where the server is, and what it has to prove."""
+        settings = self.settings
+        return {"find": self._address, "insecure_ok": settings.insecure_ok, "ca_file": settings.ca_file}
+
+    def _open_stream(self, key: str) -> WebSocket:
+        return ServerClient(**self._where()).open_websocket(STREAM_PATH, key)
 
     # ------------------------------------------------------------ poll: ask for work
 

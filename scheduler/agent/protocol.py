@@ -10,6 +10,10 @@ from typing import Any, Final, NotRequired, TypedDict
 #: The most output in one chunk, and in all chunks of a log message.
 CHUNK_BYTES: Final = 256 * 1024
 LOG_BATCH_BYTES: Final = 2 * 1024 * 1024
+#: Where an agent opens its stream: a websocket for all its calls.
+STREAM_PATH: Final = "/api/v1/agent/stream"
+#: A larger message goes by itself, as POST: websockets of the portal have a limit for all.
+STREAM_BYTES: Final = 512 * 1024
 #: Names the task in the environment of its processes, unless they clear it.
 KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
 #: The end of a task whose agent was asked to stop: not the job's fault, however often it happens.

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from accounts.models import Project, User
 from infra.api.rest import unknown_filters
 from infra.errors import FieldProblem, InvalidInput
-from scheduler.core.lifecycle import PENDING, JobState, PublicState
+from scheduler.core.lifecycle import JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 from scheduler.models import Allocation, Job, Queue
 from scheduler.models.job import JobQuerySet
@@ -27,7 +27,7 @@ class JobFilter(django_filters.FilterSet):
     state = django_filters.ChoiceFilter(choices=_STATES, method="by_state")
     state__in = StatesFilter(choices=_STATES, method="by_states")
     state_detail = django_filters.ChoiceFilter(
-        field_name="state", choices=[(s.value, s.value) for s in JobState]
+        choices=[(s.value, s.value) for s in JobState], method="by_detail"
     )
     queue = django_filters.CharFilter(method="by_queue")
     project = django_filters.CharFilter(method="by_project")
@@ -55,6 +55,9 @@ class JobFilter(django_filters.FilterSet):
     def by_states(self, jobs: JobQuerySet, name: str, values: list[str]) -> JobQuerySet:
         return jobs.in_public_states(values)
 
+    def by_detail(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        return jobs.in_states([value])
+
     # Names are looked up first: the database chooses another way for a person with few jobs than for one with
     # many, and cannot do so behind a join.
 
@@ -79,7 +82,7 @@ class JobFilter(django_filters.FilterSet):
         return jobs.with_reason().filter(reason_code=value)
 
     def by_category(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
-        return jobs.filter(reason_category=value, state__in=PENDING)
+        return jobs.pending().filter(reason_category=value)
 
     def by_node(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         held = Allocation.objects.held().filter(node__name=value)
@@ -90,7 +93,8 @@ class JobFilter(django_filters.FilterSet):
         for wanted in self.data.getlist("label")[:16]:
             key, equals, text = wanted.partition("=")
             what &= Q(labels__contains={key: text}) if equals else Q(labels__has_key=key)
-        return jobs.matching(what, over=what & ~Q(labels={}))
+        # The second part is in the words of the index.
+        return jobs.matching(what & ~Q(labels={}))
 
 
 def slug_or_id(value: str) -> Q:

@@ -261,7 +261,7 @@ class Squeue(ApiView):
             states = frozenset(s for s, letter in LETTERS.items() if letter in letters or "ALL" in letters)
             if not states or letters - set(LETTERS.values()) - {"ALL"}:
                 raise bad_query("states", f"Must be of {', '.join(sorted(set(LETTERS.values())))} or ALL.")
-        rows = rows.filter(state__in=states)
+        rows = rows.in_states(states)
         if user := query.get("user"):
             rows = rows.filter(user=person(request)) if user == "me" else rows.filter(user__username=user)
         if queue := query.get("partition"):

@@ -8,8 +8,9 @@ from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
-from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, WaitEnd
-from scheduler.models.node import Device, Node
+from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
+from scheduler.models.job_request import JobRequest, WaitEnd
+from scheduler.models.node import Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
 from scheduler.models.retention import RetentionRun
@@ -30,10 +31,12 @@ __all__ = [
     "JobDependency",
     "JobElements",
     "JobEvent",
+    "JobRequest",
     "JoinToken",
     "Lease",
     "LogChunk",
     "Node",
+    "NodeHeartbeat",
     "Partition",
     "PriorityClass",
     "Queue",

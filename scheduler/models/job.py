@@ -1,51 +1,51 @@
-"""What a person submits, and what it waits for."""
+"""A job as it is now, and what it waits for."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
-from django.db.models import F, Q
-from django.db.models.functions import Upper
+from django.db.models import Case, F, Q, When
 from django.utils import timezone
 
-from scheduler.core.lifecycle import (
-    ACTIVE,
-    PENDING,
-    PUBLIC,
-    TERMINAL,
-    JobState,
-    PackLevel,
-    PublicState,
-    RestartPolicy,
-    TaskFailure,
-)
+from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
-from scheduler.core.snapshot.constraints import NUMA_WORDS
+from scheduler.models.job_request import JobRequest, choices_of
 
 
 class JobQuerySet(models.QuerySet["Job"]):
     def pending(self) -> JobQuerySet:
-        return self.filter(state__in=PENDING)
+        return self.in_states(PENDING)
 
     def queued(self) -> JobQuerySet:
         """What the planner looks at."""
-        return self.filter(state=JobState.QUEUED)
+        return self.in_states([JobState.QUEUED])
 
     def active(self) -> JobQuerySet:
         """Jobs that hold resources."""
-        return self.filter(state__in=ACTIVE)
+        return self.in_states(ACTIVE)
 
     def finished(self) -> JobQuerySet:
-        return self.filter(state__in=TERMINAL)
+        return self.in_states(TERMINAL)
+
+    def not_over(self) -> JobQuerySet:
+        """Jobs that wait or run."""
+        return self.filter(outcome=None)
+
+    def in_states(self, states: Collection[str]) -> JobQuerySet:
+        """Jobs in one of these states, asked for in the words of the indexes: those have `outcome`, not `state`."""
+        over = [state for state in OVER if state in states]
+        alive = [state for state in NOT_OVER if state in states]
+        if not alive:
+            return self.filter(outcome__in=over)
+        among_alive = Q(outcome=None, state__in=alive)
+        return self.filter(among_alive | Q(outcome__in=over)) if over else self.filter(among_alive)
 
     def in_public_states(self, states: list[PublicState] | list[str]) -> JobQuerySet:
         wanted = {PublicState(s) for s in states}
-        return self.filter(state__in=[inner for inner, outer in PUBLIC.items() if outer in wanted])
+        return self.in_states([inner for inner, outer in PUBLIC.items() if outer in wanted])
 
     def in_projects(self, keys: Collection[int]) -> JobQuerySet:
         """Of these projects; the newest `count` of a few projects are looked for in each of them.
@@ -82,60 +82,43 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def with_reason(self) -> JobQuerySet:
         """Only these can have a reason to wait."""
-        return self.filter(state__in=NOT_OVER)
+        return self.not_over()
 
     def called(self, text: str) -> JobQuerySet:
         """Whose names contain this, in any case."""
         return self.matching(Q(name__icontains=text))
 
-    def matching(self, what: Q, *, over: Q | None = None) -> JobQuerySet:
-        """Those that this holds for, where an index of it has only the jobs that are over: words and labels.
+    def matching(self, what: Q) -> JobQuerySet:
+        """Those that this holds for, where an index finds them: words and labels.
 
-        Such an index would have to be kept up with each move of each job. Where few match, they are found
-        through it; where many do, the newest are found soon by looking at one after the other.
-        `over` is what holds for jobs that are over in the words of their index.
+        Where few match, they are found through it; where many do, the newest are found soon by looking at one
+        after the other.
         """
-        ended = self.filter(over or what, state__in=OVER).order_by()
-        numbers = list(ended.values_list("number", flat=True)[: FEW + 1])
-        if len(numbers) > FEW:
-            return self.filter(what)
-        return self.filter(Q(number__in=numbers) | (Q(state__in=NOT_OVER) & what))
+        numbers = list(self.filter(what).order_by().values_list("number", flat=True)[: FEW + 1])
+        return self.filter(what) if len(numbers) > FEW else self.filter(number__in=numbers)
 
 
 #: Projects of one person whose jobs are looked for in each by itself.
 MOST_ARMS: Final = 20
 _BY_NUMBER: Final = (("-number",), ("number",), ("-pk",), ("pk",))
-#: In the order of the conditions of their indexes.
 OVER: Final = sorted(state.value for state in TERMINAL)
 NOT_OVER: Final = sorted(state.value for state in set(JobState) - TERMINAL)
 #: This number of rows is read one by one in a few milliseconds.
 FEW: Final = 2000
 
 
-_IS_OVER: Final = Q(state__in=OVER)
+class Job(JobRequest):
+    """A job as it is now: whose, in which queue and state, why it waits, when it ran, how it ended.
 
-
-def _choices(enum: type) -> list[tuple[str, str]]:
-    return [(member.value, member.value) for member in enum]  # type: ignore[attr-defined]
-
-
-class WaitEnd(models.TextChoices):
-    """What becomes of a job that has waited for others as long as it would."""
-
-    FAIL = "fail", "fail"
-    START = "start", "start anyway"
-
-
-class Job(models.Model):
-    """A request, a command, a queue, a project.
-
-    Amounts are per task. `number` is the small integer people say and every table refers to; `uuid` is the
-    `id` of the API. `generation` rises with each change that scheduling cares about.
+    What was asked for is in its `JobRequest`, whose columns read as this row's own. This row is the one that moves:
+    it is small, its pages have room for the next versions of their rows, and no index names what a move changes
+    before the last one (PostgreSQL's heap-only tuples), so that a move writes one short version and no index.
+    `generation` rises with each change that scheduling cares about.
     """
 
-    number = models.BigAutoField(primary_key=True)
-    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    name = models.CharField(max_length=200)
+    request = models.OneToOneField(
+        JobRequest, on_delete=models.CASCADE, parent_link=True, primary_key=True, db_column="number"
+    )
     # No index of their own where one of Meta.indexes begins with the same column: each costs every insert.
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False
@@ -146,96 +129,34 @@ class Job(models.Model):
     queue = models.ForeignKey(
         "scheduler.Queue", on_delete=models.PROTECT, related_name="jobs", db_index=False
     )
-    job_type = models.CharField(max_length=32, default="batch")
 
-    # What runs: one of the two is set.
-    command = models.TextField(blank=True)
-    script = models.TextField(blank=True)
-    env = models.JSONField(default=dict, blank=True)
-    working_dir = models.CharField(max_length=1024, blank=True)
-
-    # How much, per task.
-    tasks = models.PositiveIntegerField(default=1)
-    nodes = models.PositiveIntegerField(null=True, blank=True)
-    tasks_per_node = models.PositiveIntegerField(null=True, blank=True)
-    cpu_millis = models.BigIntegerField(default=1000)
-    memory_mib = models.BigIntegerField(default=0)
-    storage_mib = models.BigIntegerField(default=0)
-    gpus = models.PositiveIntegerField(default=0)
-    #: A share of one GPU in thousandths; 0 takes each GPU whole.
-    gpu_millis = models.PositiveIntegerField(default=0)
-    gpu_model = models.CharField(max_length=80, blank=True)
-    #: A named slice of one device, such as 1g.10gb; `gpu_millis` is then what it counts for.
-    gpu_slice = models.CharField(max_length=24, blank=True)
-    extras = models.JSONField(default=dict, blank=True)
-    #: What a task may use at most; null = whatever is idle on its node.
-    cpu_limit_millis = models.BigIntegerField(null=True, blank=True)
-    memory_limit_mib = models.BigIntegerField(null=True, blank=True)
-    #: "one": CPUs, memory and devices of each task are of one NUMA domain, or it waits.
-    numa = models.CharField(
-        max_length=8,
-        choices=[(word, word) for word in NUMA_WORDS],
-        default=NUMA_WORDS[0],
-        db_default="prefer",
+    state = models.CharField(max_length=16, choices=choices_of(JobState), default=JobState.CREATED)
+    #: Its state once it is over, else null: what indexes name instead of `state`, which every move changes.
+    outcome = models.GeneratedField(
+        expression=Case(When(state__in=OVER, then=F("state"))),
+        output_field=models.CharField(max_length=16, null=True),
+        db_persist=True,
     )
-    time_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
-
-    # Where.
-    node_selector = models.JSONField(default=dict, blank=True)
-    tolerations = models.JSONField(default=list, blank=True)
-    affinity = models.JSONField(default=dict, blank=True)
-    labels = models.JSONField(default=dict, blank=True)
-
-    # When, and what then.
-    priority = models.PositiveSmallIntegerField(default=50)
+    #: Who holds it, when it is held: "user" or "admin".
+    held_by = models.CharField(max_length=8, blank=True)
+    reason_code = models.CharField(max_length=32, choices=choices_of(ReasonCode), blank=True)
+    reason_category = models.CharField(max_length=8, choices=choices_of(ReasonCategory), blank=True)
+    reason_text = models.TextField(blank=True)
+    reason_details = models.JSONField(default=dict, blank=True)
+    reason_at = models.DateTimeField(null=True, blank=True)
+    expected_start_at = models.DateTimeField(null=True, blank=True)
     #: What an operator has added to its effective priority, until when; `priority` stays as it was asked for.
     boost = models.PositiveSmallIntegerField(default=0, db_default=0)
     boost_until_at = models.DateTimeField(null=True, blank=True)
-    begin_at = models.DateTimeField(null=True, blank=True)
-    deadline_at = models.DateTimeField(null=True, blank=True)
-    restart_policy = models.CharField(
-        max_length=12, choices=_choices(RestartPolicy), default=RestartPolicy.INTERRUPTED
-    )
-    max_restarts = models.PositiveSmallIntegerField(default=3)
-    preemptible = models.BooleanField(default=True)
 
-    # How long it waits for others, and what then.
-    depends_until_at = models.DateTimeField(null=True, blank=True)
-    depends_on_timeout = models.CharField(max_length=5, choices=WaitEnd, default=WaitEnd.FAIL)
-
-    # A gang: how few of its tasks are enough, how near to each other, and what when one of them fails.
-    #: It may start with as few as these; null = with all of them.
-    min_tasks = models.PositiveIntegerField(null=True, blank=True)
-    #: Its size may change while it runs.
-    elastic = models.BooleanField(default=False)
-    on_task_failure = models.CharField(max_length=8, choices=_choices(TaskFailure), default=TaskFailure.FAIL)
-    pack = models.CharField(max_length=4, blank=True, choices=_choices(PackLevel))
-    pack_required = models.BooleanField(default=False)
-    #: How long nodes are kept for it while it gathers them; null = it does not gather.
-    assembly_timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
+    # A gang that gathers nodes: until when, which, and how often it had to give them back.
     assembly_until_at = models.DateTimeField(null=True, blank=True)
     assembly_node_ids = models.JSONField(default=list, blank=True)
-    #: Times that it had to give its nodes back.
     assemblies_failed = models.PositiveSmallIntegerField(default=0)
 
     #: Its last checkpoint, as it reported it: work before it is not lost.
     saved_at = models.DateTimeField(null=True, blank=True)
     saved_path = models.CharField(max_length=1024, blank=True)
-
-    # A member of an array: each element is a job of its own.
-    array_id = models.UUIDField(null=True, blank=True)
-    array_index = models.PositiveIntegerField(null=True, blank=True)
-    array_max_running = models.PositiveIntegerField(null=True, blank=True)
-
-    state = models.CharField(max_length=16, choices=_choices(JobState), default=JobState.CREATED)
-    #: Who holds it, when it is held: "user" or "admin".
-    held_by = models.CharField(max_length=8, blank=True)
-    reason_code = models.CharField(max_length=32, choices=_choices(ReasonCode), blank=True)
-    reason_category = models.CharField(max_length=8, choices=_choices(ReasonCategory), blank=True)
-    reason_text = models.TextField(blank=True)
-    reason_details = models.JSONField(default=dict, blank=True)
-    reason_at = models.DateTimeField(null=True, blank=True)
-    expected_start_at = models.DateTimeField(null=True, blank=True)
 
     #: The epoch of its latest attempt; strictly rises.
     epoch = models.PositiveIntegerField(default=0)
@@ -244,78 +165,44 @@ class Job(models.Model):
     #: Why it ended as it did, in words.
     end_text = models.CharField(max_length=300, blank=True)
 
-    created_at = models.DateTimeField()
     eligible_at = models.DateTimeField(null=True, blank=True)
     scheduled_at = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     completed_at = models.DateTimeField(null=True, blank=True)
-    #: web, api, sbatch, cli: the door it came through.
-    submitted_via = models.CharField(max_length=8, default="api")
     generation = models.PositiveIntegerField(default=1)
 
     objects = JobQuerySet.as_manager()
 
     class Meta:
         ordering = ["-number"]
+        # None names a column that changes before the job is over. `request` is its number.
         indexes = [
-            # What the planner looks at.
-            models.Index(
-                fields=["queue", "number"], name="job_in_line", condition=Q(state__in=["queued", "reserved"])
-            ),
-            models.Index(fields=["state", "-number"], name="job_by_state"),
-            models.Index(fields=["user", "-number"], name="job_by_user"),
-            models.Index(fields=["project", "-number"], name="job_by_project"),
-            models.Index(fields=["queue", "-number"], name="job_by_queue"),
-            models.Index(fields=["-created_at", "-number"], name="job_by_age"),
-            models.Index(
-                Upper("gpu_model"), F("number").desc(), name="job_by_gpu_model", condition=~Q(gpu_model="")
-            ),
-            models.Index(fields=["job_type", "-number"], name="job_by_type", condition=~Q(job_type="batch")),
+            # What the planner looks at, and all that waits or runs.
+            models.Index(fields=["queue", "request"], name="job_in_line", condition=Q(outcome=None)),
+            models.Index(fields=["user", "-request"], name="job_by_user"),
+            models.Index(fields=["project", "-request"], name="job_by_project"),
+            models.Index(fields=["queue", "-request"], name="job_by_queue"),
             # Of jobs that are over there may be millions. These are written once, when a job ends.
             *(
-                models.Index(fields=[of, "state", "-number"], name=f"job_over_by_{of}", condition=_IS_OVER)
+                models.Index(
+                    fields=[of, "outcome", "-request"],
+                    name=f"job_over_by_{of}",
+                    condition=Q(outcome__isnull=False),
+                )
                 for of in ("user", "project", "queue")
             ),
-            GinIndex(
-                OpClass(Upper("name"), name="gin_trgm_ops"), name="job_over_by_name", condition=_IS_OVER
-            ),
-            GinIndex(fields=["labels"], name="job_over_by_label", condition=_IS_OVER & ~Q(labels={})),
         ]
         constraints = [
             models.CheckConstraint(
                 name="job_state_known", condition=Q(state__in=[s.value for s in JobState])
             ),
-            models.CheckConstraint(name="job_priority_range", condition=Q(priority__lte=100)),
             models.CheckConstraint(
                 name="job_boost_ends", condition=Q(boost=0) | Q(boost__lte=100, boost_until_at__isnull=False)
-            ),
-            models.CheckConstraint(name="job_has_tasks", condition=Q(tasks__gte=1)),
-            models.CheckConstraint(
-                name="job_amounts_not_negative",
-                condition=Q(cpu_millis__gte=0) & Q(memory_mib__gte=0) & Q(storage_mib__gte=0),
-            ),
-            models.CheckConstraint(
-                name="job_limits_not_below_requests",
-                condition=(Q(cpu_limit_millis=None) | Q(cpu_limit_millis__gte=F("cpu_millis")))
-                & (Q(memory_limit_mib=None) | Q(memory_limit_mib__gte=F("memory_mib"))),
-            ),
-            models.CheckConstraint(name="job_numa_known", condition=Q(numa__in=NUMA_WORDS)),
-            models.CheckConstraint(
-                name="job_share_of_one_gpu",
-                condition=Q(gpu_millis=0) | (Q(gpus=1) & Q(gpu_millis__lt=1000)),
-            ),
-            models.CheckConstraint(
-                name="job_runs_one_thing",
-                condition=~Q(command="", script="") & (Q(command="") | Q(script="")),
             ),
             models.CheckConstraint(
                 name="job_ended_has_time",
                 condition=~Q(state__in=[s.value for s in sorted(TERMINAL)]) | Q(completed_at__isnull=False),
             ),
-            models.CheckConstraint(
-                name="job_min_tasks_within", condition=Q(min_tasks=None) | Q(min_tasks__range=(1, F("tasks")))
-            ),
-            models.UniqueConstraint(name="array_index_once", fields=["array_id", "array_index"]),
         ]
 
     def __str__(self) -> str:

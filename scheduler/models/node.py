@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pghistory
 from django.db import models
 from django.db.models import F, Q
@@ -75,10 +77,6 @@ class Node(models.Model):
     #: Identifies one start of the machine: processes do not outlive it.
     boot_id = models.CharField(max_length=64, blank=True)
     registered_at = models.DateTimeField(null=True, blank=True)
-    last_seen_at = models.DateTimeField(null=True, blank=True)
-    #: Until when its silence means nothing; each sync moves it on, and so does the server's own return.
-    lease_expires_at = models.DateTimeField(null=True, blank=True)
-    clock_skew_ms = models.IntegerField(default=0)
     #: What is wrong with it, in words, when something is.
     trouble = models.CharField(max_length=200, blank=True)
 
@@ -119,6 +117,35 @@ class Node(models.Model):
     @property
     def schedulable(self) -> bool:
         return self.state == NodeState.UP and not self.cordoned and not self.draining
+
+    @property
+    def last_seen_at(self) -> datetime | None:
+        """When its agent was last in contact; None for a node without an agent."""
+        heartbeat: NodeHeartbeat | None = getattr(self, "heartbeat", None)
+        return heartbeat.last_seen_at if heartbeat else None
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """How far the clock of the machine was ahead of the server's at the last contact."""
+        heartbeat: NodeHeartbeat | None = getattr(self, "heartbeat", None)
+        return heartbeat.clock_skew_ms if heartbeat else 0
+
+
+class NodeHeartbeat(models.Model):
+    """The last contact with a node's agent; a node without an agent has none.
+
+    Apart from the node, because apply and settle lock that row for the length of their transactions. No other
+    transaction locks this one: a heartbeat waits for nothing.
+    """
+
+    node = models.OneToOneField(Node, primary_key=True, on_delete=models.CASCADE, related_name="heartbeat")
+    last_seen_at = models.DateTimeField()
+    #: Until when its silence means nothing; each contact moves it on, and so does the server's own return.
+    lease_expires_at = models.DateTimeField()
+    clock_skew_ms = models.IntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.node_id}: {self.last_seen_at}"
 
 
 class Device(models.Model):

@@ -192,7 +192,8 @@ def queue_rows(projects: frozenset[int] | None) -> Rows:
         )
     }  # fmt: skip
     counts = (
-        Job.objects.filter(queue__in=list(rows), state__in=LIVE_STATES)
+        Job.objects.in_states(LIVE_STATES)
+        .filter(queue__in=list(rows))
         .order_by()
         .values("queue_id", "state", "reason_code")
         .annotate(jobs=Count("number"), oldest_at=Min("created_at"))

@@ -108,7 +108,7 @@ JOBS: Final = Rule(
     "Jobs that have ended, with their attempts, tasks, events and output",
     """
     SELECT job.number FROM scheduler_job job
-    WHERE job.state = ANY(%(terminal)s) AND job.completed_at < %(before)s
+    WHERE job.outcome IS NOT NULL AND job.completed_at < %(before)s
         AND NOT EXISTS (SELECT FROM scheduler_jobdependency tie
             JOIN scheduler_job waiting ON waiting.number = tie.job_id
             WHERE tie.on_id = job.number AND NOT waiting.state = ANY(%(terminal)s))

@@ -22,7 +22,7 @@ from scheduler import labels
 from scheduler.core.lifecycle import PUBLIC, JobState, NodeState, PublicState
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.models import Allocation, Device, Job
-from scheduler.models.job import NOT_OVER, OVER, JobQuerySet
+from scheduler.models.job import OVER, JobQuerySet
 from scheduler.selectors import visible_jobs
 
 #: A failure is news for so long.
@@ -53,8 +53,8 @@ MOST_COUNTED: Final = 1000
 def public_counts(jobs: JobQuerySet) -> list[StateCount]:
     """How many of these jobs are in each of the seven states; one query."""
     of_each = jobs.order_by().values("state")
-    counted = of_each.filter(state__in=NOT_OVER).union(
-        *(of_each.filter(state=state)[:MOST_COUNTED] for state in OVER), all=True
+    counted = of_each.filter(outcome=None).union(
+        *(of_each.filter(outcome=state)[:MOST_COUNTED] for state in OVER), all=True
     )
     sums: Counter[PublicState] = Counter()
     for state, count in _how_many(counted):
@@ -169,9 +169,9 @@ def attention(user: User) -> list[Attention]:
     )
     for job in stuck[:MOST_ATTENTION]:
         found.append(Attention("flag", "blocked", job.name, job.reason_text, job))
-    failed = mine.filter(state=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)).order_by(
-        "-completed_at", "-number"
-    )
+    failed = mine.filter(
+        outcome=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)
+    ).order_by("-completed_at", "-number")
     for job in failed[:MOST_ATTENTION]:
         found.append(Attention("cross", "failed", job.name, job.end_text or exit_words(job), job))
     ending = ApiToken.objects.filter(

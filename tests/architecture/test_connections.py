@@ -17,7 +17,7 @@ from config.http.api_server import ApiDoor, PageDoor
 from config.http.probes import ProbeDoor
 from infra.db.advisory_lock import hold_lock
 from infra.db.connections import unit_of_work
-from scheduler.api.agent import AgentDoor, _with_database
+from scheduler.api.agent.door import AgentDoor, _with_database
 from scheduler.realtime import feeds
 from tests.support.roles import all_rights
 
@@ -36,6 +36,7 @@ WITHOUT_DJANGO = ("config/up/", "scheduler/agent/")
 
 #: Every one there is, and what it has to do with the database. A new one is looked at, then added here.
 KNOWN = {
+    ("infra/db/groups.py", "Thread"): "work in groups: Django's connection, closed when the thread ends",
     ("infra/notifications.py", "Thread"): "sends to Redis; what it calls asks no rows",
     (
         "config/http/api_server.py",
@@ -47,8 +48,11 @@ KNOWN = {
     ("config/database/pulse.py", "Thread"): "looks whether PostgreSQL answers, on connections of its own",
     ("config/http/probes.py", "ThreadPoolExecutor"): "/readyz: as requests",
     ("config/http/probes.py", "run_in_executor"): "the same",
-    ("scheduler/api/agent.py", "ThreadPoolExecutor"): "agents' calls: Django's connection, in piece_of_work",
-    ("scheduler/api/agent.py", "run_in_executor"): "the same",
+    (
+        "scheduler/api/agent/door.py",
+        "ThreadPoolExecutor",
+    ): "agents' calls: Django's connection, in piece_of_work",
+    ("scheduler/api/agent/door.py", "run_in_executor"): "the same",
     ("scheduler/realtime/feeds.py", "ThreadPoolExecutor"): "live pages: Django's connection",
     ("scheduler/realtime/feeds.py", "database_sync_to_async"): "the same, cleaned before and after",
 }

@@ -26,6 +26,7 @@ from scheduler.state.lifecycle.dependencies import resolve_dependants
 from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal, submit_many
 from tests.support.factories import AttemptFactory
+from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db
 
@@ -129,7 +130,7 @@ class Story:
 
     def waits_are_over(self, names: list[str]) -> None:
         past = timezone.now() - timedelta(seconds=1)
-        Job.objects.filter(name__in=names).update(depends_until_at=past)
+        had_asked(*Job.objects.filter(name__in=names), depends_until_at=past)
         reconcile_all()
 
     def _numbered(self, one: Any) -> Any:

@@ -17,12 +17,11 @@ from typing import Any
 
 import uvicorn
 from django.core.asgi import get_asgi_application
-from django.db import connections
 
 from accounts.models import Project, User
 from config.up.ports import free_port
 from scheduler.agent import processes
-from scheduler.api.agent import DATABASE_THREADS, AgentDoor
+from scheduler.api.agent.door import AgentDoor
 from scheduler.models import Cluster, Job, Node, Task
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.cluster.nodes import issue_join_token
@@ -99,9 +98,7 @@ class Server:
         assert not self._thread.is_alive(), "the server did not stop"
         self._socket.close()
         self._server = None
-        for _ in range(4 * DATABASE_THREADS):  # each of them at least once
-            self._door._pool.submit(connections.close_all)
-        self._door._pool.shutdown()
+        self._door.close()
 
 
 @dataclass

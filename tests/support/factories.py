@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import factory
@@ -29,6 +29,7 @@ from scheduler.models import (
     Lease,
     LogChunk,
     Node,
+    NodeHeartbeat,
     Partition,
     PriorityClass,
     Queue,
@@ -197,7 +198,13 @@ class NodeFactory(DjangoModelFactory):
     storage_mib = 102_400
     cpu_millis_capacity = factory.SelfAttribute("cpu_millis")
     memory_mib_capacity = factory.SelfAttribute("memory_mib")
-    last_seen_at = factory.LazyFunction(timezone.now)
+
+    @factory.post_generation
+    def lease_expires_at(node: Node, create: bool, moment: datetime | None, **_: Any) -> None:
+        """It has an agent that was in contact just now; by default for a lease of a minute."""
+        until = moment or timezone.now() + timedelta(minutes=1)
+        if create:
+            NodeHeartbeat.objects.create(node=node, last_seen_at=timezone.now(), lease_expires_at=until)
 
     @factory.post_generation
     def gpus(node: Node, create: bool, count: int | None, **kwargs: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pgtrigger
@@ -12,6 +13,7 @@ from django.db import connection
 from psycopg.pq import TransactionStatus
 
 from config.up.servers import roles
+from scheduler.models import Job, JobRequest
 from tests.support.embedded import TESTER
 
 
@@ -34,6 +36,12 @@ def as_role(name: str) -> Iterator[None]:
 def as_owner() -> AbstractContextManager[None]:
     """As the owner of the tables: whoever has the database in their hands."""
     return as_role(roles.OWNER)
+
+
+def had_asked(*jobs: Job, **columns: Any) -> None:
+    """These jobs had asked for this from the start: the application itself may not change what was asked for."""
+    with as_owner():
+        JobRequest.objects.filter(pk__in=[job.pk for job in jobs]).update(**columns)
 
 
 @contextmanager

@@ -5,13 +5,18 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import socket
 import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from scheduler.agent.server.websocket import NotUpgraded, WebSocket
+
 CONNECT_SECONDS: Final = 10.0
+#: The server pings a websocket every 20 s; one that is silent for so long is lost.
+SILENCE_SECONDS: Final = 60.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -79,6 +84,10 @@ class ServerClient:
         tried once more.
         """
         data = json.dumps(body, separators=(",", ":")).encode()
+        return self.post_bytes(path, data, timeout_seconds=timeout_seconds)
+
+    def post_bytes(self, path: str, data: bytes, *, timeout_seconds: float = 30.0) -> Any:
+        """The same for a message that is JSON already."""
         kept = self._connection is not None
         try:
             return self._exchange(path, data, timeout_seconds)
@@ -102,7 +111,7 @@ class ServerClient:
             connection.sock.settimeout(timeout_seconds)
         answer = connection.getresponse()
         text = answer.read(MAX_ANSWER_BYTES)
-        if answer.status >= 500 or answer.status == 429:
+        if _is_away(answer.status):
             raise ServerUnreachable(f"the server answers {answer.status} {answer.reason}")
         try:
             parsed = json.loads(text) if text else {}
@@ -110,28 +119,59 @@ class ServerClient:
             raise ServerUnreachable(
                 f"the server answers {answer.status} with something that is no JSON"
             ) from error
-        if answer.status >= 400:
-            raise Refused(
-                answer.status, str(parsed.get("code", "")), str(parsed.get("detail", answer.reason))
-            )
-        return parsed
+        return answer_of(answer.status, answer.reason, parsed)
 
     def _connect(self) -> http.client.HTTPConnection:
+        self._connection = self._new_connection()
+        return self._connection
+
+    def _new_connection(self) -> http.client.HTTPConnection:
+        """A connection of its own, open."""
         if self._find is not None:
             self._point_at(self._find())
+        connection: http.client.HTTPConnection
         if self._context is not None:
-            self._connection = http.client.HTTPSConnection(
+            connection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=CONNECT_SECONDS, context=self._context
             )
         else:
-            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
-        self._connection.connect()
-        return self._connection
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        connection.connect()
+        return connection
+
+    def open_websocket(self, path: str, key: str) -> WebSocket:
+        """A websocket to this path, apart from the kept connection; raises NotUpgraded, OSError, ServerUnreachable."""
+        connection = self._new_connection().sock
+        connection.settimeout(SILENCE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        websocket = WebSocket(connection, silence_seconds=SILENCE_SECONDS)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        try:
+            headers = {"Authorization": f"Bearer {key}"}
+            websocket.upgrade(f"{host}:{self._port}", self._path + path, headers)
+        except (NotUpgraded, OSError):
+            websocket.close()
+            raise
+        return websocket
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def answer_of(status: int, reason: str, body: Any) -> Any:
+    """The body of an answer; raises ServerUnreachable or Refused for one that says no."""
+    if _is_away(status):
+        raise ServerUnreachable(f"the server answers {status} {reason}".rstrip())
+    if status >= 400:
+        raise Refused(status, str(body.get("code", "")), str(body.get("detail", reason)))
+    return body
+
+
+def _is_away(status: int) -> bool:
+    """Whether the same call may be answered well in a moment."""
+    return status >= 500 or status == 429
 
 
 def is_loopback(host: str) -> bool:

@@ -7,9 +7,12 @@ import stat
 from dataclasses import dataclass, field
 from typing import Final
 
+from scheduler.agent import processes
 from scheduler.agent.protocol import TaskRecord
 
 STREAMS: Final = ("stdout", "stderr")
+#: The beginning of a task is reported at this age: who has ended by then is reported once.
+START_REPORT_MS: Final = 100
 #: The file in its folder that a task writes when it has saved its work; the first line says where.
 CHECKPOINT: Final = "checkpoint"
 
@@ -55,7 +58,15 @@ class LocalTask:
 
     @property
     def has_pending_report(self) -> bool:
-        return self.version != self.acknowledged and not self.stale
+        return self.version != self.acknowledged and not self.stale and self.report_due_ms <= 0
+
+    @property
+    def report_due_ms(self) -> int:
+        """In how many milliseconds its next report is due: the first one of a short task tells its end too."""
+        if self.record is None or self.record["state"] != "running" or self.version != 1 or self.acknowledged:
+            return 0
+        age_ms = processes.boot_ms() - self.record["started_boot_ms"]
+        return START_REPORT_MS - age_ms if age_ms >= 0 else 0
 
     @property
     def has_elements(self) -> bool:

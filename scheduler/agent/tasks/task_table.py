@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -191,8 +192,16 @@ class TaskTable:
 
     def wait_for_reports(self, seconds: float) -> None:
         """Wait until there is something to report, or until the time is up."""
+        until = time.monotonic() + seconds
         with self.changed:
-            self.changed.wait_for(self.has_pending_reports, timeout=seconds)
+            while not self.has_pending_reports():
+                due = [
+                    entry.report_due_ms / 1000 for entry in self._tasks.values() if entry.report_due_ms > 0
+                ]
+                left = min([until - time.monotonic(), *due])
+                if left <= 0:
+                    return
+                self.changed.wait(left)
 
     def acknowledge(self, versions: dict[str, int]) -> None:
         with self.changed:

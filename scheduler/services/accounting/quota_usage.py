@@ -17,23 +17,26 @@ from scheduler.state.load.quota_rows import Lines, amount_held, load_lines
 
 #: What jobs hold at this moment, by who pays.
 _HELD: Final = """
-SELECT job.project_id, job.user_id, job.job_type, sum(held.cpu_millis), sum(held.memory_mib),
+SELECT job.project_id, job.user_id, request.job_type, sum(held.cpu_millis), sum(held.memory_mib),
     sum(held.storage_mib), sum(held.gpu_millis)
 FROM scheduler_allocation held JOIN scheduler_attempt attempt ON attempt.id = held.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
 WHERE held.released_at IS NULL GROUP BY 1, 2, 3
 """
 _MODELS: Final = """
-SELECT job.project_id, job.user_id, job.job_type, device.model,
+SELECT job.project_id, job.user_id, request.job_type, device.model,
     sum(held.gpu_millis / cardinality(held.device_ids))
 FROM scheduler_allocation held JOIN scheduler_attempt attempt ON attempt.id = held.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
     JOIN scheduler_device device ON device.id = ANY(held.device_ids)
 WHERE held.released_at IS NULL AND held.gpu_millis > 0 GROUP BY 1, 2, 3, 4
 """
 _RUNNING: Final = """
-SELECT job.project_id, job.user_id, job.job_type, count(*)
+SELECT job.project_id, job.user_id, request.job_type, count(*)
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
 WHERE attempt.state = ANY(%s) GROUP BY 1, 2, 3
 """
 _ORGANIZATION_OF: Final = "SELECT id, organization_id FROM accounts_project WHERE id = ANY(%s)"

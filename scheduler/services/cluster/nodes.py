@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
@@ -11,30 +10,22 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connection, transaction
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
 from accounts import permissions
 from accounts.models import User
 from accounts.services import audit
-from infra.db.prepared import ask
 from infra.errors import Conflict, InvalidInput, NotAllowed
 from infra.plain_text import check_line
 from scheduler import outbox
 from scheduler.core.lifecycle import NodeState
-from scheduler.models import Cluster, JoinToken, Node, Partition
-from scheduler.services.cluster.inventory import Inventory, apply_inventory, read_inventory
+from scheduler.models import Cluster, JoinToken, Node, NodeHeartbeat, Partition
+from scheduler.services.cluster.heartbeats import AGENT_PREFIX, begin_contact, digest_of, split_key
+from scheduler.services.cluster.inventory import apply_inventory, read_inventory
 
 JOIN_PREFIX: Final = "muster_join_"
-AGENT_PREFIX: Final = "muster_agent_"
-#: A node's row is written at most this often.
-HEARTBEAT_SECONDS: Final = 2.0
-#: The lease of the web processes that agents call; while nobody holds it, no node counts as silent.
-DOOR_SCOPE: Final = "agents-door"
-DOOR_SECONDS: Final = 15.0
-#: An agent stops its tasks at most this long before its node counts as lost.
-FENCE_MARGIN_SECONDS: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,7 @@ def issue_join_token(*, cluster: Cluster, by: User | None, days: int = 365) -> t
         token = JoinToken.objects.create(
             cluster=cluster,
             prefix=prefix,
-            digest=_digest(secret),
+            digest=digest_of(secret),
             created_by=by.username if by else "local",
             expires_at=timezone.now() + timedelta(days=days),
         )
@@ -68,35 +59,13 @@ def issue_join_token(*, cluster: Cluster, by: User | None, days: int = 365) -> t
     return token, plain
 
 
-def node_of_key(plain: str) -> Node | None:
-    """The node whose agent has this key."""
-    prefix, secret = _split(plain, AGENT_PREFIX)
-    if not prefix:
-        return None
-    rows = ask(_OF_KEY, [prefix])
-    if not rows:
-        return None
-    node = Node.from_db(DEFAULT_DB_ALIAS, _KNOWN, rows[0])
-    return node if hmac.compare_digest(node.agent_key_digest, _digest(secret)) else None
-
-
-#: The columns that each call of an agent needs of its node; the rest are loaded on access.
-_WANTED: Final = {
-    "id", "cluster_id", "name", "address", "state", "last_seen_at", "boot_id", "cpu_millis", "agent_key_digest",
-}  # fmt: skip
-_KNOWN: Final = [field.attname for field in Node._meta.concrete_fields if field.attname in _WANTED]
-_OF_KEY: Final = (
-    f"SELECT {', '.join(_KNOWN)} FROM scheduler_node WHERE agent_key_prefix = %s ORDER BY id LIMIT 1"  # noqa: S608
-)
-
-
 def _cluster_of_join_token(plain: str) -> Cluster | None:
     fixed = settings.MUSTER_JOIN_TOKEN
     if fixed and hmac.compare_digest(plain.encode(), fixed.encode()):
         return Cluster.objects.order_by("id").first()
-    prefix, secret = _split(plain, JOIN_PREFIX)
+    prefix, secret = split_key(plain, JOIN_PREFIX)
     token = JoinToken.objects.filter(prefix=prefix).select_related("cluster").first() if prefix else None
-    if token is None or not hmac.compare_digest(token.digest, _digest(secret)):
+    if token is None or not hmac.compare_digest(token.digest, digest_of(secret)):
         return None
     if token.revoked_at is not None or token.expires_at <= timezone.now():
         return None
@@ -108,18 +77,7 @@ def _new_key(kind: str) -> tuple[str, str, str]:
     return prefix, secret, f"{kind}{prefix}_{secret}"
 
 
-def _split(plain: str, kind: str) -> tuple[str, str]:
-    if not plain.startswith(kind):
-        return "", ""
-    prefix, _, secret = plain.removeprefix(kind).partition("_")
-    return prefix[:16], secret
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
-# ---------------------------------------------------------------- register and answer
+# ---------------------------------------------------------------- register
 
 
 def register_node(
@@ -154,13 +112,14 @@ def register_node(
                 way_out=f"Choose another name, or stop that agent and wait {settings.MUSTER_NODE_SILENT_SECONDS} s.",
             )
         prefix, secret, plain = _new_key(AGENT_PREFIX)
-        node.agent_key_prefix, node.agent_key_digest = prefix, _digest(secret)
+        node.agent_key_prefix, node.agent_key_digest = prefix, digest_of(secret)
         node.address = address
         node.registered_at = timezone.now()
         node.save(update_fields=["agent_key_prefix", "agent_key_digest", "address", "registered_at"])
         _join_partitions(node, machine.partitions)
         apply_inventory(node, machine)
-        _mark_up(node)
+        begin_contact(node)
+        outbox.announce(outbox.node_topic(node.pk))  # a stream that still has the old key ends
         audit.record(
             by=None, action="node.register", thing=node,
             after={"cluster": cluster.slug, "address": address, "key_prefix": prefix, "new": created},
@@ -169,11 +128,8 @@ def register_node(
 
 
 def _is_alive(node: Node) -> bool:
-    return (
-        node.state == NodeState.UP
-        and node.lease_expires_at is not None
-        and node.lease_expires_at > timezone.now()
-    )
+    last = NodeHeartbeat.objects.filter(node=node).first()
+    return node.state == NodeState.UP and last is not None and last.lease_expires_at > timezone.now()
 
 
 def _join_partitions(node: Node, names: tuple[str, ...]) -> None:
@@ -188,81 +144,6 @@ def _join_partitions(node: Node, names: tuple[str, ...]) -> None:
         node.partitions.set(found)
     elif not node.partitions.exists() and (first := partitions.order_by("id").first()):
         node.partitions.add(first)
-
-
-def record_heartbeat(
-    node: Node, *, boot_id: str, agent_version: str, clock_ms: int, inventory: Inventory | None = None
-) -> None:
-    """Record a call of the node's agent: extend the node's lease, and write what the agent reports."""
-    now = timezone.now()
-    recent = node.last_seen_at is not None and (now - node.last_seen_at).total_seconds() < HEARTBEAT_SECONDS
-    if recent and node.state == NodeState.UP and node.boot_id == boot_id and inventory is None:
-        return
-    skew_ms = max(-(2**31), min(2**31 - 1, clock_ms - int(now.timestamp() * 1000)))
-    with transaction.atomic():
-        row = Node.objects.select_for_update(no_key=True).select_related("cluster").get(pk=node.pk)
-        Node.objects.filter(pk=node.pk).update(
-            boot_id=boot_id[:64], agent_version=agent_version[:32], clock_skew_ms=skew_ms
-        )
-        if inventory is not None:
-            apply_inventory(row, inventory)
-        _mark_up(row)
-
-
-def _mark_up(node: Node) -> None:
-    """Set the state to up and extend the lease, by the database's clock."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduler_node SET state = 'up', last_seen_at = clock_timestamp(),"
-            " lease_expires_at = clock_timestamp() + make_interval(secs => %s),"
-            " generation = generation + CASE WHEN state = 'up' THEN 0 ELSE 1 END WHERE id = %s",
-            [settings.MUSTER_NODE_SILENT_SECONDS, node.pk],
-        )
-    if node.state != NodeState.UP:
-        node.state = NodeState.UP
-        outbox.announce(outbox.CLUSTER_TOPIC)
-        outbox.wake_planner(node.cluster_id, trigger="node")
-
-
-def fence_seconds() -> float:
-    """Seconds without contact after which an agent stops its tasks: before their resources go to other jobs.
-
-    0 means never: the time until a node counts as lost is too short to stop tasks in.
-    """
-    lost, silent = settings.MUSTER_NODE_LOST_SECONDS, settings.MUSTER_NODE_SILENT_SECONDS
-    fence = lost - min(FENCE_MARGIN_SECONDS, lost / 3)
-    return float(fence) if fence > silent else 0.0
-
-
-def keep_door_open() -> None:
-    """Renew the lease of the web processes that agents call; after a gap, extend the leases of all nodes first.
-
-    While no web process ran, no agent could report: no node may count as lost for that.
-    """
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO scheduler_lease (scope, holder, token, expires_at) VALUES (%s, '', 0, NULL)"
-            " ON CONFLICT (scope) DO NOTHING",
-            [DOOR_SCOPE],
-        )
-        cursor.execute(
-            "SELECT coalesce(expires_at <= clock_timestamp(), true) FROM scheduler_lease"
-            " WHERE scope = %s FOR NO KEY UPDATE",
-            [DOOR_SCOPE],
-        )
-        (was_shut,) = cursor.fetchone()
-        if was_shut:
-            cursor.execute(
-                "UPDATE scheduler_node SET"
-                " lease_expires_at = clock_timestamp() + make_interval(secs => %s)"
-                " WHERE lease_expires_at IS NOT NULL AND state <> 'down'",
-                [settings.MUSTER_NODE_SILENT_SECONDS],
-            )
-        cursor.execute(
-            "UPDATE scheduler_lease SET expires_at = clock_timestamp() + make_interval(secs => %s),"
-            " token = token + %s WHERE scope = %s",
-            [DOOR_SECONDS, 1 if was_shut else 0, DOOR_SCOPE],
-        )
 
 
 # ---------------------------------------------------------------- what people do

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -30,42 +31,59 @@ PORTS: Final = 20_000
 
 
 @transaction.atomic
-def take_tasks(node: Node, task_ids: Collection[int]) -> list[Assignment]:
-    """Mark these tasks as starting and describe them; those that were asked to stop meanwhile stay out."""
+def take_tasks(nodes: Mapping[int, Node], task_ids: Collection[int]) -> dict[int, list[Assignment]]:
+    """Mark these tasks as starting and describe them; those that were asked to stop meanwhile stay out.
+
+    The tasks are of these nodes (by id); so are the answers. All go in one transaction.
+    """
     ids = int_array(task_ids)
     _, rows = ask_together((_LOCK_JOBS, [ids]), (_STARTABLE, [ids]))
     tasks = [_StartableTask(*row) for row in rows]
-    new_attempts = sorted({t.attempt for t in tasks if t.attempt_state == AttemptState.ASSIGNED})
     attempts = int_array(sorted({task.attempt for task in tasks}))
+    starting = {t.attempt: nodes[t.node] for t in tasks if t.attempt_state == AttemptState.ASSIGNED}
     *_, described, held = ask_together(
-        *_starting(node, [t.task for t in tasks if t.state == TaskState.ASSIGNED], new_attempts),
+        *_starting([t.task for t in tasks if t.state == TaskState.ASSIGNED], starting),
         (_DESCRIBED, [attempts]),
-        (_HELD_DEVICES, [attempts, node.pk]),
+        (_HELD_DEVICES, [attempts, int_array(nodes)]),
     )
     by_attempt = {row[0]: _AttemptRow(*row) for row in described}
-    outbox.announce_many(outbox.job_topic(by_attempt[attempt].job) for attempt in new_attempts)
-    return _describe(node, tasks, by_attempt, held)
+    outbox.announce_many(outbox.job_topic(by_attempt[attempt].job) for attempt in starting)
+    layouts = _layouts([pk for pk, job in by_attempt.items() if job.tasks > 1])
+    by_node: dict[int, list[_StartableTask]] = defaultdict(list)
+    for task in tasks:
+        by_node[task.node].append(task)
+    given = {
+        node_id: _describe(
+            nodes[node_id], its, by_attempt, layouts, [row[1:] for row in held if row[0] == node_id]
+        )
+        for node_id, its in by_node.items()
+    }
+    to_run = elements_to_run([job.job for job in by_attempt.values() if job.array_id is not None])
+    for assignment in chain.from_iterable(given.values()):
+        add_elements(assignment, to_run)
+    return given
 
 
 class _StartableTask(NamedTuple):
     """A row of `_STARTABLE`."""
 
     task: int
+    node: int
     rank: int
     attempt: int
     state: str
     attempt_state: str
 
 
-def _starting(node: Node, tasks: Sequence[int], attempts: Sequence[int]) -> list[Statement]:
-    """Tasks, attempts and jobs that this node is the first to fetch go from assigned to starting."""
+def _starting(tasks: Sequence[int], attempts: Mapping[int, Node]) -> list[Statement]:
+    """Tasks, attempts (with the node that is the first to fetch them) and jobs go from assigned to starting."""
     statements: list[Statement] = []
     if tasks:
         statements.append((_START_TASKS, [int_array(tasks)]))
     if attempts:
         ids = int_array(attempts)
-        because = [timezone.now(), f"taken by {node.name}"]
-        statements += [(_START_ATTEMPTS, [ids]), (_START_JOBS, [ids, *because])]
+        because = [f"taken by {node.name}" for node in attempts.values()]
+        statements += [(_START_ATTEMPTS, [ids]), (_START_JOBS, [ids, because, timezone.now()])]
     return statements
 
 
@@ -75,7 +93,7 @@ SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler
 ORDER BY number FOR NO KEY UPDATE
 """
 _STARTABLE: Final = """
-SELECT t.id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t
+SELECT t.id, t.node_id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t
     JOIN scheduler_attempt a ON a.id = t.attempt_id
 WHERE t.id = ANY(%s::bigint[]) AND t.state IN ('assigned', 'starting') AND a.stop_asked_at IS NULL ORDER BY t.id
 """
@@ -85,25 +103,27 @@ UPDATE scheduler_attempt SET state = 'starting' WHERE id = ANY(%s::bigint[]) AND
 """
 _START_JOBS: Final = """
 WITH moved AS (
-    UPDATE scheduler_job j SET state = 'starting', generation = j.generation + 1 FROM scheduler_attempt a
-    WHERE a.job_id = j.number AND a.id = ANY(%s::bigint[]) AND j.state = 'scheduled'
-    RETURNING j.number, a.epoch
+    UPDATE scheduler_job j SET state = 'starting', generation = j.generation + 1
+    FROM unnest(%s::bigint[], %s::text[]) AS v(id, because), scheduler_attempt a
+    WHERE a.id = v.id AND a.job_id = j.number AND j.state = 'scheduled'
+    RETURNING j.number, a.epoch, v.because
 )
 INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
-SELECT number, epoch, 'job.starting', because, '{}', at FROM moved, (SELECT %s::timestamptz, %s) given(at, because)
+SELECT number, epoch, 'job.starting', because, '{}', %s::timestamptz FROM moved
 """
 _DESCRIBED: Final = """
-SELECT a.id, a.epoch, j.number, j.uuid, j.name, person.username, project.slug, queue.slug, j.command, j.script,
-    j.env, j.working_dir, j.cpu_millis, j.memory_mib, j.time_limit_seconds, j.tasks, j.min_tasks, j.gpu_slice,
-    j.cpu_limit_millis, j.memory_limit_mib, j.numa, j.array_id, j.array_index
+SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
+    r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
+    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
+    JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
     JOIN scheduler_queue queue ON queue.id = j.queue_id
 WHERE a.id = ANY(%s::bigint[])
 """
 _HELD_DEVICES: Final = """
-SELECT attempt_id, rank, device_ids FROM scheduler_allocation
-WHERE attempt_id = ANY(%s::bigint[]) AND node_id = %s AND device_ids <> '{}'
+SELECT node_id, attempt_id, rank, device_ids FROM scheduler_allocation
+WHERE attempt_id = ANY(%s::bigint[]) AND node_id = ANY(%s::bigint[]) AND device_ids <> '{}'
 """
 
 
@@ -163,22 +183,25 @@ class _OnNode:
 
 
 def _describe(
-    node: Node, tasks: Sequence[_StartableTask], attempts: Mapping[int, _AttemptRow], held: Rows
+    node: Node,
+    tasks: Sequence[_StartableTask],
+    attempts: Mapping[int, _AttemptRow],
+    layouts: Mapping[int, list[_Place]],
+    held: Rows,
 ) -> list[Assignment]:
     devices = _devices(node.pk, held)
+    bound = sorted({task.attempt for task in tasks if attempts[task.attempt].numa == "one"})
     on_node = _OnNode(
         node,
-        layouts=_layouts([pk for pk, job in attempts.items() if job.tasks > 1]),
+        layouts=layouts,
         devices=devices,
         slice_names=_slice_names(node.pk, devices),
-        domains=_domains(node.pk, [pk for pk, job in attempts.items() if job.numa == "one"]),
+        domains=_domains(node.pk, bound),
     )
-    to_run = elements_to_run([job.job for job in attempts.values() if job.array_id is not None])
     assignments = []
     for task in tasks:
         assignment = _assignment(task, attempts[task.attempt], on_node)
         _add_options(assignment, task, attempts[task.attempt], on_node)
-        add_elements(assignment, to_run)
         assignments.append(assignment)
     return assignments
 

@@ -14,7 +14,7 @@ from scheduler.agent.protocol import Assignment, Stop
 from scheduler.core.lifecycle import StopReason, TaskState
 from scheduler.models import Node
 from scheduler.services.execution.assignments import take_tasks
-from scheduler.state.db.sql import run
+from scheduler.state.db.sql import int_array, run
 from scheduler.state.lifecycle.verdicts import NEVER_STARTED
 from scheduler.state.settle.settle import settle_many
 
@@ -39,6 +39,7 @@ class Orders:
 class _LiveTask(NamedTuple):
     """A task that should be on a node, with its attempt: a row of `_LIVE`."""
 
+    node: int
     task: int
     state: str
     epoch: int
@@ -85,31 +86,53 @@ def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Or
 
     With `give` False nothing new is handed out.
     """
-    orders = Orders()
-    live = _live_tasks(node.pk)
-    to_start: list[int] = []
-    unstarted: set[int] = set()
+    return orders_together([(node, known)], give=give)[0]
+
+
+def orders_together(asked: Sequence[tuple[Node, Mapping[int, int]]], *, give: bool = True) -> list[Orders]:
+    """The same for several nodes at once, in their order: one look at the rows, one transaction that hands out."""
+    by_node: dict[int, list[_LiveTask]] = {node.pk: [] for node, _ in asked}
+    for row in _live_tasks(by_node):
+        by_node[row.node].append(row)
+    compared = [_compare(by_node[node.pk], known) for node, known in asked]
+    if unstarted := {attempt for one in compared for attempt in one.unstarted}:
+        end_unstarted(unstarted)
+    to_start = {task for one in compared for task in one.to_start[:MAX_ASSIGNMENTS]} if give else set()
+    if to_start:
+        given = take_tasks({node.pk: node for node, _ in asked}, sorted(to_start))
+        for (node, _), one in zip(asked, compared, strict=True):
+            one.orders.assignments = given.get(node.pk, [])
+    return [one.orders for one in compared]
+
+
+@dataclass(slots=True)
+class _Compared:
+    """The orders for a node, but for what it is to start; and attempts that are to stop and never began."""
+
+    orders: Orders = field(default_factory=Orders)
+    to_start: list[int] = field(default_factory=list)
+    unstarted: set[int] = field(default_factory=set)
+
+
+def _compare(live: Sequence[_LiveTask], known: Mapping[int, int]) -> _Compared:
+    found = _Compared()
     for row in live:
         is_known = known.get(row.task) == row.epoch
         if row.stop_asked and row.state == TaskState.ASSIGNED:
-            unstarted.add(row.attempt)
+            found.unstarted.add(row.attempt)
             continue
         if row.is_to_stop:
-            orders.stops.append(row.stop)
+            found.orders.stops.append(row.stop)
         elif not is_known and row.is_to_start:
-            to_start.append(row.task)
+            found.to_start.append(row.task)
             continue
         elif row.is_to_suspend_or_resume and is_known:
-            orders.pauses.append([row.task, row.epoch, int(row.suspend_asked)])
+            found.orders.pauses.append([row.task, row.epoch, int(row.suspend_asked)])
         if not is_known:
-            orders.verify.append([row.task, row.epoch])
+            found.orders.verify.append([row.task, row.epoch])
     epochs = {row.task: row.epoch for row in live}
-    orders.stops += stale_stops(pair for pair in known.items() if epochs.get(pair[0]) != pair[1])
-    if unstarted:
-        end_unstarted(unstarted)
-    if to_start and give:
-        orders.assignments = take_tasks(node, to_start[:MAX_ASSIGNMENTS])
-    return orders
+    found.orders.stops += stale_stops(pair for pair in known.items() if epochs.get(pair[0]) != pair[1])
+    return found
 
 
 def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
@@ -122,15 +145,15 @@ def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
 
 
 _LIVE: Final = """
-SELECT t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
+SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
     a.suspend_asked_at IS NOT NULL, t.suspended
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
-WHERE t.node_id = %s AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id
+WHERE t.node_id = ANY(%s::bigint[]) AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id
 """
 
 
-def _live_tasks(node_id: int) -> list[_LiveTask]:
-    return [_LiveTask(*row) for row in ask(_LIVE, [node_id])]
+def _live_tasks(node_ids: Iterable[int]) -> list[_LiveTask]:
+    return [_LiveTask(*row) for row in ask(_LIVE, [int_array(node_ids)])]
 
 
 def end_unstarted(attempt_ids: Iterable[int]) -> None:

@@ -75,6 +75,8 @@ class EndedElement(NamedTuple):
     job: int
     epoch: int
     scheduled_at: datetime
+    #: When the report came: its ages count from then.
+    came_at: datetime
     result: ElementResult
 
 
@@ -117,12 +119,13 @@ ON CONFLICT DO NOTHING
 """  # noqa: S608
 
 
-def write_ended(ended: Sequence[EndedElement], *, now: datetime) -> Statement:
+def write_ended(ended: Sequence[EndedElement]) -> Statement:
     """Write how elements ended; reported again, nothing changes."""
     results = [one.result for one in ended]
 
     def moment(one: EndedElement, ago_ms: int) -> datetime:
-        return min(now, max(now - timedelta(milliseconds=min(ago_ms, _HUNDRED_YEARS_MS)), one.scheduled_at))
+        when = one.came_at - timedelta(milliseconds=min(ago_ms, _HUNDRED_YEARS_MS))
+        return min(one.came_at, max(when, one.scheduled_at))
 
     started = [moment(one, one.result.started_ago_ms) for one in ended]
     return (

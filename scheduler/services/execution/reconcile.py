@@ -14,7 +14,7 @@ from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend
 from scheduler.core.lifecycle import LIVE_ATTEMPT, StopReason
 from scheduler.models import Cluster
-from scheduler.services.cluster.nodes import DOOR_SCOPE
+from scheduler.services.cluster.heartbeats import DOOR_SCOPE
 from scheduler.services.execution import dispatch
 from scheduler.services.execution.backend_driver import drive_backend
 from scheduler.services.execution.reports import BATCH, announce_nodes_of
@@ -68,10 +68,11 @@ def _age_nodes() -> tuple[int, int]:
     """Make silent nodes unknown, then down; never while no web process could have received their messages."""
     grace = max(0, settings.MUSTER_NODE_LOST_SECONDS - settings.MUSTER_NODE_SILENT_SECONDS)
     age = (
-        "UPDATE scheduler_node SET state = %s, generation = generation + 1 WHERE state = ANY(%s)"
-        " AND lease_expires_at < clock_timestamp() - make_interval(secs => %s) AND EXISTS ("
+        "UPDATE scheduler_node n SET state = %s, generation = n.generation + 1 FROM scheduler_nodeheartbeat h"
+        " WHERE h.node_id = n.id AND n.state = ANY(%s)"
+        " AND h.lease_expires_at < clock_timestamp() - make_interval(secs => %s) AND EXISTS ("
         "  SELECT 1 FROM scheduler_lease WHERE scope = %s AND expires_at > clock_timestamp())"
-        " RETURNING name, cluster_id"
+        " RETURNING n.name, n.cluster_id"
     )
     with transaction.atomic():
         down = run(age, ["down", ["up", "unknown"], grace, DOOR_SCOPE])
@@ -94,7 +95,7 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
     rows = run(
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"
-        " WHERE n.state = 'down' AND n.lease_expires_at IS NOT NULL"
+        " WHERE n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
         " AND t.state IN ('assigned', 'starting', 'running', 'stopping') AND a.state = ANY(%s) ORDER BY a.id",
         [_LIVE_ATTEMPT],
     )
@@ -128,9 +129,9 @@ def _stop_overdue() -> int:
     with transaction.atomic():
         rows = run(
             "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now() WHERE id IN ("
-            "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
+            "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
             "  WHERE a.state = ANY(%s) AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
-            "   + make_interval(secs => j.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
+            "   + make_interval(secs => r.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
             "  FOR NO KEY UPDATE OF a SKIP LOCKED) RETURNING id",
             [
                 StopReason.TIME_LIMIT.value, _LIVE_ATTEMPT,

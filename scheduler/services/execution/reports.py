@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from infra.db.prepared import ask_together
+from infra.db.prepared import ask, ask_together
 from scheduler import outbox
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, StopReason, TaskState
@@ -20,11 +20,21 @@ from scheduler.models import Job, Node
 from scheduler.services.execution.elements import ElementResult, EndedElement, write_ended
 from scheduler.services.jobs.datasets import save_checkpoint
 from scheduler.state.apply import suspension
+from scheduler.state.db.query import Batch, RowQuery
 from scheduler.state.db.sql import Statement, int_array, run
+from scheduler.state.load.quota_rows import Lines
 from scheduler.state.settle import partial_failure
-from scheduler.state.settle.events import Event, write_events
+from scheduler.state.settle.events import Event, event_statements, unzipped, write_events
+from scheduler.state.settle.locked_attempts import (
+    LOCK_ATTEMPTS,
+    AskedRows,
+    LockedAttempts,
+    ask_rows,
+    lock_held,
+)
+from scheduler.state.settle.outcomes import BEFORE_RUNNING, Start, running_event
 from scheduler.state.settle.release import release_ended_tasks
-from scheduler.state.settle.settle import settle_many
+from scheduler.state.settle.settle import settle_locked
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +52,19 @@ _REPORTED: Final = {
 _HUNDRED_YEARS_MS: Final = 100 * 365 * 86400 * 1000
 
 
-@dataclass(slots=True)
-class _TaskRow:
-    """A reported task with its attempt and job: a row of `_READ_TASKS`."""
+class _Reported(NamedTuple):
+    """A report, the node whose agent made it, and when it came: its ages count from then."""
+
+    node: Node
+    report: Report
+    came_at: datetime
+
+
+class TaskRow(NamedTuple):
+    """A reported task with its attempt and job."""
 
     task: int
+    node: int
     state: str
     rank: int
     attempt: int
@@ -55,8 +73,11 @@ class _TaskRow:
     attempt_started: bool
     scheduled_at: datetime
     number: int
+    job_state: str
     user_id: int
     project_id: int
+    #: Its attempt has no other task.
+    alone: bool
     suspended: bool
 
 
@@ -64,7 +85,8 @@ class _TaskRow:
 class _Change:
     """One task's row after a report."""
 
-    row: _TaskRow
+    row: TaskRow
+    node: Node
     state: TaskState
     report: Report
     started_at: datetime | None
@@ -77,17 +99,17 @@ class _Checkpoint:
 
     at: datetime
     path: str
+    node: Node
 
 
 @dataclass(slots=True)
 class _Changes:
-    """What the reports of one message change."""
+    """What some reports change."""
 
-    now: datetime
     #: By task.
     moved: dict[int, _Change] = field(default_factory=dict)
-    #: (task, epoch) that are not live here: to be stopped.
-    stale: list[tuple[int, int]] = field(default_factory=list)
+    #: By node (task, epoch) that are not live there: to be stopped.
+    stale: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
     #: Attempts of which a task is reported ended once more: they may wait to be settled.
     ended_before: set[int] = field(default_factory=set)
     #: By job.
@@ -96,61 +118,105 @@ class _Changes:
     suspended: dict[int, bool] = field(default_factory=dict)
     elements: list[EndedElement] = field(default_factory=list)
 
-    def add(self, report: Report, row: _TaskRow) -> None:
+    def add(self, one: _Reported, row: TaskRow) -> None:
         """Take over a report about a live attempt; a task moves forwards only, and its end stays."""
+        report = one.report
         if "saved_ago_ms" in report:
             ago = timedelta(milliseconds=min(report["saved_ago_ms"], _HUNDRED_YEARS_MS))
-            at = max(self.now - ago, row.scheduled_at)
-            self.checkpoints[row.number] = _Checkpoint(at, report.get("saved_path", ""))
+            at = max(one.came_at - ago, row.scheduled_at)
+            self.checkpoints[row.number] = _Checkpoint(at, report.get("saved_path", ""), one.node)
         if report.get("suspended", row.suspended) != row.suspended:
             self.suspended[row.task] = report["suspended"]
         if row.state in LIVE_TASK:
-            results = (ElementResult(*one) for one in report.get("elements", ()))
-            self.elements += [EndedElement(row.number, row.epoch, row.scheduled_at, r) for r in results]
+            results = (ElementResult(*values) for values in report.get("elements", ()))
+            self.elements += [
+                EndedElement(row.number, row.epoch, row.scheduled_at, one.came_at, result)
+                for result in results
+            ]
         state, earlier = _REPORTED[report["state"]], self.moved.get(row.task)
         if row.state not in LIVE_TASK:
             self.ended_before.add(row.attempt)
         elif state == TaskState.RUNNING and row.state in (TaskState.RUNNING, TaskState.STOPPING):
             pass  # as it is
         elif earlier is None or not earlier.ended_at:
-            self.moved[row.task] = _change(row, state, report, self.now)
+            self.moved[row.task] = _change(row, state, one)
 
     @property
-    def ended(self) -> list[int]:
+    def ended(self) -> set[int]:
         """Attempts that may be settled now."""
         ended = {change.row.attempt for change in self.moved.values() if change.ended_at}
-        return sorted(ended | self.ended_before)
+        return ended | self.ended_before
+
+    @property
+    def ends_with_start(self) -> list[int]:
+        """Attempts of one task that has ended: what there is to write of their beginning goes with the end.
+
+        Not where work was saved: the event of that comes after the one of the beginning.
+        """
+        return [
+            change.row.attempt
+            for change in self.moved.values()
+            if change.ended_at and change.row.alone and change.row.number not in self.checkpoints
+        ]
+
+
+class NodeReports(NamedTuple):
+    """What one message of a node's agent reports."""
+
+    node: Node
+    reports: Sequence[Report]
+    came_at: datetime
+
+
+#: (task, epoch) that are not live on a node, by node: to be stopped there.
+Stale = dict[int, list[tuple[int, int]]]
 
 
 def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, int]]:
-    """Take over what became of tasks; answers the (task, epoch) that are not live here: to be stopped.
+    """Take over what became of tasks; answers the (task, epoch) that are not live here: to be stopped."""
+    return apply_together([NodeReports(node, reports, timezone.now())])[node.pk]
 
-    Reports may come twice, late, and in any order: only a live task of the reported epoch moves, and only
-    forwards. First the tasks are written, then attempts whose tasks have all ended are settled; after a crash
-    between the two the same report comes again, or `reconcile_all` settles them.
+
+def apply_together(messages: Sequence[NodeReports]) -> Stale:
+    """Take over what became of tasks on several nodes; answers what is to be stopped there.
+
+    Reports may come twice, late, and in any order: only a live task of the reported epoch on the node that reports
+    it moves, and only forwards. Up to `BATCH` reports share a transaction: tasks are written, attempts whose tasks
+    have all ended are settled, and the beginning of a task that has ended by now is written with its end.
     """
-    if not reports:
-        return []
+    stale: Stale = {message.node.pk: [] for message in messages}
+    reported = [_Reported(m.node, report, m.came_at) for m in messages for report in m.reports]
+    for first in range(0, len(reported), BATCH):
+        for node_id, pair in _apply(reported[first : first + BATCH]):
+            stale[node_id].append(pair)
+    return stale
+
+
+def _apply(reported: Sequence[_Reported]) -> list[tuple[int, tuple[int, int]]]:
+    """One transaction for these reports."""
     with transaction.atomic():
-        changes = _read_changes(node, reports)
-        _write_gpu_use(node, [r for r in reports if r["state"] == "running" and "gpu_watched_ms" in r])
-        shrunk: list[int] = []
+        locked = _lock_and_read(reported)
+        changes = _changes_of(reported, locked.rows)
+        _write_gpu_use(
+            [r for r in reported if r.report["state"] == "running" and "gpu_watched_ms" in r.report]
+        )
         if changes.elements:
-            ask_together(write_ended(changes.elements, now=changes.now))
+            ask(*write_ended(changes.elements))
         moved = list(changes.moved.values())
-        if moved:
-            ask_together(_write_tasks(moved), *_note_agent_stops(moved), *_start_attempts(node, moved))
-            shrunk = _stop_rest_of_gangs(moved)
+        starts = _starts_of(moved)
+        with_end = {attempt: starts[attempt] for attempt in changes.ends_with_start if attempt in starts}
+        ended = sorted(changes.ended & locked.attempts)
+        rows, shrunk = _write_moved(moved, {a: s for a, s in starts.items() if a not in with_end}, ended)
         for number, checkpoint in sorted(changes.checkpoints.items()):
-            _save_checkpoint(number, checkpoint, node)
+            _save_checkpoint(number, checkpoint)
         suspended = _write_suspended(changes.suspended) if changes.suspended else []
+        if locked.lines is not None and rows is not None:
+            live, ends = rows.read()
+            settle_locked(LockedAttempts(locked.lines, live, ends), at=timezone.now(), starts=with_end)
     if suspended:
         suspension.suspend_attempts(suspended)
     if shrunk:
         release_ended_tasks(shrunk)
-    ended = changes.ended
-    for first in range(0, len(ended), BATCH):
-        settle_many(ended[first : first + BATCH])
     return changes.stale
 
 
@@ -159,40 +225,94 @@ def apply_reports(*, node: Node, reports: Sequence[Report]) -> list[tuple[int, i
 
 _LOCK_JOBS: Final = """
 SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a
-    JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s::bigint[]) AND t.node_id = %s)
+    JOIN scheduler_task t ON t.attempt_id = a.id
+    JOIN unnest(%s::bigint[], %s::bigint[]) AS v(task, node) ON t.id = v.task AND t.node_id = v.node)
 ORDER BY number FOR NO KEY UPDATE
 """
-_READ_TASKS: Final = """
-SELECT t.id, t.state, t.rank, a.id, a.epoch, a.state, a.started_at IS NOT NULL, a.scheduled_at,
-    j.number, j.user_id, j.project_id, t.suspended
-FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id JOIN scheduler_job j ON j.number = a.job_id
-WHERE t.id = ANY(%s::bigint[]) AND t.node_id = %s
+_READ_TASKS: Final = RowQuery(
+    TaskRow,
+    {
+        "task": "t.id",
+        "node": "t.node_id",
+        "state": "t.state",
+        "rank": "t.rank",
+        "attempt": "a.id",
+        "epoch": "a.epoch",
+        "attempt_state": "a.state",
+        "attempt_started": "a.started_at IS NOT NULL",
+        "scheduled_at": "a.scheduled_at",
+        "number": "j.number",
+        "job_state": "j.state",
+        "user_id": "j.user_id",
+        "project_id": "j.project_id",
+        "alone": "NOT EXISTS (SELECT 1 FROM scheduler_task o WHERE o.attempt_id = a.id AND o.id <> t.id)",
+        "suspended": "t.suspended",
+    },
+    """SELECT {columns}
+FROM unnest(%s::bigint[], %s::bigint[]) AS v(task, node)
+    JOIN scheduler_task t ON t.id = v.task AND t.node_id = v.node
+    JOIN scheduler_attempt a ON a.id = t.attempt_id JOIN scheduler_job j ON j.number = a.job_id""",
+)
+#: Which attempt a task is of, and on which node, never changes.
+_ATTEMPTS_OF: Final = """
+SELECT DISTINCT t.attempt_id FROM scheduler_task t
+    JOIN unnest(%s::bigint[], %s::bigint[]) AS v(task, node) ON t.id = v.task AND t.node_id = v.node ORDER BY 1
 """
 
 
-def _read_changes(node: Node, reports: Sequence[Report]) -> _Changes:
-    """Lock the jobs of the reported tasks, and see what the reports change."""
-    ids = int_array(sorted({report["task"] for report in reports}))
-    _, found = ask_together((_LOCK_JOBS, [ids, node.pk]), (_READ_TASKS, [ids, node.pk]))
-    rows = {row[0]: _TaskRow(*row) for row in found}
-    changes = _Changes(timezone.now())
-    for report in reports:
-        row = rows.get(report["task"])
+class _Locked(NamedTuple):
+    """The reported tasks, by (node, task), and the quota lines of those that have ended; None where none has."""
+
+    rows: dict[tuple[int, int], TaskRow]
+    lines: Lines | None
+    #: The attempts of those that have ended.
+    attempts: frozenset[int]
+
+
+def _lock_and_read(reported: Sequence[_Reported]) -> _Locked:
+    """Lock what the reports change, in the one order: what is held by tasks that have ended, jobs, attempts."""
+    ended = [(r.node.pk, r.report["task"]) for r in reported if r.report["state"] != "running"]
+    attempts = [row[0] for row in ask(_ATTEMPTS_OF, _pairs(ended))] if ended else []
+    batch = Batch()
+    lines = lock_held(batch, attempts) if attempts else None
+    tasks = _pairs([(r.node.pk, r.report["task"]) for r in reported])
+    batch.lock(_LOCK_JOBS, tasks)
+    if attempts:
+        batch.lock(LOCK_ATTEMPTS, [int_array(attempts)])
+    rows = batch.add(_READ_TASKS, tasks)
+    batch.send(ask_together)
+    by_task = {(row.node, row.task): row for row in rows.read()}
+    return _Locked(by_task, lines.read() if lines else None, frozenset(attempts))
+
+
+def _pairs(found: Iterable[tuple[int, int]]) -> list[str]:
+    """(node, task) as the parameters of `v(task, node)`, each once."""
+    once = sorted(set(found))
+    return [int_array(task for _, task in once), int_array(node for node, _ in once)]
+
+
+def _changes_of(reported: Sequence[_Reported], rows: Mapping[tuple[int, int], TaskRow]) -> _Changes:
+    """What the reports change."""
+    changes = _Changes()
+    for one in reported:
+        node, report = one.node, one.report
+        row = rows.get((node.pk, report["task"]))
         if row is None or row.epoch != report["epoch"]:
-            changes.stale.append((report["task"], report["epoch"]))
+            changes.stale.append((node.pk, (report["task"], report["epoch"])))
         elif row.attempt_state not in LIVE_ATTEMPT:
-            changes.stale.append((row.task, row.epoch))
+            changes.stale.append((node.pk, (row.task, row.epoch)))
             if row.state == TaskState.LOST:
                 log.warning(
                     "late_report", job=row.number, epoch=row.epoch, state=report["state"], node=node.name
                 )
         else:
-            changes.add(report, row)
+            changes.add(one, row)
     return changes
 
 
-def _change(row: _TaskRow, state: TaskState, report: Report, now: datetime) -> _Change:
-    """Ages become times, never before the attempt was scheduled nor after now."""
+def _change(row: TaskRow, state: TaskState, one: _Reported) -> _Change:
+    """Ages become times, never before the attempt was scheduled nor after the report came."""
+    report, now = one.report, one.came_at
 
     def moment(ago_ms: int | None) -> datetime:
         when = now - timedelta(milliseconds=min(max(ago_ms or 0, 0), _HUNDRED_YEARS_MS))
@@ -203,10 +323,27 @@ def _change(row: _TaskRow, state: TaskState, report: Report, now: datetime) -> _
     ended_at = moment(report.get("ended_ago_ms")) if state not in LIVE_TASK else None
     if started_at and ended_at:
         ended_at = max(started_at, ended_at)
-    return _Change(row, state, report, started_at, ended_at)
+    return _Change(row, one.node, state, report, started_at, ended_at)
 
 
 # ---------------------------------------------------------------- write
+
+
+def _write_moved(
+    moved: Sequence[_Change], starts: Mapping[int, Start], ended: Sequence[int]
+) -> tuple[AskedRows | None, list[int]]:
+    """Write tasks and beginnings; answers what `ended` are then, and the attempts that go on with fewer tasks."""
+    batch = Batch()
+    if moved:
+        batch.write([_write_tasks(moved), *_note_agent_stops(moved), *_start_attempts(moved, starts)])
+    failed = any(change.ended_at and change.state != TaskState.SUCCEEDED for change in moved)
+    if failed:
+        batch.send(ask_together)
+        shrunk = _stop_rest_of_gangs(moved)
+        batch = Batch()
+    rows = ask_rows(batch, ended) if ended else None
+    batch.send(ask_together)
+    return rows, shrunk if failed else []
 
 
 def _write_suspended(suspended: dict[int, bool]) -> list[int]:
@@ -219,11 +356,11 @@ def _write_suspended(suspended: dict[int, bool]) -> list[int]:
     return sorted({attempt for attempt, is_suspended in rows if is_suspended})
 
 
-def _save_checkpoint(number: int, checkpoint: _Checkpoint, node: Node) -> None:
+def _save_checkpoint(number: int, checkpoint: _Checkpoint) -> None:
     """Note a checkpoint that a task wrote; the same one twice, or an older one, changes nothing."""
     job = Job.objects.get(pk=number)
     if job.saved_at is None or checkpoint.at > job.saved_at + timedelta(seconds=1):
-        because = f"saved its work on {node.name}"
+        because = f"saved its work on {checkpoint.node.name}"
         save_checkpoint(job, path=checkpoint.path, because=because, at=checkpoint.at)
 
 
@@ -260,15 +397,16 @@ def _write_tasks(changes: Sequence[_Change]) -> Statement:
     )
 
 
-def _write_gpu_use(node: Node, reports: Sequence[Report]) -> None:
+def _write_gpu_use(reported: Sequence[_Reported]) -> None:
     """Note how running tasks use their GPUs, so far."""
-    if not reports:
+    if not reported:
         return
+    reports = [one.report for one in reported]
     rows = run(
         "UPDATE scheduler_task t SET gpu_watched_ms = v.watched, gpu_busy_ms = v.busy, peak_gpu_memory_mib = v.peak"
-        " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[])"
-        " AS v(id, epoch, watched, busy, peak), scheduler_attempt a"
-        " WHERE t.id = v.id AND a.id = t.attempt_id AND a.epoch = v.epoch AND t.node_id = %s"
+        " FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
+        " AS v(id, epoch, watched, busy, peak, node), scheduler_attempt a"
+        " WHERE t.id = v.id AND a.id = t.attempt_id AND a.epoch = v.epoch AND t.node_id = v.node"
         " AND t.state IN ('starting', 'running', 'stopping') RETURNING a.job_id",
         [
             [report["task"] for report in reports],
@@ -276,7 +414,7 @@ def _write_gpu_use(node: Node, reports: Sequence[Report]) -> None:
             [report["gpu_watched_ms"] for report in reports],
             [report.get("gpu_busy_ms", 0) for report in reports],
             [report.get("peak_gpu_memory_mib", 0) for report in reports],
-            node.pk,
+            [one.node.pk for one in reported],
         ],
     )
     outbox.announce_many(outbox.job_topic(number) for (number,) in rows)
@@ -304,32 +442,39 @@ UPDATE scheduler_attempt a SET started_at = v.at,
 FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at) WHERE a.id = v.id AND a.started_at IS NULL
 """
 _JOBS_RUN: Final = """
-WITH moved AS (
-    UPDATE scheduler_job j SET started_at = v.at, generation = j.generation + 1,
-        state = CASE WHEN j.state IN ('scheduled', 'starting') THEN 'running' ELSE j.state END
-    FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at), scheduler_attempt a
-    WHERE a.id = v.id AND j.number = a.job_id RETURNING j.number, a.epoch, j.state, v.at
-)
-INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
-SELECT number, epoch, 'job.running', %s, %s::jsonb, at FROM moved WHERE state = 'running' ORDER BY at, number
+UPDATE scheduler_job j SET started_at = v.at, generation = j.generation + 1,
+    state = CASE WHEN j.state IN ('scheduled', 'starting') THEN 'running' ELSE j.state END
+FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, at), scheduler_attempt a
+WHERE a.id = v.id AND j.number = a.job_id
 """
 
 
-def _start_attempts(node: Node, changes: Sequence[_Change]) -> list[Statement]:
-    """Make attempts and jobs running whose first task runs."""
-    started: dict[int, datetime] = {}
-    jobs: list[_TaskRow] = []
+def _starts_of(changes: Sequence[_Change]) -> dict[int, Start]:
+    """By attempt the beginning of its first task, where that is new."""
+    starts: dict[int, Start] = {}
     for change in changes:
         row = change.row
         if change.started_at and not row.attempt_started:
-            started[row.attempt] = min(change.started_at, started.get(row.attempt, change.started_at))
-            jobs.append(row)
-    if not started:
+            start, earlier = Start(change.started_at, change.node.name), starts.get(row.attempt)
+            if earlier is None or start.at < earlier.at:
+                starts[row.attempt] = start
+    return starts
+
+
+def _start_attempts(changes: Sequence[_Change], starts: Mapping[int, Start]) -> list[Statement]:
+    """Make these attempts and their jobs running."""
+    if not starts:
         return []
-    outbox.announce_jobs(jobs, outbox.CLUSTER_TOPIC)
-    values = [int_array(started), list(started.values())]
-    because = [f"started on {node.name}", json.dumps({"node": node.name})]
-    return [(_ATTEMPTS_RUN, values), (_JOBS_RUN, [*values, *because])]
+    rows = {change.row.attempt: change.row for change in changes if change.row.attempt in starts}
+    outbox.announce_jobs(rows.values(), outbox.CLUSTER_TOPIC)
+    values = [int_array(starts), [start.at for start in starts.values()]]
+    begun = sorted((start.at, rows[attempt].number, attempt) for attempt, start in starts.items())
+    events = [
+        (running_event(number, rows[attempt].epoch, starts[attempt].node), at)
+        for at, number, attempt in begun
+        if rows[attempt].job_state in BEFORE_RUNNING
+    ]
+    return [(_ATTEMPTS_RUN, values), (_JOBS_RUN, values), *event_statements(*unzipped(events))]
 
 
 def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Writes many job rows with one statement, sending what they have in common only once."""
+"""Writes many jobs with one statement, sending what they have in common only once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection, models
 
 from infra.db.prepared import Rows, Statement, ask_together
-from scheduler.models import Job, JobEvent
+from scheduler.models import Job, JobEvent, JobRequest
 
 
 @dataclass(slots=True)
@@ -33,9 +33,10 @@ class NewRows:
 def insert_jobs_with_events(
     rows: NewRows, events: Sequence[Mapping[str, Any]], *along: Statement
 ) -> tuple[dict[Any, int], list[Rows]]:
-    """Insert job rows, in order, and the first event of each; answers uuid -> number.
+    """Insert jobs, in order, and the first event of each; answers uuid -> number.
 
-    Columns that are equal in all rows go over as one JSON object and each of the others as an array: a
+    A job is two rows of one number, its request and what moves; `rows` have the columns of both, by their names
+    in the tables. Columns that are equal in all rows go over as one JSON object and each of the others as an array: a
     thousand equal jobs cost little more than one, and the driver has few values to look at. Of `events`, which all
     have the same columns, a job gets the one of its person (`actor_id`) and its door (`via` of the details).
     Statements `along` run right after it in the same round trip; their rows are answered too.
@@ -50,18 +51,27 @@ def insert_jobs_with_events(
 @lru_cache(maxsize=64)
 def _statement(equal: tuple[str, ...], differing: tuple[str, ...], event: tuple[str, ...]) -> str:
     types = _types(Job)
-    jobs, events = Job._meta.db_table, JobEvent._meta.db_table
-    source = f"json_populate_record(NULL::{jobs}, %s::json) AS c"
+    requests, jobs, events = (model._meta.db_table for model in (JobRequest, Job, JobEvent))
+    requested = {column.column for column in JobRequest._meta.concrete_fields}
+    named = [*equal, *differing]
+    of_request = ", ".join(["number", *(name for name in named if name in requested)])
+    of_job = ", ".join(["number", *(name for name in named if name not in requested)])
+    values = ", ".join(
+        [*(f"c.{name}" for name in equal), *(f"v.{name}::{types[name]}" for name in differing)]
+    )
+    source = f"json_to_record(%s::json) AS c({', '.join(f'{name} {types[name]}' for name in equal)})"
     if differing:
         sent = [types[name] if types[name] != "jsonb" else "text" for name in differing]
         lists = ", ".join(f"%s::{kind}[]" for kind in sent)
         source += f", unnest({lists}) WITH ORDINALITY AS v({', '.join(differing)}, place) ORDER BY place"
-    values = [*(f"c.{name}" for name in equal), *(f"v.{name}::{types[name]}" for name in differing)]
     return f"""
-        WITH new AS (
-            INSERT INTO {jobs} ({", ".join([*equal, *differing])})
-            SELECT {", ".join(values)} FROM {source}
-            RETURNING number, uuid, user_id, submitted_via
+        WITH new AS MATERIALIZED (
+            SELECT nextval('{requests}_number_seq') AS number, given.*
+              FROM (SELECT {values} FROM {source}) AS given({", ".join(named)})
+        ), new_requests AS (
+            INSERT INTO {requests} ({of_request}) SELECT {of_request} FROM new
+        ), new_jobs AS (
+            INSERT INTO {jobs} ({of_job}) SELECT {of_job} FROM new
         ), first_events AS (
             INSERT INTO {events} ({", ".join(event)}, job_id)
             SELECT {", ".join(f"e.{name}" for name in event)}, new.number

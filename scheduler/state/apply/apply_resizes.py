@@ -76,12 +76,13 @@ def _possible(resizes: Sequence[Resize]) -> Collection[Resize]:
         row[0]: (row[1], row[2], row[3])
         for row in run(
             """
-            SELECT attempt.id, coalesce(job.min_tasks, job.tasks),
+            SELECT attempt.id, coalesce(request.min_tasks, request.tasks),
                 ARRAY(SELECT rank FROM scheduler_task task WHERE task.attempt_id = attempt.id
                     AND task.state = ANY(%s) ORDER BY rank),
                 coalesce(job.saved_at >= attempt.started_at, false)
             FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-            WHERE attempt.id = ANY(%s::bigint[]) AND job.elastic
+                JOIN scheduler_jobrequest request ON request.number = attempt.job_id
+            WHERE attempt.id = ANY(%s::bigint[]) AND request.elastic
             """,
             [_NOT_STOPPING, int_array(one.attempt_id for one in resizes)],
         )

@@ -237,8 +237,9 @@ def schedule_jobs(
                 epoch = job.epoch + 1, scheduled_at = %s, reason_code = '', reason_category = '',
                 reason_text = '', reason_details = '{}', reason_at = NULL, expected_start_at = NULL
             FROM unnest(%s::bigint[], %s::int[]) AS planned(number, generation)
+                JOIN scheduler_jobrequest request ON request.number = planned.number
             WHERE job.number = planned.number AND job.generation = planned.generation AND job.state = ANY(%s)
-            RETURNING job.number, job.epoch, job.user_id, job.project_id, job.job_type
+            RETURNING job.number, job.epoch, job.user_id, job.project_id, request.job_type
         ), attempt AS (
             INSERT INTO scheduler_attempt
                 (job_id, epoch, backend, state, stop_reason, backend_ref, cycle_id, scheduled_at, end_text)

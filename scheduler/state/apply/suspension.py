@@ -42,8 +42,9 @@ class SuspendedAttempt(NamedTuple):
 
 
 _READ_ATTEMPTS: Final = """
-SELECT a.id, a.epoch, j.number, j.user_id, j.project_id, j.job_type, q.cluster_id, a.suspended_at
-FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id JOIN scheduler_queue q ON q.id = j.queue_id
+SELECT a.id, a.epoch, j.number, j.user_id, j.project_id, r.job_type, q.cluster_id, a.suspended_at
+FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
+    JOIN scheduler_jobrequest r ON r.number = a.job_id JOIN scheduler_queue q ON q.id = j.queue_id
 WHERE a.id = ANY(%s::bigint[]) AND a.stop_asked_at IS NULL AND a.suspend_asked_at IS NOT NULL AND {which}
 ORDER BY a.id
 """

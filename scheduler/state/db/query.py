@@ -115,8 +115,15 @@ class Batch:
         self._statements.append((sql, parameters))
         self._answers.append(None)
 
+    def write(self, statements: Sequence[Statement]) -> None:
+        """Run statements that write; their rows are not read."""
+        self._statements += statements
+        self._answers += [None] * len(statements)
+
     def send(self, together: Callable[..., list[Rows]] = select_together) -> None:
         """Run them with `select_together`, or with `ask_together` as statements that are planned once."""
+        if not self._statements:
+            return
         for answer, rows in zip(self._answers, together(*self._statements), strict=True):
             if answer is not None:
                 answer.rows = rows

@@ -223,7 +223,7 @@ HELD: Final = RowQuery(
     {
         "attempt_id": "allocation.attempt_id",
         "held_at": "allocation.held_at",
-        "limit_seconds": "coalesce(job.time_limit_seconds, queue.max_wall_seconds, 0)",
+        "limit_seconds": "coalesce(request.time_limit_seconds, queue.max_wall_seconds, 0)",
         "models": """ARRAY(SELECT device.model FROM unnest(allocation.device_ids) WITH ORDINALITY AS held(id, place)
         JOIN scheduler_device device ON device.id = held.id ORDER BY held.place)""",
         "cpu_millis": "allocation.cpu_millis + allocation.suspended_cpu_millis",
@@ -233,7 +233,9 @@ HELD: Final = RowQuery(
     },
     f"""SELECT {{columns}}
 FROM scheduler_allocation allocation JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
-    JOIN scheduler_job job ON job.number = attempt.job_id JOIN scheduler_queue queue ON queue.id = job.queue_id
+    JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
+    JOIN scheduler_queue queue ON queue.id = job.queue_id
 WHERE allocation.attempt_id = {ANY_OF} ORDER BY allocation.attempt_id, allocation.rank""",
 )
 

@@ -227,7 +227,7 @@ def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:
 
 def expire_waits(*, at: datetime) -> tuple[set[int], int]:
     """End the waits whose time is up, by each job's rule; answers clusters with new work, and how many."""
-    due = Job.objects.filter(state=JobState.BLOCKED, depends_until_at__lte=at)
+    due = Job.objects.in_states([JobState.BLOCKED]).filter(depends_until_at__lte=at)
     clusters: set[int] = set()
     failed: list[Job] = []
     rows = due.select_related("queue").order_by("number").select_for_update(of=("self",), no_key=True)

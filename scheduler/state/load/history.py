@@ -146,19 +146,20 @@ PAST_RUNS: Final = ColumnQuery(
     {
         "came_ms": ms(
             "CASE WHEN EXISTS (SELECT 1 FROM scheduler_jobdependency edge WHERE edge.job_id = job.number)"
-            " THEN coalesce(job.eligible_at, job.created_at) ELSE job.created_at END"
+            " THEN coalesce(job.eligible_at, request.created_at) ELSE request.created_at END"
         ),
         "started_ms": f"coalesce({ms('last.started_at')}, -1)",
         "ran_ms": f"coalesce({ms(_ENDED)} - {ms('last.started_at')}, 0)",
         "ended": "last.ended_at IS NOT NULL",
         "suspended_ms": f"""coalesce(last.suspended_ms
         + coalesce({ms(_ENDED)} - {ms("last.suspended_at")}, 0), 0)""",
-        "held_ms": f"""CASE WHEN job.min_tasks IS NULL THEN 0 ELSE coalesce((SELECT
+        "held_ms": f"""CASE WHEN request.min_tasks IS NULL THEN 0 ELSE coalesce((SELECT
         sum({ms("coalesce(held.released_at, statement_timestamp())")} - {ms("held.held_at")})
         FROM scheduler_allocation held WHERE held.attempt_id = last.id), 0) END::bigint""",
     },
     f"""SELECT {{columns}}
-FROM scheduler_job job LEFT JOIN LATERAL (
+FROM scheduler_job job JOIN scheduler_jobrequest request ON request.number = job.number
+    LEFT JOIN LATERAL (
     SELECT attempt.id, attempt.started_at, attempt.ended_at, attempt.suspended_at, attempt.suspended_ms
     FROM scheduler_attempt attempt
     WHERE attempt.job_id = job.number AND attempt.started_at IS NOT NULL ORDER BY attempt.epoch DESC LIMIT 1

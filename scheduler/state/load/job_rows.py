@@ -23,15 +23,15 @@ from scheduler.state.load.request_rows import REQUEST_COLUMNS, class_numbers
 _BOOST: Final = "CASE WHEN job.boost_until_at > statement_timestamp() THEN job.boost ELSE 0 END"
 
 #: The lower half of the array's UUID: one number per array, the same in every cycle.
-ARRAY_NUMBER: Final = """CASE WHEN job.array_id IS NULL THEN 0
-        ELSE ('x' || right(replace(job.array_id::text, '-', ''), 15))::bit(60)::bigint END"""
+ARRAY_NUMBER: Final = """CASE WHEN request.array_id IS NULL THEN 0
+        ELSE ('x' || right(replace(request.array_id::text, '-', ''), 15))::bit(60)::bigint END"""
 
 #: Whether it may be stopped for another: one that runs at most once would be over.
-_PREEMPTIBLE: Final = "(job.preemptible AND job.restart_policy <> 'never')"
+_PREEMPTIBLE: Final = "(request.preemptible AND request.restart_policy <> 'never')"
 
 #: How near to each other its tasks are to be, as the snapshot numbers it.
-_PACK: Final = """array_position(ARRAY['', 'node', 'rack', 'zone'], job.pack::text) - 1
-        + CASE WHEN job.pack_required THEN 8 ELSE 0 END"""
+_PACK: Final = """array_position(ARRAY['', 'node', 'rack', 'zone'], request.pack::text) - 1
+        + CASE WHEN request.pack_required THEN 8 ELSE 0 END"""
 
 # ------------------------------------------------------------------ jobs that wait
 
@@ -51,39 +51,40 @@ _PENDING_AS_STORED: Final = {
     "queue_id": "job.queue_id",
     "project_id": "job.project_id",
     "user_id": "job.user_id",
-    "submitted_ms": ms("job.created_at"),
-    "tasks": "coalesce(job.min_tasks, job.tasks)",
-    "nodes": "coalesce(job.nodes, 0)",
-    "tasks_per_node": "coalesce(job.tasks_per_node, 0)",
-    "time_limit_seconds": "coalesce(job.time_limit_seconds, 0)",
+    "submitted_ms": ms("request.created_at"),
+    "tasks": "coalesce(request.min_tasks, request.tasks)",
+    "nodes": "coalesce(request.nodes, 0)",
+    "tasks_per_node": "coalesce(request.tasks_per_node, 0)",
+    "time_limit_seconds": "coalesce(request.time_limit_seconds, 0)",
     "generation": "job.generation",
     "array_id": ARRAY_NUMBER,
-    "array_max_running": "coalesce(job.array_max_running, 0)",
+    "array_max_running": "coalesce(request.array_max_running, 0)",
     "awaited": _AWAITED,
-    "deadline_ms": f"coalesce({ms('job.deadline_at')}, 0)",
+    "deadline_ms": f"coalesce({ms('request.deadline_at')}, 0)",
     "promised_ms": f"coalesce({ms('job.expected_start_at')}, 0)",
-    "most_tasks": "CASE WHEN job.min_tasks IS NULL THEN 0 ELSE job.tasks END",
+    "most_tasks": "CASE WHEN request.min_tasks IS NULL THEN 0 ELSE request.tasks END",
     "pack": _PACK,
-    "assembly_seconds": "coalesce(job.assembly_timeout_seconds, 0)",
+    "assembly_seconds": "coalesce(request.assembly_timeout_seconds, 0)",
     "assembling_until_ms": f"""CASE WHEN job.state = 'reserved'
         THEN coalesce({ms("job.assembly_until_at")}, 1) ELSE 0 END""",
     "assemblies_failed": "job.assemblies_failed",
-    "job_type": number_of_type("job.job_type"),
-    "elastic": "job.elastic",
+    "job_type": number_of_type("request.job_type"),
+    "elastic": "request.elastic",
     "preemptible": _PREEMPTIBLE,
 }
 PENDING_COLUMNS: Final = {
     **_PENDING_AS_STORED,
-    "own_priority": "job.priority",
+    "own_priority": "request.priority",
     "boost": _BOOST,
     "eligible_ms": f"coalesce({ms('job.eligible_at')}, 0)",
-    "begin_ms": f"coalesce({ms('job.begin_at')}, 0)",
+    "begin_ms": f"coalesce({ms('request.begin_at')}, 0)",
     "may_run": "project.active AND person.is_active",
     "reason_mark": reason_mark("job.reason_code", "job.reason_text"),
     **REQUEST_COLUMNS,
 }
 _FROM_JOBS: Final = """SELECT {columns}
 FROM scheduler_job job
+    JOIN scheduler_jobrequest request ON request.number = job.number
     JOIN accounts_project project ON project.id = job.project_id
     JOIN accounts_user person ON person.id = job.user_id
 WHERE """
@@ -93,15 +94,16 @@ THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
 #: A limit is in the text only where there is one: planned once, for whatever limit, the server would count on few.
 PENDING: Final = ColumnQuery(
     PENDING_COLUMNS,
-    _FROM_JOBS + "{which} AND job.state IN ('queued', 'reserved') ORDER BY job.number {limit} {lock}",
+    _FROM_JOBS
+    + "{which} AND job.outcome IS NULL AND job.state IN ('queued', 'reserved') ORDER BY job.number {limit} {lock}",
 )
-#: Every job that waited or ran in a span of time, in the columns of a pending one; `job.created_at` decides
+#: Every job that waited or ran in a span of time, in the columns of a pending one; `request.created_at` decides
 #: which came before. Those that were given up before they ever started are left out.
 PAST: Final = ColumnQuery(
     PENDING_COLUMNS,
     _FROM_JOBS
     + OF_CLUSTER
-    + """ AND job.created_at < %s AND (job.completed_at IS NULL OR job.completed_at > %s)
+    + """ AND request.created_at < %s AND (job.completed_at IS NULL OR job.completed_at > %s)
     AND (job.started_at IS NOT NULL OR job.state IN ('queued', 'reserved')) ORDER BY job.number""",
 )
 
@@ -164,9 +166,9 @@ _RUNNING_AS_STORED: Final = {
     "queue_id": "job.queue_id",
     "project_id": "job.project_id",
     "user_id": "job.user_id",
-    "priority": f"least(100, job.priority + {_BOOST})",
+    "priority": f"least(100, request.priority + {_BOOST})",
     "started_ms": ms(_STARTED),
-    "expected_end_ms": f"""coalesce({ms(_STARTED)} + 1000 * job.time_limit_seconds + attempt.suspended_ms
+    "expected_end_ms": f"""coalesce({ms(_STARTED)} + 1000 * request.time_limit_seconds + attempt.suspended_ms
         + coalesce({ms("statement_timestamp()")} - {ms("attempt.suspended_at")}, 0), 0)""",
     "array_id": ARRAY_NUMBER,
     "preemptible": _PREEMPTIBLE,
@@ -180,9 +182,9 @@ _RUNNING_AS_STORED: Final = {
         ELSE coalesce((SELECT still.for_job FROM scheduler_suspension still
             WHERE still.attempt_id = attempt.id ORDER BY still.id DESC LIMIT 1), 0) END""",
     "saved_ms": f"CASE WHEN job.saved_at >= {_STARTED} THEN {ms('job.saved_at')} ELSE 0 END",
-    "job_type": number_of_type("job.job_type"),
-    "least_tasks": "CASE WHEN job.elastic THEN coalesce(job.min_tasks, job.tasks) ELSE 0 END",
-    "most_tasks": "CASE WHEN job.elastic THEN job.tasks ELSE 0 END",
+    "job_type": number_of_type("request.job_type"),
+    "least_tasks": "CASE WHEN request.elastic THEN coalesce(request.min_tasks, request.tasks) ELSE 0 END",
+    "most_tasks": "CASE WHEN request.elastic THEN request.tasks ELSE 0 END",
     "resized_ms": f"coalesce({ms('attempt.resized_at')}, 0)",
     "resized_for": "coalesce(attempt.resized_for, 0)",
     "pack": _PACK,
@@ -197,14 +199,16 @@ RUNNING: Final = ColumnQuery(
     f"""SELECT {{columns}}
 FROM scheduler_attempt attempt
     CROSS JOIN LATERAL (SELECT * FROM scheduler_job WHERE number = attempt.job_id OFFSET 0) job
+    CROSS JOIN LATERAL (SELECT * FROM scheduler_jobrequest WHERE number = attempt.job_id OFFSET 0) request
 WHERE attempt.state {IS_LIVE} AND {OF_CLUSTER} ORDER BY job.number""",
 )
 RUNNING_IN_ARRAYS_OF: Final = ColumnQuery(
     RUNNING_COLUMNS,
     f"""SELECT {{columns}}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-WHERE attempt.state {IS_LIVE} AND job.array_id = ANY(ARRAY(
-        SELECT DISTINCT array_id FROM scheduler_job
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
+WHERE attempt.state {IS_LIVE} AND request.array_id = ANY(ARRAY(
+        SELECT DISTINCT array_id FROM scheduler_jobrequest
         WHERE number = {ANY_OF} AND array_max_running IS NOT NULL
     )) AND job.queue_id = {ANY_OF} AND job.project_id = {ANY_OF}
 ORDER BY job.number""",
@@ -224,8 +228,9 @@ def running_columns(jobs: Table, classes: ClassTable) -> RunningColumns:
 
 #: Read only where a job has terms about others of its project.
 _NAMES: Final = """
-SELECT number, name, labels::text FROM scheduler_job
-WHERE number = ANY(%s::bigint[]) AND project_id = ANY(%s::bigint[])
+SELECT job.number, request.name, request.labels::text
+FROM scheduler_job job JOIN scheduler_jobrequest request ON request.number = job.number
+WHERE job.number = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])
 """
 
 

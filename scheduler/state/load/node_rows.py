@@ -84,8 +84,8 @@ BOUND: Final = RowQuery(
     f"""SELECT {{columns}}
 FROM scheduler_allocation allocation
     JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
-    JOIN scheduler_job job ON job.number = attempt.job_id
-WHERE allocation.released_at IS NULL AND attempt.state {IS_LIVE} AND job.numa = 'one'
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
+WHERE allocation.released_at IS NULL AND attempt.state {IS_LIVE} AND request.numa = 'one'
     AND allocation.numa_domain IS NOT NULL AND allocation.node_id = {ANY_OF}
 GROUP BY allocation.node_id, allocation.numa_domain""",
 )
@@ -161,10 +161,10 @@ _ALLOCATIONS_AS_STORED: Final = {
     "cpu_millis": "allocation.cpu_millis",
     "memory_mib": "allocation.memory_mib",
     "storage_mib": "allocation.storage_mib",
-    "leaving": """CASE WHEN job.elastic AND attempt.stop_asked_at IS NULL THEN EXISTS (
+    "leaving": """CASE WHEN request.elastic AND attempt.stop_asked_at IS NULL THEN EXISTS (
         SELECT 1 FROM scheduler_task task WHERE task.attempt_id = attempt.id AND task.rank = allocation.rank
             AND task.state NOT IN ('assigned', 'starting', 'running')) ELSE false END""",
-    "numa": "CASE WHEN job.numa = 'one' THEN coalesce(allocation.numa_domain, -1) ELSE -1 END",
+    "numa": "CASE WHEN request.numa = 'one' THEN coalesce(allocation.numa_domain, -1) ELSE -1 END",
 }
 ALLOCATIONS: Final = ColumnQuery(
     {
@@ -177,6 +177,7 @@ ALLOCATIONS: Final = ColumnQuery(
 FROM scheduler_allocation allocation
     JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
     JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
     JOIN scheduler_node node ON node.id = allocation.node_id
 WHERE allocation.released_at IS NULL AND attempt.state {IS_LIVE} AND {OF_CLUSTER} AND node.cluster_id = %s
 ORDER BY allocation.id""",
@@ -273,7 +274,7 @@ GANG_RESERVATIONS: Final = RowQuery(
     },
     f"""SELECT {{columns}}
 FROM scheduler_job job
-WHERE {OF_CLUSTER} AND job.state = 'reserved' AND job.assembly_until_at > statement_timestamp()
+WHERE {OF_CLUSTER} AND job.outcome IS NULL AND job.state = 'reserved' AND job.assembly_until_at > statement_timestamp()
 ORDER BY job.number""",
 )
 

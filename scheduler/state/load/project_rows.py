@@ -51,8 +51,9 @@ LOST: Final = """coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
             - greatest(coalesce(attempt.started_at, attempt.scheduled_at),
                 CASE WHEN job.saved_at < attempt.stop_asked_at THEN job.saved_at END))
             * (SELECT count(*) FROM scheduler_task task WHERE task.attempt_id = attempt.id)
-            * CASE WHEN job.gpu_millis > 0 THEN job.gpu_millis ELSE job.gpus * 1000 END / 1000)
+            * CASE WHEN request.gpu_millis > 0 THEN request.gpu_millis ELSE request.gpus * 1000 END / 1000)
         FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+            JOIN scheduler_jobrequest request ON request.number = attempt.job_id
         WHERE attempt.stopped_for IS NOT NULL AND job.project_id = project.id
         AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint"""
 #: For the applier: what was lost decides which job goes first and no more.

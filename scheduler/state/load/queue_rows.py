@@ -14,7 +14,7 @@ _AS_STORED: Final = {
     "priority": "queue.priority",
     "max_concurrent_jobs": "coalesce(queue.max_concurrent_jobs, 0)",
     "running_jobs": f"""CASE WHEN {{counted}} THEN (SELECT count(*) FROM scheduler_job job
-        WHERE job.queue_id = queue.id AND job.state {IS_ACTIVE}) ELSE 0 END""",
+        WHERE job.queue_id = queue.id AND job.outcome IS NULL AND job.state {IS_ACTIVE}) ELSE 0 END""",
     "max_wall_seconds": """coalesce(least(queue.max_wall_seconds, (
         SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
         FROM scheduler_queue_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id

@@ -43,22 +43,22 @@ class RequestRow(NamedTuple):
     affinity: str
 
 
-#: The same of a row `job`, part of every query that reads jobs.
+#: The same of a row `request`, part of every query that reads jobs.
 REQUEST_COLUMNS: Final = {
-    "cpu_millis": "job.cpu_millis",
-    "memory_mib": "job.memory_mib",
-    "storage_mib": "job.storage_mib",
-    "gpus": "job.gpus",
-    "gpu_millis": "job.gpu_millis",
-    "gpu_model": "job.gpu_model",
-    "gpu_slice": "job.gpu_slice",
-    "cpu_limit_millis": "coalesce(job.cpu_limit_millis, 0)",
-    "memory_limit_mib": "coalesce(job.memory_limit_mib, 0)",
-    "one_domain": "job.numa = 'one'",
-    "extras": "job.extras::text",
-    "node_selector": "job.node_selector::text",
-    "tolerations": "job.tolerations::text",
-    "affinity": "job.affinity::text",
+    "cpu_millis": "request.cpu_millis",
+    "memory_mib": "request.memory_mib",
+    "storage_mib": "request.storage_mib",
+    "gpus": "request.gpus",
+    "gpu_millis": "request.gpu_millis",
+    "gpu_model": "request.gpu_model",
+    "gpu_slice": "request.gpu_slice",
+    "cpu_limit_millis": "coalesce(request.cpu_limit_millis, 0)",
+    "memory_limit_mib": "coalesce(request.memory_limit_mib, 0)",
+    "one_domain": "request.numa = 'one'",
+    "extras": "request.extras::text",
+    "node_selector": "request.node_selector::text",
+    "tolerations": "request.tolerations::text",
+    "affinity": "request.affinity::text",
 }
 
 

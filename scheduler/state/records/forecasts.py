@@ -109,11 +109,12 @@ _LAST_RUNS: Final = RowQuery(
     {
         "user_id": "job.user_id",
         "project_id": "job.project_id",
-        "asked_seconds": "coalesce(job.time_limit_seconds, 0)",
+        "asked_seconds": "coalesce(request.time_limit_seconds, 0)",
         "ran_seconds": "greatest(extract(epoch FROM attempt.ended_at - attempt.started_at), 1)::bigint",
     },
     """SELECT {columns}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
     JOIN scheduler_queue queue ON queue.id = job.queue_id
 WHERE queue.cluster_id = %s AND attempt.state = ANY(%s) AND attempt.ended_at > %s
     AND attempt.started_at IS NOT NULL

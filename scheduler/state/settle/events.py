@@ -44,7 +44,12 @@ def write_events(events: Sequence[Event], *, at: datetime | Sequence[datetime]) 
         ask(*statement)
 
 
-def event_statements(events: Sequence[Event], *, at: datetime | Sequence[datetime]) -> list[Statement]:
+def unzipped(events: Sequence[tuple[Event, datetime]]) -> tuple[list[Event], list[datetime]]:
+    """Events with their moments, as `event_statements` takes them."""
+    return [event for event, _ in events], [at for _, at in events]
+
+
+def event_statements(events: Sequence[Event], at: datetime | Sequence[datetime]) -> list[Statement]:
     """The statement that writes them, if there are any."""
     if not events:
         return []

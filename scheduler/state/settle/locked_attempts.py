@@ -94,7 +94,7 @@ _LOCK_DEVICES: Final = (
 _LOCK_JOBS: Final = (
     f"SELECT number FROM scheduler_job WHERE number IN ({_JOBS}) ORDER BY number FOR NO KEY UPDATE"
 )
-_LOCK_ATTEMPTS: Final = (
+LOCK_ATTEMPTS: Final = (
     f"SELECT id FROM scheduler_attempt WHERE id = {OF_ATTEMPTS} ORDER BY id FOR NO KEY UPDATE"
 )
 _PROJECTS_OF_JOBS: Final = RowQuery(
@@ -114,18 +114,19 @@ _LIVE_ATTEMPTS: Final = RowQuery(
         "user_id": "job.user_id",
         "project_id": "job.project_id",
         "cluster_id": "queue.cluster_id",
-        "job_type": "job.job_type",
-        "restart_policy": "job.restart_policy",
-        "max_restarts": "job.max_restarts",
-        "time_limit_seconds": "job.time_limit_seconds",
+        "job_type": "request.job_type",
+        "restart_policy": "request.restart_policy",
+        "max_restarts": "request.max_restarts",
+        "time_limit_seconds": "request.time_limit_seconds",
         "saved_at": "job.saved_at",
-        "tasks": "job.tasks",
-        "min_tasks": "job.min_tasks",
-        "elastic": "job.elastic",
-        "on_task_failure": "job.on_task_failure",
+        "tasks": "request.tasks",
+        "min_tasks": "request.min_tasks",
+        "elastic": "request.elastic",
+        "on_task_failure": "request.on_task_failure",
     },
     f"""SELECT {{columns}}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+    JOIN scheduler_jobrequest request ON request.number = attempt.job_id
     JOIN scheduler_queue queue ON queue.id = job.queue_id
 WHERE attempt.id = {OF_ATTEMPTS} AND attempt.state IN {_IS_LIVE} ORDER BY attempt.id""",
 )
@@ -165,12 +166,11 @@ def lock_rows(attempt_ids: Collection[int]) -> Lines:
 
 def lock_and_read(attempt_ids: Collection[int]) -> LockedAttempts:
     """The same, and what attempts, jobs and tasks are once the locks are taken, in one round trip."""
-    ids = int_array(attempt_ids)
     batch = Batch()
     lines = _lock(batch, attempt_ids)
-    live, ends = batch.add(_LIVE_ATTEMPTS, [ids]), batch.add(_TASK_ENDS, [ids])
+    rows = ask_rows(batch, attempt_ids)
     batch.send(ask_together)
-    return LockedAttempts(lines.read(), live.read(), _by_attempt(ends.read()))
+    return LockedAttempts(lines.read(), *rows.read())
 
 
 def read_ends(attempt_ids: Collection[int]) -> dict[int, list[TaskEnd]]:
@@ -181,7 +181,23 @@ def read_ends(attempt_ids: Collection[int]) -> dict[int, list[TaskEnd]]:
     return _by_attempt(ends.read())
 
 
-class _LockedLines(NamedTuple):
+class AskedRows(NamedTuple):
+    """What attempts and their tasks are, once the batch was sent."""
+
+    live: Answer[list[AttemptRow]]
+    ends: Answer[list[TaskEndRow]]
+
+    def read(self) -> tuple[list[AttemptRow], dict[int, list[TaskEnd]]]:
+        return self.live.read(), _by_attempt(self.ends.read())
+
+
+def ask_rows(batch: Batch, attempt_ids: Collection[int]) -> AskedRows:
+    """Ask what these attempts, which are locked by then, and their tasks are."""
+    ids = int_array(attempt_ids)
+    return AskedRows(batch.add(_LIVE_ATTEMPTS, [ids]), batch.add(_TASK_ENDS, [ids]))
+
+
+class LockedLines(NamedTuple):
     """What the locking statements found of quota lines."""
 
     rows: Answer[list[LineRow]]
@@ -192,12 +208,21 @@ class _LockedLines(NamedTuple):
         return Lines(self.rows.read(), self.organizations.read(), self.projects.read())
 
 
-def _lock(batch: Batch, attempt_ids: Collection[int]) -> _LockedLines:
+def _lock(batch: Batch, attempt_ids: Collection[int]) -> LockedLines:
     """The rows that settling changes, in the one order."""
+    ids = int_array(attempt_ids)
+    lines = lock_held(batch, attempt_ids)
+    batch.lock(_LOCK_JOBS, [ids])
+    batch.lock(LOCK_ATTEMPTS, [ids])
+    return lines
+
+
+def lock_held(batch: Batch, attempt_ids: Collection[int]) -> LockedLines:
+    """The first rows of the one order: what attempts hold. Their jobs, and then the attempts, are locked next."""
     ids = int_array(attempt_ids)
     batch.lock(_LOCK_NODES, [ids])
     batch.lock(_LOCK_DEVICES, [ids])
-    lines = _LockedLines(
+    lines = LockedLines(
         batch.add(
             LINES, [ids] * 4,
             projects=_PROJECTS, users=_OF_JOBS.format("user_id"), bounded="", lock="FOR NO KEY UPDATE OF quota",
@@ -206,8 +231,6 @@ def _lock(batch: Batch, attempt_ids: Collection[int]) -> _LockedLines:
         batch.add(_PROJECTS_OF_JOBS, [ids]),
     )  # fmt: skip
     batch.lock(PERIODS_OF_ATTEMPTS, [ids, ids])
-    batch.lock(_LOCK_JOBS, [ids])
-    batch.lock(_LOCK_ATTEMPTS, [ids])
     return lines
 
 

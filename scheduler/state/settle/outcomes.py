@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from infra.times_in_text import written
+from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
@@ -25,6 +26,13 @@ class Reason(NamedTuple):
     details: str = "{}"
 
 
+class Start(NamedTuple):
+    """When and where an attempt began, of which nothing has been written yet: it ended before that was reported."""
+
+    at: datetime
+    node: str
+
+
 class Outcome(NamedTuple):
     """An attempt with its verdict, and what follows for the columns of its job."""
 
@@ -34,13 +42,19 @@ class Outcome(NamedTuple):
     #: When the job may start again; None = it is over.
     retry_at: datetime | None
     reason: Reason
+    #: Its beginning, where that is written together with the end.
+    start: Start | None
 
     @classmethod
-    def of(cls, attempt: AttemptRow, verdict: Verdict, at: datetime) -> Outcome:
+    def of(cls, attempt: AttemptRow, verdict: Verdict, at: datetime, start: Start | None = None) -> Outcome:
         if verdict.retry_seconds is None:
-            return cls(attempt, verdict, at, None, Reason())
+            return cls(attempt, verdict, at, None, Reason(), start)
         retry_at = at + timedelta(seconds=verdict.retry_seconds)
-        return cls(attempt, verdict, at, retry_at, _why_it_waits(verdict, retry_at))
+        return cls(attempt, verdict, at, retry_at, _why_it_waits(verdict, retry_at), start)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return self.start.at if self.start else None
 
 
 def _why_it_waits(verdict: Verdict, retry_at: datetime) -> Reason:
@@ -64,11 +78,12 @@ _ATTEMPTS: Final[ParameterRows[Outcome]] = ParameterRows(
         "exit_signal": ("int", lambda one: one.verdict.exit_signal),
         "end_text": ("text", lambda one: one.verdict.text[:300]),
         "ended_at": ("timestamptz", lambda one: one.at),
+        "started_at": ("timestamptz", lambda one: one.started_at),
     },
 )
 _WRITE_ATTEMPTS: Final = f"""
 UPDATE scheduler_attempt attempt SET state = v.state, ended_at = v.ended_at, exit_code = v.exit_code,
-    exit_signal = v.exit_signal, end_text = v.end_text
+    exit_signal = v.exit_signal, end_text = v.end_text, started_at = coalesce(attempt.started_at, v.started_at)
 FROM {_ATTEMPTS.source} WHERE attempt.id = v.id
 """
 
@@ -80,6 +95,7 @@ _JOBS: Final[ParameterRows[Outcome]] = ParameterRows(
         "exit_code": ("int", lambda one: one.verdict.exit_code),
         "exit_signal": ("int", lambda one: one.verdict.exit_signal),
         "end_text": ("text", lambda one: one.verdict.text[:300]),
+        "started_at": ("timestamptz", lambda one: one.started_at),
         "completed_at": ("timestamptz", lambda one: None if one.retry_at else one.at),
         "retry_at": ("timestamptz", lambda one: one.retry_at),
         "reason_code": ("text", lambda one: one.reason.code),
@@ -95,7 +111,7 @@ UPDATE scheduler_job job SET state = v.state, generation = job.generation + 1, e
     exit_signal = v.exit_signal, end_text = v.end_text, completed_at = v.completed_at,
     eligible_at = CASE WHEN v.retry_at IS NULL OR v.reason_code = 'NotEvaluatedYet'
         THEN coalesce(job.eligible_at, v.retry_at) ELSE v.retry_at END,
-    started_at = CASE WHEN v.retry_at IS NULL THEN job.started_at END,
+    started_at = CASE WHEN v.retry_at IS NULL THEN coalesce(v.started_at, job.started_at) END,
     scheduled_at = CASE WHEN v.retry_at IS NULL THEN job.scheduled_at END,
     reason_code = v.reason_code, reason_category = v.reason_category, reason_text = v.reason_text,
     reason_details = v.reason_details::jsonb, reason_at = v.reason_at, expected_start_at = NULL
@@ -112,9 +128,26 @@ def job_statement(outcomes: Sequence[Outcome]) -> Statement:
     return _WRITE_JOBS, _JOBS.parameters(outcomes)
 
 
-def events_of(outcomes: Sequence[Outcome]) -> list[Event]:
-    """One event for each job that is over; two for one that is tried again: how the attempt ended, and that."""
-    return [event for outcome in outcomes for event in _events(outcome)]
+#: From these a job becomes running; one that is to stop, or to make room, has no such event.
+BEFORE_RUNNING: Final = frozenset({JobState.SCHEDULED, JobState.STARTING})
+
+
+def events_of(outcomes: Sequence[Outcome]) -> list[tuple[Event, datetime]]:
+    """One event for each job that is over; two for one that is tried again: how the attempt ended, and that.
+
+    Before these the beginning, where it is written only now.
+    """
+    found: list[tuple[Event, datetime]] = []
+    for outcome in outcomes:
+        attempt, start = outcome.attempt, outcome.start
+        if start and attempt.state in BEFORE_RUNNING:
+            found.append((running_event(attempt.number, attempt.epoch, start.node), start.at))
+        found += [(event, outcome.at) for event in _events(outcome)]
+    return found
+
+
+def running_event(number: int, epoch: int, node: str) -> Event:
+    return Event(number, epoch, "job.running", f"started on {node}", json.dumps({"node": node}))
 
 
 def _events(outcome: Outcome) -> list[Event]:

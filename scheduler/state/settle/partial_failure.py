@@ -18,12 +18,12 @@ _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 
 #: Its job allows that some do not succeed (or they were stopped to make it smaller), and enough are left.
-_GOES_ON: Final = """(j.on_task_failure = 'continue' OR (j.elastic AND NOT EXISTS (
+_GOES_ON: Final = """(r.on_task_failure = 'continue' OR (r.elastic AND NOT EXISTS (
         SELECT 1 FROM scheduler_task bad WHERE bad.attempt_id = a.id AND bad.state IN ('failed', 'lost'))))
     AND (SELECT count(*) FROM scheduler_task good JOIN scheduler_node its ON its.id = good.node_id
         WHERE good.attempt_id = a.id
             AND (good.state = 'succeeded' OR (good.state = ANY(%s) AND its.state <> 'down')))
-    >= coalesce(j.min_tasks, j.tasks)"""
+    >= coalesce(r.min_tasks, r.tasks)"""
 
 
 class LostTask(NamedTuple):
@@ -55,7 +55,7 @@ RETURNING {columns}""",
 def going_on(attempt_ids: Sequence[int]) -> list[tuple[int, int, int]]:
     """Of these attempts, some tasks of which did not succeed, those that go on: id, job, epoch."""
     rows = run(
-        "SELECT a.id, a.job_id, a.epoch FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
+        "SELECT a.id, a.job_id, a.epoch FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
         f" WHERE a.id = ANY(%s) AND a.stop_asked_at IS NULL AND {_GOES_ON} ORDER BY a.id",
         [list(attempt_ids), _LIVE_TASK],
     )
@@ -66,12 +66,14 @@ def going_on(attempt_ids: Sequence[int]) -> list[tuple[int, int, int]]:
 def lose_with_down_nodes(*, at: datetime) -> list[int]:
     """Declare the tasks on down nodes lost whose attempts go on without them; answers those attempts."""
     where = (
-        "n.state = 'down' AND n.lease_expires_at IS NOT NULL AND t.state = ANY(%s) AND a.state = ANY(%s)"
-        f" AND a.stop_asked_at IS NULL AND j.on_task_failure = 'continue' AND {_GOES_ON}"
+        "n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
+        " AND t.state = ANY(%s) AND a.state = ANY(%s)"
+        f" AND a.stop_asked_at IS NULL AND r.on_task_failure = 'continue' AND {_GOES_ON}"
     )
     # The jobs first, as a report of an agent does.
     found = run(
-        "SELECT t.id FROM scheduler_job j JOIN scheduler_attempt a ON a.job_id = j.number"
+        "SELECT t.id FROM scheduler_job j JOIN scheduler_jobrequest r ON r.number = j.number"
+        " JOIN scheduler_attempt a ON a.job_id = j.number"
         " JOIN scheduler_task t ON t.attempt_id = a.id JOIN scheduler_node n ON n.id = t.node_id"
         f" WHERE {where} ORDER BY j.number, t.id FOR NO KEY UPDATE OF j",
         [_LIVE_TASK, _LIVE_ATTEMPT, _LIVE_TASK],

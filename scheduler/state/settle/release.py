@@ -60,10 +60,10 @@ def attempts_with_ended_tasks() -> list[int]:
     return [
         row[0]
         for row in run(
-            "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
+            "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
             " JOIN scheduler_allocation held ON held.attempt_id = a.id AND held.released_at IS NULL"
             " JOIN scheduler_task t ON t.attempt_id = a.id AND t.rank = held.rank"
-            " WHERE a.state = ANY(%s) AND t.state <> ALL(%s) AND (j.elastic OR j.on_task_failure = %s)"
+            " WHERE a.state = ANY(%s) AND t.state <> ALL(%s) AND (r.elastic OR r.on_task_failure = %s)"
             " ORDER BY a.id",
             [_LIVE_ATTEMPT, _LIVE_TASK, TaskFailure.CONTINUE.value],
         )

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from django.db import transaction
 from django.utils import timezone
@@ -32,13 +33,14 @@ from scheduler.state.load.quota_rows import Lines
 from scheduler.state.settle import charges, release
 from scheduler.state.settle import outcomes as written
 from scheduler.state.settle.element_charges import ask_elements
-from scheduler.state.settle.events import event_statements
+from scheduler.state.settle.events import event_statements, unzipped
 from scheduler.state.settle.locked_attempts import AttemptRow, LockedAttempts, lock_and_read, read_ends
-from scheduler.state.settle.outcomes import Outcome
+from scheduler.state.settle.outcomes import Outcome, Start
 
 _LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 _ENDED_ATTEMPT: Final = sorted(s.value for s in ENDED_ATTEMPT)
+NOTHING: Final[Mapping[int, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,22 @@ def settle_many(
     if not wanted:
         return []
     locked = lock_and_read(wanted)
-    at = at or timezone.now()
-    outcomes = _outcomes(locked, lost or {}, epochs or {}, at)
+    return settle_locked(locked, at=at or timezone.now(), lost=lost or {}, epochs=epochs or {})
+
+
+def settle_locked(
+    locked: LockedAttempts,
+    *,
+    at: datetime,
+    lost: Mapping[int, str] = NOTHING,
+    epochs: Mapping[int, int] = NOTHING,
+    starts: Mapping[int, Start] = NOTHING,
+) -> list[Settled]:
+    """The same for attempts that the caller has locked in that order and read under the locks.
+
+    `starts` are of attempts whose beginning has not been written yet: it is, with its event, in the same write.
+    """
+    outcomes = _outcomes(locked, lost, epochs, starts, at)
     if outcomes:
         _write(outcomes, locked.lines, at)
         _announce(outcomes, at)
@@ -103,7 +119,11 @@ def attempts_to_settle() -> list[int]:
 
 
 def _outcomes(
-    locked: LockedAttempts, lost: Mapping[int, str], epochs: Mapping[int, int], at: datetime
+    locked: LockedAttempts,
+    lost: Mapping[int, str],
+    epochs: Mapping[int, int],
+    starts: Mapping[int, Start],
+    at: datetime,
 ) -> list[Outcome]:
     """The verdicts on those of the locked attempts that are over; the tasks of lost ones are lost with them."""
     attempts = [a for a in locked.live if a.epoch == epochs.get(a.id, a.epoch)]
@@ -116,7 +136,12 @@ def _outcomes(
     ]
     facts = _facts(over)
     return [
-        Outcome.of(a, judge(facts[a.id], a.stop_reason, ends.get(a.id, []), lost_text=lost.get(a.id, "")), at)
+        Outcome.of(
+            a,
+            judge(facts[a.id], a.stop_reason, ends.get(a.id, []), lost_text=lost.get(a.id, "")),
+            at,
+            starts.get(a.id),
+        )
         for a in over
     ]
 
@@ -189,7 +214,7 @@ def _write(outcomes: Sequence[Outcome], lines: Lines, at: datetime) -> None:
         *charges.charge_statements(attempts, endings, entries, known, elements.read(), at=at),
         written.attempt_statement(outcomes),
         written.job_statement(outcomes),
-        *event_statements(written.events_of(outcomes), at=at),
+        *event_statements(*unzipped(written.events_of(outcomes))),
         *statements_of_use(released.spans),
     )
 

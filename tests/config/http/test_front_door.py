@@ -88,7 +88,7 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     from config.asgi import application
-    from scheduler.api.agent import AgentDoor
+    from scheduler.api.agent.door import AgentDoor
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(

@@ -18,10 +18,10 @@ from pytest_django.fixtures import Settings
 
 from accounts.models import AuditEvent
 from infra.db.prepared import ask
-from scheduler.api import agent as door
+from scheduler.api.agent import door
 from scheduler.core.lifecycle import JobState
-from scheduler.models import JoinToken, LogChunk, Node, Task
-from scheduler.services.cluster import nodes
+from scheduler.models import JoinToken, LogChunk, Node, NodeHeartbeat, Task
+from scheduler.services.cluster import heartbeats
 from scheduler.services.cluster.nodes import register_node
 from tests.support.agents import Server, World
 from tests.support.factories import AttemptFactory, JobFactory, QueueFactory, TaskFactory, a_token
@@ -127,8 +127,8 @@ def test_a_live_node_keeps_its_name_and_key(world: World, call: Caller) -> None:
     assert (status, answer["code"]) == (409, "node-is-alive")
     assert call("agent/sync", SYNC, key)[0] == 200
 
-    nodes.keep_door_open()  # else the door itself may open only now, and start every lease anew
-    Node.objects.update(lease_expires_at=timezone.now())
+    heartbeats.keep_door_open()  # else the door itself may open only now, and start every lease anew
+    NodeHeartbeat.objects.update(lease_expires_at=timezone.now())
     status, answer = call("agent/register", again)
     assert status == 200
     assert call("agent/sync", SYNC, key)[0] == 401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from scheduler.agent import processes
-from scheduler.models import Job, JobEvent, Node
+from scheduler.models import Job, JobEvent, Node, NodeHeartbeat
 from scheduler.services.execution import reconcile
 from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
@@ -171,8 +172,8 @@ class _Twice:
         self.calls = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.inner(scope, receive, send)
+        if scope["type"] == "websocket":
+            await self._stream(scope, receive, send)
             return
         message = await receive()
         while message.get("more_body"):
@@ -196,6 +197,27 @@ class _Twice:
         await asyncio.wait_for(self.inner(dict(scope), again(), drop), 30)
         await self.inner(scope, again(), send)
 
+    async def _stream(self, scope: Any, receive: Any, send: Any) -> None:
+        """Before each call of a stream comes the same one under a number of which the agent knows nothing."""
+        given: list[Any] = []
+
+        async def both() -> Any:
+            if given:
+                return given.pop()
+            message = await receive()
+            if message["type"] != "websocket.receive":
+                return message
+            self.calls += 1
+            given.append(message)
+            copy = json.loads(message["text"])
+            return {"type": "websocket.receive", "text": json.dumps(copy | {"id": -copy["id"]})}
+
+        async def answer_of_the_second(message: Any) -> None:
+            if message["type"] != "websocket.send" or json.loads(message["text"])["id"] > 0:
+                await send(message)
+
+        await self.inner(scope, both, answer_of_the_second)
+
 
 def test_every_call_may_come_twice(world: World, tmp_path: Path, settings: Settings) -> None:
     settings.MUSTER_SYNC_HOLD_SECONDS = 0.3
@@ -211,7 +233,7 @@ def test_every_call_may_come_twice(world: World, tmp_path: Path, settings: Setti
     try:
         agent.start()
         wait_for(lambda: Node.objects.filter(state="up").exists())
-        Node.objects.update(lease_expires_at=timezone.now())
+        NodeHeartbeat.objects.update(lease_expires_at=timezone.now())
         settings.MUSTER_NODE_SILENT_SECONDS = 0
         wait_for(lambda: "registered as node" in agent.log())
         settings.MUSTER_NODE_SILENT_SECONDS = 30
@@ -317,7 +339,9 @@ def test_jobs_of_a_removed_state_folder_are_reported_lost(world: World, start_ag
     agent.clean_up()
     processes.signal_group(pid, signal.SIGKILL)
     shutil.rmtree(agent.state)
-    Node.objects.update(lease_expires_at=timezone.now())  # the server does not wait for the old agent
+    NodeHeartbeat.objects.update(
+        lease_expires_at=timezone.now()
+    )  # the server does not wait for the old agent
     agent.start()
     world.run_until(job, "queued")
 

@@ -20,6 +20,7 @@ from scheduler.web import reads
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
 from tests.support.factories import JobFactory, MembershipFactory, ProjectFactory
+from tests.support.roles import had_asked
 
 JOBS = "/api/v1/jobs"
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -97,7 +98,7 @@ def test_words_and_labels_find_the_same_whether_few_or_many_match(
 
 def test_what_was_submitted_until_a_moment_comes_in_the_order_of_submission(api: Api, person: User) -> None:
     late = JobFactory(project=Job.objects.last().project, user=person, name="late", created_at=MOMENT)
-    Job.objects.filter(name__in=["train 3", "train 4"]).update(created_at=MOMENT)
+    had_asked(*Job.objects.filter(name__in=["train 3", "train 4"]), created_at=MOMENT)
     until = (MOMENT + timedelta(hours=7)).isoformat().replace("+", "%2B")
     client, seen, url = api(person), [], f"{JOBS}?limit=2&submitted__lte={until}"
 
@@ -157,5 +158,5 @@ def test_many_finished_jobs_are_counted_once_a_minute_and_others_each_time(
 
 def test_the_planner_knows_how_often_words_of_names_occur(db: None) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT stxname FROM pg_statistic_ext WHERE stxname = 'job_upper_name'")
+        cursor.execute("SELECT stxname FROM pg_statistic_ext WHERE stxname = 'request_upper_name'")
         assert cursor.fetchone() is not None

@@ -11,13 +11,13 @@ from infra.errors import MusterError
 from quotas.core.resources import Resources
 from scheduler.api.serializers import row_of
 from scheduler.core.qos import Qos
-from scheduler.models import Job
 from scheduler.services.planning.job_preview import preview_job
 from scheduler.services.submission.job_spec import JobSpec
 from scheduler.services.submission.parse_request import parse_job
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal
+from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db
 
@@ -79,4 +79,4 @@ def test_the_database_refuses_a_limit_below_the_request(portal: Portal) -> None:
     job = portal.submit(memory="1Gi", memory_limit="2Gi")
 
     with pytest.raises(IntegrityError, match="job_limits_not_below_requests"), transaction.atomic():
-        Job.objects.filter(pk=job.pk).update(memory_limit_mib=512)
+        had_asked(job, memory_limit_mib=512)

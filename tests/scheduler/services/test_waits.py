@@ -20,6 +20,7 @@ from scheduler.state.lifecycle.dependencies import resolve_dependants
 from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal, submit_many
 from tests.support.factories import AttemptFactory, ProjectFactory
+from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db
 
@@ -122,7 +123,7 @@ def test_a_wait_that_is_over_fails_the_job_and_tells_those_behind_it(portal: Por
     assert ", then the job fails." in second.reason_text
 
     assert reconcile_all().ended_waits == 0
-    Job.objects.filter(pk=second.pk).update(depends_until_at=timezone.now() - timedelta(seconds=1))
+    had_asked(second, depends_until_at=timezone.now() - timedelta(seconds=1))
     assert reconcile_all().ended_waits == 1
 
     assert (fresh(second).state, fresh(third).reason_code) == (JobState.FAILED, "DependencyNeverSatisfied")
@@ -133,7 +134,7 @@ def test_a_wait_that_is_over_fails_the_job_and_tells_those_behind_it(portal: Por
 def test_a_job_may_go_on_without_those_it_waited_for(portal: Portal) -> None:
     first = portal.submit()
     second = portal.submit(depends_on=[first.number], depends_timeout=60, on_depends_timeout="start")
-    Job.objects.filter(pk=second.pk).update(depends_until_at=timezone.now() - timedelta(seconds=1))
+    had_asked(second, depends_until_at=timezone.now() - timedelta(seconds=1))
 
     reconcile_all()
 
@@ -143,7 +144,7 @@ def test_a_job_may_go_on_without_those_it_waited_for(portal: Portal) -> None:
 def test_the_clock_of_a_held_job_runs_on(portal: Portal) -> None:
     first = portal.submit()
     job = portal.submit(depends_on=[first.number], depends_timeout=60, hold=True)
-    Job.objects.filter(pk=job.pk).update(depends_until_at=timezone.now() - timedelta(seconds=1))
+    had_asked(job, depends_until_at=timezone.now() - timedelta(seconds=1))
     reconcile_all()
     assert fresh(job).state == JobState.HELD
 

@@ -31,7 +31,7 @@ def test_a_page_that_asks_the_planner_shows_no_older_forecast_beside(
 ) -> None:
     now = timezone.now().replace(second=0, microsecond=0)
     world.job.expected_start_at = now + timedelta(hours=30)
-    world.job.save()
+    world.job.save(update_fields=["expected_start_at"])
     written = {f"p{n}0_at": now + timedelta(hours=24 + n) for n in (1, 5, 9)}
     StartForecast.objects.create(job=world.job, computed_at=now, **written)
     fresh = StartRange(now + timedelta(hours=50), now + timedelta(hours=51), now + timedelta(hours=52))

@@ -20,6 +20,7 @@ from scheduler.services.cluster.queues import pause_queue
 from scheduler.web.cluster import ends_by
 from tests.scheduler.web.conftest import a_running_job
 from tests.support.factories import JobFactory, NodeFactory, QueueFactory, ReservationFactory
+from tests.support.roles import had_asked
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
@@ -288,7 +289,7 @@ def test_demo_gpus_say_that_they_compute_nothing(as_user, world) -> None:
 def test_times_are_shown_in_the_readers_zone_and_carry_utc(as_user, world) -> None:
     world.cast.owner.time_zone = "Asia/Tokyo"
     world.cast.owner.save()
-    Job.objects.filter(pk=world.job.pk).update(begin_at="2026-07-01T12:00:00Z")
+    had_asked(world.job, begin_at="2026-07-01T12:00:00Z")
 
     page = (
         as_user(world.cast.owner)

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from scheduler.models import Job
 from scheduler.web import forms
+from tests.support.roles import had_asked
 
 SBATCH = """#!/bin/bash
 #SBATCH --job-name=from-slurm
@@ -100,9 +101,9 @@ def test_a_project_that_one_may_not_use_is_refused_like_one_that_is_not_there(as
 
 
 def test_a_copy_fills_the_form_with_what_was_asked_for(as_user, world) -> None:
-    Job.objects.filter(pk=world.job.pk).update(
-        command="python train.py", gpus=2, gpu_model="A100", memory_mib=1536, env={"A": "1"}
-    )
+    had_asked(
+        world.job, command="python train.py", gpus=2, gpu_model="A100", memory_mib=1536, env={"A": "1"},
+    )  # fmt: skip
 
     page = as_user(world.cast.owner).get(reverse("submit"), {"copy": world.job.number}).content.decode()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,36 @@ def test_a_report_is_sent_until_its_latest_version_is_acknowledged() -> None:
     table.acknowledge(versions)
     assert table.pending_reports(10) == ([], {})
     assert table.known() == []
+
+
+def test_a_short_task_is_reported_once_with_its_beginning_and_its_end() -> None:
+    table = TaskTable()
+    table.update([a_record(started_boot_ms=processes.boot_ms())], complete=True)
+    assert not table.has_pending_reports()
+    assert table.pending_reports(10) == ([], {})
+
+    table.update([a_record(state="ended", exit_code=0, ended_boot_ms=processes.boot_ms())], complete=False)
+
+    (report,), _ = table.pending_reports(10)
+    assert (report["state"], report["exit_code"], report["pid"]) == ("succeeded", 0, 9)
+
+
+def test_the_beginning_of_a_longer_task_is_reported_as_soon_as_it_is_due() -> None:
+    table = TaskTable()
+    table.update([a_record(started_boot_ms=processes.boot_ms())], complete=True)
+    began = time.monotonic()
+
+    table.wait_for_reports(patience(20))
+
+    assert table.has_pending_reports()
+    assert time.monotonic() - began < patience(2)
+
+
+def test_a_record_of_another_start_of_the_machine_does_not_wait() -> None:
+    table = TaskTable()
+    table.update([a_record(started_boot_ms=processes.boot_ms() + 10**9)], complete=True)
+
+    assert table.has_pending_reports()
 
 
 @pytest.mark.parametrize(

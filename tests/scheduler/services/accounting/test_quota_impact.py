@@ -8,6 +8,7 @@ from quotas.services.impact import Whose
 from scheduler.models import Job
 from scheduler.services.accounting.quota_impact import SchedulerFacts
 from tests.support.factories import DeviceFactory, JobFactory, NodeFactory
+from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db
 
@@ -39,7 +40,7 @@ def test_what_jobs_ask_for_of_a_model_is_counted_as_its_limits_count_it() -> Non
 
 def test_jobs_that_ask_for_more_than_there_can_be_break_no_figure() -> None:
     JobFactory(gpus=1_000_000, tasks=10_000)
-    Job.objects.update(cpu_millis=4_096_000)
+    had_asked(*Job.objects.all(), cpu_millis=4_096_000)
 
     assert SchedulerFacts().demand(EVERYBODY, "gpu_millis", "").asked == 10**13
     assert SchedulerFacts().demand(EVERYBODY, "cpu_millis", "").asked == 40_960_000_000

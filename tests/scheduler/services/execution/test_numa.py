@@ -20,7 +20,7 @@ from scheduler.services.submission.sbatch import parse_sbatch
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal
-from tests.support.roles import as_owner
+from tests.support.roles import as_owner, had_asked
 
 DOMAINS = [
     {"number": 0, "cpu_millis": 4000, "memory_mib": 8192},
@@ -99,7 +99,7 @@ def test_it_is_asked_for_at_every_door(portal: Portal) -> None:
         assert (problem.field, problem.code) == (field, code)
     assert problem.message == "There is no field 'mem_bind'; did you mean 'numa'?"
     with pytest.raises(IntegrityError, match="job_numa_known"), transaction.atomic():
-        Job.objects.filter(pk=job.pk).update(numa="two")
+        had_asked(job, numa="two")
 
 
 @pytest.mark.parametrize(

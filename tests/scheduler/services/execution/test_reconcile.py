@@ -11,8 +11,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from scheduler.agent.protocol import Report
-from scheduler.models import Attempt, Job, Lease, Node, Task
-from scheduler.services.cluster import nodes
+from scheduler.models import Attempt, Job, Lease, Node, NodeHeartbeat, Task
+from scheduler.services.cluster import heartbeats
 from scheduler.services.execution import reconcile
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.execution.reconcile import reconcile_all
@@ -29,13 +29,13 @@ def world(db: None, settings: Any) -> World:
     settings.MUSTER_NODE_SILENT_SECONDS, settings.MUSTER_NODE_LOST_SECONDS = 30, 900
     world = World.make()
     NodeFactory(cluster=world.cluster, name="n1", lease_expires_at=timezone.now() + timedelta(seconds=30))
-    nodes.keep_door_open()
+    heartbeats.keep_door_open()
     return world
 
 
 def silent_for(seconds: float) -> None:
     """As if nobody had heard the nodes for so long."""
-    Node.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=seconds - 30))
+    NodeHeartbeat.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=seconds - 30))
 
 
 def a_running_job(world: World, **fields: Any) -> tuple[Job, Task]:
@@ -80,22 +80,22 @@ def test_nobody_is_lost_while_no_door_is_open(world: World) -> None:
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=5000))
 
     assert reconcile_all() == reconcile.Reconciled()
-    nodes.keep_door_open()
+    heartbeats.keep_door_open()
     assert reconcile_all() == reconcile.Reconciled()
 
     job.refresh_from_db()
     node = Node.objects.get()
     assert (node.state, job.state) == ("up", "running")
-    assert node.lease_expires_at > timezone.now() + timedelta(seconds=20)
+    assert node.heartbeat.lease_expires_at > timezone.now() + timedelta(seconds=20)
 
 
 def test_an_open_door_stays_open_without_moving_leases(world: World) -> None:
     silent_for(100)
-    before = Node.objects.get().lease_expires_at
+    before = NodeHeartbeat.objects.get().lease_expires_at
 
-    nodes.keep_door_open()
+    heartbeats.keep_door_open()
 
-    assert Node.objects.get().lease_expires_at == before
+    assert NodeHeartbeat.objects.get().lease_expires_at == before
 
 
 def test_a_node_that_comes_back_is_up_again(world: World) -> None:
@@ -104,7 +104,10 @@ def test_a_node_that_comes_back_is_up_again(world: World) -> None:
     node = Node.objects.select_related("cluster").get()
     generation = node.generation
 
-    nodes.record_heartbeat(node, boot_id="b2", agent_version="1", clock_ms=0)
+    beat = heartbeats.Heartbeat(
+        heartbeats.KnownAgent(node, None), boot_id="b2", agent_version="1", clock_ms=0
+    )
+    heartbeats.record_heartbeats([beat])
 
     node = Node.objects.get()
     assert (node.state, node.boot_id) == ("up", "b2")

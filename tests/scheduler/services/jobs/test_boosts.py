@@ -17,6 +17,7 @@ from scheduler.services.jobs.boosts import boost_job
 from scheduler.state.load.snapshots import load_snapshot
 from tests.support.agents import World
 from tests.support.factories import OperatorFactory
+from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db
 
@@ -105,7 +106,8 @@ def test_a_class_ages_by_the_hour_up_to_the_cap(world: World, settings: Settings
     settings.PRIORITY_BOOST_CAP = 70
     jobs = [world.submit(priority=priority) for priority in (10, 30, 30)]
     before = timezone.now() - timedelta(hours=10)
-    Job.objects.filter(pk__in=[jobs[0].pk, jobs[1].pk]).update(created_at=before, eligible_at=before)
+    had_asked(jobs[0], jobs[1], created_at=before)
+    Job.objects.filter(pk__in=[jobs[0].pk, jobs[1].pk]).update(eligible_at=before)
     assert list(effective(world).values()) == [10, 30, 30]  # unless a class says so, nobody ages
 
     PriorityClass.objects.filter(value=25).update(boost_per_hour="2.5")

@@ -25,6 +25,7 @@ from tests.scheduler.state.settle.test_release import (
 )
 from tests.scheduler.state.settle.test_release import world as _world
 from tests.support.agents import World
+from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db
 
@@ -76,7 +77,7 @@ def test_the_last_tasks_end_for_a_higher_job_and_the_others_go_on(world: World) 
     Task.objects.filter(pk=tasks[2].pk).update(state="stopping")
 
     early = world.submit(gpu_count=1, priority=10)
-    Job.objects.filter(pk=early.pk).update(created_at=timezone.now() - timedelta(hours=2))
+    had_asked(early, created_at=timezone.now() - timedelta(hours=2))
     say(tasks[2].node, tasks[2], state="stopped", exit_signal=15)
     world.plan()  # nobody more is disturbed, and what is free already is kept
     assert JobEvent.objects.filter(kind__in=["job.smaller", "job.preempting"]).count() == 1
@@ -127,7 +128,7 @@ def test_room_that_nobody_wants_is_used_once_its_work_is_saved(world: World) -> 
     for task in tasks:
         say(task.node, task, state="stopped", exit_signal=15)
     late = world.submit(gpu_count=1, priority=10)
-    Job.objects.filter(pk=late.pk).update(created_at=timezone.now() - timedelta(hours=2))
+    had_asked(late, created_at=timezone.now() - timedelta(hours=2))
     world.plan()
     assert Task.objects.filter(attempt__job=sweep, attempt__epoch=2).count() == 4
     assert fresh(late).state == "queued"  # what was given up for more is its own

@@ -24,7 +24,7 @@ from scheduler.state.load.share_usage import HeldShares
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
 from tests.support.factories import ProjectFactory
-from tests.support.roles import as_owner
+from tests.support.roles import as_owner, had_asked
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
 
 def test_its_time_limit_does_not_run_while_it_stands_still(bench: FakeBench) -> None:
     victim, _ = suspended(bench)
-    Job.objects.filter(pk=victim.pk).update(time_limit_seconds=60)
+    had_asked(victim, time_limit_seconds=60)
 
     reconcile_all()
     assert victim.attempts.get().stop_asked_at is None

@@ -92,7 +92,7 @@ def test_a_job_that_somebody_is_changing_is_told_in_the_next_cycle(world: SmallW
     def hold() -> None:
         try:
             with transaction.atomic():
-                Job.objects.select_for_update().get(pk=busy.pk)
+                Job.objects.select_for_update(of=("self",)).get(pk=busy.pk)
                 held.set()
                 done.wait(10)
         finally:

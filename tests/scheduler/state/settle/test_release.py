@@ -14,8 +14,8 @@ from infra.errors import Conflict, InvalidInput
 from quotas.models import LedgerEntry, Quota
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import AttemptState, TaskFailure, TaskState
-from scheduler.models import Attempt, Job, JobEvent, Node, Task
-from scheduler.services.cluster import nodes
+from scheduler.models import Attempt, Job, JobEvent, Node, NodeHeartbeat, Task
+from scheduler.services.cluster import heartbeats
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.execution.reports import apply_reports
@@ -40,7 +40,7 @@ def world(db: None, settings: Any) -> World:
             cluster=world.cluster, name=name, gpus=2, lease_expires_at=timezone.now() + timedelta(seconds=30)
         )
     QuotaFactory(project=world.project, resource="gpu_millis", hard=8000)
-    nodes.keep_door_open()
+    heartbeats.keep_door_open()
     return world
 
 
@@ -140,7 +140,7 @@ def test_too_few_are_left_to_go_on(world: World) -> None:
 def test_a_lost_node_takes_only_its_own_tasks_along(world: World) -> None:
     job, tasks = a_running_gang(world, "continue", min_tasks=2)
     dead = tasks[3].node
-    Node.objects.filter(pk=dead.pk).update(lease_expires_at=timezone.now() - timedelta(seconds=100))
+    NodeHeartbeat.objects.filter(node=dead).update(lease_expires_at=timezone.now() - timedelta(seconds=100))
 
     found = reconcile_all()
 

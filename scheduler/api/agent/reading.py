@@ -1,0 +1,191 @@
+"""Reads what agents send, and says of nonsense what is wrong with it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from infra.errors import FieldProblem, InvalidInput, MusterError
+from scheduler.agent import PROTOCOL
+from scheduler.agent.protocol import Report
+from scheduler.services.cluster.inventory import read_inventory
+from scheduler.services.execution import elements
+from scheduler.services.execution.agent_messages import AgentMessage
+from scheduler.services.jobs import logs
+
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+MAX_REPORTS: Final = 2000
+MAX_KNOWN: Final = 20_000
+MAX_CHUNKS: Final = 2000
+#: The longest that an agent may ask to wait.
+MAX_WAIT_SECONDS: Final = 3600
+_STATES: Final = frozenset({"running", "succeeded", "failed", "stopped", "lost"})
+_INT_MAX: Final = 2**31 - 1
+_BIG_MAX: Final = 2**62
+
+
+def parse(data: bytes, encoding: str) -> Mapping[str, Any]:
+    try:
+        if encoding == "gzip":
+            data = _unzip(data)
+        body = json.loads(data)
+        if b"\\u" in data:  # only so can half a surrogate pair come in, which nothing can store
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
+        raise InvalidInput(message="The message is not valid JSON.", code="not-json", status=400) from error
+    if not isinstance(body, dict):
+        raise InvalidInput(message="The message has to be a JSON object.")
+    return body
+
+
+def _unzip(data: bytes) -> bytes:
+    """Never more than a plain message may have, however small it was packed."""
+    unpacker = zlib.decompressobj(wbits=31)
+    plain = unpacker.decompress(data, MAX_BODY_BYTES + 1)
+    if len(plain) > MAX_BODY_BYTES or unpacker.unconsumed_tail:
+        raise MusterError(
+            message=f"A message may have {MAX_BODY_BYTES} bytes, unpacked.", code="too-large", status=413
+        )
+    if not unpacker.eof:
+        raise gzip.BadGzipFile("cut short")
+    return plain
+
+
+class Reader:
+    """Collects what is wrong with a message."""
+
+    def __init__(self) -> None:
+        self.problems: list[FieldProblem] = []
+
+    def whole(self, data: Mapping[str, Any], name: str, under: str, most: int) -> int:
+        value = data.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
+            return value
+        self.problems.append(FieldProblem(under + name, f"has to be a whole number from 0 to {most}"))
+        return 0
+
+    def pairs(self, value: Any, name: str) -> list[tuple[int, int]]:
+        good = isinstance(value, list) and len(value) <= MAX_KNOWN
+        if good and all(
+            isinstance(pair, list)
+            and len(pair) == 2
+            and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _BIG_MAX for n in pair)
+            for pair in value
+        ):
+            return [(pair[0], pair[1]) for pair in value]
+        self.problems.append(FieldProblem(name, f"has to be a list of at most {MAX_KNOWN} [task, epoch]"))
+        return []
+
+    def objects(self, value: Any, name: str, most: int) -> list[Mapping[str, Any]]:
+        if isinstance(value, list) and len(value) <= most and all(isinstance(item, dict) for item in value):
+            return value
+        self.problems.append(FieldProblem(name, f"has to be a list of at most {most} objects"))
+        return []
+
+    def finish(self) -> None:
+        if self.problems:
+            raise InvalidInput(message="The message cannot be read.", problems=self.problems[:50])
+
+
+def read_wait(body: Mapping[str, Any]) -> float | None:
+    """How many seconds the agent would wait for orders; None where that cannot be read."""
+    wait = body.get("wait_seconds")
+    if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= MAX_WAIT_SECONDS:
+        return float(wait)
+    return None
+
+
+def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
+    """A sync message; raises InvalidInput with all that is wrong with it.
+
+    One that only reports, and does not wait, is sent beside the call that is held open and gets the orders.
+    """
+    if body.get("protocol") != PROTOCOL:
+        raise InvalidInput(
+            message=f"This server speaks protocol {PROTOCOL}, and the agent {body.get('protocol')!r}.",
+            way_out="Update the older of the two.",
+        )
+    read = Reader()
+    wait = read_wait(body)
+    if wait is None:
+        read.problems.append(FieldProblem("wait_seconds", f"has to be a number from 0 to {MAX_WAIT_SECONDS}"))
+    reports = [
+        _read_report(read, report, f"reports/{number}/")
+        for number, report in enumerate(read.objects(body.get("reports", []), "reports", MAX_REPORTS))
+    ]
+    known = dict(read.pairs(body.get("known", []), "known"))
+    texts = {name: body.get(name, "") for name in ("boot_id", "agent_version")}
+    for name, text in texts.items():
+        if not isinstance(text, str) or "\0" in text:
+            read.problems.append(FieldProblem(name, "has to be text"))
+            texts[name] = ""
+    clock_ms = read.whole(body, "clock_ms", "", _BIG_MAX)
+    read.finish()
+    inventory = read_inventory(body["inventory"]) if "inventory" in body else None
+    only_reports = bool(reports) and not wait
+    return AgentMessage(
+        key,
+        known=None if only_reports else known,
+        reports=reports,
+        clock_ms=clock_ms,
+        inventory=inventory,
+        **texts,
+    )
+
+
+def _read_report(read: Reader, data: Mapping[str, Any], under: str) -> Report:
+    report = Report(
+        task=read.whole(data, "task", under, _BIG_MAX),
+        epoch=read.whole(data, "epoch", under, _INT_MAX),
+        state=str(data.get("state")),
+    )
+    if report["state"] not in _STATES:
+        read.problems.append(FieldProblem(under + "state", f"is none of {', '.join(sorted(_STATES))}"))
+    for name, most in (
+        ("pid", _INT_MAX), ("started_ago_ms", _BIG_MAX), ("ended_ago_ms", _BIG_MAX), ("exit_code", _INT_MAX),
+        ("exit_signal", 128), ("peak_memory_mib", _BIG_MAX), ("cpu_time_ms", _BIG_MAX),
+        ("gpu_watched_ms", _BIG_MAX), ("gpu_busy_ms", _BIG_MAX), ("peak_gpu_memory_mib", _BIG_MAX),
+        ("stdout_bytes", _BIG_MAX), ("stderr_bytes", _BIG_MAX), ("saved_ago_ms", _BIG_MAX),
+    ):  # fmt: skip
+        if name in data:
+            report[name] = read.whole(data, name, under, most)  # type: ignore[literal-required]
+    if "elements" in data:
+        results = elements.read_results(data["elements"])
+        if results is None:
+            read.problems.append(FieldProblem(under + "elements", "has to be a list of results of elements"))
+        report["elements"] = [list(one) for one in results or ()]
+    if "suspended" in data:
+        report["suspended"] = data["suspended"] is True
+    for name in ("stop_reason", "text", "saved_path"):
+        if name in data:
+            text = data[name]
+            if not isinstance(text, str):
+                read.problems.append(FieldProblem(under + name, "has to be text"))
+                text = ""
+            report[name] = text.replace("\0", "�")[: 1024 if name == "saved_path" else 300]  # type: ignore[literal-required]
+    return report
+
+
+def read_chunks(read: Reader, body: Mapping[str, Any]) -> list[logs.IncomingChunk]:
+    chunks: list[logs.IncomingChunk] = []
+    for number, data in enumerate(read.objects(body.get("chunks", []), "chunks", MAX_CHUNKS)):
+        under = f"chunks/{number}/"
+        stream, packed = data.get("stream"), data.get("data")
+        if stream not in logs.STREAMS:
+            read.problems.append(FieldProblem(under + "stream", "has to be stdout or stderr"))
+        try:
+            plain = base64.b64decode(packed, validate=True) if isinstance(packed, str) else b""
+        except (binascii.Error, ValueError):
+            plain = b""
+        if not 0 < len(plain) <= logs.MAX_CHUNK_BYTES:
+            limit = f"1 to {logs.MAX_CHUNK_BYTES} bytes"
+            read.problems.append(FieldProblem(under + "data", f"has to be {limit} in base64"))
+        task, epoch = read.whole(data, "task", under, _BIG_MAX), read.whole(data, "epoch", under, _INT_MAX)
+        offset = read.whole(data, "offset", under, _BIG_MAX)
+        chunks.append(logs.IncomingChunk(task, epoch, str(stream), offset, plain))
+    return chunks

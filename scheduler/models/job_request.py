@@ -1,0 +1,168 @@
+"""What a person asked for with a job: written once, and never changed."""
+
+from __future__ import annotations
+
+import uuid
+from enum import StrEnum
+
+from django.contrib.postgres.indexes import GinIndex, OpClass
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Upper
+
+from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.snapshot.constraints import NUMA_WORDS
+
+
+def choices_of(enum: type[StrEnum]) -> list[tuple[str, str]]:
+    """The members of a closed list, as a column takes them."""
+    return [(member.value, member.value) for member in enum]
+
+
+class WaitEnd(models.TextChoices):
+    """What becomes of a job that has waited for others as long as it would."""
+
+    FAIL = "fail", "fail"
+    START = "start", "start anyway"
+
+
+class JobRequest(models.Model):
+    """The request of a job. Amounts are per task.
+
+    `number` is the small integer people say and every table refers to; `uuid` is the `id` of the API. Its `Job`,
+    with the same number, has whose it is and all that moves, so that no move of a job writes this row again or
+    touches an index of it: the application may insert and delete these rows, not update them.
+    """
+
+    number = models.BigAutoField(primary_key=True)
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    name = models.CharField(max_length=200)
+    job_type = models.CharField(max_length=32, default="batch")
+
+    # What runs: one of the two is set.
+    command = models.TextField(blank=True)
+    script = models.TextField(blank=True)
+    env = models.JSONField(default=dict, blank=True)
+    working_dir = models.CharField(max_length=1024, blank=True)
+
+    # How much, per task.
+    tasks = models.PositiveIntegerField(default=1)
+    nodes = models.PositiveIntegerField(null=True, blank=True)
+    tasks_per_node = models.PositiveIntegerField(null=True, blank=True)
+    cpu_millis = models.BigIntegerField(default=1000)
+    memory_mib = models.BigIntegerField(default=0)
+    storage_mib = models.BigIntegerField(default=0)
+    gpus = models.PositiveIntegerField(default=0)
+    #: A share of one GPU in thousandths; 0 takes each GPU whole.
+    gpu_millis = models.PositiveIntegerField(default=0)
+    gpu_model = models.CharField(max_length=80, blank=True)
+    #: A named slice of one device, such as 1g.10gb; `gpu_millis` is then what it counts for.
+    gpu_slice = models.CharField(max_length=24, blank=True)
+    extras = models.JSONField(default=dict, blank=True)
+    #: What a task may use at most; null = whatever is idle on its node.
+    cpu_limit_millis = models.BigIntegerField(null=True, blank=True)
+    memory_limit_mib = models.BigIntegerField(null=True, blank=True)
+    #: "one": CPUs, memory and devices of each task are of one NUMA domain, or it waits.
+    numa = models.CharField(
+        max_length=8,
+        choices=[(word, word) for word in NUMA_WORDS],
+        default=NUMA_WORDS[0],
+        db_default="prefer",
+    )
+    time_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
+
+    # Where.
+    node_selector = models.JSONField(default=dict, blank=True)
+    tolerations = models.JSONField(default=list, blank=True)
+    affinity = models.JSONField(default=dict, blank=True)
+    labels = models.JSONField(default=dict, blank=True)
+
+    # When, and what then.
+    priority = models.PositiveSmallIntegerField(default=50)
+    begin_at = models.DateTimeField(null=True, blank=True)
+    deadline_at = models.DateTimeField(null=True, blank=True)
+    restart_policy = models.CharField(
+        max_length=12, choices=choices_of(RestartPolicy), default=RestartPolicy.INTERRUPTED
+    )
+    max_restarts = models.PositiveSmallIntegerField(default=3)
+    preemptible = models.BooleanField(default=True)
+
+    # How long it waits for others, and what then.
+    depends_until_at = models.DateTimeField(null=True, blank=True)
+    depends_on_timeout = models.CharField(max_length=5, choices=WaitEnd, default=WaitEnd.FAIL)
+
+    # A gang: how few of its tasks are enough, how near to each other, and what when one of them fails.
+    #: It may start with as few as these; null = with all of them.
+    min_tasks = models.PositiveIntegerField(null=True, blank=True)
+    #: Its size may change while it runs.
+    elastic = models.BooleanField(default=False)
+    on_task_failure = models.CharField(
+        max_length=8, choices=choices_of(TaskFailure), default=TaskFailure.FAIL
+    )
+    pack = models.CharField(max_length=4, blank=True, choices=choices_of(PackLevel))
+    pack_required = models.BooleanField(default=False)
+    #: How long nodes are kept for it while it gathers them; null = it does not gather.
+    assembly_timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
+
+    # A member of an array: each element is a job of its own.
+    array_id = models.UUIDField(null=True, blank=True)
+    array_index = models.PositiveIntegerField(null=True, blank=True)
+    array_max_running = models.PositiveIntegerField(null=True, blank=True)
+
+    created_at = models.DateTimeField()
+    #: web, api, sbatch, cli: the door it came through.
+    submitted_via = models.CharField(max_length=8, default="api")
+
+    class Meta:
+        ordering = ["-number"]
+        # Every row is written once, so each of these costs a job one entry, whatever becomes of it.
+        indexes = [
+            models.Index(fields=["-created_at", "-number"], name="request_by_age"),
+            models.Index(
+                Upper("gpu_model"),
+                F("number").desc(),
+                name="request_by_gpu_model",
+                condition=~Q(gpu_model=""),
+            ),
+            models.Index(
+                fields=["job_type", "-number"], name="request_by_type", condition=~Q(job_type="batch")
+            ),
+            GinIndex(OpClass(Upper("name"), name="gin_trgm_ops"), name="request_by_name"),
+            GinIndex(fields=["labels"], name="request_by_label", condition=~Q(labels={})),
+            # Waits whose time may be up.
+            models.Index(
+                fields=["depends_until_at"],
+                name="request_waits_until",
+                condition=Q(depends_until_at__isnull=False),
+            ),
+        ]
+        constraints = [
+            models.CheckConstraint(name="job_priority_range", condition=Q(priority__lte=100)),
+            models.CheckConstraint(name="job_has_tasks", condition=Q(tasks__gte=1)),
+            models.CheckConstraint(
+                name="job_amounts_not_negative",
+                condition=Q(cpu_millis__gte=0) & Q(memory_mib__gte=0) & Q(storage_mib__gte=0),
+            ),
+            models.CheckConstraint(
+                name="job_limits_not_below_requests",
+                condition=(Q(cpu_limit_millis=None) | Q(cpu_limit_millis__gte=F("cpu_millis")))
+                & (Q(memory_limit_mib=None) | Q(memory_limit_mib__gte=F("memory_mib"))),
+            ),
+            models.CheckConstraint(name="job_numa_known", condition=Q(numa__in=NUMA_WORDS)),
+            models.CheckConstraint(
+                name="job_share_of_one_gpu",
+                condition=Q(gpu_millis=0) | (Q(gpus=1) & Q(gpu_millis__lt=1000)),
+            ),
+            models.CheckConstraint(
+                name="job_runs_one_thing",
+                condition=~Q(command="", script="") & (Q(command="") | Q(script="")),
+            ),
+            models.CheckConstraint(
+                name="job_min_tasks_within",
+                condition=Q(min_tasks=None) | Q(min_tasks__range=(1, F("tasks"))),
+            ),
+            models.UniqueConstraint(name="array_element_once", fields=["array_id", "array_index"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.name}"
