@@ -31,8 +31,8 @@ from config.metrics import count_request
 from infra.api.problems import PROBLEM_TYPE, problem
 from infra.api.rest import as_json
 from infra.client_address import of_scope
+from infra.db.groups import Groups
 from infra.errors import MusterError
-from infra.grouped_work import GroupedWork
 from scheduler.api.jobs import Jobs
 from scheduler.api.submissions.group import BUSY, Accepted, Call, SubmitGroup
 from scheduler.api.submissions.group import Answer as Outcome
@@ -58,10 +58,9 @@ class SubmitDoor:
 
     def __init__(self, inner: Application) -> None:
         self.inner = inner
-        self._work = GroupedWork(
-            SubmitGroup(Throttle.wait_of), name="submissions", most_together=MOST_TOGETHER,
-            most_waiting=MOST_WAITING,
-        )  # fmt: skip
+        self._groups: Groups[Call, Outcome] = Groups(
+            "submissions", SubmitGroup(Throttle.wait_of), most=MOST_TOGETHER, waiting=MOST_WAITING
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         token = _token_of(scope)
@@ -78,12 +77,9 @@ class SubmitDoor:
         if headers is None or len(body) > MOST_BYTES:
             await self.inner(scope, again, send)
             return
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        call = Call(
-            token=token, client=client, request_id=request_id_of(_header(scope, b"x-request-id")), body=body,
-            answer=_set_later(future),
-        )  # fmt: skip
-        outcome = await self._outcome(call, future, receive)
+        request_id = request_id_of(_header(scope, b"x-request-id"))
+        call = Call(token=token, client=client, request_id=request_id, body=body)
+        outcome = await self._outcome(call, receive)
         if outcome is None:
             await self.inner(scope, again, send)
             return
@@ -91,15 +87,20 @@ class SubmitDoor:
         await answer.give(send)
         _note(call, outcome, answer.status, seconds=time.perf_counter() - began)
 
-    async def _outcome(self, call: Call, future: asyncio.Future[Outcome], receive: Receive) -> Outcome:
-        if not self._work.put(call):
+    async def _outcome(self, call: Call, receive: Receive) -> Outcome | MusterError:
+        """What became of it, however long that takes; a caller who hangs up meanwhile is noted in the call."""
+        try:
+            waiting = asyncio.wrap_future(self._groups.submit(call))
+        except MusterError:  # too many wait
             return BUSY
         watcher: list[asyncio.Task[None]] = []
         later = asyncio.get_running_loop().call_later(
             LOOK_SECONDS, lambda: watcher.append(asyncio.ensure_future(watch(receive, call.caller)))
         )
         try:
-            return await future
+            return await waiting
+        except MusterError as error:
+            return error
         finally:
             later.cancel()
             for task in watcher:
@@ -118,17 +119,6 @@ class _Again:
         if body is None:
             return await self._receive()
         return {"type": "http.request", "body": body, "more_body": False}
-
-
-def _set_later(future: asyncio.Future[Outcome]) -> Any:
-    """Sets a future from another thread; nobody may wait for it any more."""
-    loop = future.get_loop()
-
-    def settle(outcome: Outcome) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    return lambda outcome: loop.call_soon_threadsafe(settle, outcome)
 
 
 # ---------------------------------------------------------------- which requests

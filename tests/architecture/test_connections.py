@@ -44,7 +44,6 @@ KNOWN = {
     ): "requests: Django's connection, request signals around each",
     ("config/http/api_server.py", "run_in_executor"): "the same",
     ("config/http/api_server.py", "to_thread"): "reads a file that is written",
-    ("infra/grouped_work.py", "Thread"): "submissions in groups: Django's connection, in unit_of_work",
     ("config/database/pulse.py", "Thread"): "looks whether PostgreSQL answers, on connections of its own",
     ("config/http/probes.py", "ThreadPoolExecutor"): "/readyz: as requests",
     ("config/http/probes.py", "run_in_executor"): "the same",

@@ -55,7 +55,7 @@ class Accepted:
 
 
 #: None: to be answered by the view, which has to look at the request by itself.
-Answer = Accepted | MusterError | None
+Answer = Accepted | None
 
 
 @dataclass(eq=False, slots=True)
@@ -66,8 +66,6 @@ class Call:
     client: Client
     request_id: str
     body: bytes
-    #: Told once, from another thread.
-    answer: Callable[[Answer], None]
     caller: Caller = field(default_factory=Caller)
     came_at: float = field(default_factory=time.monotonic)
 
@@ -80,20 +78,19 @@ class SubmitGroup:
         self._tokens: KeptTokens = {}
         self._catalogues = Catalogues()
 
-    def __call__(self, calls: Sequence[Call]) -> None:
-        """Answer each call; raises nothing."""
+    def __call__(self, calls: Sequence[Call]) -> list[Answer | Exception]:
+        """The answer to each call, or the error that it gets; raises nothing."""
         late = time.monotonic() - MOST_SECONDS
         waiting = [call for call in calls if not call.caller.gone and call.came_at > late]
-        answers: dict[Call, Answer] = dict.fromkeys(waiting)
+        answers: dict[Call, Answer | Exception] = dict.fromkeys(waiting)
         try:
             with unit_of_work(), notifications.deferred():
                 answers |= self._answers(waiting)
         except Exception as error:  # before anything was written: the view will meet it again, and say so
             log.warning("submissions_not_grouped", error=str(error).strip())
-        for call in calls:
-            call.answer(answers.get(call, BUSY))
+        return [answers.get(call, BUSY) for call in calls]
 
-    def _answers(self, calls: Sequence[Call]) -> dict[Call, Answer]:
+    def _answers(self, calls: Sequence[Call]) -> dict[Call, Answer | Exception]:
         """The answers of those that need no view; it raises only where nothing was written."""
         tokens = authenticate_tokens([(c.token, c.client.address) for c in calls], kept=self._tokens)
         admitted = {call: token for call, token in zip(calls, tokens, strict=True) if _may_submit(token)}
@@ -131,7 +128,7 @@ def _may_submit(token: Any) -> bool:
     return isinstance(token, ApiToken) and covers(token.scopes, Jobs.required_scopes["POST"])
 
 
-def _write(submissions: dict[Call, Submission]) -> dict[Call, Answer]:
+def _write(submissions: dict[Call, Submission]) -> dict[Call, Answer | Exception]:
     """Write them together; where a database error stops that, each is left to be written by itself."""
     if not submissions:
         return {}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,6 @@ from accounts.services.tokens import revoke_token
 from config.http import rates, submit_door
 from config.http.api_server import ApiDoor
 from config.http.submit_door import SubmitDoor
-from infra.grouped_work import GroupedWork
 from scheduler.api.submissions import group
 from scheduler.models import Job, JobEvent, Queue
 from tests.scheduler.portal import Portal, a_portal
@@ -95,15 +95,7 @@ class Doors:
 
         for done in [self.api._threads.submit(leave) for _ in range(4)]:
             done.result(patience(20))
-        closed = threading.Event()
-
-        def close_all(_: Any) -> None:
-            connections.close_all()
-            closed.set()
-
-        self.short._work._work = close_all
-        assert self.short._work.put(None)  # type: ignore[arg-type]
-        assert closed.wait(patience(20))
+        self.short._groups.close()
 
 
 @pytest.fixture
@@ -360,20 +352,23 @@ def test_a_storm_of_many_people_leaves_every_job_once_and_the_chains_whole(
     assert verify().ok
 
 
+def in_one_group(doors: Doors, count: int) -> None:
+    """The next group begins once this number of calls wait."""
+    groups: Any = doors.short._groups
+    take = groups._take
+
+    def when_all_wait() -> Any:
+        while len(groups._members) < count:
+            time.sleep(0.005)
+        return take()
+
+    groups._take = when_all_wait
+
+
 def grouped(doors: Doors, calls: list[tuple[str, dict[str, Any]]]) -> list[Reply]:
     """All of them in one group."""
-    real, held = doors.short._work._work, list[Any]()
-
-    def gather(pieces: list[Any]) -> None:
-        held.extend(pieces)
-        if len(held) >= len(calls):
-            real(list(held))
-
-    doors.short._work._work = gather
-    try:
-        return doors.many(calls)
-    finally:
-        doors.short._work._work = real
+    in_one_group(doors, len(calls))
+    return doors.many(calls)
 
 
 def test_one_row_that_cannot_be_stored_keeps_no_other_out(
@@ -444,37 +439,30 @@ def test_an_answer_that_cannot_be_made_does_not_write_the_job_again(
 
 
 def test_so_many_wait_and_the_next_is_told_to_come_again(doors: Doors, portal: Portal) -> None:
-    doors.short._work = GroupedWork(doors.short._work._work, name="full", most_together=1, most_waiting=0)
+    doors.short._groups._limit = 0
 
     status, headers, body = doors.post(a_token(portal.cast.owner, "jobs:write"), {"command": "true"})
-    doors.short._work._most_waiting = 1
 
     assert (status, body["code"], headers["retry-after"]) == (503, "unavailable", "1")
     assert not Job.objects.exists()
 
 
 def test_nothing_is_written_for_a_caller_who_has_gone_or_waited_too_long(
-    doors: Doors, portal: Portal, monkeypatch: pytest.MonkeyPatch
+    doors: Doors, portal: Portal
 ) -> None:
     token = a_token(portal.cast.owner, "jobs:write")
-    real = doors.short._work._work
+    real = doors.short._groups._work
 
-    def after_they_left(pieces: list[Any]) -> None:
-        for call, gone in zip(pieces, (True, False, False), strict=True):
-            if gone:
+    def after_they_left(calls: Any) -> Any:
+        for call in calls:
+            if b"gone" in call.body:
                 call.caller.leave()
-        pieces[1].came_at -= group.MOST_SECONDS + 1
-        real(pieces)
+            if b"late" in call.body:
+                call.came_at -= group.MOST_SECONDS + 1
+        return real(calls)
 
-    held: list[Any] = []
-
-    def gather(pieces: list[Any]) -> None:
-        held.extend(pieces)
-        if len(held) == 3:
-            after_they_left(sorted(held, key=lambda call: call.body))
-
-    doors.short._work._work = gather
-    replies = doors.many([(token, {"command": what}) for what in ("a gone", "b late", "c")])
+    doors.short._groups._work = after_they_left
+    replies = grouped(doors, [(token, {"command": what}) for what in ("gone", "late", "c")])
 
     assert [reply[0] for reply in replies] == [503, 503, 201]
     assert list(Job.objects.values_list("command", flat=True)) == ["c"]
@@ -484,15 +472,15 @@ def test_a_caller_who_hangs_up_is_noticed_while_the_group_waits(
     doors: Doors, portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = a_token(portal.cast.owner, "jobs:write")
-    real = doors.short._work._work
+    real = doors.short._groups._work
     left = threading.Event()
 
-    def wait(pieces: list[Any]) -> None:
+    def wait(calls: Any) -> Any:
         assert left.wait(patience(20))
-        assert pieces[0].caller._gone.wait(patience(20))
-        real(pieces)
+        assert calls[0].caller._gone.wait(patience(20))
+        return real(calls)
 
-    doors.short._work._work = wait
+    doors.short._groups._work = wait
 
     async def hang_up() -> None:
         raw = b'{"command": "true"}'
