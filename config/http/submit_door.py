@@ -34,7 +34,7 @@ from infra.client_address import of_scope
 from infra.db.groups import Groups
 from infra.errors import MusterError
 from scheduler.api.jobs import Jobs
-from scheduler.api.submissions.group import BUSY, Accepted, Call, SubmitGroup
+from scheduler.api.submissions.group import Accepted, Call, SubmitGroup, busy
 from scheduler.api.submissions.group import Answer as Outcome
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class SubmitDoor:
         try:
             waiting = asyncio.wrap_future(self._groups.submit(call))
         except MusterError:  # too many wait
-            return BUSY
+            return busy()
         watcher: list[asyncio.Task[None]] = []
         later = asyncio.get_running_loop().call_later(
             LOOK_SECONDS, lambda: watcher.append(asyncio.ensure_future(watch(receive, call.caller)))

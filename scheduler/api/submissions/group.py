@@ -36,13 +36,17 @@ log = structlog.get_logger(__name__)
 MOST_JOBS: Final = 100
 #: Who has waited longer is answered that the portal is busy.
 MOST_SECONDS: Final = 10.0
-BUSY: Final = MusterError(
-    message="More jobs are being submitted than this web process can write.",
-    code="unavailable",
-    status=503,
-    way_out="Nothing was written. Try again in a second, with the same Idempotency-Key.",
-    extra={"retry_after_seconds": 1},
-)
+
+
+def busy() -> MusterError:
+    """The refusal where more wait than this process can write."""
+    return MusterError(
+        message="More jobs are being submitted than this web process can write.",
+        code="unavailable",
+        status=503,
+        way_out="Nothing was written. Try again in a second, with the same Idempotency-Key.",
+        extra={"retry_after_seconds": 1},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class SubmitGroup:
                 answers |= self._answers(waiting)
         except Exception as error:  # before anything was written: the view will meet it again, and say so
             log.warning("submissions_not_grouped", error=str(error).strip())
-        return [answers.get(call, BUSY) for call in calls]
+        return [answers[call] if call in answers else busy() for call in calls]
 
     def _answers(self, calls: Sequence[Call]) -> dict[Call, Answer | Exception]:
         """The answers of those that need no view; it raises only where nothing was written."""
@@ -137,7 +141,7 @@ def _write(submissions: dict[Call, Submission]) -> dict[Call, Answer | Exception
     except (DatabaseError, InterfaceError) as error:
         if not _is_undone(error):
             log.warning("submissions_not_written", error=str(error).strip())
-            return dict.fromkeys(submissions, to_error(error) or BUSY)
+            return dict.fromkeys(submissions, to_error(error) or busy())
         log.info("submissions_one_by_one", count=len(submissions), error=str(error).strip())
         return {}
     return {
