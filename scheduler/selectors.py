@@ -109,7 +109,6 @@ def forget_cached_reads() -> None:
     global _names
     _names = (0.0, [])
     _idle_clusters.clear()
-    _finished_counts.clear()
 
 
 # ---------------------------------------------------------------- queues
@@ -139,17 +138,16 @@ def queue_by_ref(user: User, ref: str | int) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """The jobs of one queue, counted."""
+    """The jobs of one queue that wait or run, counted."""
 
     running: int = 0
     pending: int = 0
-    total: int = 0
     pending_gpus: int = 0
     running_gpus: int = 0
 
 
 def queue_loads(queue_ids: Iterable[int]) -> dict[int, QueueLoad]:
-    """Counters of several queues, one query for all; `total` counts finished jobs too, a minute old at most."""
+    """Counters of several queues, one query for all."""
     wanted = list(queue_ids)
     rows = (
         Job.objects.not_over()
@@ -159,39 +157,13 @@ def queue_loads(queue_ids: Iterable[int]) -> dict[int, QueueLoad]:
         .order_by()
     )
     sums: dict[int, Counter[str]] = defaultdict(Counter)
-    for queue_id, finished in _finished("queue_id", wanted).items():
-        sums[queue_id]["total"] += sum(finished.values())
     for row in rows:
         count = sums[row["queue_id"]]
-        count["total"] += row["jobs"]
         for what, states in (("running", ACTIVE), ("pending", PENDING)):
             if row["state"] in states:
                 count[what] += row["jobs"]
                 count[f"{what}_gpus"] += row["gpus"] or 0
     return {queue_id: QueueLoad(**count) for queue_id, count in sums.items()}
-
-
-def _finished(of: str, keys: list[int]) -> dict[int, dict[str, int]]:
-    """Jobs that are over, by queue or project and then by state, in one query at most.
-
-    Large counts are cached for a minute: they change by a small part in that time.
-    """
-    now = time.monotonic()
-    missing = [key for key in keys if _finished_counts.get((of, key), (0.0, {}))[0] <= now]
-    if missing:
-        counted: dict[int, dict[str, int]] = {key: {} for key in missing}
-        over = Job.objects.finished().filter(**{f"{of}__in": missing}).order_by()
-        for key, state, jobs in over.values_list(of, "outcome").annotate(jobs=Count("number")):
-            counted[key][state] = jobs
-        for key in missing:
-            holds = FINISHED_SECONDS if sum(counted[key].values()) >= MANY_FINISHED else 0.0
-            _finished_counts[of, key] = (now + holds, counted[key])
-    return {key: _finished_counts[of, key][1] for key in keys}
-
-
-FINISHED_SECONDS: Final = 60.0
-MANY_FINISHED: Final = 10_000
-_finished_counts: dict[tuple[str, int], tuple[float, dict[str, int]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +198,6 @@ def preemption_counts(queue_ids: list[int]) -> dict[int, int]:
         job__queue_id__in=queue_ids,
     )
     return dict(rows.order_by().values_list("job__queue_id").annotate(times=Count("pk")))
-
-
-def state_counts(user: User) -> dict[str, int]:
-    """Visible jobs by internal state; counts of ended jobs are at most a minute old."""
-    keys = list(visible_projects(user).order_by().values_list("pk", flat=True))
-    jobs = Job.objects.not_over().filter(project_id__in=keys)
-    counts = dict(jobs.order_by().values_list("state").annotate(jobs=Count("number")))
-    for finished in _finished("project_id", keys).values():
-        for state, jobs_over in finished.items():
-            counts[state] = counts.get(state, 0) + jobs_over
-    return counts
 
 
 # ---------------------------------------------------------------- machines

@@ -44,10 +44,19 @@ class JobFilter(django_filters.FilterSet):
     array_id = django_filters.UUIDFilter()
     node = django_filters.CharFilter(method="by_node", help_text="Jobs that hold something there now.")
     label = django_filters.CharFilter(method="by_label", help_text="key or key=value; may be repeated.")
+    count = django_filters.ChoiceFilter(
+        choices=[(word, word) for word in ("true", "false")],
+        method="unchanged",
+        help_text="Also answer how many there are.",
+    )
 
     class Meta:
         model = Job
         fields: list[str] = []
+
+    def unchanged(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        """The view counts them."""
+        return jobs
 
     def by_state(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         return jobs.in_public_states([value])
@@ -69,8 +78,8 @@ class JobFilter(django_filters.FilterSet):
 
     def by_user(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         if value == "me":
-            return jobs.filter(user=self.request.user)
-        return jobs.filter(user__in=_keys(User.objects.filter(username=value)))
+            return jobs.of_people([self.request.user.pk])
+        return jobs.of_people(_keys(User.objects.filter(username=value)))
 
     def by_gpu_type(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         return jobs.exclude(gpu_model="").filter(gpu_model__iexact=value)

@@ -18,6 +18,7 @@ from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import JobFilter, filtered
 from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer
 from scheduler.core.lifecycle import ElementState
+from scheduler.job_lists import MOST_COUNTED, Count, how_many, job_rows, with_relations
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
 from scheduler.services.jobs import submit, verbs
@@ -58,21 +59,52 @@ class JobView(ApiView):
         return self.whole(with_allocations(visible_jobs(person(request))).get(pk=job.pk))
 
 
+class JobPages(NewestFirst):
+    """Pages of jobs, with how many there are on all of them where that was asked for."""
+
+    total: Count | None = None
+
+    def get_paginated_response(self, data: Any) -> Response:
+        answer = super().get_paginated_response(data)
+        if self.total is not None:
+            answer.data |= {"count": self.total.jobs, "count_is_estimate": self.total.estimated}
+        return answer
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        described = super().get_paginated_response_schema(schema)
+        described["properties"] |= {
+            "count": {"type": "integer", "description": "With count=true: how many jobs there are in all."},
+            "count_is_estimate": {
+                "type": "boolean",
+                "description": f"From {MOST_COUNTED} jobs on their number is estimated, not counted.",
+            },
+        }
+        return described
+
+
 class Jobs(JobView):
     """`/jobs`"""
 
-    pagination_class = NewestFirst
+    pagination_class = JobPages
     filterset_class = JobFilter
     required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
     page_ordering: tuple[str, ...] = ("-pk",)
 
-    @extend_schema(operation_id="jobs_list", responses=JobRowSerializer(many=True), filters=True)
+    @extend_schema(
+        operation_id="jobs_list",
+        parameters=[OpenApiParameter("count", bool, description="Also answer how many there are.")],
+        responses=JobRowSerializer(many=True),
+        filters=True,
+    )
     def get(self, request: Request) -> Response:
         """Jobs that you may see, newest first."""
-        rows = filtered(JobFilter, request, with_allocations(listed_jobs(person(request))))
+        jobs = filtered(JobFilter, request, listed_jobs(person(request)))
         if "submitted__lte" in request.query_params:
             self.page_ordering = ("-created_at", "-pk")  # the newest of them are not the newest of all
-        page = self.paginate_queryset(rows)
+        rows: Any = job_rows(jobs)
+        page = with_relations(self.paginate_queryset(rows) or ())
+        if request.query_params.get("count") == "true" and isinstance(self.paginator, JobPages):
+            self.paginator.total = how_many(jobs)
         names = priority_names()
         return self.get_paginated_response(
             JobRowSerializer(page, many=True, context={"priority_names": names}).data
@@ -272,7 +304,6 @@ class ElementsSerializer(serializers.Serializer[Any]):
 class JobElementsView(JobView):
     """`/jobs/{id}/elements`"""
 
-    serializer_class = ElementsSerializer
     required_scopes = {"GET": "jobs:read"}
 
     @extend_schema(operation_id="jobs_elements", responses=ElementsSerializer)
@@ -285,7 +316,6 @@ class JobElementsView(JobView):
 class CancelElement(JobView):
     """`/jobs/{id}/elements/{index}/cancel`"""
 
-    serializer_class = ElementSerializer
     required_scopes = {"POST": "jobs:write"}
 
     @extend_schema(
@@ -306,12 +336,17 @@ class CancelElement(JobView):
 def _row(element: Element) -> dict[str, Any]:
     end = element.end
     if end is None:
-        return dict.fromkeys(ElementSerializer().fields) | {
-            "index": element.index, "state": NOT_ENDED, "text": "",
-            "stdout_offset": 0, "stdout_bytes": 0, "stderr_offset": 0, "stderr_bytes": 0,
-        }  # fmt: skip
-    names = (name for name in ElementSerializer().fields if name not in ("attempt", "text"))
-    return {name: getattr(end, name) for name in names} | {"attempt": end.epoch, "text": end.end_text}
+        return _NOTHING_YET | {"index": element.index, "state": NOT_ENDED}
+    return {
+        name: getattr(end, {"attempt": "epoch", "text": "end_text"}.get(name, name)) for name in _NOTHING_YET
+    }
+
+
+#: What is said of an element that has not ended; offsets and bytes are 0.
+_NOTHING_YET: Final[dict[str, Any]] = {
+    str(name): {"text": ""}.get(str(name), 0 if str(name).startswith("std") else None)
+    for name in ElementSerializer().fields
+}
 
 
 class BulkItemSerializer(serializers.Serializer[Any]):

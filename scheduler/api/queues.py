@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -17,14 +18,15 @@ from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState, PublicState
+from scheduler.job_lists import Count, queue_totals, state_counts
 from scheduler.models import Queue
 from scheduler.selectors import (
     QueueLoad,
+    listed_jobs,
     preemption_counts,
     queue_by_ref,
     queue_loads,
     queue_overview,
-    state_counts,
     visible_queues,
 )
 from scheduler.services.cluster import queues as services
@@ -54,10 +56,12 @@ class QueueSerializer(serializers.Serializer[Any]):
     running_jobs = serializers.IntegerField()
     pending_jobs = serializers.IntegerField()
     total_jobs = serializers.IntegerField()
+    total_is_estimate = serializers.BooleanField(help_text="There are too many to count them each time.")
     generation = serializers.IntegerField()
 
     def to_representation(self, queue: Queue) -> dict[str, Any]:
         load: QueueLoad = self.context["loads"].get(queue.pk, QueueLoad())
+        total: Count = self.context["totals"][queue.pk]
         return {
             "id": queue.pk,
             "name": queue.name,
@@ -79,7 +83,8 @@ class QueueSerializer(serializers.Serializer[Any]):
             "max_wall_seconds": queue.max_wall_seconds,
             "running_jobs": load.running,
             "pending_jobs": load.pending,
-            "total_jobs": load.total,
+            "total_jobs": total.jobs,
+            "total_is_estimate": total.estimated,
             "generation": queue.generation,
         }
 
@@ -93,6 +98,12 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
     max_pending_jobs = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     default_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
     max_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+
+
+def _counted(queues: Sequence[Queue]) -> dict[str, Any]:
+    """What the serializer of these queues says of their jobs."""
+    keys = [queue.pk for queue in queues]
+    return {"loads": queue_loads(keys), "totals": queue_totals(keys)}
 
 
 def policy_of(queue: Queue) -> str:
@@ -126,8 +137,7 @@ class Queues(ApiView):
             project = project_by_ref(person(request), wanted)
             rows = rows.filter(project__isnull=True) | rows.filter(project=project)
         page = self.paginate_queryset(rows) or []
-        loads = queue_loads(queue.pk for queue in page)
-        return self.get_paginated_response(QueueSerializer(page, many=True, context={"loads": loads}).data)
+        return self.get_paginated_response(QueueSerializer(page, many=True, context=_counted(page)).data)
 
 
 class QueueDetail(ApiView):
@@ -139,7 +149,7 @@ class QueueDetail(ApiView):
     schema_tags = ["queues"]
 
     def answer(self, queue: Queue) -> Response:
-        return Response(QueueSerializer(queue, context={"loads": queue_loads([queue.pk])}).data)
+        return Response(QueueSerializer(queue, context=_counted([queue])).data)
 
     @extend_schema(operation_id="queues_get", responses=QueueSerializer)
     def get(self, request: Request, ref: str) -> Response:
@@ -188,6 +198,9 @@ class QueueSummaryItemSerializer(serializers.Serializer[Any]):
 
 class QueueSummarySerializer(serializers.Serializer[Any]):
     states = serializers.DictField(child=serializers.IntegerField())
+    estimated_states = serializers.ListField(
+        child=serializers.CharField(), help_text="States with too many jobs to count them each time."
+    )
     pending_jobs = serializers.IntegerField()
     running_jobs = serializers.IntegerField()
     preemption_count = serializers.IntegerField(help_text="Jobs that were interrupted in the last day.")
@@ -206,9 +219,9 @@ class QueueSummary(ApiView):
         """What waits and what runs, over all queues that you may see."""
         by = person(request)
         counts = dict.fromkeys((state.value for state in PublicState), 0)
-        inner = state_counts(by)
-        for state, jobs in inner.items():
-            counts[PUBLIC[JobState(state)].value] += jobs
+        inner = state_counts(listed_jobs(by))
+        for state, count in inner.items():
+            counts[PUBLIC[JobState(state)].value] += count.jobs
         overview = queue_overview(by)
         interrupted = preemption_counts([item.queue.pk for item in overview])
         queues = [
@@ -226,8 +239,11 @@ class QueueSummary(ApiView):
         return Response(
             {
                 "states": counts,
-                "pending_jobs": sum(jobs for state, jobs in inner.items() if state in PENDING),
-                "running_jobs": sum(jobs for state, jobs in inner.items() if state in ACTIVE),
+                "estimated_states": sorted(
+                    {PUBLIC[JobState(state)].value for state, count in inner.items() if count.estimated}
+                ),
+                "pending_jobs": sum(count.jobs for state, count in inner.items() if state in PENDING),
+                "running_jobs": sum(count.jobs for state, count in inner.items() if state in ACTIVE),
                 "preemption_count": sum(interrupted.values()),
                 "queues": queues,
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, Task
 from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.constraints import NUMA_WORDS
+from scheduler.job_lists import JobRow, ListedJob
 from scheduler.models import Job, JobEvent, WaitEnd
 from scheduler.services.submission.fields_task import qos_word
 from scheduler.services.submission.job_spec import JOB
@@ -169,7 +170,15 @@ class JobSerializer(serializers.Serializer[Any]):
 
     def to_representation(self, job: Job) -> dict[str, Any]:
         """Written out by hand: one dictionary a job, and no query beyond what the selector brought."""
-        return {**row_of(job, self.context.get("priority_names", ())), **_relations(job)}
+        attempts = sorted(job.attempts.all(), key=lambda attempt: attempt.epoch)
+        held = attempts[-1].allocations.all() if attempts else []
+        return {
+            **row_of(job, self.context.get("priority_names", ())),
+            "command": job.command,
+            "script": job.script,
+            "env": job.env,
+            **_relations(job.dependencies.all(), held),
+        }
 
 
 class JobRowSerializer(JobSerializer):
@@ -179,15 +188,16 @@ class JobRowSerializer(JobSerializer):
     script = None  # type: ignore[assignment]
     env = None  # type: ignore[assignment]
 
-    def to_representation(self, job: Job) -> dict[str, Any]:
-        whole = super().to_representation(job)
-        for name in ("command", "script", "env"):
-            del whole[name]
-        return whole
+    def to_representation(self, job: Any) -> dict[str, Any]:
+        listed: ListedJob = job
+        return {
+            **row_of(listed.row, self.context.get("priority_names", ())),
+            **_relations(listed.dependencies, listed.allocations),
+        }
 
 
-def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
-    """What the job's own row and its queue, project and user say."""
+def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
+    """What the job's own row and its queue, project and user say, but for what runs and its environment."""
     return {
         "id": str(job.uuid),
         "number": job.number,
@@ -202,8 +212,6 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "queue": job.queue.slug,
         "project": job.project.slug,
         "user": job.user.username,
-        "command": job.command,
-        "script": job.script,
         "job_type": job.job_type,
         "tasks": job.tasks,
         "nodes": job.nodes,
@@ -228,7 +236,6 @@ def row_of(job: Job, priority_names: Any) -> dict[str, Any]:
         "numa": job.numa,
         "extras": job.extras,
         "time_limit": job.time_limit_seconds,
-        "env": job.env,
         "working_dir": job.working_dir,
         "labels": job.labels,
         "node_selector": job.node_selector,
@@ -266,7 +273,7 @@ def class_name(priority: int, names: Any) -> str | None:
     return next((name for value, name in names if value <= priority), None)
 
 
-def _likely_start(job: Job) -> dict[str, Any] | None:
+def _likely_start(job: Job | JobRow) -> dict[str, Any] | None:
     row = job.likely_start
     if row is None:
         return None
@@ -290,7 +297,7 @@ def reason_times(details: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _reason(job: Job) -> dict[str, Any] | None:
+def _reason(job: Job | JobRow) -> dict[str, Any] | None:
     if not job.reason_code:
         return None
     return {
@@ -302,9 +309,8 @@ def _reason(job: Job) -> dict[str, Any] | None:
     }
 
 
-def _relations(job: Job) -> dict[str, Any]:
-    attempts = sorted(job.attempts.all(), key=lambda attempt: attempt.epoch)
-    held = attempts[-1].allocations.all() if attempts else []
+def _relations(dependencies: Iterable[Any], held: Iterable[Any]) -> dict[str, Any]:
+    """What a job waits for and what its latest attempt holds, from objects of the models or rows of a list."""
     return {
         "depends_on": [
             {
@@ -316,7 +322,7 @@ def _relations(job: Job) -> dict[str, Any]:
                 "need": d.need,
                 "satisfied": d.satisfied,
             }
-            for d in job.dependencies.all()
+            for d in dependencies
         ],
         "allocations": [
             {

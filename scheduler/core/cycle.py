@@ -159,6 +159,7 @@ def select_victims(cycle: CycleState) -> None:
     awaiting = awaiting_decisions(cycle.context.cluster, cycle.held, policy.preemption.grace_seconds)
     for row, decision in [*awaiting, *cycle.preempted.decisions]:
         cycle.decisions.add(np.array([row], dtype=np.int64), decision)
+    cycle.decisions.add_fact(cycle.preempted.unsearched, "search_ended")
 
 
 def grow_elastic(cycle: CycleState) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
-from scheduler.core.plan import Decision, WaitingColumns
+from scheduler.core.plan import Decision, WaitingColumns, sorted_facts
 from scheduler.core.reason_codes import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
 
 
@@ -47,6 +50,16 @@ class DecisionTable:
         rank = np.array([*self._rank, len(ReasonCode)], dtype=np.int64)  # -1 reads the last: weaker than all
         stronger = rank[numbers] < rank[self.of_row[rows]]
         self.of_row[rows[stronger]] = numbers[stronger]
+
+    def add_fact(self, rows: Sequence[int], name: str) -> None:
+        """Note one thing more about these rows: a fact of this name, 1, in the decision of each."""
+        table = self.of_row
+        chosen = np.array(rows, dtype=np.int64)
+        chosen = chosen[table[chosen] >= 0]
+        for number in np.unique(table[chosen]).tolist():
+            decision = self._decisions[number]
+            said = replace(decision, facts=sorted_facts({**decision.details, name: 1}))
+            table[chosen[table[chosen] == number]] = self.number(said)
 
     def wait_for_people(self, rows: Ints) -> Bools:
         """Of these rows, those that wait for a person to change something, and not for capacity or a turn."""

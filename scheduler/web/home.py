@@ -9,6 +9,7 @@ from django.views.decorators.http import require_safe
 from accounts import permissions
 from accounts.web.pages import page, reader
 from quotas.services.alerts import unread_notices
+from scheduler.job_lists import job_rows, node_names
 from scheduler.models import Job
 from scheduler.selectors import visible_jobs
 from scheduler.web import reads
@@ -24,14 +25,14 @@ def show(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     mine = visible_jobs(user).filter(user=user)
     counts = reads.public_counts(Job.objects.filter(user=user))
-    recent = list(mine.order_by("-number")[:RECENT])
+    recent = list(job_rows(mine.order_by("-number"))[:RECENT])
     lines = reads.my_quota_lines(user)
     supply = reads.gpu_supply()
     context = {
         "counts": counts,
         "any_jobs": any(count.count for count in counts),
         "recent": recent,
-        "nodes": reads.node_names(recent),
+        "nodes": node_names(recent),
         "attention": reads.attention(user),
         "notices": unread_notices(user),
         "quota_lines": sorted(lines, key=lambda line: -_fullness(line))[:QUOTA_LINES],

@@ -19,6 +19,7 @@ from accounts.web.pages import back, page, reader
 from infra.errors import MusterError
 from scheduler.core.lifecycle import PublicState
 from scheduler.core.reason_codes import ReasonCategory
+from scheduler.job_lists import job_rows, node_names
 from scheduler.models import Queue
 from scheduler.models.job import JobQuerySet
 from scheduler.selectors import listed_jobs, visible_queues
@@ -61,7 +62,7 @@ class Filters:
     def apply(self, jobs: JobQuerySet, user: User) -> JobQuerySet:
         """Everything but the state, which the strip counts over."""
         if self.scope == "mine":
-            jobs = jobs.filter(user=user)
+            jobs = jobs.of_people([user.pk])
         # Names are looked up first: behind a join the database cannot tell whether many jobs are meant or few.
         if self.queue:
             jobs = jobs.filter(queue__in=list(Queue.objects.filter(slug=self.queue)))
@@ -70,15 +71,15 @@ class Filters:
         if self.category:
             jobs = jobs.pending().filter(reason_category=self.category)
         if self.text:
-            jobs = jobs.matching(self._match())
+            jobs = jobs.matching(*self._match())
         return jobs
 
-    def _match(self) -> Q:
-        match = Q(name__icontains=self.text)
+    def _match(self) -> list[Q]:
+        match = [Q(name__icontains=self.text)]
         if people := list(User.objects.filter(username=self.text).values_list("pk", flat=True)):
-            match |= Q(user__in=people)
+            match.append(Q(user__in=people))
         if self.text.isascii() and self.text.isdecimal() and len(self.text) < 19:
-            match |= Q(number=int(self.text))
+            match.append(Q(number=int(self.text)))
         return match
 
     @property
@@ -107,16 +108,17 @@ def index(request: HttpRequest) -> HttpResponse:
         jobs = jobs.filter(number__lt=int(before))
     else:
         before = ""
-    rows = list(jobs.order_by("-number")[: PAGE_SIZE + 1])
+    rows = list(job_rows(jobs.order_by("-number"))[: PAGE_SIZE + 1])
     shown = rows[:PAGE_SIZE]
     context = {
         "filters": filters,
         "filters_query": filters.query(),
         "live_url": f"{reverse('jobs')}?{filters.query(before=before, partial=1)}",
         "counts": counts,
-        "all_count": reads.all_shown(counts),
+        "all_count": reads.count_words(reads.sum_of(counts)),
+        "estimated": reads.sum_of(counts).estimated,
         "jobs": shown,
-        "nodes": reads.node_names(shown),
+        "nodes": node_names(shown),
         "older": filters.query(before=shown[-1].number) if len(rows) > PAGE_SIZE else "",
         "newest": filters.query() if before else None,
         "before": before,

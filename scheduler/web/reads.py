@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.exceptions import EmptyResultSet
-from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils import timezone
 
 from accounts import permissions
@@ -18,11 +16,12 @@ from accounts.models import ApiToken, User
 from accounts.selectors import visible_projects
 from infra.times_in_text import written
 from quotas.models import Quota
-from scheduler import labels
+from scheduler import job_lists, labels
 from scheduler.core.lifecycle import PUBLIC, JobState, NodeState, PublicState
 from scheduler.core.reason_codes import ReasonCategory
-from scheduler.models import Allocation, Device, Job
-from scheduler.models.job import OVER, JobQuerySet
+from scheduler.job_lists import Count, JobRow, job_rows
+from scheduler.models import Device, Job
+from scheduler.models.job import JobQuerySet
 from scheduler.selectors import visible_jobs
 
 #: A failure is news for so long.
@@ -38,68 +37,43 @@ class StateCount:
     state: PublicState
     label: labels.Label
     count: int
-    #: There are more than were counted.
-    more: bool = False
+    estimated: bool = False
 
     @property
     def shown(self) -> str:
-        return _at_least(self.count, self.more)
+        return count_words(Count(self.count, self.estimated))
 
-
-#: Jobs that are over are counted up to here: beyond it the number says little and takes long.
-MOST_COUNTED: Final = 1000
+    @property
+    def help(self) -> str:
+        return f"{self.label.help}; estimated number" if self.estimated else self.label.help
 
 
 def public_counts(jobs: JobQuerySet) -> list[StateCount]:
-    """How many of these jobs are in each of the seven states; one query."""
-    of_each = jobs.order_by().values("state")
-    counted = of_each.filter(outcome=None).union(
-        *(of_each.filter(outcome=state)[:MOST_COUNTED] for state in OVER), all=True
-    )
+    """How many of these jobs are in each of the seven states; those of many that are over are estimated."""
     sums: Counter[PublicState] = Counter()
-    for state, count in _how_many(counted):
-        sums[PUBLIC[JobState(state)]] += count
+    estimated: set[PublicState] = set()
+    for state, count in job_lists.state_counts(jobs).items():
+        public = PUBLIC[JobState(state)]
+        sums[public] += count.jobs
+        if count.estimated:
+            estimated.add(public)
     return [
-        StateCount(state, labels.PUBLIC_STATES[state], sums[state], sums[state] >= MOST_COUNTED)
+        StateCount(state, labels.PUBLIC_STATES[state], sums[state], state in estimated)
         for state in PublicState
     ]
 
 
-def all_shown(counts: Iterable[StateCount]) -> str:
-    """All together, as a page says it."""
+def count_words(count: Count) -> str:
+    """A number as a page says it: an estimate is rounded, and has a sign before it."""
+    if not count.estimated:
+        return f"{count.jobs:,}"
+    return f"≈ {round(count.jobs, min(2 - len(str(count.jobs)), 0)):,}"
+
+
+def sum_of(counts: Iterable[StateCount]) -> Count:
+    """All states together."""
     some = list(counts)
-    return _at_least(sum(count.count for count in some), any(count.more for count in some))
-
-
-def _at_least(count: int, more: bool) -> str:
-    return f"{count:,}{'+' if more else ''}"
-
-
-def _how_many(states: QuerySet[Any, Any]) -> list[tuple[str, int]]:
-    try:
-        sql, parameters = states.query.sql_with_params()
-    except EmptyResultSet:
-        return []
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT state, count(*) FROM ({sql}) AS counted GROUP BY state", parameters)  # noqa: S608
-        return list(cursor.fetchall())
-
-
-def node_names(jobs: Sequence[Job]) -> dict[int, list[str]]:
-    """Node names of each job's latest attempt, in rank order; one query for all jobs."""
-    names: dict[int, list[str]] = defaultdict(list)
-    epochs = {job.pk: job.epoch for job in jobs if job.epoch}
-    if not epochs:
-        epochs = {-1: 0}  # the same query for an empty answer: pages cost the same whatever they show
-    rows = (
-        Allocation.objects.filter(attempt__job__in=list(epochs))
-        .order_by("attempt_id", "rank")
-        .values_list("attempt__job_id", "attempt__epoch", "node__name")
-    )
-    for number, epoch, name in rows:
-        if epochs[number] == epoch and name not in names[number]:
-            names[number].append(name)
-    return names
+    return Count(sum(count.count for count in some), any(count.estimated for count in some))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +126,7 @@ class Attention:
     tone: str
     what: str
     why: str
-    job: Job | None = None
+    job: JobRow | None = None
     url_name: str = ""
 
 
@@ -167,12 +141,12 @@ def attention(user: User) -> list[Attention]:
         .exclude(reason_code="HeldByUser")
         .order_by("-number")
     )
-    for job in stuck[:MOST_ATTENTION]:
+    for job in job_rows(stuck)[:MOST_ATTENTION]:
         found.append(Attention("flag", "blocked", job.name, job.reason_text, job))
     failed = mine.filter(
         outcome=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)
     ).order_by("-completed_at", "-number")
-    for job in failed[:MOST_ATTENTION]:
+    for job in job_rows(failed)[:MOST_ATTENTION]:
         found.append(Attention("cross", "failed", job.name, job.end_text or exit_words(job), job))
     ending = ApiToken.objects.filter(
         user=user,
@@ -186,7 +160,7 @@ def attention(user: User) -> list[Attention]:
     return found[:MOST_ATTENTION]
 
 
-def exit_words(job: Job) -> str:
+def exit_words(job: Job | JobRow) -> str:
     """How it ended, in words."""
     if job.exit_signal:
         return f"ended by signal {job.exit_signal}"

@@ -56,7 +56,7 @@ class Availability:
 
     def free_at(self, at_ms: int) -> Free:
         """What is free at a moment; not to be written to."""
-        state = (self._workspace.log_length, len(self.started), len(self.reserved))
+        state = (self._workspace.columns.log_length, len(self.started), len(self.reserved))
         if state != self._known_of:
             self._known.clear()
             self._known_of = state
@@ -79,7 +79,7 @@ class Availability:
 
         It is worked out from the last moment before that is known.
         """
-        cluster, log_length = self._cluster, self._workspace.log_length
+        cluster, log_length = self._cluster, self._workspace.columns.log_length
         if self._ended_of != log_length:
             self._ended = [(0, 0, 0, free_in(self._workspace))]
             self._ended_of = log_length

@@ -22,6 +22,8 @@ from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.plan import Start
 
+#: After as many jobs that a limit refused, all classes are held against the quota lines at once.
+REFUSALS = 32
 #: No level has failed yet.
 _NONE = 1 << 14
 
@@ -52,6 +54,7 @@ class ClusterBackfill:
         job_classes = len(context.job_classes)
         self._fails_from = np.full(job_classes, _NONE, dtype=np.int16)
         self._barred = np.zeros(job_classes, dtype=np.bool_)
+        self._refusals = 0  # by limits, since all classes were last held against the quota lines
 
     # `CapacityModel`.
 
@@ -156,7 +159,27 @@ class ClusterBackfill:
             return StartResult.NO_ROOM
         self._barred[number] = True
         self._fails_from[number] = 0
+        self._refusals += 1
+        if self._refusals >= REFUSALS:
+            self._bar_all_short()
         return StartResult.BARRED
+
+    def _bar_all_short(self) -> None:
+        """Bar all other classes that a quota line has no room for: none of their jobs is looked at any more.
+
+        Nothing else would come of it: what is in use only grows in a cycle. Classes with a job that had a reserved
+        start are left out.
+        """
+        context, self._refusals = self._context, 0
+        tree = context.workspace.limits.tree
+        if context.cluster.charges.has_model_lines or tree.keeps:
+            return
+        short = context.line_needs.short(tree).job_class
+        barred = np.zeros(len(self._barred), dtype=np.bool_)
+        barred[short] = True
+        barred[context.job_classes.of_row[context.cluster.snapshot.pending.promised_ms > 0]] = False
+        self._barred |= barred
+        self._fails_from[barred] = 0
 
     def _budget_is_short(self, row: int) -> bool:
         """Also beside the first reserved start: what is spent of a budget is not freed when a job ends."""

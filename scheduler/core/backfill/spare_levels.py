@@ -75,11 +75,11 @@ class SpareLevels:
     def is_up_to_date(self, level: int) -> bool:
         """Whether the workspace of a level has all that the cycle has handed out."""
         known = self._levels.get(level)
-        return known is not None and known.log_length == self.context.workspace.log_length
+        return known is not None and known.log_length == self.context.workspace.columns.log_length
 
     def set_up_to_date(self, level: int) -> None:
         """The workspace of a level has all that the cycle has handed out: a job was started in both."""
-        self._levels[level].log_length = self.context.workspace.log_length
+        self._levels[level].log_length = self.context.workspace.columns.log_length
 
     def _up_to_date(self, level: int) -> _Level:
         workspace, known = self.context.workspace, self._levels.get(level)
@@ -87,14 +87,14 @@ class SpareLevels:
             free = free_in(workspace).least(self._reserved.least(level))
             spare = SpareWorkspace(self.context.cluster, free)
             spare.follow(workspace)
-            known = self._levels[level] = _Level(spare, workspace.log_length)
-        if known.log_length < workspace.log_length:
+            known = self._levels[level] = _Level(spare, workspace.columns.log_length)
+        if known.log_length < workspace.columns.log_length:
             least = self._reserved.least(level)
-            touched = workspace.log[known.log_length : workspace.log_length].tolist()
+            touched = workspace.columns.log[known.log_length : workspace.columns.log_length].tolist()
             for row in dict.fromkeys(touched):
                 known.workspace.match(row, workspace, least)
             known.workspace.follow(workspace)
-            known.log_length = workspace.log_length
+            known.log_length = workspace.columns.log_length
         return known
 
 

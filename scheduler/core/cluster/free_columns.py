@@ -66,7 +66,9 @@ class GpuFeatures:
 class FreeColumns:
     """Columns of one workspace that `update` keeps true, node by node. Each is made when it is first asked for.
 
-    `cpu_millis`, `memory_mib` and `gpu_millis` are the live columns of the workspace.
+    `cpu_millis`, `memory_mib` and `gpu_millis` are the live columns of the workspace. `log` holds the row of every
+    node that was updated, in order: code that caches something per node keeps a cursor into it and looks again only
+    at the rows after the cursor.
     """
 
     def __init__(
@@ -94,6 +96,9 @@ class FreeColumns:
         self._points: dict[tuple[str, bool, int], Floats] = {}
         self._scored: dict[tuple[int, int, int], list[tuple[bool, int, FloatCells]]] = {}
         self._views: dict[int, tuple[_DeviceView, ...]] = {}  # by kind of node
+        self.log: Ints = np.zeros(1024, dtype=np.int64)
+        self.log_length = 0
+        self._log = cells(self.log)
 
     def gpu_features(self, request: RequestClass) -> GpuFeatures:
         """What nodes can still give of the devices that this class may use."""
@@ -137,7 +142,13 @@ class FreeColumns:
         return points
 
     def update(self, row: int) -> None:
-        """Bring all columns up to date for a node of which something was taken or given back."""
+        """Bring all columns up to date for a node of which something was taken or given back, and log that."""
+        length = self.log_length
+        if length == len(self._log):
+            self.log = np.concatenate([self.log, np.zeros_like(self.log)])
+            self._log = cells(self.log)
+        self._log[length] = row
+        self.log_length = length + 1
         cpu, memory, devices = self._cpu[row], self._memory[row], self._devices
         packed = (cpu if cpu > 0 else 0) | (memory if memory > 0 else 0) << MEMORY_BIT | GUARDS
         if self._plain is not None:

@@ -48,11 +48,9 @@ class Trial:
 class Workspace:
     """What is still free while a cycle hands out capacity.
 
-    `take` and `give_back` change nodes and devices, `limits.take` and `budgets.take` the limits. More than 20
-    attributes, for the innermost loops read them: the columns of nodes, the same columns as cells, and the parts.
-    `log` holds the row of every node touched, in order: code that caches something per node keeps a
-    cursor into it and looks again only at the rows after the cursor. Single numbers of a column are read and
-    written through `cells`, which share its memory.
+    `take` and `give_back` change nodes and devices, `limits.take` and `budgets.take` the limits. `columns` have the
+    log of the nodes that were touched. Single numbers of a column are read and written through `cells`, which share
+    its memory.
     """
 
     def __init__(self, cluster: ClusterIndex, amounts: NodeAmounts | None = None) -> None:
@@ -90,9 +88,6 @@ class Workspace:
         #: What scorers keep for as long as this workspace lives, by their own names.
         self.memo: dict[str, object] = {}
 
-        self.log: Ints = np.zeros(1024, dtype=np.int64)
-        self.log_length = 0
-        self._log = cells(self.log)
         self._cpu, self._memory = cells(self.free_cpu_millis), cells(self.free_memory_mib)
         self._gpu, self._tasks = cells(self.free_gpu_millis), cells(self.tasks_on)
         self._answers = ColumnAnswers()
@@ -105,9 +100,9 @@ class Workspace:
     @property
     def answers(self) -> ColumnAnswers:
         """Answers about live columns as of now: found once for as long as nothing is handed out."""
-        if self._answers_at != self.log_length:
+        if self._answers_at != self.columns.log_length:
             self._answers.forget()
-            self._answers_at = self.log_length
+            self._answers_at = self.columns.log_length
         return self._answers
 
     def shares_left(self, model: str, memory_mib: int) -> Ints:
@@ -158,7 +153,9 @@ class Workspace:
         if devices:
             self.devices.hold(row, devices, gpu_millis)
             self._gpu[row] -= gpu_millis * len(devices)
-        self._touch(row)
+        self.columns.update(row)
+        if self.numa is not None:
+            self.numa.update(row)
         if who and self.affinity_state is not None:
             self._touch_all(self.affinity_state.count(row, who, 1))
 
@@ -181,7 +178,9 @@ class Workspace:
             self.devices.hold(row, devices, -gpu_millis)
             healthy = self.cluster.devices.healthy_list
             self._gpu[row] += gpu_millis * sum([healthy[device] for device in devices])
-        self._touch(row)
+        self.columns.update(row)
+        if self.numa is not None:
+            self.numa.update(row)
         if who and self.affinity_state is not None:
             self._touch_all(self.affinity_state.count(row, who, -1))
 
@@ -253,16 +252,10 @@ class Workspace:
             self._touch(row)
 
     def _touch(self, row: int) -> None:
-        """Bring everything that is kept of this node up to date, and log that it changed."""
+        """Bring everything that is kept of this node up to date. `take` and `give_back` do it without this call."""
         self.columns.update(row)
         if self.numa is not None:
             self.numa.update(row)
-        length = self.log_length
-        if length == len(self._log):
-            self.log = np.concatenate([self.log, np.zeros_like(self.log)])
-            self._log = cells(self.log)
-        self._log[length] = row
-        self.log_length = length + 1
 
 
 def free_now(cluster: ClusterIndex) -> NodeAmounts:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from quotas.core.gpu_models import model_matches
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.job_charges import LineCharges, OpenLine
 from scheduler.core.cluster.workspace import Workspace
+from scheduler.core.context.line_needs import LineNeeds, line_needs
 from scheduler.core.placement.binding import largest
 from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass, JobClasses
@@ -39,6 +41,11 @@ class CycleContext:
         self._candidates: dict[int, Candidates] = {}
         self._narrowed: dict[tuple[int, str], Candidates] = {}
         self._never: dict[int, Decision | None] = {}
+
+    @cached_property
+    def line_needs(self) -> LineNeeds:
+        """What all classes of jobs count on quota lines, whatever devices they are given."""
+        return line_needs(self.cluster, self.job_classes)
 
     def rules_of(self, query: FilterQuery) -> Rules:
         """The rules by which nodes are chosen for a query: its queue's own, or the cluster's."""

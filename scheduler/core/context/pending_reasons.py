@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from quotas.core.limits import charge
 from scheduler.core.cluster.job_charges import OpenLine
 from scheduler.core.columns import Ints
 from scheduler.core.context.cycle_context import CycleContext
-from scheduler.core.placement.equivalence import JobClass, number_together
+from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.plan import Decision, Facts, decide
 from scheduler.core.reason_codes import PRECEDENCE, ReasonCode
 from scheduler.core.reasons.shortfalls import not_now
@@ -27,9 +26,9 @@ class PendingReasons:
 
     def nodes(self, job_class: JobClass) -> Decision | None:
         """Why no nodes are there for it now; None when they are."""
-        if self._now_at != self._workspace.log_length:
+        if self._now_at != self._workspace.columns.log_length:
             self._now.clear()
-            self._now_at = self._workspace.log_length
+            self._now_at = self._workspace.columns.log_length
         if job_class.placement_class not in self._now:
             self._now[job_class.placement_class] = not_now(
                 self._context.whole_candidates(job_class),
@@ -160,40 +159,10 @@ class PendingReasons:
 
     def short_classes(self) -> tuple[Ints, Ints, Ints]:
         """(class, quota row, need) wherever a class meets a quota line without room, for all classes at once."""
-        job_classes, workspace, snapshot = (
-            self._context.job_classes,
-            self._workspace,
-            self._cluster.snapshot,
-        )
-        lines = self._cluster.paths.lines
-        counts = np.array([len(rows) for rows in lines] or [0], dtype=np.int64)[job_classes.payer]
-        none = np.zeros(0, dtype=np.int64)
-        if not counts.sum():
-            return none, none, none
-        if self._cluster.charges.has_model_lines or workspace.limits.tree.keeps:
+        tree = self._workspace.limits.tree
+        if self._cluster.charges.has_model_lines or tree.keeps:
             return self._short_classes_one_by_one()
-        pending, first = snapshot.pending, job_classes.first_row
-        kind = number_together(len(first), pending.class_index[first], pending.tasks[first])
-        resources = {name: number for number, name in enumerate(dict.fromkeys(snapshot.quotas.resource))}
-        needs = np.zeros((int(kind.max()) + 1, len(resources)), dtype=np.int64)
-        sample = np.zeros(len(needs), dtype=np.int64)
-        sample[kind] = first
-        for number, row in enumerate(sample.tolist()):
-            per_task = snapshot.classes[int(pending.class_index[row])].per_task
-            tasks = int(pending.tasks[row])
-            needs[number] = [charge(name, per_task, tasks) for name in resources]
-        resource = np.array([resources[name] for name in snapshot.quotas.resource], dtype=np.int64)
-        used, hard = np.array(workspace.limits.tree.used), np.array(workspace.limits.tree.bound)
-        if not (used + needs.max(axis=0)[resource] > hard).any():
-            return none, none, none
-        starts = np.cumsum([0, *(len(rows) for rows in lines)])
-        flat = np.array([row for rows in lines for row in rows], dtype=np.int64)
-        job_class = np.repeat(np.arange(len(job_classes)), counts)
-        offset = np.arange(len(job_class)) - np.repeat(np.cumsum(counts) - counts, counts)
-        line = flat[starts[job_classes.payer[job_class]] + offset]
-        need = needs[kind[job_class], resource[line]]
-        short = (need > 0) & (used[line] + need > hard[line])
-        return job_class[short], line[short], need[short]
+        return self._context.line_needs.short(tree)
 
     def _short_classes_one_by_one(self) -> tuple[Ints, Ints, Ints]:
         found: list[tuple[int, int, int]] = []

@@ -11,7 +11,7 @@ import numpy as np
 
 from quotas.core.resources import Resources
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.columns import Ints, rows_of
+from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.placement.binding import bind_tasks
 from scheduler.core.placement.equivalence import JobClass
@@ -93,6 +93,20 @@ class RunningJobs:
         still = self.pause.item(victim) == Pause.SUSPENDED
         return tuple(
             one for one in self._all_charges(victim) if not (still and resource[one[0]] == "cpu_millis")
+        )
+
+    def charged(self, line: int, jobs: Bools) -> int:
+        """What these jobs count on a line together."""
+        cluster, running = self._context.cluster, self._context.cluster.snapshot.running
+        rows = np.flatnonzero(jobs)
+        if cluster.charges.has_model_lines or self._given or self.pause[rows].any():
+            return sum(dict(self.charges(row)).get(line, 0) for row in rows.tolist())
+        # Jobs of one payer, class and number of tasks count the same.
+        alike = np.stack([cluster.paths.running[rows], running.class_index[rows], self.tasks[rows]])
+        kinds, count = np.unique(alike, axis=1, return_counts=True)
+        return sum(
+            dict(cluster.charges.certain(*kind)).get(line, 0) * times
+            for kind, times in zip(kinds.T.tolist(), count.tolist(), strict=True)
         )
 
     def _all_charges(self, victim: int) -> tuple[tuple[int, int], ...]:

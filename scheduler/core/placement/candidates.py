@@ -54,6 +54,7 @@ class Candidates:
         )
         #: What one task holds of each of its devices; 0 without any.
         self.millis = query.request.device_millis
+        self._changes = workspace.columns
         self._scores: Floats | None = None
         self._cursor = 0
         #: More touched nodes than this: all are looked at again.
@@ -70,22 +71,22 @@ class Candidates:
 
     def refresh(self) -> Floats:
         """Scores as of now."""
-        workspace, scores = self.workspace, self._scores
-        begin, end = self._cursor, workspace.log_length
+        changes, scores = self._changes, self._scores
+        begin, end = self._cursor, changes.log_length
         if begin == end and scores is not None:
             return scores
         stale = end - begin
         if scores is None or stale > self._many:
             scores = self._scores = self._score(None)
         elif self._is_built_in and stale > _FEW_ROWS:
-            rows = workspace.log[begin:end]
+            rows = changes.log[begin:end]
             scores[rows] = self._score(rows)
         elif self._is_built_in:
             is_open, total_of = self.filters.is_open, self._query_scores.total_of
-            for row in workspace.log[begin:end].tolist():
+            for row in changes.log[begin:end].tolist():
                 scores[row] = total_of(row) if is_open(row) else NO
         else:
-            rows = np.unique(workspace.log[begin:end])
+            rows = np.unique(changes.log[begin:end])
             scores[rows] = self._score(rows)
         self._cursor = end
         return scores

@@ -73,15 +73,15 @@ class Prospects:
         self._shares_in: Ints = np.arange(GPU_MILLIS + 1)[:, None] // self.usual.shares
         every = np.arange(cluster.node_count)
         self._now: Floats = self._of_nodes(every)
-        self._cursor = workspace.log_length
+        self._cursor = workspace.columns.log_length
 
     def current(self) -> Floats:
         """The prospect of every node as of now, times twice the number of usual tasks."""
         workspace = self.workspace
-        if self._cursor < workspace.log_length:
-            rows = np.unique(workspace.log[self._cursor : workspace.log_length])
+        if self._cursor < workspace.columns.log_length:
+            rows = np.unique(workspace.columns.log[self._cursor : workspace.columns.log_length])
             self._now[rows] = self._of_nodes(rows)
-            self._cursor = workspace.log_length
+            self._cursor = workspace.columns.log_length
         return self._now
 
     def losses(self, request: RequestClass, rows: Ints) -> Floats:

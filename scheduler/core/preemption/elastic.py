@@ -116,7 +116,7 @@ class Shrinking:
         seats = 0
         for victim in rows[np.argsort(by.rank[rows])].tolist():
             for number in range(1, int(self._jobs.tasks[victim] - least[victim]) + 1):
-                if by.spares(victim) or seats >= _MOST_SEATS:
+                if by.spares(victim) or seats >= _MOST_SEATS or not by.bound.spend(1):
                     break
                 self._jobs.give_up(victim, number)
                 given[victim] = number

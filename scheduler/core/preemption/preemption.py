@@ -18,6 +18,7 @@ from scheduler.core.context.running_jobs import (
     bind_preemptor,
     blocks_queue,
     charge_preemptor,
+    fits_limits,
     leaving_rows,
     place_preemptor,
 )
@@ -135,6 +136,8 @@ class PreemptionResult(NamedTuple):
     preempts: list[Preempt]
     resizes: list[Resize]
     decisions: list[tuple[int, Decision]]
+    #: Pending rows for which not every victim was tried: the search of this cycle had reached its bound.
+    unsearched: list[int]
 
 
 def choose_victims(
@@ -150,8 +153,9 @@ def choose_victims(
 
     Idea: for each waiting job, highest priority first, simulate the removal of jobs it may stop, cheapest first,
     until it fits; then spare each victim that was not needed. No job is stopped unless the waiting job then fits
-    whole. The code differs in that it looks first at the nodes that are cheapest to clear, and that a class of
-    jobs that found no victims is not tried again at the same or a lower priority: fewer would be left for it.
+    whole. The code differs in that it looks first at the nodes that are cheapest to clear, that a class of jobs
+    that found no victims is not tried again at the same or a lower priority: fewer would be left for it, and that
+    what is simulated in a cycle is bounded (`SearchBound`): jobs behind the bound are named, and wait.
 
     `waiting` are rows that their own fields and queues let in, in the order of the cycle. In a `strict` queue no
     job behind the one that blocks the queue is tried. Jobs in `leaving` end anyway: what they hold counts as free.
@@ -161,9 +165,9 @@ def choose_victims(
     cluster = context.cluster
     left = min(rules.per_cycle, rules.per_hour - int(cluster.snapshot.queues.preempted_last_hour.sum()))
     if left <= 0 or not len(cluster.snapshot.running):
-        return PreemptionResult([], [], [])
+        return PreemptionResult([], [], [], [])
     if not (rules.enabled or rules.reclaim) or not len(waiting):
-        return PreemptionResult(to_converge(context, rules, left, leaving), [], [])
+        return PreemptionResult(to_converge(context, rules, left, leaving), [], [], [])
     if strict is not None and strict.any():
         waiting = _in_turn(context, waiting, strict)
     with context.workspace.trial():
@@ -185,7 +189,7 @@ class _Selection:
     ) -> None:
         cluster = context.cluster
         running = cluster.snapshot.running
-        self.result = PreemptionResult([], [], [])
+        self.result = PreemptionResult([], [], [], [])
         self._context, self._rules = context, rules
         self._until_ms = cluster.snapshot.now_ms + rules.grace_seconds * 1000
         self._jobs = jobs = RunningJobs(context)
@@ -200,6 +204,8 @@ class _Selection:
         self._left = left - len(self.result.preempts)
         self._shrinking = Shrinking(context, jobs, resize_seconds) if resize_seconds else None
         self._strategies = self._strategies_of(rules)
+        #: What found no victims and waits for nothing but nodes, as `question_of` says it: forgotten with each choice.
+        self._useless: set[tuple[int, ...]] = set()
         #: Of each class of jobs the highest priority that found no victims; of arrays with a bound, each pair.
         self._hopeless: Ints = np.full(len(context.job_classes), -1, dtype=np.int64)
         self._hopeless_arrays: set[tuple[int, int]] = set()
@@ -225,25 +231,40 @@ class _Selection:
             rows = order[begin : begin + _CHUNK]
             rows = rows[pending.priority[rows] > self._hopeless[of_row[rows]]]
             for row, number in zip(rows.tolist(), of_row[rows].tolist(), strict=True):
+                if self._left <= 0:
+                    return
                 self._select_for(row, number)
+                if self._search.bound.reached:
+                    self._leave_unsearched(order[np.flatnonzero(order == row).item() :])
+                    return
+
+    def _leave_unsearched(self, rows: Ints) -> None:
+        """Name the jobs among these rows for which victims might still be found."""
+        priority, of_row = self._context.cluster.snapshot.pending.priority, self._context.job_classes.of_row
+        decided = [row for row, _ in self.result.decisions]
+        open_rows = rows[(priority[rows] > self._hopeless[of_row[rows]]) & ~np.isin(rows, decided)]
+        self.result.unsearched.extend(open_rows.tolist())
 
     def _select_for(self, row: int, number: int) -> None:
         context = self._context
         pending, budgets = context.cluster.snapshot.pending, context.workspace.budgets
         priority = pending.priority.item(row)
         array = pending.array_id.item(row) if pending.array_max_running.item(row) else 0
-        if self._left <= 0 or priority <= self._hopeless[number] or (number, array) in self._hopeless_arrays:
+        if priority <= self._hopeless[number] or (number, array) in self._hopeless_arrays:
             return
         if budgets.refuse and budgets.short(row):
             return  # no victim gives a budget back
         wanted = Preemptor(row, context.job_classes[number])
         chosen, plan, resizes = self._make_place(wanted, priority)
         if chosen is None:
+            if self._search.bound.reached:
+                return  # more victims could have helped
             if array:  # other jobs of its class may be in no array, or in one with room
                 self._hopeless_arrays.add((number, array))
             else:
                 self._hopeless[number] = priority
             return
+        self._useless.clear()
         # With or without victims of its own the job will take this place: no job after it may count on the place.
         charge_preemptor(context, wanted, bind_preemptor(context, wanted, chosen))
         if plan is not None:
@@ -259,8 +280,13 @@ class _Selection:
         chosen = place_preemptor(context, wanted)
         if chosen is not None:
             return chosen, None, []
+        question = question_of(context, wanted, priority, self._rules)
+        if question in self._useless:
+            return None, None, []
         plan = least_disruptive(wanted, priority, self._left, self._strategies, self._shrinking)
         if plan is None:
+            if question is not None:
+                self._useless.add(question)
             return None, None, []
         resizes: list[Resize] = []
         if self._shrinking and plan.given:
@@ -279,6 +305,18 @@ class _Selection:
         shrunk = [one.job_id for one in resizes]
         decision = _awaiting_decision(victims, shrunk, self._until_ms, suspended=plan.by.only_cpus)
         result.decisions.append((row, decision))
+
+
+def question_of(
+    context: CycleContext, wanted: Preemptor, priority: int, rules: PreemptionPolicy
+) -> tuple[int, ...] | None:
+    """What alone decides which victims help: jobs with an equal question get an equal answer.
+
+    None for a job that waits for a limit as well: that is its own.
+    """
+    if context.cluster.charges.has_model_lines or not fits_limits(context, wanted):
+        return None
+    return wanted.job_class.placement_class, priority, wanted.job_class.payer if rules.reclaim else -1
 
 
 def _in_turn(context: CycleContext, waiting: Ints, strict: Bools) -> Ints:

@@ -110,7 +110,7 @@ class ReclaimSearch(VictimSearch):
         # The same jobs are left and the same may be lost, by whatever right they are stopped.
         self.context, self.jobs, self.rules = search.context, search.jobs, search.rules
         self.cost, self.loss, self.standing = search.cost, search.loss, search.standing
-        self._open, self._budget = search._open, search._budget
+        self._open, self._budget, self.bound = search._open, search._budget, search.bound
         order = latest_first(self.context, np.ones(len(self._open), dtype=np.bool_))
         self.rank = np.empty(len(order), dtype=np.int64)
         self.rank[order] = np.arange(len(order))

@@ -35,6 +35,7 @@ class SuspendSearch(VictimSearch):
         # The same jobs are left, whether they be suspended or end.
         self.context, self.jobs, self.rules = search.context, search.jobs, search.rules
         self._open, self._budget, self._may_stop = search._open, search._budget, search._may_stop
+        self.bound = search.bound
         self.standing = search.standing
         running = self.context.cluster.snapshot.running
         self.cost = np.maximum(self.jobs.cpu_millis, 1)

@@ -25,6 +25,25 @@ CORES_OF_A_GPU: Final = 16
 _NODES_TRIED: Final = 6
 #: Victims of one trial at most, before those that turn out needless are spared again.
 _LONGEST_TRIAL: Final = 512
+#: Removals that one cycle simulates at most, for all jobs together, and how many of them each search counts for by
+#: itself. Counted, not timed: a recorded cycle gives the same plan on any machine. About a tenth of a second.
+MOST_REMOVALS: Final = 4096
+REMOVALS_A_SEARCH: Final = 16
+
+
+class SearchBound:
+    """How much the searches of one cycle may still simulate."""
+
+    def __init__(self) -> None:
+        self.left = MOST_REMOVALS
+        #: Whether a search ended for this reason, and not because it had tried everything.
+        self.reached = False
+
+    def spend(self, removals: int) -> bool:
+        """Count removals that are about to be simulated; False = the bound is reached, and they are not to be."""
+        self.reached = self.reached or self.left <= 0
+        self.left -= removals
+        return not self.reached
 
 
 def preemption_rank(cluster: ClusterIndex) -> Ints:
@@ -68,6 +87,7 @@ class VictimSearch:
         left = np.maximum(budget - cluster.snapshot.projects.lost_gpu_seconds, 0)
         self._budget: list[int] | None = left.tolist() if budget else None
         self._may_stop: dict[int, Bools] = {}
+        self.bound = SearchBound()
 
     def may_stop(self, priority: int) -> Bools:
         """Running jobs that a job of this priority may have stopped."""
@@ -110,7 +130,7 @@ class VictimSearch:
     def victims_of(self, wanted: Preemptor, priority: int, most: int) -> list[int]:
         """The cheapest set of victims found that lets this job start, within the limit; [] when there is none."""
         allowed = self.allowed(wanted, priority)
-        if not allowed.any():
+        if not allowed.any() or not self.bound.spend(REMOVALS_A_SEARCH):
             return []
         tried: set[tuple[int, ...]] = set()
         best: tuple[tuple[int, ...], list[int]] | None = None
@@ -137,12 +157,20 @@ class VictimSearch:
         )
 
     def fewest(self, wanted: Preemptor, sequence: Sequence[int]) -> list[int]:
-        """Of a sequence as few as let the job start: from its front until it fits, then each spared that can be."""
+        """Of a sequence as few as let the job start: from its front until it fits, then each spared that can be.
+
+        Idea: remove one after the other in simulation and look each time whether the job fits. The code differs in
+        that it works out first how many have to be removed at least, and looks only from there on; where all of them
+        together would not make room, none is removed.
+        """
+        needed = self.needed_at_least(wanted, sequence)
+        if needed is None:
+            return []
         stopped: list[int] = []
         with self.context.workspace.trial():
             budget = list(self._budget) if self._budget is not None else None
             fits = False
-            for victim in sequence:
+            for count, victim in enumerate(sequence, 1):
                 if self.spares(victim):
                     continue
                 if budget is not None:
@@ -150,9 +178,11 @@ class VictimSearch:
                     if int(self.loss[victim]) > budget[project]:
                         continue
                     budget[project] -= int(self.loss[victim])
+                if not self.bound.spend(1):
+                    break
                 self.release(victim)
                 stopped.append(victim)
-                fits = place_preemptor(self.context, wanted) is not None
+                fits = count >= needed and place_preemptor(self.context, wanted) is not None
                 if fits:
                     break
             if not fits:
@@ -164,6 +194,33 @@ class VictimSearch:
                 else:
                     stopped.remove(victim)
         return stopped
+
+    def needed_at_least(self, wanted: Preemptor, sequence: Sequence[int]) -> int | None:
+        """How many from the front of a sequence have to end at least for there to be room on nodes.
+
+        For a job of several tasks only whether all of them are enough, as 1; None = they are not.
+        """
+        context, jobs, shape = self.context, self.jobs, wanted.job_class.shape
+        candidates = context.whole_candidates(
+            wanted.job_class
+        )  # what ends may give quota of a closed model back
+        opened = candidates.filters.passing()
+        place: Ints = np.full(len(self.rank), -1, dtype=np.int64)
+        place[list(sequence)] = np.arange(len(sequence))
+        nodes = context.cluster.allocations.node
+        held = np.flatnonzero((place[jobs.of_allocation] >= 0) & opened[nodes])
+        node, order = nodes[held], place[jobs.of_allocation[held]]
+        needs = list(_needs(candidates, held, only_cpus=self.only_cpus))
+        if not fit_on(_most_slots(opened, node, needs), shape, context.cluster):
+            return None
+        now = _most_slots(opened, node[:0], [(free, need, own[:0]) for free, need, own in needs])
+        if shape.tasks > 1 or now.any():
+            return 1
+        by_node = np.lexsort((order, node))
+        enough, _ = _enough(
+            node[by_node], *_slices(node[by_node]), [(free, need, own[by_node]) for free, need, own in needs]
+        )
+        return int(order[by_node][enough].min(initial=len(sequence))) + 1
 
     def _sequences(self, wanted: Preemptor, allowed: Bools) -> Iterator[tuple[list[int], bool]]:
         """Orders in which to simulate the removal of victims, the most promising first; True = only if none helped."""
@@ -187,8 +244,7 @@ class VictimSearch:
             return
         order = np.lexsort((self.rank[victim], node))
         held, node, victim = held[order], node[order], victim[order]
-        first = np.flatnonzero(np.concatenate([[True], node[1:] != node[:-1]]))
-        count = np.diff(np.append(first, len(node)))
+        first, count = _slices(node)
         enough, alone = _enough(node, first, count, [(free, need, own[order]) for free, need, own in needs])
         if shape.tasks == 1 and alone.any():
             yield [int(victim[alone][self.rank[victim[alone]].argmin()])], False
@@ -229,9 +285,7 @@ class VictimSearch:
         lacking = workspace.limits.tree.used[line] + need - workspace.limits.tree.bound[line]
         sharing = [payer for payer, lines in enumerate(self.context.cluster.paths.lines) if line in lines]
         mask: Bools = allowed & np.isin(self.context.cluster.paths.running, sharing)
-        for victim in np.flatnonzero(mask).tolist():
-            lacking -= dict(jobs.charges(victim)).get(line, 0)
-        return mask if lacking <= 0 else none
+        return mask if jobs.charged(line, mask) >= lacking else none
 
     def _ranked(self, victims: Ints) -> list[int]:
         ordered: list[int] = victims[np.argsort(self.rank[victims])].tolist()
@@ -269,6 +323,12 @@ def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[N
         devices = cluster.allocations.gpus_held(request.gpu_model, request.gpu_memory_mib)[held]
         need = request.per_task.gpu_millis if request.shares_gpu else request.per_task.gpus * GPU_MILLIS
         yield free, need, nothing if only_cpus else devices * each
+
+
+def _slices(node: Ints) -> tuple[Ints, Ints]:
+    """Of allocations in the order of their nodes: where those of each node begin, and how many there are."""
+    first = np.flatnonzero(np.concatenate([[True], node[1:] != node[:-1]]))
+    return first, np.diff(np.append(first, len(node)))
 
 
 def _enough(node: Ints, first: Ints, count: Ints, needs: list[tuple[Ints, int, Ints]]) -> tuple[Bools, Bools]:

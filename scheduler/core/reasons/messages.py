@@ -44,6 +44,8 @@ def sentence(
     """
     known = dict(facts)
     text = _SENTENCES[reason](known)
+    if known.get("search_ended"):
+        text += " The search for jobs to preempt reached its bound in this cycle before it had tried all."
     if ahead_jobs:
         gpus = f" ({ahead_gpus:,} {_plural('GPU', ahead_gpus)})" if ahead_gpus else ""
         verb = "is" if ahead_jobs == 1 else "are"

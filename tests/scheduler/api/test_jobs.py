@@ -264,11 +264,12 @@ def test_lists_and_details_take_as_many_queries_for_three_as_for_one(
     running(portal)
     client.get(JOBS)
 
-    with django_assert_num_queries(6):
+    # The token; the projects; the rows; what belongs to them.
+    with django_assert_num_queries(4):
         client.get(JOBS)
     running(portal)
     running(portal)
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(4):
         client.get(JOBS)
     with django_assert_num_queries(7):
         client.get(f"{JOBS}/{Job.objects.latest('number').number}")

@@ -10,12 +10,13 @@ from django.db import connection
 
 from accounts.models import User
 from accounts.selectors import visible_projects
-from scheduler import selectors
+from scheduler import job_lists
 from scheduler.core.lifecycle import JobState
+from scheduler.job_lists import queue_totals
 from scheduler.models import Job
 from scheduler.models import job as job_module
 from scheduler.models.job import OVER
-from scheduler.selectors import listed_jobs, queue_loads, state_counts, visible_jobs
+from scheduler.selectors import listed_jobs, visible_jobs
 from scheduler.web import reads
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
@@ -111,49 +112,74 @@ def test_what_was_submitted_until_a_moment_comes_in_the_order_of_submission(api:
     assert seen == ["train 7", "train 6", "train 1", "late", "train 4", "train 3", "train 0"]
 
 
-def test_the_strip_counts_up_to_a_bound_and_says_so(
+def test_the_strip_counts_up_to_a_bound_and_says_where_it_estimates(
     person: User, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     jobs = listed_jobs(person)
 
     with django_assert_num_queries(1):
         exact = reads.public_counts(jobs)
-    monkeypatch.setattr(reads, "MOST_COUNTED", 3)
-    bounded = reads.public_counts(jobs)
+    monkeypatch.setattr(job_lists, "MOST_COUNTED", 3)
+    with django_assert_num_queries(2):  # and the estimate of one state
+        bounded = reads.public_counts(jobs)
 
     assert {c.state.value: c.shown for c in exact if c.count} == {
         "completed": "4", "failed": "2", "queued": "2"
     }  # fmt: skip
-    assert {c.state.value: c.shown for c in bounded if c.count} == {
-        "completed": "3+", "failed": "2", "queued": "2"
+    assert reads.sum_of(exact) == (8, False)
+    estimated = {c.state.value: c for c in bounded if c.estimated}
+    assert list(estimated) == ["completed"]
+    assert estimated["completed"].count >= 3
+    assert estimated["completed"].shown.startswith("≈ ")
+    assert "estimated" in estimated["completed"].help
+    assert {c.state.value: c.shown for c in bounded if c.count and not c.estimated} == {
+        "failed": "2", "queued": "2"
     }  # fmt: skip
-    assert (reads.all_shown(exact), reads.all_shown(bounded)) == ("8", "7+")
-    assert reads.all_shown(reads.public_counts(jobs.none())) == "0"
+    assert reads.sum_of(bounded).estimated
+    assert reads.sum_of(reads.public_counts(jobs.none())) == (0, False)
 
 
-def test_many_finished_jobs_are_counted_once_a_minute_and_others_each_time(
-    portal: Portal, person: User, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [((1234, False), "1,234"), ((1234, True), "≈ 1,200"), ((987_654, True), "≈ 990,000"), ((7, True), "≈ 7")],
+)
+def test_an_estimate_is_rounded_and_has_a_sign(count: tuple[int, bool], shown: str) -> None:
+    assert reads.count_words(job_lists.Count(*count)) == shown
+
+
+def test_queues_count_their_jobs_up_to_a_bound_and_estimate_above_it(
+    api: Api, portal: Portal, person: User, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load() -> tuple[int, int]:
-        found = queue_loads([portal.queue.pk])[portal.queue.pk]
-        return found.pending, found.total
+    client = api(person)
 
-    assert load() == (3, 12)
-    Job.objects.filter(name="train 9").update(state="cancelled", completed_at=MOMENT)
-    assert load() == (2, 12)  # few are counted each time
-    Job.objects.filter(name="train 9").update(state="queued", completed_at=None)
-    monkeypatch.setattr(selectors, "MANY_FINISHED", 1)
-    assert load() == (3, 12)
-    assert state_counts(person) == {"queued": 2, "completed": 4, "failed": 2}
-    Job.objects.filter(name__in=["train 9", "train 10"]).update(state="cancelled", completed_at=MOMENT)
+    def shown() -> tuple[int, int, bool]:
+        queue = client.get(f"/api/v1/queues/{portal.queue.slug}").json()
+        return queue["pending_jobs"], queue["total_jobs"], queue["total_is_estimate"]
 
+    assert shown() == (3, 12, False)
     with django_assert_num_queries(1):
-        assert load() == (1, 10)
-    assert state_counts(person) == {"completed": 4, "failed": 2}
-    selectors.forget_cached_reads()
+        assert queue_totals([portal.queue.pk, 0]) == {portal.queue.pk: (12, False), 0: (0, False)}
+    monkeypatch.setattr(job_lists, "MOST_COUNTED", 5)
+    pending, total, estimated = shown()
 
-    assert load() == (1, 12)
-    assert state_counts(person) == {"cancelled": 2, "completed": 4, "failed": 2}
+    assert (pending, estimated) == (3, True)
+    assert total >= 5
+
+
+def test_the_summary_of_all_queues_names_the_states_that_it_estimates(
+    api: Api, person: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = api(person)
+
+    exact = client.get("/api/v1/queue").json()
+    monkeypatch.setattr(job_lists, "MOST_COUNTED", 3)
+    bounded = client.get("/api/v1/queue").json()
+
+    counts = {state: jobs for state, jobs in exact["states"].items() if jobs}
+    assert (counts, exact["estimated_states"]) == ({"queued": 2, "completed": 4, "failed": 2}, [])
+    assert bounded["estimated_states"] == ["completed"]
+    assert bounded["states"]["completed"] >= 3
+    assert (bounded["states"]["failed"], bounded["pending_jobs"]) == (2, 2)
 
 
 def test_the_planner_knows_how_often_words_of_names_occur(db: None) -> None:

@@ -29,7 +29,7 @@ QUERIES = {
     "home": 11,
     "jobs": 8,
     "cluster": 8,
-    "queues": 8,
+    "queues": 7,
     "quota": 8,
 }
 
