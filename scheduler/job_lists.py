@@ -22,7 +22,7 @@ from django.db.models.query import BaseIterable
 from infra.db.prepared import ask, ask_together
 from scheduler.core.lifecycle import JobState, PublicState
 from scheduler.models import Job, JobRequest
-from scheduler.models.job import OVER
+from scheduler.models.job import OVER, JobQuerySet
 
 
 class Called(NamedTuple):
@@ -205,7 +205,7 @@ ORDER BY page.place
 """  # noqa: S608  nothing but names of columns
 
 
-class _RowsOfSearch(BaseIterable):
+class _RowsOfSearch(BaseIterable):  # type: ignore[type-arg]  # not generic when it runs
     """Runs the query of a query set inside `_ROWS`."""
 
     def __iter__(self) -> Iterator[JobRow]:
@@ -346,10 +346,12 @@ def estimate(jobs: QuerySet[Job, Any]) -> Count:
 
 def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
     """How many of these are in each internal state that any is in; one query, and one for each estimate."""
-    of_each = jobs.order_by().values("state")
-    counted = of_each.filter(outcome=None).union(
-        *(of_each.filter(outcome=state)[:MOST_COUNTED] for state in OVER), all=True
-    )
+    counted = of_each = jobs.order_by().values("state")
+    few = isinstance(jobs, JobQuerySet) and jobs.are_few
+    if not few:
+        counted = of_each.filter(outcome=None).union(
+            *(of_each.filter(outcome=state)[:MOST_COUNTED] for state in OVER), all=True
+        )
     try:
         sql, parameters = counted.query.sql_with_params()
     except EmptyResultSet:
@@ -358,7 +360,9 @@ def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
         cursor.execute(f"SELECT state, count(*) FROM ({sql}) AS counted GROUP BY state", parameters)  # noqa: S608
         found = cursor.fetchall()
     return {
-        state: estimate(jobs.filter(outcome=state)) if state in OVER and rows >= MOST_COUNTED else Count(rows)
+        state: estimate(jobs.filter(outcome=state))
+        if not few and state in OVER and rows >= MOST_COUNTED
+        else Count(rows)
         for state, rows in found
     }
 
