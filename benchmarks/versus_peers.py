@@ -75,7 +75,9 @@ def versus_dask() -> Figures:
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
+    note(f"ratios of the pairs: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
+    return statistics.median(ratios)
 
 
 def _in_turns(peer: Peer) -> tuple[list[float], list[float]]:

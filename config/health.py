@@ -162,12 +162,20 @@ def _leaf_migrations() -> frozenset[tuple[str, str]]:
 
 
 def _planner() -> str:
-    from scheduler.state.lease.planner_liveness import longest_silence  # not before the apps are there
+    from scheduler.services.planning.residents import memories  # not before the apps are there
+    from scheduler.state.lease.planner_liveness import longest_silence
 
     silent = longest_silence()
     if silent is not None:
         raise _NotReadyError(
             f"no cycle for {silent:.0f} s; look at the worker of queue `scheduling`, and at beat"
+        )
+    wrong = sum(one.differences for one in memories())
+    if wrong:
+        times = "once" if wrong == 1 else f"{wrong} times"
+        return (
+            f"at work; its memory of pending jobs differed {times} from the database, and was read anew: "
+            "look for `resident_jobs_differ` in its log and report it"
         )
     return "at work"
 

@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 #: One channel carries all hints; each web process listens once and fans out (scheduler.relay).
 CHANNEL: Final = "muster:live"
 
+#: What asks planners for a cycle; each planner listens to it (scheduler.services.planning.wakeups).
+PLANNERS_CHANNEL: Final = "muster:planners"
+
 #: Limits, budgets and what was asked for.
 QUOTAS_TOPIC: Final = "quotas"
 
@@ -136,6 +139,20 @@ def _publish(topics: list[str]) -> None:
         client().publish(CHANNEL, json.dumps({"topics": topics}))
     except redis.RedisError as error:
         log.warning("hints_unavailable", what="publish", error=str(error))
+
+
+def wake_planners(cluster_id: int | None, *, trigger: str) -> None:
+    """Ask the planner of a cluster (None: those of all) for a cycle, once the current transaction has committed."""
+    transaction.on_commit(
+        lambda: defer(("wake", cluster_id), lambda: _publish_wake(cluster_id, trigger)), robust=True
+    )
+
+
+def _publish_wake(cluster_id: int | None, trigger: str) -> None:
+    try:
+        client().publish(PLANNERS_CHANNEL, json.dumps({"cluster": cluster_id, "trigger": trigger}))
+    except redis.RedisError as error:  # planners look every few seconds by themselves
+        log.warning("hints_unavailable", what="wake planner", error=str(error))
 
 
 @lru_cache(maxsize=1)

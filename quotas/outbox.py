@@ -1,21 +1,21 @@
-"""Tells pages and the planner, after commit, that limits have changed; the planner by the name of its task only."""
+"""Tells pages and planners, after commit, that limits have changed; and asks for recounts by name of task."""
 
 from __future__ import annotations
 
 import structlog
 from celery import current_app
-from django.conf import settings
 from django.db import transaction
 
+from infra import notifications
 from infra.notifications import QUOTAS_TOPIC, announce
 
 log = structlog.get_logger(__name__)
 
 
 def wake_planners() -> None:
-    """Ask for a cycle of every cluster; a hint, for beat plans every few seconds anyway."""
+    """Ask for a cycle of every cluster; a hint, for planners look every few seconds anyway."""
     announce(QUOTAS_TOPIC)
-    transaction.on_commit(_send, robust=True)
+    notifications.wake_planners(None, trigger="quotas")
 
 
 def recount_soon(project_id: int) -> None:
@@ -31,15 +31,6 @@ def recount_lines_soon(line_ids: list[int]) -> None:
 def exchange_soon(project_id: int) -> None:
     """Ask for an exchange with the provider that keeps the project's quota; the clock finds it anyway."""
     transaction.on_commit(lambda: _send_exchange(project_id), robust=True)
-
-
-def _send() -> None:
-    try:
-        current_app.send_task(
-            settings.PLAN_ALL_TASK, queue="scheduling", retry=False, ignore_result=True, expires=30
-        )
-    except Exception as error:  # kombu raises many kinds; beat plans anyway
-        log.warning("hints_unavailable", what="wake planners", error=str(error))
 
 
 def _send_recount(name: str, what: int | list[int]) -> None:

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from scheduler.core.lifecycle import ACTIVE, LIVE_ATTEMPT, PENDING, PUBLIC, TERMINAL, JobState
+from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 
 log = structlog.get_logger(__name__)
@@ -51,6 +52,30 @@ def read_metrics() -> Iterator[Metric]:
     yield _preemptions()
     yield _drift()
     yield _violations()
+    yield from _memories()
+
+
+#: Names, what they are, and which field of a planner's memory.
+_MEMORY: Final = (
+    ("pending_jobs", "Pending jobs that a planner has in memory.", "pending_jobs"),
+    ("bytes", "Bytes that these take.", "memory_bytes"),
+    ("full_loads", "Times that a planner has read all pending jobs since it began.", "full_loads"),
+    (
+        "differences",
+        "Checks in which memory and database differed: 0, or a mistake of Muster.",
+        "differences",
+    ),
+)
+
+
+def _memories() -> Iterator[Metric]:
+    """What planners keep in memory, as they last said; a difference from the rows is an alarm."""
+    said = list(memories())
+    for name, documentation, counted in _MEMORY:
+        family = GaugeMetricFamily(f"muster_planner_memory_{name}", documentation, labels=["cluster"])
+        for one in said:
+            family.add_metric([str(one.cluster_id)], float(getattr(one, counted)))
+        yield family
 
 
 def _readable(value: int) -> Metric:

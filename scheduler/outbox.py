@@ -1,6 +1,6 @@
 """Hints sent once the current transaction has committed: to live topics, waiting agents and the planner.
 
-The rows are the truth: pages refetch, agents ask again and Celery beat plans every few seconds anyway, so a lost
+The rows are the truth: pages refetch, agents ask again and planners look every few seconds anyway, so a lost
 hint costs time and nothing else; a broker that is down never fails a request.
 """
 
@@ -9,26 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-import redis
-import structlog
-from celery import current_app
-from django.db import transaction
-
 from infra import notifications
 from infra.notifications import CHANNEL, QUOTAS_TOPIC, announce, announce_many, project_topic, user_topic
 
 __all__ = [
     "CHANNEL", "CLUSTER_TOPIC", "QUEUES_TOPIC", "QUOTAS_TOPIC", "JobOwner", "announce", "announce_jobs",
-    "announce_many", "job_topic", "log_topic", "node_topic", "planner_is_awake", "project_topic", "user_topic",
-    "wake_planner",
+    "announce_many", "job_topic", "log_topic", "node_topic", "project_topic", "user_topic", "wake_planner",
 ]  # fmt: skip
-
-log = structlog.get_logger(__name__)
-
-#: A planner woken twice before it has begun sees both changes in one cycle.
-WAKE_MEMORY_MS: Final = 2000
-
-PLAN_TASK: Final = "scheduler.tasks.plan_cluster"
 
 
 def job_topic(number: int) -> str:
@@ -77,30 +64,4 @@ def announce_jobs(jobs: Iterable[JobOwner], *others: str) -> None:
 
 def wake_planner(cluster_id: int, *, trigger: str) -> None:
     """Ask for a cycle of this cluster after commit; several asks before it begins make one cycle."""
-    transaction.on_commit(
-        lambda: notifications.defer(("wake", cluster_id), lambda: _send_wakeup(cluster_id, trigger)),
-        robust=True,
-    )
-
-
-def planner_is_awake(cluster_id: int) -> None:
-    """Called as a cycle begins: changes from now on need a wake-up of their own."""
-    try:
-        notifications.client().delete(_wake_key(cluster_id))
-    except redis.RedisError:
-        log.warning("hints_unavailable", what="clear wake-up")
-
-
-def _wake_key(cluster_id: int) -> str:
-    return f"muster:woken:{cluster_id}"
-
-
-def _send_wakeup(cluster_id: int, trigger: str) -> None:
-    try:
-        if not notifications.client().set(_wake_key(cluster_id), trigger, nx=True, px=WAKE_MEMORY_MS):
-            return
-        current_app.send_task(
-            PLAN_TASK, args=[cluster_id, trigger], queue="scheduling", retry=False, ignore_result=True
-        )
-    except Exception as error:  # kombu raises many kinds, and beat plans anyway
-        log.warning("hints_unavailable", what="wake planner", error=str(error))
+    notifications.wake_planners(cluster_id, trigger=trigger)

@@ -7,18 +7,13 @@ from celery import shared_task
 from scheduler.services import retention
 from scheduler.services.accounting import charging, usage_audit
 from scheduler.services.execution.reconcile import reconcile_all
-from scheduler.services.planning import cycles, forecasts
+from scheduler.services.planning import forecasts, planner
 
 
-@shared_task
-def plan_cluster(cluster_id: int, trigger: str) -> None:
-    cycles.throttle(cluster_id)
-    cycles.run_cycle(cluster_id=cluster_id, trigger=trigger)
-
-
-@shared_task
+@shared_task(acks_late=False)
 def plan_all() -> None:
-    cycles.plan_all_clusters(trigger="clock")
+    """Plan every cluster, and stay to plan again as soon as something changes; beat starts it anew when it ends."""
+    planner.stay()
 
 
 @shared_task

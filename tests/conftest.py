@@ -79,9 +79,13 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
         from django.core.cache import cache
 
         from scheduler import selectors
+        from scheduler.services.planning.residents import forget_residents
+        from scheduler.state.records import recordings
 
         cache.clear()
         selectors.forget_cached_reads()
+        forget_residents()
+        recordings.forget_bases()
 
 
 @pytest.fixture(scope="session", autouse=True)

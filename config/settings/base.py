@@ -368,7 +368,6 @@ QUOTA_FACTS_SOURCE = "scheduler.services.accounting.quota_impact.SchedulerFacts"
 QUOTA_HEADROOM_PERCENT = read("QUOTA_HEADROOM_PERCENT")
 #: A grant that raises a limit by more than this percentage needs a second approver; 0 = never.
 QUOTA_SECOND_APPROVER_PERCENT = read("QUOTA_SECOND_APPROVER_PERCENT")
-PLAN_ALL_TASK = "scheduler.tasks.plan_all"
 SHARE_USAGE_SOURCE = "scheduler.state.load.share_usage.HeldShares"
 # Fair share: how long past use counts (exponential, window, none), and what counts how much.
 MUSTER_FAIRSHARE_MODE = read("MUSTER_FAIRSHARE_MODE")
@@ -426,6 +425,7 @@ CHECKPOINT_PATH = read("CHECKPOINT_PATH")
 
 # A scope's lease, and how long a silent node may keep its work before it counts as lost.
 MUSTER_LEASE_SECONDS = read("MUSTER_LEASE_SECONDS")
+PLANNER_CHECK_SECONDS = read("MUSTER_PLANNER_CHECK_SECONDS")
 MUSTER_NODE_SILENT_SECONDS = read("MUSTER_NODE_SILENT_SECONDS")
 # Longer than a restart of the server takes, or its repair: until then a node that is cut off works on, then
 # it stops its jobs by itself, and only after that are they started elsewhere.

@@ -373,6 +373,13 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
             ),
             Setting("MUSTER_PLAN_SECONDS", "float", 3.0, "Interval of planning without a change.", "s"),
             Setting(
+                "MUSTER_PLANNER_CHECK_SECONDS",
+                "float",
+                600.0,
+                "Interval at which a planner checks the pending jobs that it has in memory against the database.",
+                "s",
+            ),
+            Setting(
                 "MUSTER_RECONCILE_SECONDS",
                 "float",
                 5.0,

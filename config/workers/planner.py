@@ -24,7 +24,7 @@ from config.celery import app, tell_the_supervisor
 LOADED_AHEAD = (
     "celery.apps.worker", "celery.worker.worker", "celery.worker.consumer", "celery.concurrency.solo",
     "celery.bin.worker", "kombu.transport.redis", "redis", "psycopg", "django.core.cache.backends.redis",
-    "scheduler.services.planning.cycles", "scheduler.services.execution.reconcile",
+    "scheduler.services.planning.planner", "scheduler.services.execution.reconcile",
 )  # fmt: skip
 WORKER = [
     *("worker", "-n", "scheduling@%h", "-Q", "scheduling", "-P", "solo"),
@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
     load()
     lock = wait_for_turn(given.lock)
     try:
+        plan_before_the_worker_begins()
         app.worker_main(WORKER)
     finally:
         os.close(lock)
@@ -52,6 +53,16 @@ def load() -> None:
     app.loader.import_default_modules()
     for name in LOADED_AHEAD:
         importlib.import_module(name)
+
+
+def plan_before_the_worker_begins() -> None:
+    """One cycle of every cluster at once: a worker takes a second to begin, and longer without its broker.
+
+    Without a broker this plans by its clock until there is one.
+    """
+    from scheduler.services.planning import planner  # not before the apps are there
+
+    planner.stay(seconds=0.0)
 
 
 def wait_for_turn(file: Path) -> int:

@@ -141,22 +141,24 @@ def split(entry: Entry, ends: Sequence[int]) -> list[Entry]:
     An end before the entry begins has a part without seconds, one after it ends has what is left till then. The last
     part is left out when nothing is left.
     """
-    span = entry.until_s - entry.from_s
     parts: list[Entry] = []
     before = entry.from_s
     for end in [*ends, entry.until_s]:
         until = min(max(end, before), entry.until_s)
-        sums = {
-            name: whole * (until - entry.from_s) // span - whole * (before - entry.from_s) // span
-            if span
-            else 0
-            for name in ("held_seconds", "charged_seconds", "held_micros", "charged_micros")
-            for whole in (getattr(entry, name),)
-        }
-        parts.append(replace(entry, from_s=before, until_s=until, **sums))
+        sums = [
+            _until(whole, entry, until) - _until(whole, entry, before)
+            for whole in (entry.held_seconds, entry.charged_seconds, entry.held_micros, entry.charged_micros)
+        ]
+        parts.append(Entry(entry.kind, entry.rates, before, until, *sums))
         before = until
     rest = parts[-1]
     return parts if rest.until_s > rest.from_s or not ends else parts[:-1]
+
+
+def _until(whole: int, entry: Entry, at_s: int) -> int:
+    """How much of a sum of the entry is of the time before this moment."""
+    span = entry.until_s - entry.from_s
+    return whole * (at_s - entry.from_s) // span if span else 0
 
 
 def forgive(entries: Iterable[Entry]) -> list[Entry]:

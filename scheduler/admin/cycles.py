@@ -27,6 +27,7 @@ from scheduler.core.snapshot.codec import CodecError
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Cycle, Lease
 from scheduler.services.planning.replay import replay
+from scheduler.state.records import recordings
 from scheduler.state.records.recordings import NotRecorded
 
 #: A plan may start thousands; the page shows the first, and says how many there are.
@@ -45,10 +46,11 @@ def _opened(field: Callable[[Any, Plan, Snapshot], Any]) -> Callable[[Any, Cycle
     """A field about a recording; says so when there is none any more."""
 
     def show(self: Any, cycle: Cycle) -> Any:
-        if cycle.plan is None or cycle.snapshot is None:
-            return "The recording was pruned by age; the counts remain."
         try:
-            plan, snapshot = _decoded(bytes(cycle.plan), bytes(cycle.snapshot))
+            recording = recordings.load(cycle.pk)
+            plan, snapshot = _decoded(recording.plan, recording.snapshot)
+        except NotRecorded:
+            return "The recording was pruned by age; the counts remain."
         except CodecError as error:
             return f"The recording cannot be read: {error}"
         return field(self, plan, snapshot)

@@ -304,7 +304,6 @@ class ElementsSerializer(serializers.Serializer[Any]):
 class JobElementsView(JobView):
     """`/jobs/{id}/elements`"""
 
-    serializer_class = ElementsSerializer
     required_scopes = {"GET": "jobs:read"}
 
     @extend_schema(operation_id="jobs_elements", responses=ElementsSerializer)
@@ -317,7 +316,6 @@ class JobElementsView(JobView):
 class CancelElement(JobView):
     """`/jobs/{id}/elements/{index}/cancel`"""
 
-    serializer_class = ElementSerializer
     required_scopes = {"POST": "jobs:write"}
 
     @extend_schema(
@@ -338,12 +336,17 @@ class CancelElement(JobView):
 def _row(element: Element) -> dict[str, Any]:
     end = element.end
     if end is None:
-        return dict.fromkeys(ElementSerializer().fields) | {
-            "index": element.index, "state": NOT_ENDED, "text": "",
-            "stdout_offset": 0, "stdout_bytes": 0, "stderr_offset": 0, "stderr_bytes": 0,
-        }  # fmt: skip
-    names = (name for name in ElementSerializer().fields if name not in ("attempt", "text"))
-    return {name: getattr(end, name) for name in names} | {"attempt": end.epoch, "text": end.end_text}
+        return _NOTHING_YET | {"index": element.index, "state": NOT_ENDED}
+    return {
+        name: getattr(end, {"attempt": "epoch", "text": "end_text"}.get(name, name)) for name in _NOTHING_YET
+    }
+
+
+#: What is said of an element that has not ended; offsets and bytes are 0.
+_NOTHING_YET: Final[dict[str, Any]] = {
+    str(name): {"text": ""}.get(str(name), 0 if str(name).startswith("std") else None)
+    for name in ElementSerializer().fields
+}
 
 
 class BulkItemSerializer(serializers.Serializer[Any]):

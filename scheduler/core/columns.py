@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     FloatCells = memoryview[float]
 else:
     Cells = FloatCells = memoryview
+
+_Column = TypeVar("_Column", bound=npt.NDArray[Any])
 
 #: The first column of each table that was made.
 _KEYS: Final[dict[type[Any], str]] = {}
@@ -97,14 +99,14 @@ class Columns:
 
     def take(self, rows: Ints | Bools) -> Self:
         """The table with only these rows, in this order (an index array or a mask)."""
-        positions = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        positions: Ints = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
         picked: dict[str, Any] = {}
         for column in fields(self):
             value = getattr(self, column.name)
             if isinstance(value, tuple):
                 picked[column.name] = tuple(value[i] for i in positions.tolist())
             else:
-                picked[column.name] = value[positions]
+                picked[column.name] = rows_taken(value, positions)
         return type(self)(**picked)
 
     def sorted_by_key(self) -> Self:
@@ -118,6 +120,13 @@ class Columns:
             twice = int(key[order][:-1][np.diff(key[order]) == 0][0])
             raise ValueError(f"{type(self).__name__} has the key {twice} twice")
         return self.take(order)
+
+
+def rows_taken(column: _Column, rows: Ints) -> _Column:
+    """These rows of a column, as an array that nobody can write to."""
+    taken: Any = column[rows]
+    taken.setflags(write=False)
+    return taken  # type: ignore[no-any-return]
 
 
 def rows_of(keys: Ints, wanted: Ints, *, what: str) -> Ints:
@@ -174,10 +183,23 @@ def _coerce(column: Field[Any], value: Any, count: int) -> Any:
         if default is None and count:
             raise ValueError(f"the column {column.name} is missing")
         array = np.full(count, default or 0, dtype=dtype)
+    elif _is_fixed(value, dtype):
+        return value
     else:
-        array = np.array(value, dtype=dtype, ndmin=1)  # always our own copy: a snapshot must not move
+        array = np.array(value, dtype=dtype, ndmin=1)  # our own copy: a snapshot must not move
     array.setflags(write=False)
     return array
+
+
+def _is_fixed(value: Any, dtype: Any) -> bool:
+    """Whether this is a whole array that nobody can write to, as a column of another table is."""
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype == dtype
+        and value.ndim == 1
+        and value.flags.owndata
+        and not value.flags.writeable
+    )
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from scheduler.models.allocation import Allocation
 from scheduler.models.attempt import Attempt, LogChunk, Suspension, Task
+from scheduler.models.changed_job import ChangedJob
 from scheduler.models.cluster import Cluster, JoinToken, Partition
 from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.element import ElementEnd, JobElements
@@ -18,6 +19,7 @@ from scheduler.models.retention import RetentionRun
 __all__ = [
     "Allocation",
     "Attempt",
+    "ChangedJob",
     "Cluster",
     "Cycle",
     "Dataset",

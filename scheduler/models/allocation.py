@@ -17,7 +17,9 @@ class Allocation(models.Model):
         "scheduler.Attempt", on_delete=models.CASCADE, related_name="allocations", db_index=False
     )
     rank = models.PositiveIntegerField()
-    node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="allocations")
+    node = models.ForeignKey(
+        "scheduler.Node", on_delete=models.PROTECT, related_name="allocations", db_index=False
+    )
     cpu_millis = models.BigIntegerField()
     #: CPUs released while the job is suspended; `cpu_millis` is what it holds.
     suspended_cpu_millis = models.BigIntegerField(default=0, db_default=0)

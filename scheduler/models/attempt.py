@@ -96,7 +96,7 @@ class Task(models.Model):
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="tasks", db_index=False)
     rank = models.PositiveIntegerField()
-    node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="tasks")
+    node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="tasks", db_index=False)
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in TaskState], default=TaskState.ASSIGNED
     )

@@ -23,6 +23,8 @@ class Cycle(models.Model):
     refused = models.JSONField(default=list, blank=True)
     snapshot_digest = models.CharField(max_length=64)
     plan_digest = models.CharField(max_length=64)
+    #: The cycle on whose snapshot this one's is a delta; null where it is whole.
+    base_id = models.BigIntegerField(null=True, blank=True, editable=False)
     #: Canonical bytes (scheduler.core.snapshot.codec); null once retention has dropped them.
     snapshot = models.BinaryField(null=True)
     policy = models.BinaryField(null=True)

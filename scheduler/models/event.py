@@ -15,8 +15,9 @@ class JobEvent(models.Model):
     because = models.CharField(max_length=300, blank=True)
     epoch = models.PositiveIntegerField(null=True, blank=True)
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
-    )
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+",
+        db_index=False,
+    )  # fmt: skip
     details = models.JSONField(default=dict, blank=True)
 
     class Meta:

@@ -45,7 +45,12 @@ _TERMINAL: Final = sorted(state.value for state in TERMINAL)
 CYCLES: Final = Rule(
     "cycles",
     "Planning cycles; the attempts that they started stay",
-    "SELECT id FROM scheduler_cycle WHERE started_at < %(before)s ORDER BY id LIMIT %(batch)s",
+    # Those on whose snapshot that of a newer one is a delta go with the last of these.
+    """
+    SELECT id FROM scheduler_cycle WHERE started_at < %(before)s AND id NOT IN (
+        SELECT base_id FROM scheduler_cycle WHERE started_at >= %(before)s AND base_id IS NOT NULL
+    ) ORDER BY id DESC LIMIT %(batch)s
+    """,
     setting="MUSTER_KEEP_CYCLES_DAYS",
     statement="""
     WITH old AS MATERIALIZED ({which}), forgotten AS (
@@ -144,14 +149,20 @@ def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BY
     return Rule(
         "recordings",
         f"Bytes of recorded cycles but the newest {keep:,} of each cluster, {keep_bytes // 2**20:,} MiB at most",
+        # A whole snapshot goes with the last of the deltas on it, and after them.
         """
-        SELECT id FROM (
-            SELECT id, row_number() OVER newest AS place,
+        WITH sized AS (
+            SELECT id, base_id, row_number() OVER newest AS place,
                 sum(octet_length(snapshot) + octet_length(plan)) OVER newest AS bytes
             FROM scheduler_cycle WHERE snapshot IS NOT NULL
             WINDOW newest AS (PARTITION BY cluster_id ORDER BY id DESC)
-        ) sized WHERE place > %(keep)s OR (bytes > %(keep_bytes)s AND place > 1)
-        LIMIT %(batch)s
+        ), kept AS (
+            SELECT id, base_id FROM sized WHERE place <= %(keep)s AND (bytes <= %(keep_bytes)s OR place = 1)
+        )
+        SELECT id FROM sized
+        WHERE id NOT IN (SELECT id FROM kept)
+            AND id NOT IN (SELECT base_id FROM kept WHERE base_id IS NOT NULL)
+        ORDER BY id DESC LIMIT %(batch)s
         """,
         statement="""
         WITH gone AS (

@@ -18,6 +18,7 @@ from tests.rights.world import VISION, Side, World
 #: list of fixed values, or a function of the world and the side.
 ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
     ("api/v1/jobs/", "ref"): "jobs",
+    ("api/v1/jobs/", "index"): [1],
     ("api/v1/datasets/", "number"): "dataset",
     ("api/v1/nodes/", "ref"): ["alpha"],
     ("api/v1/reservations/", "ref"): "reservation",

@@ -24,7 +24,7 @@ def has_results(folder: str, at: int) -> bool:
 def read_results(
     folder: str, at: int, *, now_ms: int, most: int = MOST_RESULTS
 ) -> tuple[list[list[Any]], int]:
-    """At most so many results from this offset of the file on, as reports have them, and the offset after them.
+    """At most `most` results from this offset of the file on, as reports have them, and the offset after them.
 
     Times become ages, as in every report; a line that is not whole yet is left for the next call.
     """

@@ -11,7 +11,7 @@ import hashlib
 import json
 import struct
 import zlib
-from dataclasses import MISSING, asdict, astuple, fields
+from dataclasses import MISSING, asdict, astuple, fields, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -44,6 +44,7 @@ from scheduler.core.snapshot.constraints import (
     TaskTerm,
     Toleration,
 )
+from scheduler.core.snapshot.delta import changed, difference, with_classes
 from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import GROUPS, Snapshot
 
@@ -85,6 +86,43 @@ def decode_snapshot(data: bytes) -> Snapshot:
         snapshot.check_references()
     except (KeyError, TypeError, ValueError, IndexError) as broken:
         raise CodecError(f"not a whole snapshot: {broken}") from broken
+    return snapshot
+
+
+def encode_delta(base: Snapshot, snapshot: Snapshot) -> bytes:
+    """What makes `base` this snapshot: classes and moment whole, of each group the rows that are gone or other."""
+    base = with_classes(base, snapshot.classes)
+    blobs: list[bytes] = []
+    groups: dict[str, Any] = {}
+    for name in GROUPS:
+        before, after = getattr(base, name), getattr(snapshot, name)
+        gone, rows = difference(before, after)
+        if len(gone) or len(rows):
+            groups[name] = {"gone": gone.tolist(), "rows": _write_columns(rows, blobs)}
+    header = {
+        "kind": "delta",
+        "version": VERSION,
+        "now_ms": snapshot.now_ms,
+        "classes": [_class_row(request) for request in snapshot.classes],
+        "groups": groups,
+    }
+    return _pack(_frame(header, blobs))
+
+
+def decode_delta(base: Snapshot, data: bytes) -> Snapshot:
+    """The snapshot that `encode_delta` was given with this base."""
+    header, blobs = _open(data, "delta")
+    try:
+        whole = with_classes(base, tuple(_class_from(row) for row in header["classes"]))
+        groups = {}
+        for name, said in header["groups"].items():
+            before = getattr(whole, name)
+            rows = _read_columns(type(before), said["rows"], blobs)
+            groups[name] = changed(before, np.array(said["gone"], dtype=np.int64), rows)
+        snapshot = replace(whole, now_ms=header["now_ms"], **groups)
+        snapshot.check_references()
+    except (KeyError, TypeError, ValueError, IndexError) as broken:
+        raise CodecError(f"not a delta of this snapshot: {broken}") from broken
     return snapshot
 
 
@@ -224,7 +262,10 @@ def _write_columns(table: Columns, blobs: list[bytes]) -> dict[str, Any]:
             blobs.append(blob)
             offset += len(blob)
         else:
-            described[column.name] = [_plain(item) for item in value]
+            alike = value and value.count(value[0]) == len(value)
+            described[column.name] = (
+                [_plain(value[0])] * len(value) if alike else [_plain(item) for item in value]
+            )
     return described
 
 

@@ -368,9 +368,10 @@ class Snapshot:
         numbered = tuple(classes)
         pending = (pending or PendingColumns()).sorted_by_key()
         running = (running or RunningColumns()).sorted_by_key()
-        met = np.unique(np.concatenate([pending.class_index, running.class_index]))
-        if len(met) and not (0 <= int(met[0]) <= int(met[-1]) < len(numbered)):
+        named = np.concatenate([pending.class_index, running.class_index])
+        if len(named) and not (0 <= int(named.min()) <= int(named.max()) < len(numbered)):
             raise KeyError("a job names a request class that the snapshot does not have")
+        met = np.flatnonzero(np.bincount(named))
         kept, numbers = _canonical_classes(numbered, met)
         snapshot = cls(
             now_ms=now_ms,

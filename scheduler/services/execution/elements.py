@@ -51,7 +51,7 @@ def elements_to_run(jobs: Collection[int]) -> dict[int, ToRun]:
 class ElementResult(NamedTuple):
     """How one element ended, as its agent reports it; times are ages."""
 
-    index: int
+    element: int
     exit_code: int | None
     exit_signal: int | None
     started_ago_ms: int
@@ -91,11 +91,11 @@ def read_results(value: Any) -> list[ElementResult] | None:
 def _read_result(row: Any) -> ElementResult | None:
     if not isinstance(row, list) or len(row) != len(ElementResult._fields) or not isinstance(row[-1], str):
         return None
-    result = ElementResult(*row[:-1], row[-1].replace("\0", "\ufffd")[:300])
+    result = ElementResult._make([*row[:-1], row[-1].replace("\0", "\ufffd")[:300]])
     code, number = result.exit_code, result.exit_signal
     if (code is None) == (number is None):
         return None
-    counts = [result.index, code if code is not None else 0, number if number is not None else 0]
+    counts = [result.element, code if code is not None else 0, number if number is not None else 0]
     if not all(type(n) is int and 0 <= n <= _INT for n in counts) or (number or 0) > 128:
         return None
     return result if all(type(n) is int and 0 <= n <= _BIG for n in row[3:-1]) else None
@@ -133,7 +133,7 @@ def write_ended(ended: Sequence[EndedElement]) -> Statement:
         [
             int_array(one.job for one in ended),
             int_array(one.epoch for one in ended),
-            int_array(r.index for r in results),
+            int_array(r.element for r in results),
             [r.state.value for r in results],
             int_array(r.exit_code for r in results),
             int_array(r.exit_signal for r in results),

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+import numpy as np
 import structlog
 from django.conf import settings
 from django.db import Error, transaction
 
-from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend, capabilities_of
+from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.placement.plugins import Plugin, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
-from scheduler.models import Cluster
+from scheduler.services.planning.residents import resident_of, say_memory
 from scheduler.state.apply import (
     apply_plan,
     apply_resizes,
@@ -33,9 +35,9 @@ from scheduler.state.apply.refusals import Refusal
 from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder, retire
 from scheduler.state.lease.leases import HeldLease, LeaseLost
-from scheduler.state.load import snapshots
+from scheduler.state.load.resident.folded import Folded
 from scheduler.state.records import recordings
-from scheduler.state.records.recordings import Recording
+from scheduler.state.records.recordings import NewRecording
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +47,7 @@ MAX_ROUNDS: Final = 3
 #: How long a cycle waits for the one before it to end.
 PATIENCE_SECONDS: Final = 2.0
 LEASE_RETRY_SECONDS: Final = 0.01
-#: Longest pause that `throttle` makes between two cycles of a cluster.
+#: Longest rest between two cycles of a cluster.
 MAX_PAUSE_SECONDS: Final = 0.5
 
 
@@ -113,13 +115,16 @@ def _plan_until_applied(cluster_id: int, trigger: str, holder: str, patience_sec
         return result
     try:
         while result.rounds < MAX_ROUNDS:
-            outbox.planner_is_awake(cluster_id)
             lease, this_round = plan_once(lease, cluster_id, trigger)
             result = _joined(result, this_round)
             if not this_round.refused:
                 break
     except LeaseLost as lost:
+        resident_of(cluster_id).forget()
         log.warning("lease_lost", scope=lost.args[0], cluster=cluster_id)
+    except BaseException:
+        resident_of(cluster_id).forget()
+        raise
     finally:
         leases.release(lease)
         ended = time.monotonic()
@@ -127,13 +132,12 @@ def _plan_until_applied(cluster_id: int, trigger: str, holder: str, patience_sec
     return result
 
 
-def throttle(cluster_id: int) -> None:
-    """Wait after this process's last cycle of the cluster for as long as that cycle took.
+def next_cycle_at(cluster_id: int) -> float:
+    """When this process may plan a cluster again, on the monotonic clock: it rests for as long as a cycle took.
 
-    In a storm of changes planning then takes at most half of the time, and each cycle sees more changes at once;
-    after a longer pause nothing waits.
+    In a storm of changes planning then takes at most half of the time, and each cycle sees more changes at once.
     """
-    time.sleep(max(0.0, _next_cycle_at.get(cluster_id, 0.0) - time.monotonic()))
+    return _next_cycle_at.get(cluster_id, 0.0)
 
 
 #: By cluster, on the monotonic clock.
@@ -142,8 +146,9 @@ _next_cycle_at: dict[int, float] = {}
 
 def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:
     """One round: load, plan, apply, record; answers the lease, which may have been renewed, and what was done."""
-    times = _Times()
-    loaded = snapshots.load_snapshot(cluster_id=cluster_id)
+    times, resident = _Times(), resident_of(cluster_id)
+    found = resident.load(lease.token)
+    loaded, folded = found.loaded, found.folded
     snapshot, policy = loaded.snapshot, policy_for_backend(loaded.policy, loaded.backend)
     times.end_of("load")
     plan = plan_cycle(snapshot, policy, plugins=installed_plugins())
@@ -155,18 +160,31 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
         at=datetime.now(UTC), cycle_id=recordings.next_id() if recording else None,
         plugins=installed_plugins(),
     )  # fmt: skip
-    applied, result = _apply(plan, context, recording, trigger, times)
+    applied, result = _apply(plan, context, recording, trigger, times, folded)
     _notify_plugins(policy, applied)
-    pending_reasons.write_pending_reasons(
-        plan, snapshot=snapshot, reported=loaded.reported_reasons, lease=lease, at=context.at
-    )
-    expected_starts.write_expected_starts(plan, snapshot=snapshot, lease=lease)
+    reasons = pending_reasons.write_pending_reasons(
+        folded.unfolded(plan), pending_ids=folded.ids, reported=folded.marks, now_ms=snapshot.now_ms,
+        lease=lease, at=context.at,
+    )  # fmt: skip
+    resident.note("reason_mark", reasons.numbers, reasons.marks)
+    expected = expected_starts.write_expected_starts(plan, snapshot=snapshot, lease=lease)
+    resident.note("promised_ms", *_columns_of(expected))
+    say_memory(cluster_id)
     log.debug("cycle", trigger=trigger, **result.as_dict())
     return lease, result
 
 
+def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
+    return np.array([*values], dtype=np.int64), np.array([*values.values()], dtype=np.int64)
+
+
 def _apply(
-    plan: Plan, context: ApplyContext, recording: Recording | None, trigger: str, times: _Times
+    plan: Plan,
+    context: ApplyContext,
+    recording: NewRecording | None,
+    trigger: str,
+    times: _Times,
+    folded: Folded,
 ) -> tuple[Applied, CycleResult]:
     """Write the plan and its recording in one transaction; resumed jobs before it, released tasks after it."""
     times.restart()
@@ -180,7 +198,7 @@ def _apply(
             started=len(applied.started),
             refused=applied.refused,
             stopped=len(applied.stopped),
-            waiting=len(plan.waiting),
+            waiting=len(plan.waiting) + len(folded.folded_ids),
             cycle_id=context.cycle_id,
             rounds=1,
             load_us=times.microseconds("load"),
@@ -193,9 +211,11 @@ def _apply(
                 recording, cycle_id=context.cycle_id, cluster_id=context.cluster_id,
                 fencing_token=context.lease.token, trigger=trigger, started_at=times.began_at,
                 load_us=result.load_us, plan_us=result.plan_us, apply_us=result.apply_us,
-                pending_count=len(context.snapshot.pending), started_count=result.started,
+                pending_count=len(folded.ids), started_count=result.started,
                 refused=[refusal.as_dict() for refusal in applied.refused],
             )  # fmt: skip
+    if recording and context.cycle_id:
+        recordings.keep_base(recording, context.cluster_id, context.cycle_id)
     apply_resizes.release_unfetched_tasks(applied.resized, at=context.at)
     return applied, result
 
@@ -230,17 +250,6 @@ def policy_for_backend(policy: Policy, backend: str) -> Policy:
     except UnknownBackend:
         why = f"the backend {backend} is not installed"
     return replace(policy, preemption=replace(policy.preemption, cannot_suspend=why))
-
-
-def plan_all_clusters(*, trigger: str) -> list[CycleResult]:
-    """One cycle for every cluster that no other planner works on now; one that fails delays no other."""
-    results = []
-    for cluster_id in Cluster.objects.order_by("id").values_list("id", flat=True):
-        try:
-            results.append(run_cycle(cluster_id=cluster_id, trigger=trigger, patience_seconds=0))
-        except Exception:
-            log.exception("cycle_failed", cluster=cluster_id)
-    return results
 
 
 @cache

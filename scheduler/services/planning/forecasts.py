@@ -86,9 +86,12 @@ def forecast_all() -> int:
 
 
 def forecast_cluster(*, cluster_id: int) -> int:
-    """Forecast every pending job of a cluster, and store the forecasts; answers how many."""
+    """Forecast every pending job of a cluster but those of paused queues, and store what is new; answers how many.
+
+    Jobs of a paused queue are not read: they take no turn in any future that this can see.
+    """
     began = time.monotonic()
-    loaded = load_snapshot(cluster_id=cluster_id)
+    loaded = load_snapshot(cluster_id=cluster_id, paused_queues=False)
     snapshot = loaded.snapshot
     jobs = len(snapshot.pending)
     if jobs:

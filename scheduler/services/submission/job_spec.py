@@ -315,7 +315,7 @@ class JobSpec:
     )  # fmt: skip
     elements_per_job: int | None = integer(
         "elements_per_job", least=2, most=MAX_ELEMENTS,
-        help="Of an array of short commands: so many indices share a job, which runs them one after another. "
+        help="Of an array of short commands: the number of indices that share a job, which runs them in turn. "
         "time_limit is of each.",
         left_out="a job for each index", example=100, means="The indices of each job, in a table of their own.",
         form=_RARE,

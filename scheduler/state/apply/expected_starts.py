@@ -15,23 +15,29 @@ from scheduler.state.lease import leases
 from scheduler.state.lease.leases import HeldLease
 
 
-def write_expected_starts(plan: Plan, *, snapshot: Snapshot, lease: HeldLease) -> None:
-    """Write the expected starts of the plan, and remove those of jobs that have none in it any more."""
+def write_expected_starts(plan: Plan, *, snapshot: Snapshot, lease: HeldLease) -> dict[int, int]:
+    """Write the expected starts of the plan, and remove those of jobs that have none in it any more.
+
+    Answers what was written: by job its expected start (ms; 0 = none).
+    """
     due = starts_to_write(plan, snapshot)
-    if due:
-        with transaction.atomic():
-            leases.fence(lease)
-            numbers = expect_starts(due)
-            outbox.announce_many([outbox.job_topic(number) for number in numbers])
+    if not due:
+        return {}
+    with transaction.atomic():
+        leases.fence(lease)
+        numbers = expect_starts(due)
+        outbox.announce_many([outbox.job_topic(number) for number in numbers])
+    return {number: due[number] for number in numbers}
 
 
 def starts_to_write(plan: Plan, snapshot: Snapshot) -> dict[int, int]:
     """By job the expected start (ms; 0 = none) where its row has another."""
     expected = {one.job_id: one.at_ms for one in plan.expected}
     pending = snapshot.pending
-    shown = dict(zip(pending.id.tolist(), pending.promised_ms.tolist(), strict=True))
-    stale = {number: 0 for number in pending.id[pending.promised_ms > 0].tolist() if number not in expected}
-    return {number: at_ms for number, at_ms in (expected | stale).items() if shown.get(number) != at_ms}
+    promised = pending.promised_ms > 0
+    shown = dict(zip(pending.id[promised].tolist(), pending.promised_ms[promised].tolist(), strict=True))
+    stale = {number: 0 for number in shown if number not in expected}
+    return {number: at_ms for number, at_ms in (expected | stale).items() if shown.get(number, 0) != at_ms}
 
 
 def expect_starts(due: Mapping[int, int]) -> list[int]:

@@ -15,7 +15,6 @@ from scheduler.core.columns import Ints
 from scheduler.core.plan import Decision, Plan
 from scheduler.core.reason_codes import CATEGORY
 from scheduler.core.reasons.messages import sentence
-from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.state.apply.apply_sql import PLANNED_STATES
 from scheduler.state.db.sql import int_array, run
 from scheduler.state.lease import leases
@@ -51,44 +50,51 @@ class WrittenJob(NamedTuple):
     project_id: int
 
 
-def write_pending_reasons(
-    plan: Plan, *, snapshot: Snapshot, reported: Ints, lease: HeldLease, at: datetime
-) -> int:
-    """Write the reason of every pending job that reports another one; answers how many changed.
+class WrittenReasons(NamedTuple):
+    """The jobs whose reason was written, and the marks of their new reasons."""
 
-    `reported` has a mark of the reason that each pending job shows, in the snapshot's order
-    (`reason_marks`). Apart from the starts and after them: a reason informs and decides nothing, so
-    starts do not wait for it.
+    numbers: Ints
+    marks: Ints
+
+
+def write_pending_reasons(
+    plan: Plan, *, pending_ids: Ints, reported: Ints, now_ms: int, lease: HeldLease, at: datetime
+) -> WrittenReasons:
+    """Write the reason of every pending job that reports another one; answers which were written.
+
+    `reported` has a mark of the reason that each job of `pending_ids` shows (`reason_marks`); these rise. Apart
+    from the starts and after them: a reason informs and decides nothing, so starts do not wait for it.
     """
     reasons = [_reason_of(decision) for decision in plan.decisions]
-    jobs, which = reasons_to_write(plan, snapshot, reported, reasons)
-    changed = 0
+    marks = reason_marks.reason_marks([(reason.code, reason.text) for reason in reasons])
+    shown = reported[np.searchsorted(pending_ids, plan.waiting.job_id)]
+    jobs, which = reasons_to_write(plan, shown, marks, now_ms=now_ms)
+    numbers: list[int] = []
     for first in range(0, len(jobs), CHUNK):
         chunk = slice(first, first + CHUNK)
         with transaction.atomic():
             leases.fence(lease)
             rows = _write(jobs[chunk].tolist(), which[chunk].tolist(), reasons, at=at)
             outbox.announce_jobs(rows)
-        changed += len(rows)
-    return changed
+        numbers += [row.number for row in rows]
+    written = np.array(sorted(numbers), dtype=np.int64)
+    return WrittenReasons(written, marks[which[np.searchsorted(jobs, written)]])
 
 
-def reasons_to_write(
-    plan: Plan, snapshot: Snapshot, reported: Ints, reasons: Sequence[PendingReason]
-) -> tuple[Ints, Ints]:
-    """The pending jobs that do not report their reason yet, and which of `reasons` is theirs.
+def reasons_to_write(plan: Plan, shown: Ints, marks: Ints, *, now_ms: int) -> tuple[Ints, Ints]:
+    """The waiting jobs that do not report their reason yet, by rising number, and which decision is theirs.
 
-    A reason of another kind is always written. Where only its numbers have changed, the first jobs get it at once
-    and the others in turns: with 100,000 jobs that wait for the same GPUs, each start changes the numbers of all.
+    `shown` has the mark that each waiting job shows, `marks` that of each decision. A reason of another kind is
+    always written. Where only its numbers have changed, the first jobs get it at once and the others in turns:
+    with 100,000 jobs that wait for the same GPUs, each start changes the numbers of all.
     """
     waiting = plan.waiting
-    marks = reason_marks.reason_marks([(reason.code, reason.text) for reason in reasons])[waiting.decision]
-    shown = reported[np.searchsorted(snapshot.pending.id, waiting.job_id)]
-    rows = np.flatnonzero(shown != marks)
+    due = marks[waiting.decision]
+    rows = np.flatnonzero(shown != due)
     if len(rows) > MAX_REWORDED:
-        turn = (snapshot.now_ms // 1000) % REWORDING_TURNS
+        turn = (now_ms // 1000) % REWORDING_TURNS
         now = (
-            ~reason_marks.same_kind(shown[rows], marks[rows])
+            ~reason_marks.same_kind(shown[rows], due[rows])
             | (waiting.ahead_jobs[rows] < FIRST_JOBS)
             | (waiting.job_id[rows] % REWORDING_TURNS == turn)
         )

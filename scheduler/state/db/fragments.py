@@ -17,6 +17,11 @@ ANY_OF: Final = "ANY(%s::bigint[])"
 #: Jobs of one cluster.
 OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
 
+#: Of those in queues that are not paused.
+OF_OPEN_QUEUES: Final = """job.queue_id IN (SELECT queue.id FROM scheduler_queue queue
+        JOIN scheduler_cluster cluster ON cluster.id = queue.cluster_id
+    WHERE queue.cluster_id = %s AND NOT queue.paused AND NOT cluster.paused)"""
+
 
 def ms(column: str) -> str:
     """A moment in milliseconds since 1970."""

@@ -82,6 +82,12 @@ def release(lease: HeldLease) -> bool:
     return bool(_one_statement(_RELEASE, _term(lease)))
 
 
+def last_term(scope: str) -> int | None:
+    """The token of the last term that was begun, whether it lasts or not; None before the first."""
+    rows = _one_statement(_LAST, {"scope": scope})
+    return int(rows[0][0]) if rows else None
+
+
 def end_if_gone(scope: str) -> bool:
     """End the term of a holder whose process was killed, which would otherwise have to run out.
 
@@ -153,6 +159,8 @@ RETURNING token, {_NO_WAIT}
 _WHO: Final = """
 SELECT holder, token FROM scheduler_lease WHERE scope = %(scope)s AND expires_at > clock_timestamp()
 """
+
+_LAST: Final = "SELECT token FROM scheduler_lease WHERE scope = %(scope)s"
 
 _FENCE: Final = """
 SELECT token FROM scheduler_lease

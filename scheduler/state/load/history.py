@@ -25,7 +25,16 @@ from scheduler.state.db.query import Batch, ColumnQuery, Table, fetch
 from scheduler.state.db.sql import int_array
 from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, the_cluster
-from scheduler.state.load.job_rows import PAST, named, pending_columns
+from scheduler.state.load.job_rows import (
+    CLOSED,
+    PAST,
+    ClosedRow,
+    OwnColumns,
+    moment_of,
+    named,
+    own_columns,
+    pending_columns,
+)
 from scheduler.state.load.project_rows import (
     LOST,
     PROJECTS,
@@ -60,10 +69,11 @@ def load_past(*, cluster_id: int, since: datetime, until: datetime) -> Past:
     with one_picture():
         tables = _load_cluster(cluster_id, since, until)
         classes = ClassTable()
-        pending = pending_columns(tables.jobs, classes, now_ms=begin_ms)
+        own = own_columns(tables.jobs, classes)
+        projects, lines, closed = _load_owners(own)
+        pending = pending_columns(own, moment_of(begin_ms, awaited=(), closed=closed))
         pending, _ = named(pending, RunningColumns(), classes, ())
         runs = runs_of(fetch(PAST_RUNS, [int_array(pending.id.tolist())]))
-        projects, lines = _load_owners(pending)
     run_ms = _run_ms(pending, runs)
     ran_before = np.where(runs.started_ms >= 0, np.clip(begin_ms - runs.started_ms, 0, None), 0)
     pending = _as_submitted(pending, np.maximum(runs.came_ms, begin_ms))
@@ -126,14 +136,15 @@ def _load_cluster(cluster_id: int, since: datetime, until: datetime) -> _Cluster
     return tables
 
 
-def _load_owners(pending: PendingColumns) -> tuple[list[ProjectRow], Lines]:
-    project_ids = np.unique(pending.project_id).tolist()
+def _load_owners(own: OwnColumns) -> tuple[list[ProjectRow], Lines, list[ClosedRow]]:
+    project_ids, people = np.unique(own["project_id"]).tolist(), np.unique(own["user_id"]).tolist()
     batch = Batch()
     projects = batch.add(PROJECTS, [int_array(project_ids)], lost=LOST)
-    lines = ask_lines(batch, project_ids, np.unique(pending.user_id).tolist(), bounded=BOUNDED)
+    lines = ask_lines(batch, project_ids, people, bounded=BOUNDED)
+    closed = batch.add(CLOSED, [int_array(project_ids), int_array(people)], users=ANY_OF)
     batch.send()
     found = projects.read()
-    return found, lines.read(organizations_of(found))
+    return found, lines.read(organizations_of(found)), closed.read()
 
 
 # ------------------------------------------------------------------ how each job went

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from django.conf import settings
 
-from scheduler.core.columns import Ints
+from scheduler.core.columns import Bools, Ints
 from scheduler.core.snapshot.constraints import Labels
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
 from scheduler.state.db.fragments import ANY_OF, IS_LIVE, OF_CLUSTER, ms, number_of_type, reason_mark
-from scheduler.state.db.query import ColumnQuery, Table
+from scheduler.state.db.query import ColumnQuery, RowQuery, Table
 from scheduler.state.db.sql import run
 from scheduler.state.load.node_rows import labels_of
 from scheduler.state.load.request_rows import REQUEST_COLUMNS, class_numbers
@@ -35,16 +36,6 @@ _PACK: Final = """array_position(ARRAY['', 'node', 'rack', 'zone'], request.pack
 
 # ------------------------------------------------------------------ jobs that wait
 
-#: Others were stopped, suspended or made smaller for it a short while ago.
-_AWAITED: Final = """(job.number, job.epoch) IN (SELECT stopped_for, stopped_for_epoch FROM scheduler_attempt
-        WHERE stopped_for IS NOT NULL AND stopped_for_epoch IS NOT NULL
-        AND stop_asked_at > statement_timestamp() - interval '15 minutes'
-        UNION ALL SELECT for_job, for_epoch FROM scheduler_suspension
-        WHERE asked_at > statement_timestamp() - interval '15 minutes')
-        OR (job.number, job.epoch) IN (SELECT resized_for, resized_for_epoch FROM scheduler_attempt
-        WHERE resized_for IS NOT NULL AND resized_for_epoch IS NOT NULL
-        AND resized_at > statement_timestamp() - interval '15 minutes')"""
-
 #: Columns of `PendingColumns` that are there as the planner reads them.
 _PENDING_AS_STORED: Final = {
     "id": "job.number",
@@ -59,7 +50,6 @@ _PENDING_AS_STORED: Final = {
     "generation": "job.generation",
     "array_id": ARRAY_NUMBER,
     "array_max_running": "coalesce(request.array_max_running, 0)",
-    "awaited": _AWAITED,
     "deadline_ms": f"coalesce({ms('request.deadline_at')}, 0)",
     "promised_ms": f"coalesce({ms('job.expected_start_at')}, 0)",
     "most_tasks": "CASE WHEN request.min_tasks IS NULL THEN 0 ELSE request.tasks END",
@@ -72,22 +62,23 @@ _PENDING_AS_STORED: Final = {
     "elastic": "request.elastic",
     "preemptible": _PREEMPTIBLE,
 }
-PENDING_COLUMNS: Final = {
+#: What of a pending job is in its own row, all of it numbers that no passing of time changes.
+_OWN_NUMBERS: Final = {
     **_PENDING_AS_STORED,
     "own_priority": "request.priority",
-    "boost": _BOOST,
+    "boost": "job.boost",
+    "boost_until_ms": f"coalesce({ms('job.boost_until_at')}, 0)",
     "eligible_ms": f"coalesce({ms('job.eligible_at')}, 0)",
     "begin_ms": f"coalesce({ms('request.begin_at')}, 0)",
-    "may_run": "project.active AND person.is_active",
+    "epoch": "job.epoch",
     "reason_mark": reason_mark("job.reason_code", "job.reason_text"),
-    **REQUEST_COLUMNS,
 }
-_FROM_JOBS: Final = """SELECT {columns}
-FROM scheduler_job job
-    JOIN scheduler_jobrequest request ON request.number = job.number
-    JOIN accounts_project project ON project.id = job.project_id
-    JOIN accounts_user person ON person.id = job.user_id
-WHERE """
+PENDING_COLUMNS: Final = {**_OWN_NUMBERS, **REQUEST_COLUMNS}
+#: A job as it is now, and what it asked for.
+JOBS_AS_REQUESTED: Final = (
+    "scheduler_job job JOIN scheduler_jobrequest request ON request.number = job.number"
+)
+_FROM_JOBS: Final = f"SELECT {{columns}}\nFROM {JOBS_AS_REQUESTED}\nWHERE "
 #: Which jobs: by default those of a cluster.
 THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
     AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])"""
@@ -108,43 +99,138 @@ PAST: Final = ColumnQuery(
 )
 
 
-def pending_columns(
-    jobs: Table, classes: ClassTable, *, now_ms: int, ageing: Sequence[tuple[int, int]] = ()
-) -> PendingColumns:
-    """Columns of pending jobs from what `PENDING` or `PAST` found."""
-    if not jobs["id"]:
-        return PendingColumns()
-    eligible, begin = _ints(jobs, "eligible_ms"), _ints(jobs, "begin_ms")
-    gate = np.zeros(len(eligible), dtype=np.int64)
-    gate[(eligible > begin) & (eligible > now_ms)] = JobGate.BACKOFF
-    gate[~np.array(jobs["may_run"], dtype=np.bool_)] = JobGate.ACCOUNT_EXPIRED
-    return PendingColumns.from_columns(
-        **{name: jobs[name] for name in _PENDING_AS_STORED},
-        eligible_ms=np.maximum(eligible, begin),
-        priority=_effective_priority(jobs, eligible, ageing, now_ms),
-        class_index=class_numbers(jobs, classes),
-        gate=gate,
+#: Columns of numbers, one value a pending job: what its own row says.
+OwnColumns = Mapping[str, Ints]
+OWN_NAMES: Final = (*_OWN_NUMBERS, "class_index")
+
+
+def own_columns(jobs: Table, classes: ClassTable) -> dict[str, Ints]:
+    """What the own rows of pending jobs say, from what `PENDING` or `PAST` found."""
+    return {name: _ints(jobs, name) for name in _OWN_NUMBERS} | {"class_index": class_numbers(jobs, classes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What decides about pending jobs beside their own rows: the time, and what other rows say just then."""
+
+    now_ms: int
+    #: (where a priority class begins, thousandths of a point an hour).
+    ageing: Sequence[tuple[int, int]] = ()
+    #: (job, epoch) for which others were stopped, suspended or made smaller a short while ago.
+    awaited: AbstractSet[tuple[int, int]] = frozenset()
+    #: Projects and people who may start nothing.
+    closed_projects: Sequence[int] = ()
+    closed_people: Sequence[int] = ()
+
+
+class AwaitedRow(NamedTuple):
+    """A job, in one of its epochs, for which others were stopped."""
+
+    number: int
+    epoch: int
+
+
+AWAITED: Final = RowQuery(
+    AwaitedRow,
+    {"number": "number", "epoch": "epoch"},
+    """SELECT {columns} FROM (
+    SELECT stopped_for AS number, stopped_for_epoch AS epoch FROM scheduler_attempt
+        WHERE stopped_for IS NOT NULL AND stopped_for_epoch IS NOT NULL
+        AND stop_asked_at > statement_timestamp() - interval '15 minutes'
+    UNION ALL SELECT for_job, for_epoch FROM scheduler_suspension
+        WHERE asked_at > statement_timestamp() - interval '15 minutes'
+    UNION ALL SELECT resized_for, resized_for_epoch FROM scheduler_attempt
+        WHERE resized_for IS NOT NULL AND resized_for_epoch IS NOT NULL
+        AND resized_at > statement_timestamp() - interval '15 minutes') awaited
+WHERE number IS NOT NULL AND epoch IS NOT NULL""",
+)
+
+
+class ClosedRow(NamedTuple):
+    """A project that is closed, or a person whose account is."""
+
+    kind: str  # "project" or "person"
+    id: int
+
+
+#: Of these projects and people; `users` says how the people are named.
+CLOSED: Final = RowQuery(
+    ClosedRow,
+    {"kind": "kind", "id": "id"},
+    f"""SELECT {{columns}} FROM (
+    SELECT 'project' AS kind, id FROM accounts_project WHERE id = {ANY_OF} AND NOT active
+    UNION ALL SELECT 'person', id FROM accounts_user WHERE id = {{users}} AND NOT is_active) closed""",
+)
+
+
+def moment_of(
+    now_ms: int,
+    *,
+    awaited: Iterable[AwaitedRow],
+    closed: Sequence[ClosedRow],
+    ageing: Sequence[tuple[int, int]] = (),
+) -> Moment:
+    """A moment from what `AWAITED` and `CLOSED` found."""
+    return Moment(
+        now_ms=now_ms,
+        ageing=ageing,
+        awaited={(row.number, row.epoch) for row in awaited},
+        closed_projects=[row.id for row in closed if row.kind == "project"],
+        closed_people=[row.id for row in closed if row.kind == "person"],
     )
 
 
-def _effective_priority(
-    jobs: Table, eligible_ms: Ints, ageing: Sequence[tuple[int, int]], now_ms: int
-) -> Ints:
+def pending_columns(own: OwnColumns, moment: Moment) -> PendingColumns:
+    """Columns of pending jobs from their own rows and the moment: the only way to them, also from memory."""
+    if not len(own["id"]):
+        return PendingColumns()
+    return PendingColumns.from_columns(
+        **{name: own[name] for name in _PENDING_AS_STORED},
+        eligible_ms=np.maximum(own["eligible_ms"], own["begin_ms"]),
+        priority=_effective_priority(own, moment),
+        class_index=own["class_index"],
+        gate=gates(own, moment),
+        awaited=awaited_jobs(own, moment),
+    )
+
+
+def gates(own: OwnColumns, moment: Moment) -> Ints:
+    """The gate (`JobGate`) of each job: a back-off that is not over, or an account that is closed."""
+    eligible, begin = own["eligible_ms"], own["begin_ms"]
+    gate = np.zeros(len(eligible), dtype=np.int64)
+    gate[(eligible > begin) & (eligible > moment.now_ms)] = JobGate.BACKOFF
+    for column, closed in (("project_id", moment.closed_projects), ("user_id", moment.closed_people)):
+        if closed:
+            gate[np.isin(own[column], closed)] = JobGate.ACCOUNT_EXPIRED
+    return gate
+
+
+def awaited_jobs(own: OwnColumns, moment: Moment) -> Bools:
+    """Whether others were stopped for this job, and it has not started since."""
+    found = np.zeros(len(own["id"]), dtype=np.bool_)
+    if moment.awaited:
+        rows = np.flatnonzero(np.isin(own["id"], [number for number, _ in moment.awaited]))
+        pairs = zip(own["id"][rows].tolist(), own["epoch"][rows].tolist(), strict=True)
+        found[rows] = [pair in moment.awaited for pair in pairs]
+    return found
+
+
+def _effective_priority(own: OwnColumns, moment: Moment) -> Ints:
     """Priorities with what boosts and the ageing of their class add, by which jobs take turns and stop others.
 
     Neither leads above PRIORITY_BOOST_CAP; a job that asked for more, within the ceiling granted, keeps that.
-    `ageing` has (where a class begins, thousandths of a point an hour).
     """
-    own, added = _ints(jobs, "own_priority"), _ints(jobs, "boost")
-    if ageing:
-        begins, millis = np.array(ageing, dtype=np.int64).T
-        place = np.searchsorted(begins, own, side="right") - 1
+    asked = own["own_priority"]
+    added = np.where(own["boost_until_ms"] > moment.now_ms, own["boost"], 0)
+    if moment.ageing:
+        begins, millis = np.array(moment.ageing, dtype=np.int64).T
+        place = np.searchsorted(begins, asked, side="right") - 1
         rate = np.where(place >= 0, millis[np.maximum(place, 0)], 0)
-        since = np.maximum(_ints(jobs, "submitted_ms"), eligible_ms)
-        added = added + rate * np.maximum(now_ms - since, 0) // 3_600_000_000
+        since = np.maximum(own["submitted_ms"], own["eligible_ms"])
+        added = added + rate * np.maximum(moment.now_ms - since, 0) // 3_600_000_000
     if not added.any():
-        return own
-    led: Ints = np.maximum(own, np.minimum(own + added, min(settings.PRIORITY_BOOST_CAP, 100)))
+        return asked
+    led: Ints = np.maximum(asked, np.minimum(asked + added, min(settings.PRIORITY_BOOST_CAP, 100)))
     return led
 
 

@@ -18,11 +18,15 @@ from scheduler.state.ledger.ledger_sql import BUDGETS, PERIODS, PRICES, BudgetRo
 from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import APPLIED_CLUSTER, AppliedClusterRow
 from scheduler.state.load.job_rows import (
+    CLOSED,
     PENDING,
     RUNNING,
     RUNNING_IN_ARRAYS_OF,
     THESE_JOBS,
+    ClosedRow,
+    moment_of,
     named,
+    own_columns,
     pending_columns,
     running_columns,
 )
@@ -73,7 +77,10 @@ def load_for_apply(
     wanted = _Wanted(cluster_id, node_ids, device_ids, queue_ids, project_ids, job_ids)
     tables = _lock(wanted, cluster)
     classes = ClassTable()
-    pending = pending_columns(tables.jobs, classes, now_ms=cluster.now_ms)
+    pending = pending_columns(
+        own_columns(tables.jobs, classes),
+        moment_of(cluster.now_ms, awaited=(), closed=tables.closed),
+    )
     around = _read_around(wanted, tables, pending, classes)
     quotas = tables.lines.columns()
     snapshot = Snapshot.build(
@@ -128,6 +135,7 @@ class _LockedTables:
     budgets: list[BudgetRow]
     periods: list[PeriodRow]
     jobs: Table
+    closed: list[ClosedRow]
     reservations: list[node_rows.ReservationRow]
 
 
@@ -160,13 +168,15 @@ def _lock(wanted: _Wanted, cluster: AppliedClusterRow) -> _LockedTables:
     budgets = batch.add(BUDGETS, [project_ids, datetime.now(UTC)], when=cluster.has_budgets)
     periods = batch.add(PERIODS, [project_ids], when=cluster.has_budgets, lock=lock("period"))
     jobs = batch.add(PENDING, wanted.of_jobs(), which=THESE_JOBS, limit="", lock=lock("job"))
+    closed = batch.add(CLOSED, [project_ids, int_array(wanted.job_ids)], users=_PEOPLE_OF_JOBS)
     reservations = batch.add(node_rows.RESERVATIONS, [wanted.cluster_id])
     batch.send(ask_together)
     found = projects.read()
     return _LockedTables(
         queues=queues.read(), nodes=nodes.read(), devices=devices.read(), projects=found, away=away.read(),
         prices=[row.price() for row in prices.read()], lines=lines.read(organizations_of(found)),
-        budgets=budgets.read(), periods=periods.read(), jobs=jobs.read(), reservations=reservations.read(),
+        budgets=budgets.read(), periods=periods.read(), jobs=jobs.read(), closed=closed.read(),
+        reservations=reservations.read(),
     )  # fmt: skip
 
 

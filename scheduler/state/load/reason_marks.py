@@ -9,18 +9,12 @@ import numpy as np
 
 from scheduler.core.columns import Bools, Ints
 from scheduler.state.db.fragments import reason_mark
-from scheduler.state.db.query import Table
 from scheduler.state.db.sql import run
 
 _MARKS: Final = f"""
 SELECT {reason_mark("code", "words")}
 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS reason(code, words, place) ORDER BY place
 """
-
-
-def reported_reasons(jobs: Table) -> Ints:
-    """The mark of the reason that each pending job shows now, from what `job_rows.PENDING` found."""
-    return np.array(jobs["reason_mark"], dtype=np.int64)
 
 
 def reason_marks(reasons: Sequence[tuple[str, str]]) -> Ints:

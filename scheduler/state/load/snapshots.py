@@ -14,15 +14,29 @@ from quotas.core.pricing import Price
 from scheduler.core.columns import Ints
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
-from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
-from scheduler.state.db.fragments import OF_CLUSTER
-from scheduler.state.db.query import Batch, Table
+from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
+from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, OF_OPEN_QUEUES
+from scheduler.state.db.query import Answer, Batch, Table
 from scheduler.state.db.sql import int_array
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
 from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, policy_of, the_cluster
 from scheduler.state.load.fair_share import SHARE_SHAPE, ShareShape, with_shares
-from scheduler.state.load.job_rows import PENDING, RUNNING, named, pending_columns, running_columns
+from scheduler.state.load.job_rows import (
+    AWAITED,
+    CLOSED,
+    PENDING,
+    RUNNING,
+    AwaitedRow,
+    ClosedRow,
+    Moment,
+    OwnColumns,
+    moment_of,
+    named,
+    own_columns,
+    pending_columns,
+    running_columns,
+)
 from scheduler.state.load.project_rows import (
     AWAY,
     LOST,
@@ -36,7 +50,6 @@ from scheduler.state.load.project_rows import (
     project_columns,
 )
 from scheduler.state.load.quota_rows import BOUNDED, Lines, ask_lines
-from scheduler.state.load.reason_marks import reported_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,7 @@ class Loaded:
     backend: str
     snapshot: Snapshot
     policy: Policy
-    #: The mark of the reason that each pending job shows, in the snapshot's order (`reason_marks`).
+    #: The mark of the reason that each pending job of the snapshot shows, in its order (`reason_marks`).
     reported_reasons: Ints
 
 
@@ -58,32 +71,46 @@ def load_snapshot(
     project_ids: Sequence[int] = (),
     max_pending: int | None = None,
     named_projects: Sequence[int] = (),
+    paused_queues: bool = True,
 ) -> Loaded:
     """Everything that planning this cluster needs, as it was at one moment.
 
     `project_ids` come along with their quota lines even when they have no job; of more than `max_pending`
-    pending jobs only the first by number are loaded. Names and labels of jobs come along where jobs have terms about
-    them, and for `named_projects`. Raises LookupError for an unknown cluster.
+    pending jobs only the first by number are loaded, and without `paused_queues` none of queues that are paused.
+    Names and labels of jobs come along where jobs have terms about them, and for `named_projects`. Raises LookupError
+    for an unknown cluster.
     """
+    classes = ClassTable()
     with one_picture():
-        tables = _load_cluster(cluster_id, max_pending)
-        cluster, classes = tables.cluster, ClassTable()
-        pending, running = named(
-            pending_columns(
-                tables.pending, classes, now_ms=cluster.now_ms, ageing=json.loads(cluster.ageing)
-            ),
-            running_columns(tables.running, classes),
-            classes,
-            named_projects,
-        )
-        owners = _load_owners(pending, running, project_ids)
-        policy, quotas = policy_of(cluster), owners.lines.columns()
-        projects = project_columns(
-            owners.projects, owners.lines, quotas, pairs_of(pending, running), owners.away
-        )
-        projects, shares = with_shares(
-            projects, pending, policy, at_ms=cluster.now_ms, shape=owners.share_shape
-        )
+        batch = Batch()
+        answer = ask_cluster(batch, cluster_id)
+        pending = ask_pending(batch, cluster_id, max_pending, paused_queues=paused_queues)
+        batch.send()
+        own = own_columns(pending.read(), classes)
+        return loaded(answer.read(), own, classes, project_ids=project_ids, named_projects=named_projects)
+
+
+def loaded(
+    tables: ClusterTables,
+    own: OwnColumns,
+    classes: ClassTable,
+    *,
+    project_ids: Sequence[int] = (),
+    named_projects: Sequence[int] = (),
+) -> Loaded:
+    """The snapshot of these pending jobs, inside the picture that the tables are from.
+
+    `own` are rows as `own_columns` makes them, wherever they are kept. Further arguments as of `load_snapshot`.
+    """
+    cluster = tables.cluster
+    running = running_columns(tables.running, classes)
+    owners = _load_owners(own, running, project_ids)
+    pending, running = named(
+        pending_columns(own, tables.moment(owners.closed)), running, classes, named_projects
+    )
+    policy, quotas = policy_of(cluster), owners.lines.columns()
+    projects = project_columns(owners.projects, owners.lines, quotas, pairs_of(pending, running), owners.away)
+    projects, shares = with_shares(projects, pending, policy, at_ms=cluster.now_ms, shape=owners.share_shape)
     snapshot = Snapshot.build(
         now_ms=cluster.now_ms,
         nodes=node_rows.node_columns(tables.nodes, node_rows.bound_by(tables.held)),
@@ -100,54 +127,90 @@ def load_snapshot(
         shares=shares,
         budgets=budget_columns(owners.periods, owners.prices, now_ms=cluster.now_ms),
     )
-    return Loaded(cluster_id, cluster.backend, snapshot, policy, reported_reasons(tables.pending))
+    return Loaded(tables.cluster_id, cluster.backend, snapshot, policy, own["reason_mark"])
 
 
 @dataclass(frozen=True, slots=True)
-class _ClusterTables:
-    """The cluster with its jobs, machines and queues."""
+class ClusterTables:
+    """The cluster with its machines, its queues and what runs: all but the jobs that wait."""
 
+    cluster_id: int
     cluster: ClusterRow
-    pending: Table
     running: Table
     held: Table
     nodes: Table
     devices: Table
     queues: Table
     reservations: list[node_rows.ReservationRow]
+    awaited: list[AwaitedRow]
+
+    def moment(self, closed: Sequence[ClosedRow] = ()) -> Moment:
+        """What decides about pending jobs beside their own rows; `closed` are accounts that are closed."""
+        return moment_of(
+            self.cluster.now_ms, ageing=json.loads(self.cluster.ageing), awaited=self.awaited, closed=closed
+        )
+
+    def paused_queues(self) -> list[int]:
+        """The queues from which nothing starts: in a paused cluster all."""
+        paused = self.queues["own_paused"]
+        return [
+            queue_id
+            for queue_id, is_paused in zip(self.queues["id"], paused, strict=True)
+            if is_paused or self.cluster.paused_text is not None
+        ]
 
 
-def _load_cluster(cluster_id: int, max_pending: int | None) -> _ClusterTables:
-    """Planned anew each time: a plan that was kept from when the tables were small reads them from end to end,
-    until the server next looks at how they have grown.
-    """
-    own = [cluster_id]
-    batch = Batch()
-    cluster = batch.add(CLUSTER, own)
-    pending = batch.add(
+class ClusterAnswer:
+    """What `ask_cluster` found, once its batch was sent."""
+
+    def __init__(self, batch: Batch, cluster_id: int) -> None:
+        """Planned anew each time: a plan that was kept from when the tables were small reads them from end to end,
+        until the server next looks at how they have grown.
+        """
+        own = [cluster_id]
+        self._cluster_id = cluster_id
+        self._cluster = batch.add(CLUSTER, own)
+        self._running = batch.add(RUNNING, own)
+        self._held = batch.add(node_rows.ALLOCATIONS, [cluster_id, cluster_id])
+        self._nodes = batch.add(node_rows.NODES, own, which=node_rows.NODES_OF_CLUSTER, lock="")
+        self._devices = batch.add(node_rows.DEVICES, own, which=node_rows.DEVICES_OF_CLUSTER, lock="")
+        self._queues = batch.add(
+            queue_rows.QUEUES, own, which=queue_rows.QUEUES_OF_CLUSTER, counted="true", lock=""
+        )
+        self._reservations = batch.add(node_rows.RESERVATIONS, own)
+        self._gangs = batch.add(node_rows.GANG_RESERVATIONS, own)
+        self._awaited = batch.add(AWAITED)
+
+    def read(self) -> ClusterTables:
+        """Raises LookupError for an unknown cluster."""
+        return ClusterTables(
+            cluster_id=self._cluster_id,
+            cluster=the_cluster(self._cluster.read(), self._cluster_id),
+            running=self._running.read(),
+            held=self._held.read(),
+            nodes=self._nodes.read(),
+            devices=self._devices.read(),
+            queues=self._queues.read(),
+            reservations=[*self._gangs.read(), *self._reservations.read()],
+            awaited=self._awaited.read(),
+        )
+
+
+def ask_cluster(batch: Batch, cluster_id: int) -> ClusterAnswer:
+    """Add to a batch all that a snapshot has of a cluster but its pending jobs."""
+    return ClusterAnswer(batch, cluster_id)
+
+
+def ask_pending(
+    batch: Batch, cluster_id: int, most: int | None = None, *, paused_queues: bool = True
+) -> Answer[Table]:
+    """Add to a batch the pending jobs of a cluster, of more than `most` the first by number."""
+    return batch.add(
         PENDING,
-        own if max_pending is None else [cluster_id, max_pending],
-        which=OF_CLUSTER,
-        limit="" if max_pending is None else "LIMIT %s",
+        [cluster_id] if most is None else [cluster_id, most],
+        which=OF_CLUSTER if paused_queues else OF_OPEN_QUEUES,
+        limit="" if most is None else "LIMIT %s",
         lock="",
-    )
-    running = batch.add(RUNNING, own)
-    held = batch.add(node_rows.ALLOCATIONS, [cluster_id, cluster_id])
-    nodes = batch.add(node_rows.NODES, own, which=node_rows.NODES_OF_CLUSTER, lock="")
-    devices = batch.add(node_rows.DEVICES, own, which=node_rows.DEVICES_OF_CLUSTER, lock="")
-    queues = batch.add(queue_rows.QUEUES, own, which=queue_rows.QUEUES_OF_CLUSTER, counted="true", lock="")
-    reservations = batch.add(node_rows.RESERVATIONS, own)
-    gangs = batch.add(node_rows.GANG_RESERVATIONS, own)
-    batch.send()
-    return _ClusterTables(
-        cluster=the_cluster(cluster.read(), cluster_id),
-        pending=pending.read(),
-        running=running.read(),
-        held=held.read(),
-        nodes=nodes.read(),
-        devices=devices.read(),
-        queues=queues.read(),
-        reservations=[*gangs.read(), *reservations.read()],
     )
 
 
@@ -161,15 +224,14 @@ class _Owners:
     periods: list[PeriodRow]
     prices: list[Price]
     share_shape: ShareShape
+    closed: list[ClosedRow]
 
 
-def _load_owners(
-    pending: PendingColumns, running: RunningColumns, more_project_ids: Sequence[int]
-) -> _Owners:
+def _load_owners(own: OwnColumns, running: RunningColumns, more_project_ids: Sequence[int]) -> _Owners:
     project_ids = {
-        *np.unique(pending.project_id).tolist(), *np.unique(running.project_id).tolist(), *more_project_ids,
+        *np.unique(own["project_id"]).tolist(), *np.unique(running.project_id).tolist(), *more_project_ids,
     }  # fmt: skip
-    people = {*np.unique(pending.user_id).tolist(), *np.unique(running.user_id).tolist()}
+    people = {*np.unique(own["user_id"]).tolist(), *np.unique(running.user_id).tolist()}
     batch = Batch()
     projects = batch.add(PROJECTS, [int_array(project_ids)], lost=LOST)
     away = batch.add(AWAY, away_parameters(project_ids))
@@ -177,6 +239,7 @@ def _load_owners(
     periods = batch.add(PERIODS, [int_array(project_ids)], lock="")
     prices = batch.add(PRICES)
     share_shape = batch.add(SHARE_SHAPE)
+    closed = batch.add(CLOSED, [int_array(project_ids), int_array(people)], users=ANY_OF)
     batch.send()
     found = projects.read()
     return _Owners(
@@ -186,6 +249,7 @@ def _load_owners(
         periods=periods.read(),
         prices=[row.price() for row in prices.read()],
         share_shape=share_shape.read()[0],
+        closed=closed.read(),
     )
 
 

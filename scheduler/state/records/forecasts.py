@@ -30,18 +30,36 @@ _FORECASTS: Final[ParameterRows[Forecast]] = ParameterRows(
         "ahead_jobs": ("int", lambda one: one.ahead_jobs),
     },
 )
+#: A range is written anew where one of its ends has moved by more than this share of the time until then, and by
+#: more than these seconds; the counts beside it are as of then.
+MOVED_SHARE: Final = 0.1
+MOVED_SECONDS: Final = 60
+
+
+def _moved(name: str) -> str:
+    return f"""(shown.{name}_at IS NULL) <> (moment.{name} IS NULL)
+            OR abs(extract(epoch FROM moment.{name} - shown.{name}_at))
+                > greatest({MOVED_SECONDS}, {MOVED_SHARE} * extract(epoch FROM moment.{name} - told.at))"""
+
+
 #: The range that a job was shown first stays as it was.
 STORE: Final = f"""
 INSERT INTO scheduler_startforecast AS kept (job_id, p10_at, p50_at, p90_at, unknown, ends_first,
     ahead_jobs, computed_at, first_p10_at, first_p90_at, first_told_at)
-SELECT number, p10, p50, p90, unknown, ends_first, ahead_jobs, %s, p10, p90, CASE WHEN whole THEN %s END
-FROM (SELECT job.number, forecast.unknown, forecast.ends_first, forecast.ahead_jobs,
-        to_timestamp(nullif(forecast.p10_ms, 0) / 1000.0) AS p10,
-        to_timestamp(nullif(forecast.p50_ms, 0) / 1000.0) AS p50,
-        to_timestamp(nullif(forecast.p90_ms, 0) / 1000.0) AS p90,
-        forecast.p10_ms > 0 AND forecast.p90_ms > 0 AS whole
-    FROM {_FORECASTS.source} JOIN scheduler_job job ON job.number = forecast.number
-    WHERE job.state = %s ORDER BY job.number) AS waiting
+SELECT number, p10, p50, p90, unknown, ends_first, ahead_jobs, at, p10, p90, CASE WHEN whole THEN at END
+FROM (SELECT job.number, forecast.unknown, forecast.ends_first, forecast.ahead_jobs, told.at,
+        moment.p10, moment.p50, moment.p90, forecast.p10_ms > 0 AND forecast.p90_ms > 0 AS whole
+    FROM (SELECT %s::timestamptz AS at) told CROSS JOIN {_FORECASTS.source}
+        JOIN scheduler_job job ON job.number = forecast.number
+        LEFT JOIN scheduler_startforecast shown ON shown.job_id = job.number
+        CROSS JOIN LATERAL (SELECT to_timestamp(nullif(forecast.p10_ms, 0) / 1000.0) AS p10,
+            to_timestamp(nullif(forecast.p50_ms, 0) / 1000.0) AS p50,
+            to_timestamp(nullif(forecast.p90_ms, 0) / 1000.0) AS p90) moment
+    WHERE job.state = %s AND (shown.job_id IS NULL OR shown.unknown <> forecast.unknown
+        OR {_moved("p10")}
+        OR {_moved("p50")}
+        OR {_moved("p90")})
+    ORDER BY job.number) AS waiting
 ON CONFLICT (job_id) DO UPDATE SET p10_at = excluded.p10_at, p50_at = excluded.p50_at,
     p90_at = excluded.p90_at, unknown = excluded.unknown, ends_first = excluded.ends_first,
     ahead_jobs = excluded.ahead_jobs, computed_at = excluded.computed_at,
@@ -53,12 +71,14 @@ RETURNING job_id
 """
 
 
-def store_forecasts(found: Iterable[Forecast], *, at: datetime) -> None:
-    """Write the forecasts of jobs that still wait."""
+def store_forecasts(found: Iterable[Forecast], *, at: datetime) -> int:
+    """Write the forecasts of jobs that still wait and show another one; answers how many were written."""
+    written = 0
     rows = sorted(found, key=lambda one: one.job_id)
     for begin in range(0, len(rows), _CHUNK):
         some = rows[begin : begin + _CHUNK]
-        run(STORE, [at, at, *_FORECASTS.parameters(some), JobState.QUEUED.value])
+        written += len(run(STORE, [at, *_FORECASTS.parameters(some), JobState.QUEUED.value]))
+    return written
 
 
 #: Ends the forecasts of jobs that no longer wait, and keeps by how much those of started jobs were missed.
@@ -86,11 +106,22 @@ SELECT count(*) FROM judged
 """
 
 
+#: Nobody knows when a queue goes on: its jobs show no range. Where it has been paused, they showed one before.
+_IN_PAUSED_QUEUES: Final = """
+DELETE FROM scheduler_startforecast forecast USING scheduler_job job
+WHERE job.number = forecast.job_id AND job.queue_id IN (
+    SELECT queue.id FROM scheduler_queue queue JOIN scheduler_cluster cluster ON cluster.id = queue.cluster_id
+    WHERE queue.paused OR cluster.paused)
+"""
+
+
 def settle_forecasts() -> int:
     """Judge the forecasts of jobs that have started since, and forget those of all that no longer wait.
 
-    A job that was held or cancelled before it started says nothing. Answers how many were judged.
+    A job that was held or cancelled, or whose queue was paused, before it started says nothing. Answers how many
+    were judged.
     """
+    run(_IN_PAUSED_QUEUES, [])
     judged: int = run(JUDGE, [JobState.QUEUED.value])[0][0]
     return judged
 

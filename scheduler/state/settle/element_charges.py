@@ -16,13 +16,13 @@ class EndedElementRow(NamedTuple):
     """An element that an attempt ran, and the second in which it ended."""
 
     attempt_id: int
-    index: int
+    element: int
     ended_s: int
 
 
 _ENDED: Final = RowQuery(
     EndedElementRow,
-    {"attempt_id": "a.id", "index": "e.index", "ended_s": "floor(extract(epoch FROM e.ended_at))::bigint"},
+    {"attempt_id": "a.id", "element": "e.index", "ended_s": "floor(extract(epoch FROM e.ended_at))::bigint"},
     """SELECT {columns} FROM scheduler_attempt a
     JOIN scheduler_elementend e ON e.job_id = a.job_id AND e.epoch = a.epoch
 WHERE a.id = ANY(%s::bigint[]) ORDER BY a.id, e.ended_at, e.index""",
@@ -62,9 +62,9 @@ def _parts(line: Line, elements: Sequence[EndedElementRow], *, since: int) -> li
     own = [one for one in elements if since < one.ended_s <= line.entry.until_s]
     following = next((one for one in elements if one.ended_s > line.entry.until_s), None)
     parts = split(line.entry, [one.ended_s for one in own])
-    reasons = [f"element {one.index}" for one in own]
+    reasons = [f"element {one.element}" for one in own]
     if len(parts) > len(own):
-        reasons.append(f"element {following.index}" if following is not None else "after its elements")
+        reasons.append(f"element {following.element}" if following is not None else "after its elements")
     return [line._replace(entry=part, reason=why) for part, why in zip(parts, reasons, strict=True)]
 
 

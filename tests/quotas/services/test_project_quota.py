@@ -37,10 +37,13 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def wakeups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the Celery tasks that were asked for; the broker is not what is tested here."""
+    """Who was asked: planners, or Celery tasks by name; the broker is not what is tested here."""
     from celery import current_app
 
+    from infra import notifications
+
     sent: list[str] = []
+    monkeypatch.setattr(notifications, "_publish_wake", lambda cluster, trigger: sent.append("planners"))
     monkeypatch.setattr(current_app, "send_task", lambda name, **_: sent.append(name))
     return sent
 
@@ -79,7 +82,7 @@ def test_an_edit_changes_the_line_and_says_why(
     )
     assert event.before == {"cpu_millis": {"hard": 10_000, "soft": None}}
     assert event.after == {"cpu_millis": {"hard": 20_000, "soft": 15_000}}
-    assert wakeups == ["scheduler.tasks.plan_all", "quotas.tasks.sync_project"]
+    assert wakeups == ["planners", "quotas.tasks.sync_project"]
 
 
 def test_every_edit_is_in_the_row_history() -> None:

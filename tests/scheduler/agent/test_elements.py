@@ -297,7 +297,7 @@ def test_a_report_of_elements_twice_changes_nothing_and_a_strange_one_is_left(wo
     job = world.submit("true", array="0-3", elements_per_job=4)
     result = ElementResult(1, 0, None, 20, 10, 1, 12, 0, 4, 0, 0, "")
     now = timezone.now()
-    for one in (result, result, result._replace(exit_code=7), result._replace(index=9)):
+    for one in (result, result, result._replace(exit_code=7), result._replace(element=9)):
         run(*write_ended([EndedElement(job.number, 1, job.created_at, now, one)]))
 
     assert ends(job) == {1: ("succeeded", 0, None)}

@@ -300,3 +300,32 @@ def test_logs_of_attempts_that_ended_long_ago_go_and_those_of_live_ones_stay(
     assert deleted(retention.LOG_CHUNKS) == 1
 
     assert list(type(live).objects.all()) == [live]
+
+
+def test_a_whole_snapshot_is_kept_for_every_recording_that_is_a_delta_on_it(world: SmallWorld) -> None:
+    words = {"cluster": world.cluster, "snapshot": b"s" * 1000, "policy": b"p", "plan": b"l" * 1000}
+    bases = [CycleFactory(**words), CycleFactory(**words)]
+    first = [CycleFactory(**words, base_id=bases[0].pk) for _ in range(2)]
+    second = [CycleFactory(**words, base_id=bases[1].pk) for _ in range(2)]
+
+    def kept() -> list[int]:
+        return sorted(Cycle.objects.filter(snapshot__isnull=False).values_list("id", flat=True))
+
+    assert deleted(retention.recordings(keep=3, keep_bytes=10**9)) == 1
+    assert kept() == [bases[0].pk, bases[1].pk, first[1].pk, second[0].pk, second[1].pk]
+    assert deleted(retention.recordings(keep=2, keep_bytes=10**9)) == 2
+    assert kept() == [bases[1].pk, second[0].pk, second[1].pk]
+
+
+def test_an_old_cycle_stays_while_a_newer_recording_is_a_delta_on_it(
+    world: SmallWorld, settings: Any
+) -> None:
+    ago = timezone.now() - timedelta(days=3)
+    base, gone = (CycleFactory(cluster=world.cluster, started_at=ago) for _ in range(2))
+    CycleFactory(cluster=world.cluster, base_id=base.pk)
+    settings.MUSTER_KEEP_CYCLES_DAYS = 2
+
+    assert deleted(retention.CYCLES) == 1
+
+    assert not Cycle.objects.filter(pk=gone.pk).exists()
+    assert Cycle.objects.filter(pk=base.pk).exists()

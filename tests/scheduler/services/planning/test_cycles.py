@@ -15,13 +15,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from quotas.models import Quota
-from scheduler import outbox
 from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import codec
 from scheduler.models import Attempt, Cycle, Job, Lease, Node
 from scheduler.services.planning import cycles
-from scheduler.services.planning.cycles import plan_all_clusters, run_cycle
+from scheduler.services.planning.cycles import run_cycle
+from scheduler.services.planning.replay import replay
 from scheduler.state.apply import apply_plan, apply_starts, pending_reasons
 from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder
@@ -61,6 +61,8 @@ def test_a_cycle_starts_what_fits_and_tells_the_others_why(world: SmallWorld) ->
 
 
 def test_a_cycle_of_any_size_takes_the_same_number_of_queries(world: SmallWorld) -> None:
+    world.job()
+    world.plan()
     counts = []
     for jobs in (1, 3):
         for _ in range(jobs):
@@ -96,23 +98,6 @@ def test_in_a_paused_cluster_nothing_starts_and_the_reason_says_so(world: SmallW
     assert (job.reason_code, job.reason_category) == ("QueueStopped", "ask")
     assert "olga" in job.reason_text
     assert "new disks" in job.reason_text
-
-
-def test_the_planner_is_marked_awake_only_by_the_one_that_has_the_lease(
-    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wake-up that finds a cycle under way is not forgotten: it stands until somebody plans."""
-    awake: list[int] = []
-    monkeypatch.setattr(outbox, "planner_is_awake", awake.append)
-    lease = leases.acquire(leases.cluster_scope(world.cluster.pk), holder="other", seconds=60)
-    assert lease
-
-    busy = run_cycle(cluster_id=world.cluster.pk, trigger="test", patience_seconds=0.05)
-    assert (busy.planned, awake) == (False, [])
-    leases.release(lease)
-
-    assert world.plan().planned
-    assert awake == [world.cluster.pk]
 
 
 def test_a_planner_that_was_killed_amid_a_cycle_holds_up_nobody(world: SmallWorld) -> None:
@@ -163,22 +148,6 @@ def test_a_lease_that_could_not_be_released_holds_up_nobody(
     result = run_cycle(cluster_id=world.cluster.pk, trigger="test", patience_seconds=0.05)
 
     assert (result.planned, result.started) == (True, 1)
-
-
-def test_a_cluster_that_fails_holds_up_no_other(world: SmallWorld) -> None:
-    from tests.support.factories import SchedulerProfileFactory
-
-    other = SmallWorld()
-    other.node("n1")
-    job = other.job()
-    world.cluster.profile = SchedulerProfileFactory(plugins=["not-installed"])
-    world.cluster.save()
-
-    results = plan_all_clusters(trigger="clock")
-
-    assert [result.started for result in results] == [1]
-    job.refresh_from_db()
-    assert job.state == JobState.SCHEDULED
 
 
 def test_a_refusal_is_planned_again_at_once(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +221,6 @@ def test_a_planner_that_lost_its_lease_while_it_thought_writes_nothing(
 def test_under_a_storm_of_changes_planning_rests_as_long_as_it_worked(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
     plan_cycle = cycles.plan_cycle
 
     def slow_plan(*args: Any, **kwargs: Any) -> Plan:
@@ -260,17 +228,11 @@ def test_under_a_storm_of_changes_planning_rests_as_long_as_it_worked(
         return plan_cycle(*args, **kwargs)
 
     monkeypatch.setattr(cycles, "plan_cycle", slow_plan)
-    cycles.throttle(world.cluster.pk)  # nothing was planned yet: nobody waits
+    assert cycles.next_cycle_at(world.cluster.pk) == 0  # nothing was planned yet: nobody waits
+
     world.plan()
-    monkeypatch.setattr(time, "sleep", slept.append)
 
-    cycles.throttle(world.cluster.pk)
-    later = time.monotonic() + 2 * cycles.MAX_PAUSE_SECONDS
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    cycles.throttle(world.cluster.pk)
-
-    assert 0.1 < slept[0] <= cycles.MAX_PAUSE_SECONDS
-    assert slept[1] == 0
+    assert 0.1 < cycles.next_cycle_at(world.cluster.pk) - time.monotonic() <= cycles.MAX_PAUSE_SECONDS
 
 
 # ------------------------------------------------------------------ crashes
@@ -396,3 +358,25 @@ def test_cycles_that_decide_nothing_new_are_not_recorded(world: SmallWorld) -> N
     assert recorded[0] is not None
     assert recorded[2:] == [None, None]
     assert Cycle.objects.count() == len([cycle for cycle in recorded if cycle])
+
+
+def test_recordings_are_deltas_on_a_whole_one_and_each_is_replayed(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "LARGEST_DELTA", 10)  # in a world as small as this every delta is large
+    for number in range(40):
+        world.job(name=f"waits-{number}", gpus=2, tasks=number % 3 + 1)
+    for number in range(6):
+        world.job(gpus=0, cpu_millis=100 + number)
+        Job.objects.filter(name="waits-30").update(boost=number, generation=number + 2)
+        assert world.plan().started
+
+    cycles_ = list(Cycle.objects.order_by("id"))
+    assert [one.base_id for one in cycles_] == [None, *[cycles_[0].pk] * (len(cycles_) - 1)]
+    assert all(replay(cycle_id=one.pk).identical for one in cycles_)
+    Cycle.objects.filter(pk=cycles_[0].pk).update(snapshot=None)
+    world.job(gpus=0)
+    world.plan()
+    assert Cycle.objects.latest("id").base_id is None
+    with pytest.raises(recordings.NotRecorded, match=f"on top of cycle {cycles_[0].pk}"):
+        replay(cycle_id=cycles_[1].pk)

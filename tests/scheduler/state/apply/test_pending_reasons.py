@@ -29,10 +29,12 @@ def world() -> SmallWorld:
 
 def written(plan: Plan, loaded: Loaded, lease: HeldLease, at: datetime | None = None) -> int:
     """How many reasons were written."""
-    return write_pending_reasons(
-        plan, snapshot=loaded.snapshot, reported=loaded.reported_reasons, lease=lease,
-        at=at or datetime.now(UTC),
+    snapshot = loaded.snapshot
+    reasons = write_pending_reasons(
+        plan, pending_ids=snapshot.pending.id, reported=loaded.reported_reasons, now_ms=snapshot.now_ms,
+        lease=lease, at=at or datetime.now(UTC),
     )  # fmt: skip
+    return len(reasons.numbers)
 
 
 def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds(

@@ -18,7 +18,7 @@ from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.state.db import fragments
 from scheduler.state.db.query import ColumnQuery, Query, RowQuery, Table, fetch
 from scheduler.state.load import history, job_rows, node_rows, queue_rows
-from scheduler.state.load.reason_marks import reported_reasons
+from scheduler.state.load.resident import feed
 from tests.scheduler.state.small import SmallWorld
 
 SCHEDULER = Path(state.__file__).parent.parent
@@ -52,6 +52,7 @@ def _asked(world: SmallWorld) -> dict[str, Asked]:
         "PENDING": (
             job_rows.PENDING, own, {"which": fragments.OF_CLUSTER, "limit": "", "lock": "FOR UPDATE OF job"},
         ),
+        "CHANGED_PENDING": (feed.CHANGED_PENDING, [0, "1:1:", *own, *own], {}),
         "PAST": (job_rows.PAST, [*own, now + day, now - day], {}),
         "PAST_RUNS": (history.PAST_RUNS, [jobs], {}),
         "RUNNING": (job_rows.RUNNING, own, {}),
@@ -103,7 +104,9 @@ def test_readers_see_the_same_jobs_through_a_wider_table(world: SmallWorld) -> N
     wider = ColumnQuery({"throwaway": "0", **dict(reversed(query.columns.items()))}, query.text)
 
     seen = [
-        job_rows.pending_columns(fetch(one, parameters, **words), ClassTable(), now_ms=0)
+        job_rows.pending_columns(
+            job_rows.own_columns(fetch(one, parameters, **words), ClassTable()), job_rows.Moment(0)
+        )
         for one in (query, wider)
     ]
 
@@ -131,9 +134,8 @@ class Noted(Mapping[str, tuple[Any, ...]]):
 
 def _read_all(name: str, table: Table) -> None:
     """What the loader makes of the table of this query."""
-    if name in ("PENDING", "PAST"):
-        job_rows.pending_columns(table, ClassTable(), now_ms=0)
-        reported_reasons(table)
+    if name in ("PENDING", "PAST", "CHANGED_PENDING"):
+        job_rows.own_columns(table, ClassTable())
     elif name in ("RUNNING", "RUNNING_IN_ARRAYS_OF"):
         job_rows.running_columns(table, ClassTable())
     elif name == "PAST_RUNS":

@@ -1,0 +1,48 @@
+"""Every index of the rows that each job writes has its line, with a query, in decision 38."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/decisions/0038-each-index-has-a-query.md"
+TABLES = (
+    "scheduler_job", "scheduler_jobrequest", "scheduler_attempt", "scheduler_task", "scheduler_allocation",
+    "scheduler_jobevent",
+)  # fmt: skip
+#: Columns of a job that no move changes before the one that ends it.
+FIXED = {"number", "user_id", "project_id", "queue_id", "outcome"}
+
+pytestmark = pytest.mark.django_db
+
+
+def indexes() -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = ANY(%s)", [list(TABLES)])
+        return {re.sub(r"_[0-9a-f]{8}$", "_*", name): text for name, text in cursor.fetchall()}
+
+
+def test_each_index_has_a_line_with_its_query_and_each_line_an_index() -> None:
+    listed = re.findall(r"^\| `(\w+\*?)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+
+    assert sorted(name for name, _ in listed) == sorted(indexes())
+    assert all(len(query) > 10 for _, query in listed)
+
+
+def test_no_index_of_a_job_names_what_a_move_changes() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'scheduler_job'::regclass AND attnum > 0"
+        )
+        moving = {name for (name,) in cursor.fetchall()} - FIXED
+    named = {
+        name: set(re.findall(r"\w+", text.split(" USING ")[1])) & moving
+        for name, text in indexes().items()
+        if " ON public.scheduler_job USING" in text
+    }
+
+    assert len(named) == 8
+    assert not any(named.values()), named
