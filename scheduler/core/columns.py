@@ -99,7 +99,7 @@ class Columns:
 
     def take(self, rows: Ints | Bools) -> Self:
         """The table with only these rows, in this order (an index array or a mask)."""
-        positions = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        positions: Ints = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
         picked: dict[str, Any] = {}
         for column in fields(self):
             value = getattr(self, column.name)
@@ -124,9 +124,9 @@ class Columns:
 
 def rows_taken(column: _Column, rows: Ints) -> _Column:
     """These rows of a column, as an array that nobody can write to."""
-    taken = column[rows]
+    taken: Any = column[rows]
     taken.setflags(write=False)
-    return taken
+    return taken  # type: ignore[no-any-return]
 
 
 def rows_of(keys: Ints, wanted: Ints, *, what: str) -> Ints:

@@ -18,7 +18,7 @@ from scheduler.models.job_request import JobRequest, choices_of
 
 
 @models.BigAutoField.register_lookup
-class AnyOf(models.Lookup):  # type: ignore[type-arg]  # not generic when it runs
+class AnyOf(models.Lookup):
     """`number__any_of=[...]`: as `__in`, with all of them in one parameter, which thousands of numbers do not slow."""
 
     lookup_name = "any_of"
@@ -26,9 +26,9 @@ class AnyOf(models.Lookup):  # type: ignore[type-arg]  # not generic when it run
     def get_prep_lookup(self) -> list[int]:
         return list(self.rhs)
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         column, parameters = self.process_lhs(compiler, connection)
-        return f"{column} = ANY(%s::bigint[])", [*parameters, self.rhs]
+        return f"{column} = ANY(%s::bigint[])", (*parameters, self.rhs)
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -208,7 +208,7 @@ class Job(JobRequest):
     completed_at = models.DateTimeField(null=True, blank=True)
     generation = models.PositiveIntegerField(default=1)
 
-    objects = JobQuerySet.as_manager()
+    objects = JobQuerySet.as_manager()  # type: ignore[misc]  # the plugin: another manager than its parent has
 
     class Meta:
         ordering = ["-number"]
