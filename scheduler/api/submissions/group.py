@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
-from django.db import DatabaseError, DataError, InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from rest_framework.exceptions import APIException
 
 from accounts.models import ApiToken
@@ -97,7 +97,11 @@ class SubmitGroup:
     def _answers(self, calls: Sequence[Call]) -> dict[Call, Answer | Exception]:
         """The answers of those that need no view; it raises only where nothing was written."""
         tokens = authenticate_tokens([(c.token, c.client.address) for c in calls], kept=self._tokens)
-        admitted = {call: token for call, token in zip(calls, tokens, strict=True) if _may_submit(token)}
+        admitted = {
+            call: token
+            for call, token in zip(calls, tokens, strict=True)
+            if isinstance(token, ApiToken) and covers(token.scopes, Jobs.required_scopes["POST"])
+        }
         for token in admitted.values():
             token.user.held_by = token
         catalogues = self._catalogues.of([token.user for token in admitted.values()]) if admitted else []
@@ -128,10 +132,6 @@ class SubmitGroup:
             return Submission(specs=[spec], by=token.user, via="api") if spec.size <= MOST_JOBS else None
 
 
-def _may_submit(token: Any) -> bool:
-    return isinstance(token, ApiToken) and covers(token.scopes, Jobs.required_scopes["POST"])
-
-
 def _write(submissions: dict[Call, Submission]) -> dict[Call, Answer | Exception]:
     """Write them together; where a database error stops that, each is left to be written by itself."""
     if not submissions:
@@ -156,7 +156,7 @@ def _is_undone(error: Exception) -> bool:
     Without a word of it, the connection may have been lost after the commit: to write again could write twice.
     """
     if not isinstance(error, (OperationalError, InterfaceError)):
-        return isinstance(error, (DatabaseError, DataError))
+        return isinstance(error, DatabaseError)
     state = sql_state(error)
     return bool(state) and state[:2] not in ("08", "57")
 
