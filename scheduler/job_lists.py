@@ -205,7 +205,7 @@ ORDER BY page.place
 """  # noqa: S608  nothing but names of columns
 
 
-class _RowsOfSearch(BaseIterable):  # type: ignore[type-arg]  # not generic when it runs
+class _RowsOfSearch(BaseIterable):  # type: ignore[type-arg]  # not generic when it runs  # type: ignore[type-arg]  # not generic when it runs
     """Runs the query of a query set inside `_ROWS`."""
 
     def __iter__(self) -> Iterator[JobRow]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import Q
 
 from accounts.models import User
 from accounts.selectors import visible_projects
@@ -95,6 +96,24 @@ def test_words_and_labels_find_the_same_whether_few_or_many_match(
     found = api(person).get(f"{JOBS}?{query}").json()["results"]
 
     assert [job["name"] for job in found] == [f"train {number}" for number in numbers]
+
+
+@pytest.mark.parametrize("few", [0, 2, 5000])
+def test_a_search_finds_words_or_people_or_a_number_and_nothing_hidden(
+    person: User, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(job_module, "FEW", few)
+    number = Job.objects.get(name="train 4").number
+    hidden = Job.objects.get(name="train 11")
+    wanted = [Q(name__icontains="n 1"), Q(number=number), Q(user=hidden.user)]
+
+    found = listed_jobs(person).matching(*wanted)
+
+    assert [job.name for job in found.order_by("-number")[:5]] == ["train 10", "train 4", "train 1"]
+    assert found.filter(state="queued").count() == 1
+    counts = job_lists.state_counts(found)
+    assert {state: count.jobs for state, count in counts.items()} == {"queued": 1, "completed": 2}
+    assert list(listed_jobs(person).matching(Q(name="train 11"))) == []
 
 
 def test_what_was_submitted_until_a_moment_comes_in_the_order_of_submission(api: Api, person: User) -> None:
