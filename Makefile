@@ -50,7 +50,7 @@ test: development  ## The whole test suite on three workers (ARGS="tests/schedul
 
 # What the suite needs before its first test: its modules compiled, and a data folder with all tables.
 collected: development
-	@said="$$($(PY) -m pytest --collect-only -q 2>&1)" || { echo "$$said"; exit 1; }
+	@said="$$($(PY) -m pytest --collect-only -q 2>&1)" || { tail -n 40 <<<"$$said"; exit 1; }
 
 bench: development  ## Measure, and write var/bench/latest.json
 	@exec $(PY) -m benchmarks.run $(ARGS)

@@ -15,9 +15,10 @@ from benchmarks.registry import Figures, benchmark, note
 
 REPEATS: Final = 20
 PASSWORD: Final = "a-long-enough-password-1"
-#: Each with what people narrow it by; `{job}` is the first of their list.
+#: Each with what people narrow it by; `{scope}` is all that they may see, `{job}` the first of it.
 PAGES: Final = (
-    "/", "/jobs/", "/jobs/?state=failed", "/jobs/?project=list-7", "/jobs/?q=train-77", "/jobs/{job}/",
+    "/", "/jobs/", "/jobs/?{scope}&state=failed", "/jobs/?{scope}&project=list-12", "/jobs/?{scope}&q=train-77",
+    "/jobs/{job}/",
     "/cluster/", "/queues/", "/quota/", "/usage/", "/usage/jobs/", "/forecasts/",
 )  # fmt: skip
 
@@ -32,14 +33,14 @@ def pages() -> Figures:
     running = portal()
     waits: list[float] = []
     medians: dict[str, float] = {}
-    for person in people_and_jobs():
+    for person, scope in zip(people_and_jobs(), ("scope=all", "scope=project"), strict=True):
         person.set_password(PASSWORD)
         person.save()
         reader = Reader(running.stack.base_url).sign_in(person.username, PASSWORD)
-        first = re.search(r'href="/jobs/(\d+)/', reader.get("/jobs/").decode())
+        first = re.search(r'href="/jobs/(\d+)/', reader.get(f"/jobs/?{scope}").decode())
         assert first is not None, f"the list of {person.username} shows no job"
         for page in PAGES:
-            path = page.format(job=first[1])
+            path = page.format(job=first[1], scope=scope)
             reader.get(path)
             found = []
             for _ in range(REPEATS):

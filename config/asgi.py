@@ -13,6 +13,7 @@ django.setup(set_prefix=False)  # before anything that imports models
 from config.http.api_server import ApiDoor, PageDoor  # noqa: E402
 from config.http.front_door import FrontDoor  # noqa: E402
 from config.http.probes import ProbeDoor  # noqa: E402
+from config.http.submit_door import SubmitDoor  # noqa: E402
 from scheduler.api.agent.door import AgentDoor  # noqa: E402
 from scheduler.realtime.auth import BrowserOrProgram  # noqa: E402
 from scheduler.realtime.routing import websocket_urlpatterns  # noqa: E402
@@ -21,7 +22,10 @@ application = ProbeDoor(
     FrontDoor(
         AgentDoor(
             ProtocolTypeRouter(
-                {"http": ApiDoor(PageDoor()), "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns))}
+                {
+                    "http": SubmitDoor(ApiDoor(PageDoor())),
+                    "websocket": BrowserOrProgram(URLRouter(websocket_urlpatterns)),
+                }
             )
         )
     )

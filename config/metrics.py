@@ -45,11 +45,17 @@ class RequestMetricsMiddleware:
         started = time.perf_counter()
         response = self.get_response(request)
         match = request.resolver_match
-        route = match.route if match else "none"
-        method = request.method if request.method in METHODS else "other"
-        REQUESTS.labels(method, route, response.status_code).inc()
-        SECONDS.labels(route).observe(time.perf_counter() - started)
+        count_request(
+            request.method or "", match.route if match else "none", response.status_code,
+            seconds=time.perf_counter() - started,
+        )  # fmt: skip
         return response
+
+
+def count_request(method: str, route: str, status: int, *, seconds: float) -> None:
+    """Count one answered request and the time that it took."""
+    REQUESTS.labels(method if method in METHODS else "other", route, status).inc()
+    SECONDS.labels(route).observe(seconds)
 
 
 class PortalCollector(Collector):

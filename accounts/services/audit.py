@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -19,12 +20,13 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connection, models, transaction
+from django.db import DEFAULT_DB_ALIAS, models, transaction
 
 from accounts.models import AuditChain, AuditEvent, AuditOutcome, Project, User
 from infra import request_context
 from infra.db import prepared
 from infra.errors import MusterError
+from infra.request_context import RequestContext
 
 SHARDS: Final = 16
 NO_HASH: Final = "0" * 64
@@ -46,6 +48,21 @@ class Thing(NamedTuple):
     label: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What one row is to say; `known` is the request that it came with."""
+
+    by: User | None
+    action: str
+    thing: models.Model | Thing
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    reason: str = ""
+    project: Project | None = None
+    outcome: str = AuditOutcome.DONE
+    known: RequestContext = field(default_factory=request_context.current)
+
+
 def record(
     *,
     by: User | None,
@@ -56,44 +73,65 @@ def record(
     reason: str = "",
     project: Project | None = None,
     outcome: str = AuditOutcome.DONE,
-    head: Head | None = None,
 ) -> AuditEvent:
     """Append one row to the actor's chain, inside the caller's transaction; call it last there.
 
     Last, because the head of the chain stays locked until that transaction ends. A batch is one row: pass a
-    Thing that names it. Secrets never belong in `before` or `after`. Who sent `head_statement` along with the
-    last statement before this one gives what it answered.
+    Thing that names it. Secrets never belong in `before` or `after`.
+    """
+    entry = Entry(
+        by=by, action=action, thing=thing, before=before, after=after, reason=reason, project=project,
+        outcome=outcome,
+    )  # fmt: skip
+    return record_all([entry])[0]
+
+
+def record_all(entries: Sequence[Entry], *, heads: Mapping[int, Head] | None = None) -> list[AuditEvent]:
+    """The same for several entries, in their order, each in the chain of its actor.
+
+    Who sent `heads_statement` along with the last statement before this one gives what it answered.
     """
     # No savepoint: a row that cannot be written must take the change it tells of with it.
     with transaction.atomic(savepoint=False):
-        shard = _shard(by)
-        head = head or _lock_head(shard)
-        known = request_context.current()
-        described = describe(thing)
-        event = AuditEvent(
-            shard=shard,
-            number=head.length + 1,
-            at=head.at,
-            actor_id=by.pk if by is not None else None,
-            actor_name=_text(by.get_username() if by is not None else "", 150),
-            on_behalf_of=_text(known.on_behalf_of, 150),
-            token_prefix=_text(known.token_prefix, 16),
-            address=_text(known.address, 64),
-            request_id=_text(known.request_id, 64),
-            action=_text(action, 64),
-            outcome=outcome,
-            object_type=_text(described.type, 64),
-            object_id=_text(described.id, 64),
-            object_label=_text(described.label, 200),
-            project_id=_project_id(project, thing),
-            before=plain(before),
-            after=plain(after),
-            reason=_text(reason, 2000),
-            previous_hash=head.hash,
-        )
-        event.hash = row_hash(event, signing_keys()[0])
-        _append(event)
-    return event
+        ends = {**(heads or {})}
+        if missing := {_shard(entry.by) for entry in entries} - ends.keys():
+            ends |= _lock_heads(missing)
+        key = signing_keys()[0]
+        events = []
+        for entry in entries:
+            shard = _shard(entry.by)
+            event = _event(entry, shard, ends[shard])
+            event.hash = row_hash(event, key)
+            ends[shard] = Head(event.number, event.hash, event.at)
+            events.append(event)
+        _append(events, key)
+    return events
+
+
+def _event(entry: Entry, shard: int, head: Head) -> AuditEvent:
+    """The row after this end of its chain, still without its hash."""
+    by, known, described = entry.by, entry.known, describe(entry.thing)
+    return AuditEvent(
+        shard=shard,
+        number=head.length + 1,
+        at=head.at,
+        actor_id=by.pk if by is not None else None,
+        actor_name=_text(by.get_username() if by is not None else "", 150),
+        on_behalf_of=_text(known.on_behalf_of, 150),
+        token_prefix=_text(known.token_prefix, 16),
+        address=_text(known.address, 64),
+        request_id=_text(known.request_id, 64),
+        action=_text(entry.action, 64),
+        outcome=entry.outcome,
+        object_type=_text(described.type, 64),
+        object_id=_text(described.id, 64),
+        object_label=_text(described.label, 200),
+        project_id=_project_id(entry.project, entry.thing),
+        before=plain(entry.before),
+        after=plain(entry.after),
+        reason=_text(entry.reason, 2000),
+        previous_hash=head.hash,
+    )
 
 
 def record_denied(
@@ -210,53 +248,85 @@ def plain(value: Any) -> Any:
     return _text(str(value), 2000)
 
 
-def head_statement(by: User | None) -> prepared.Statement:
-    """Locks the chain that the next row of this actor goes to; its row is a `Head`, or none at its first time."""
-    return _LOCK_HEAD, [_shard(by)]
+def heads_statement(people: Iterable[User | None]) -> prepared.Statement:
+    """Locks the chains that the next rows of these actors go to; `heads_of` reads what it answers."""
+    return _LOCK_HEADS, [sorted({_shard(by) for by in people})]
+
+
+def heads_of(answers: Iterable[prepared.Rows]) -> dict[int, Head]:
+    """Shard -> the end of its chain; a chain has none before its first row."""
+    return {shard: Head(*end) for rows in answers for shard, *end in rows}
 
 
 def _shard(by: User | None) -> int:
     return (by.pk if by is not None and by.pk else 0) % SHARDS
 
 
-#: The database's clock is read once the chain is ours: times in a chain only rise.
-_LOCK_HEAD: Final = (
-    "SELECT length, head, clock_timestamp() FROM accounts_auditchain WHERE shard = %s FOR UPDATE"
+#: Always in one order, so that no two wait for each other. The database's clock is read once a chain is ours: times
+#: in a chain never fall.
+_LOCK_HEADS: Final = (
+    "SELECT shard, length, head, clock_timestamp() FROM accounts_auditchain"
+    " WHERE shard = ANY(%s::smallint[]) ORDER BY shard FOR UPDATE"
 )
 
 
-def _lock_head(shard: int) -> Head:
+def _lock_heads(shards: Collection[int]) -> dict[int, Head]:
+    found: dict[int, Head] = {}
     for _ in range(2):
-        if rows := prepared.ask(_LOCK_HEAD, [shard]):
-            return Head(*rows[0])
-        signature = head_signature(shard, 0, NO_HASH, signing_keys()[0])
-        AuditChain.objects.bulk_create(
-            [AuditChain(shard=shard, head=NO_HASH, signature=signature)], ignore_conflicts=True
-        )
-    raise RuntimeError(f"audit chain {shard} cannot be made")
+        found = heads_of([prepared.ask(_LOCK_HEADS, [sorted(shards)])])
+        if missing := set(shards) - found.keys():
+            key = signing_keys()[0]
+            AuditChain.objects.bulk_create(
+                [
+                    AuditChain(shard=shard, head=NO_HASH, signature=head_signature(shard, 0, NO_HASH, key))
+                    for shard in sorted(missing)
+                ],
+                ignore_conflicts=True,
+            )
+        else:
+            return found
+    raise RuntimeError(f"audit chains {sorted(missing)} cannot be made")
 
 
-def _append(event: AuditEvent) -> None:
-    """Write the row and move the head of its chain, in one statement."""
-    sql, fields = _append_statement()
-    values = [field.get_db_prep_save(getattr(event, field.attname), connection) for field in fields]
-    signature = head_signature(event.shard, event.number, event.hash, signing_keys()[0])
-    ((event.pk,),) = prepared.ask(sql, [*values, event.number, event.hash, signature, event.shard])
-    event._state.adding, event._state.db = False, DEFAULT_DB_ALIAS
+def _append(events: Sequence[AuditEvent], key: bytes) -> None:
+    """Write the rows and move the heads of their chains, in one statement."""
+    sql, names = _append_statement()
+    rows = [{name: getattr(event, name) for name in names} for event in events]
+    ends = {event.shard: event for event in events}  # the last of each chain
+    heads = [
+        {"shard": shard, "length": end.number, "head": end.hash,
+         "signature": head_signature(shard, end.number, end.hash, key)}
+        for shard, end in ends.items()
+    ]  # fmt: skip
+    keys = {(shard, number): pk for shard, number, pk in prepared.ask(sql, [_json(rows), _json(heads)])}
+    for event in events:
+        event.pk = keys[event.shard, event.number]
+        event._state.adding, event._state.db = False, DEFAULT_DB_ALIAS
+
+
+def _json(rows: list[dict[str, Any]]) -> str:
+    return json.dumps(rows, default=str)  # a time reads as PostgreSQL reads it
 
 
 @cache
-def _append_statement() -> tuple[str, list[models.Field[Any, Any]]]:
-    fields = [field for field in AuditEvent._meta.concrete_fields if not field.primary_key]
-    columns = ", ".join(str(field.column) for field in fields)
+def _append_statement() -> tuple[str, list[str]]:
+    """The statement, and the attributes of a row that it writes, which are the names of their columns too."""
+    names = [field.attname for field in AuditEvent._meta.concrete_fields if not field.primary_key]
+    columns = [str(field.column) for field in AuditEvent._meta.concrete_fields if not field.primary_key]
+    assert names == columns
     sql = f"""
         WITH written AS (
-            INSERT INTO accounts_auditevent ({columns}) VALUES ({", ".join(["%s"] * len(fields))}) RETURNING id
+            INSERT INTO accounts_auditevent ({", ".join(columns)})
+            SELECT {", ".join(f"e.{column}" for column in columns)}
+              FROM json_populate_recordset(NULL::accounts_auditevent, %s::json) AS e
+            RETURNING shard, number, id
+        ), moved AS (
+            UPDATE accounts_auditchain chain SET length = h.length, head = h.head, signature = h.signature
+              FROM json_populate_recordset(NULL::accounts_auditchain, %s::json) AS h WHERE chain.shard = h.shard
         )
-        UPDATE accounts_auditchain SET length = %s, head = %s, signature = %s WHERE shard = %s
-        RETURNING (SELECT id FROM written)
+        SELECT shard, number, id FROM written
         """  # noqa: S608  nothing but names of columns
-    return sql, fields
+    return sql, names
 
 
 def _project_id(project: Project | None, thing: models.Model | Thing) -> int | None:

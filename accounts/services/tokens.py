@@ -6,11 +6,11 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import Q
@@ -115,8 +115,31 @@ def authenticate_token(plain: str, address: str = "") -> ApiToken:
 
     Only a caller who knows the secret learns why a token is refused.
     """
-    match = SHAPE.fullmatch(plain)
-    token = _find(match[1]) if match else None
+    (found,) = authenticate_tokens([(plain, address)])
+    if isinstance(found, TokenRefused):
+        raise found
+    return found
+
+
+def authenticate_tokens(
+    shown: Sequence[tuple[str, str]], *, kept: KeptTokens | None = None
+) -> list[ApiToken | TokenRefused]:
+    """The same for several plain tokens and the addresses they come from, looked up together.
+
+    Their rows are read each time, so that a token ends at once; objects of unchanged rows may be `kept`.
+    """
+    matches = [SHAPE.fullmatch(plain) for plain, _ in shown]
+    tokens = _find({match[1] for match in matches if match}, kept)
+    found: list[ApiToken | TokenRefused] = []
+    for (plain, address), match in zip(shown, matches, strict=True):
+        try:
+            found.append(_admitted(plain, tokens.get(match[1]) if match else None, address))
+        except TokenRefused as refused:
+            found.append(refused)
+    return found
+
+
+def _admitted(plain: str, token: ApiToken | None, address: str) -> ApiToken:
     # Compare in constant time, and compare something when there is no such row.
     if not hmac.compare_digest(_digest(plain), token.digest if token else "-" * 64) or token is None:
         raise TokenRefused("Unknown token.", code="token-unknown", way_out=WAY_OUT, status=401)
@@ -125,28 +148,46 @@ def authenticate_token(plain: str, address: str = "") -> ApiToken:
     return token
 
 
-def _find(prefix: str) -> ApiToken | None:
+#: Prefix -> a row as it was read, and the token that was made of it.
+KeptTokens = dict[str, tuple[Sequence[Any], ApiToken]]
+MOST_KEPT: Final = 500
+
+
+def _find(prefixes: Collection[str], kept: KeptTokens | None = None) -> dict[str, ApiToken]:
+    """Tokens with their people and projects, by prefix."""
+    if not prefixes:
+        return {}
     sql, tokens, users, projects = _by_prefix()
-    row = next(iter(prepared.ask(sql, [prefix])), None)
-    token = tokens.read(row) if row is not None else None
-    if row is not None and token is not None:
-        user = users.read(row, tokens.width)
+    found: dict[str, ApiToken] = {}
+    for row in prepared.ask(sql, [list(prefixes)]):
+        prefix = row[-1]
+        before = kept.get(prefix) if kept is not None else None
+        if before is not None and before[0] == row:
+            found[prefix] = before[1]
+            continue
+        token, user = tokens.read(row), users.read(row, tokens.width)
+        assert token is not None
         assert user is not None  # a token has a person, by its foreign key
         token.user = user
         token.project = projects.read(row, tokens.width + users.width)
-    return token
+        found[prefix] = token
+        if kept is not None:
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+            kept[prefix] = (row, token)
+    return found
 
 
 @cache
 def _by_prefix() -> tuple[str, RowLoader[ApiToken], RowLoader[User], RowLoader[Project]]:
-    """The statement that finds a token with its person and its project, and who reads its columns."""
+    """The statement that finds tokens with their people and projects, and who reads its columns."""
     tokens, users, projects = RowLoader(ApiToken, "t"), RowLoader(User, "u"), RowLoader(Project, "p")
     sql = f"""
-        SELECT {tokens.columns}, {users.columns}, {projects.columns}
+        SELECT {tokens.columns}, {users.columns}, {projects.columns}, t.prefix
           FROM accounts_apitoken t
           JOIN accounts_user u ON u.id = t.user_id
           LEFT JOIN accounts_project p ON p.id = t.project_id
-         WHERE t.prefix = %s
+         WHERE t.prefix = ANY(%s)
         """  # noqa: S608  nothing but names of columns
     return sql, tokens, users, projects
 

@@ -103,8 +103,9 @@ _OTHERS: Final = {
     "auth_permission": READ,
     "django_admin_log": ADD,
     "django_celery_beat_clockedschedule": READ,
-    "django_celery_beat_crontabschedule": ADD,
-    "django_celery_beat_intervalschedule": ADD,
+    # Beat saves the interval of each entry of the timetable, whether it is there or not.
+    "django_celery_beat_crontabschedule": EDIT,
+    "django_celery_beat_intervalschedule": EDIT,
     "django_celery_beat_periodictask": ALL,
     "django_celery_beat_periodictasks": EDIT,
     "django_celery_beat_solarschedule": READ,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
@@ -22,10 +22,11 @@ from django.conf import settings
 from django.core import signals
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.core.handlers.exception import response_for_exception
+from django.core.handlers.exception import convert_exception_to_response, response_for_exception
 from django.db import DatabaseError
 from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
+from django.utils.module_loading import import_string
 
 from config.database.limits import LONG_STATEMENT_SECONDS
 from config.http.front_door import watch
@@ -64,16 +65,19 @@ class ApiDoor:
     def __init__(self, inner: Application, *, threads: int = THREADS) -> None:
         self.inner = inner
         self.handler = OneHopHandler()
+        self.token_handler = OneHopHandler(settings.TOKEN_MIDDLEWARE)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not (_path(scope).startswith(API_PREFIX) or _is_file(scope)):
             await self.inner(scope, receive, send)
             return
-        body = await _read(receive)
+        body = await read_body(receive)
         if body is None:
             return
-        await _answer(self._threads, self.handler, scope, body, receive, send)
+        by_token = _path(scope).startswith(API_PREFIX) and bearer_token(scope) is not None
+        handler = self.token_handler if by_token else self.handler
+        await _answer(self._threads, handler, scope, body, receive, send)
 
 
 class PageDoor:
@@ -90,7 +94,7 @@ class PageDoor:
             return
         self._inside += 1
         try:
-            body = await _read(receive)
+            body = await read_body(receive)
             if body is not None:
                 await _answer(self._threads, self.handler, scope, body, receive, send)
         finally:
@@ -138,11 +142,31 @@ class Answer(NamedTuple):
 
 
 class OneHopHandler(ASGIHandler):
-    """Django's handler with its middleware in the synchronous form, as under WSGI."""
+    """Django's handler with its middleware in the synchronous form, as under WSGI; `middleware` are other ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, middleware: Sequence[str] | None = None) -> None:
         BaseHandler.__init__(self)  # the other one's would load the asynchronous form
-        self.load_middleware(is_async=False)
+        if middleware is None:
+            self.load_middleware(is_async=False)
+        else:
+            self._load(middleware)
+
+    def _load(self, names: Sequence[str]) -> None:
+        """What `load_middleware` does with those of the settings, for middleware that all have a synchronous form."""
+        self._view_middleware: list[Any] = []
+        self._template_response_middleware: list[Any] = []
+        self._exception_middleware: list[Any] = []
+        chain: Any = convert_exception_to_response(self._get_response)
+        for name in reversed(names):
+            one = import_string(name)(chain)
+            if hasattr(one, "process_view"):
+                self._view_middleware.insert(0, one.process_view)
+            if hasattr(one, "process_template_response"):
+                self._template_response_middleware.append(one.process_template_response)
+            if hasattr(one, "process_exception"):
+                self._exception_middleware.append(one.process_exception)
+            chain = convert_exception_to_response(one)
+        self._middleware_chain = chain
 
     def answer(self, scope: Scope, body: bytes) -> Answer:
         """Raises CallerGone where nobody waits any more: before the work, or between two pieces of a file."""
@@ -195,6 +219,13 @@ def _is_file(scope: Scope) -> bool:
     return exports or (path.startswith("/jobs/") and path.endswith("/log/"))
 
 
+def bearer_token(scope: Scope) -> str | None:
+    """The token of a request that says whose it is with nothing but a bearer token; None of any other."""
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
 def _is_export(scope: Scope) -> bool:
     return b"export=" in scope.get("query_string", b"")
 
@@ -203,7 +234,7 @@ def _path(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
 
 
-async def _read(receive: Receive) -> bytes | None:
+async def read_body(receive: Receive) -> bytes | None:
     """The body, and a little more than is allowed of one that is too large; None when the caller hung up."""
     parts: list[bytes] = []
     size = 0

@@ -89,22 +89,24 @@ class Throttle(BaseThrottle):
     _wait_seconds = 0.0
 
     def allow_request(self, request: Request, view: Any) -> bool:
+        self._wait_seconds = self.wait_of(_caller(request))
+        return not self._wait_seconds
+
+    @classmethod
+    def wait_of(cls, key: str) -> float:
+        """Take one request of this caller: 0, or for how many seconds there is none."""
         rate, burst = settings.MUSTER_API_RATE, settings.MUSTER_API_BURST
-        if not rate:
-            return True
-        key = _caller(request)
-        if self.lots.take(key):
-            return True
+        if not rate or cls.lots.take(key):
+            return 0.0
         answer = cache.take(  # type: ignore[attr-defined]  # config.cache.QuietRedisCache
             f"rate:{key}", rate=rate, burst=burst, most=lot_size(rate, burst)
         )
         if answer is None:
-            self._wait_seconds = self.own.take(key, rate=rate, burst=burst)
-            return self._wait_seconds == 0
-        taken, self._wait_seconds = answer
+            return cls.own.take(key, rate=rate, burst=burst)
+        taken, wait = answer
         if taken > 1:
-            self.lots.put(key, taken - 1)
-        return taken > 0
+            cls.lots.put(key, taken - 1)
+        return 0.0 if taken > 0 else max(wait, 0.001)
 
     def wait(self) -> float:
         return self._wait_seconds

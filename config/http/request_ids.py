@@ -12,6 +12,11 @@ HEADER = "X-Request-ID"
 ACCEPTABLE = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 
+def request_id_of(given: str) -> str:
+    """The id of a request whose caller gave this one, or "": the same where it is harmless, a new one otherwise."""
+    return given if ACCEPTABLE.fullmatch(given) else uuid.uuid4().hex
+
+
 class RequestIdMiddleware:
     """Takes a caller's X-Request-ID when it is harmless, makes one otherwise, and gives it back."""
 
@@ -19,8 +24,7 @@ class RequestIdMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        given = request.headers.get(HEADER, "")
-        request_id = given if ACCEPTABLE.fullmatch(given) else uuid.uuid4().hex
+        request_id = request_id_of(request.headers.get(HEADER, ""))
         request.request_id = request_id  # type: ignore[attr-defined]
         # django-structlog takes it from here.
         request.META["HTTP_X_REQUEST_ID"] = request_id

@@ -32,6 +32,17 @@ ADMIN_PREFIX = "/admin/"
 PERMISSIONS = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
 
 
+def content_policy(path: str, nonce: str) -> str:
+    """The content policy of an answer at this path."""
+    policy = ADMIN_POLICY if path.startswith(ADMIN_PREFIX) else POLICY
+    return "; ".join(f"{name} {value}" for name, value in policy.items()).replace("{nonce}", nonce)
+
+
+def new_nonce() -> str:
+    """What the scripts of one answer carry."""
+    return secrets.token_urlsafe(16)
+
+
 class ContentPolicyMiddleware:
     """Sets the content policy; templates write `nonce="{{ csp_nonce }}"` on an inline script or style."""
 
@@ -39,14 +50,10 @@ class ContentPolicyMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        nonce = secrets.token_urlsafe(16)
+        nonce = new_nonce()
         request.csp_nonce = nonce  # type: ignore[attr-defined]
         response = self.get_response(request)
-        policy = ADMIN_POLICY if request.path.startswith(ADMIN_PREFIX) else POLICY
-        response.headers.setdefault(
-            "Content-Security-Policy",
-            "; ".join(f"{name} {value}" for name, value in policy.items()).replace("{nonce}", nonce),
-        )
+        response.headers.setdefault("Content-Security-Policy", content_policy(request.path, nonce))
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
         return response
 

@@ -76,6 +76,23 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
 ]
 
+# Of a request to the API with a bearer token: without what serves sessions, forms, pages and files. What each of
+# these would have done, docs/decisions/0042 says.
+TOKEN_MIDDLEWARE = [
+    name
+    for name in MIDDLEWARE
+    if name
+    not in (
+        "config.health.LivenessMiddleware",
+        "whitenoise.middleware.WhiteNoiseMiddleware",
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.middleware.csrf.CsrfViewMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+        "django_htmx.middleware.HtmxMiddleware",
+    )
+]
+
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

@@ -14,6 +14,7 @@ from rest_framework import exceptions
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import JSONParser
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -38,16 +39,27 @@ class CleanJSONParser(JSONParser):
             raise BadInput(too_big()) from big
         if len(raw) > most:
             raise BadInput(too_big())
-        try:
-            value = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant)
-        except UnicodeDecodeError as broken:
-            raise exceptions.ParseError("The body is not UTF-8.") from broken
-        except RecursionError as broken:
-            raise exceptions.ParseError("The body is nested too deep.") from broken
-        except ValueError as broken:
-            raise exceptions.ParseError(f"The body is not JSON: {str(broken)[:200]}.") from broken
-        _check_clean(value)
-        return value
+        return parse_clean(raw)
+
+
+def parse_clean(raw: bytes) -> Any:
+    """What a body in JSON says; raises ParseError or BadInput for what cannot be read, or not be stored."""
+    try:
+        value = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant)
+    except UnicodeDecodeError as broken:
+        raise exceptions.ParseError("The body is not UTF-8.") from broken
+    except RecursionError as broken:
+        raise exceptions.ParseError("The body is nested too deep.") from broken
+    except ValueError as broken:
+        raise exceptions.ParseError(f"The body is not JSON: {str(broken)[:200]}.") from broken
+    _check_clean(value)
+    return value
+
+
+def as_json(data: Any) -> bytes:
+    """The body of an answer, as views render theirs."""
+    rendered: bytes = JSONRenderer().render(data)
+    return rendered
 
 
 def _no_constant(name: str) -> None:

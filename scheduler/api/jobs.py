@@ -16,8 +16,8 @@ from infra.errors import FieldProblem, InvalidInput
 from infra.plain_text import line_problem
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.filters import JobFilter, filtered
-from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer
-from scheduler.core.lifecycle import ElementState
+from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer, whole_job
+from scheduler.core.lifecycle import PUBLIC, ElementState
 from scheduler.job_lists import MOST_COUNTED, Count, how_many, job_rows, with_relations
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
@@ -49,7 +49,7 @@ class JobView(ApiView):
     schema_tags = ["jobs"]
 
     def whole(self, job: Job) -> dict[str, Any]:
-        return JobSerializer(job, context={"priority_names": priority_names()}).data
+        return whole_job(job, priority_names())
 
     def find(self, request: Request, ref: str) -> Job:
         return job_by_ref(person(request), ref)
@@ -57,6 +57,18 @@ class JobView(ApiView):
     def again(self, request: Request, job: Job) -> dict[str, Any]:
         """The job as it is now, with its allocations."""
         return self.whole(with_allocations(visible_jobs(person(request))).get(pk=job.pk))
+
+
+def new_job(job: Job, *, waits: bool) -> dict[str, Any]:
+    """A job that was just written, whole; unless it `waits` for others, nothing of it has to be read."""
+    nothing_yet = ("attempts",) if waits else ("attempts", "dependencies")
+    job._prefetched_objects_cache = {name: [] for name in nothing_yet}  # type: ignore[attr-defined]
+    return whole_job(job, priority_names())
+
+
+def location_of(job: Job) -> str:
+    """The address of a job in the API."""
+    return f"/api/v1/jobs/{job.uuid}"
 
 
 class JobPages(NewestFirst):
@@ -121,11 +133,8 @@ class Jobs(JobView):
         """Submit a job; amounts are per task. An array answers its first job."""
         body = body_of(request)
         job = submit.submit_job(payload=body, by=person(request), via="api")
-        nothing_yet = ("attempts",) if body.get("depends_on") else ("attempts", "dependencies")
-        job._prefetched_objects_cache = {name: [] for name in nothing_yet}  # type: ignore[attr-defined]
-        return Response(
-            self.whole(job), status=status.HTTP_201_CREATED, headers={"Location": f"/api/v1/jobs/{job.uuid}"}
-        )
+        answer = new_job(job, waits=bool(body.get("depends_on")))
+        return Response(answer, status=status.HTTP_201_CREATED, headers={"Location": location_of(job)})
 
 
 class JobDetail(JobView):
@@ -400,10 +409,11 @@ class BulkJobs(JobView):
             if spec is None:
                 results.append({"index": index, **_refusal(errors[index])})
                 continue
-            job = taken[at]
+            results.append(
+                {"index": index, "status": 201, "id": str(taken.rows[at].uuid), "number": taken.number(at),
+                 "state": PUBLIC[taken.state(at)].value, "jobs": spec.size}
+            )  # fmt: skip
             at += spec.size
-            item = {"index": index, "status": 201, "id": str(job.uuid), "number": job.number}
-            results.append({**item, "state": job.public_state.value, "jobs": spec.size})
         body = {"taken": len(payloads) - len(errors), "refused": len(errors), "results": results}
         return Response(body, status=status.HTTP_207_MULTI_STATUS if errors else status.HTTP_201_CREATED)
 

@@ -170,15 +170,7 @@ class JobSerializer(serializers.Serializer[Any]):
 
     def to_representation(self, job: Job) -> dict[str, Any]:
         """Written out by hand: one dictionary a job, and no query beyond what the selector brought."""
-        attempts = sorted(job.attempts.all(), key=lambda attempt: attempt.epoch)
-        held = attempts[-1].allocations.all() if attempts else []
-        return {
-            **row_of(job, self.context.get("priority_names", ())),
-            "command": job.command,
-            "script": job.script,
-            "env": job.env,
-            **_relations(job.dependencies.all(), held),
-        }
+        return whole_job(job, self.context.get("priority_names", ()))
 
 
 class JobRowSerializer(JobSerializer):
@@ -194,6 +186,19 @@ class JobRowSerializer(JobSerializer):
             **row_of(listed.row, self.context.get("priority_names", ())),
             **_relations(listed.dependencies, listed.allocations),
         }
+
+
+def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
+    """All that an answer says about one job; `priority_names` are (value, name) of the priority classes."""
+    attempts = sorted(job.attempts.all(), key=lambda attempt: attempt.epoch)
+    held = attempts[-1].allocations.all() if attempts else []
+    return {
+        **row_of(job, priority_names),
+        "command": job.command,
+        "script": job.script,
+        "env": job.env,
+        **_relations(job.dependencies.all(), held),
+    }
 
 
 def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:

@@ -220,6 +220,7 @@ class Job(JobRequest):
             models.Index(fields=["project", "-request"], name="job_by_project"),
             models.Index(fields=["queue", "-request"], name="job_by_queue"),
             # Of jobs that are over there may be millions. These are written once, when a job ends.
+            models.Index(fields=["outcome", "-request"], name="job_over", condition=Q(outcome__isnull=False)),
             *(
                 models.Index(
                     fields=[of, "outcome", "-request"],

@@ -147,11 +147,16 @@ def test_the_statement_for_every_submission_says_the_same_as_the_selector() -> N
     gone = UserFactory(is_active=False)
     MembershipFactory(user=gone, project=other, role="lead")
 
-    for person in [*cast.people().values(), gone]:
-        for held_to in (None, other.pk):
-            with request_context.acting(token_user_id=person.pk, token_project_id=held_to):
-                sql, values = selectors.submit_projects_statement(person, "p.id, p.slug")
+    people = [*cast.people().values(), gone]
+    for held_to in (None, other.pk):
+        for acting in people:
+            with request_context.acting(token_user_id=acting.pk, token_project_id=held_to):
+                sql, values = selectors.submit_projects_statement(people, "p.id, p.slug")
                 with connection.cursor() as cursor:
                     cursor.execute(sql, values)
                     found = cursor.fetchall()
-                assert found == list(selectors.submit_projects(person).values_list("id", "slug"))
+                assert found == [
+                    (place, *row)
+                    for place, person in enumerate(people, 1)
+                    for row in selectors.submit_projects(person).values_list("id", "slug")
+                ]

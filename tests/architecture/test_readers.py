@@ -250,6 +250,7 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "suits": lambda text: gpu_models.suits.__wrapped__(text, text),
     "line_trouble": plain_text.line_problem,
     "several_lines_trouble": plain_text.lines_problem,
+    "parse_clean": lambda text: rest.parse_clean(text.encode()),
     "JSON": lambda text: rest._check_clean({"a": [text, {text: text}]}),
     "unclean": rest.unclean,
     "Idempotency-Key": idempotency.ACCEPTABLE.fullmatch,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
+import urllib.error
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -165,3 +167,75 @@ def test_error_pages_need_no_database(stack: Stack, alice: Visitor, how: str) ->
             os.kill(supervisor.pid, signal.SIGCONT)
         stack.wait_restarted("postgres", old)
     all_well(stack)
+
+
+def a_token(stack: Stack) -> str:
+    return stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+
+
+def submit(stack: Stack, token: str, command: str) -> tuple[int, int]:
+    """The status, 0 where there was no answer, and the number of the job."""
+    try:
+        answer = stack.post("/api/v1/jobs", {"command": command, "hold": True}, token=token)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, 0
+    except OSError:
+        return 0, 0
+    return 201, int(str(answer["number"]))
+
+
+def test_a_job_that_was_answered_201_is_there_after_postgresql_was_killed(stack: Stack) -> None:
+    """One that was not answered may be there; none is there twice, and the audit chains are whole."""
+    all_well(stack)
+    token, over = a_token(stack), threading.Event()
+
+    def submit_on(caller: int) -> list[tuple[int, int, str]]:
+        done = []
+        while not over.is_set():
+            command = f"echo {caller} {len(done)}"
+            done.append((*submit(stack, token, command), command))
+        return done
+
+    with ThreadPoolExecutor(12) as threads:
+        callers = [threads.submit(submit_on, caller) for caller in range(12)]
+        try:
+            for _ in range(2):
+                time.sleep(1)
+                old = stack.kill("postgres")
+                stack.wait_restarted("postgres", old)
+                all_well(stack)
+            time.sleep(1)
+        finally:
+            over.set()
+        done = [one for caller in callers for one in caller.result()]
+
+    assert {status for status, _, _ in done} <= {201, 503, 0}
+    accepted = {number: command for status, number, command in done if status == 201}
+    assert len(accepted) > 24
+    page = "/api/v1/jobs?limit=500"
+    found: list[dict[str, object]] = []
+    while page:
+        answer = stack.ask(page, token=token)
+        found += answer["results"]  # type: ignore[arg-type]
+        page = str(answer["next"] or "").removeprefix(stack.base_url)
+    # What nobody got an answer to is there once at the most: each command was sent once.
+    there = {int(str(job["number"])): str(job["name"]) for job in found}
+    sent = [name for name in there.values() if name.startswith("echo ")]
+    assert {number: there.get(number) for number in accepted} == accepted
+    assert len(sent) == len(set(sent))
+    stack.manage("audit_verify")
+
+
+def test_with_postgresql_frozen_a_submission_is_answered_503_in_time(stack: Stack) -> None:
+    all_well(stack)
+    token = a_token(stack)
+    assert submit(stack, token, "true")[0] == 201
+    with frozen(stack), ThreadPoolExecutor(AT_ONCE) as threads:
+        began = time.monotonic()
+        answers = list(threads.map(lambda n: submit(stack, token, f"echo {n}")[0], range(AT_ONCE)))
+        assert set(answers) == {503}
+        assert time.monotonic() - began < patience(16)
+
+    all_well(stack)
+    assert submit(stack, token, "true")[0] == 201

@@ -99,9 +99,8 @@ def serve(first: Assigned, *, orders: socket.socket, announce_fd: int) -> NoRetu
     """
     detach_from_shim(first.status_file, announce_fd, orders.fileno())
     become_subreaper("muster-guard")
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, [signal.SIGCHLD]
-    )  # for `_ends_within`; tasks start without a mask
+    # Waited for in `_ends_within`; tasks start without a mask.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     assigned: Assigned | None = first
     while assigned is not None:
         _run(assigned, announce_fd)

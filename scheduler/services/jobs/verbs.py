@@ -16,7 +16,7 @@ from infra.errors import Conflict, NotAllowed
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, RestartPolicy, StopReason
 from scheduler.models import Job
-from scheduler.services.jobs.submit import held_reason
+from scheduler.services.jobs.write_jobs import held_reason
 from scheduler.state.apply.suspension import stop_unsuspended
 from scheduler.state.lifecycle.dependencies import (
     conditions_of,

@@ -38,8 +38,8 @@ from scheduler.services.planning.preview_victims import Victim, victims_of, word
 from scheduler.services.planning.shared_snapshot import snapshot_of_now
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.submission.dependencies import waits_now
-from scheduler.services.submission.job_spec import JobSpec, parse_job
-from scheduler.services.submission.request_size import check_sizes
+from scheduler.services.submission.job_spec import JobSpec
+from scheduler.services.submission.parse_request import check_sizes, parse_job
 from scheduler.state.load.snapshots import Loaded
 
 STARTS_NOW: Final = "starts_now"

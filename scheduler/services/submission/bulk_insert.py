@@ -4,56 +4,55 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from django.db import connection, models
 
 from infra.db.prepared import Rows, Statement, ask_together
+from scheduler.models import Job, JobEvent, JobRequest
+
+
+@dataclass(slots=True)
+class NewRows:
+    """Columns of new rows, by their names in the table: what all rows have in common, and lists of what differs."""
+
+    equal: dict[str, Any] = field(default_factory=dict)
+    differing: dict[str, list[Any]] = field(default_factory=dict)
+
+    def add(self, name: str, column: Sequence[Any]) -> None:
+        """A column with one value for each row, in their order."""
+        # Counted in C, where the same object counts as equal unseen: most values of a batch are.
+        if column.count(column[0]) == len(column):
+            self.equal[name] = column[0]
+        else:
+            self.differing[name] = list(column)
 
 
 def insert_jobs_with_events(
-    job_model: type[models.Model],
-    rows: Sequence[Mapping[str, Any]],
-    event_model: type[models.Model],
-    event: Mapping[str, Any],
-    *along: Statement,
+    rows: NewRows, events: Sequence[Mapping[str, Any]], *along: Statement
 ) -> tuple[dict[Any, int], list[Rows]]:
-    """Insert jobs, in order, and one equal event for each; answers uuid -> number.
+    """Insert jobs, in order, and the first event of each; answers uuid -> number.
 
     A job is two rows of one number, its request and what moves; `rows` have the columns of both, by their names
-    in the tables, all the same ones. Columns that are equal in all rows go over as one JSON object and each of the
-    others as an array: a thousand equal jobs cost little more than one, and the driver has few values to look at.
+    in the tables. Columns that are equal in all rows go over as one JSON object and each of the others as an array: a
+    thousand equal jobs cost little more than one, and the driver has few values to look at. Of `events`, which all
+    have the same columns, a job gets the one of its person (`actor_id`) and its door (`via` of the details).
     Statements `along` run right after it in the same round trip; their rows are answered too.
     """
-    equal: dict[str, Any] = {}
-    differing: dict[str, list[Any]] = {}
-    for name, first in rows[0].items():
-        column = [row[name] for row in rows]
-        # Counted in C, where the same object counts as equal unseen: most values of a batch are.
-        if column.count(first) == len(column):
-            equal[name] = first
-        else:
-            differing[name] = column
-    sql = _statement(job_model, event_model, tuple(equal), tuple(differing), tuple(event))
-    types = _types(job_model)
-    arrays = [[_plain(v, types[name]) for v in column] for name, column in differing.items()]
-    numbers, *others = ask_together((sql, [_json(equal), *arrays, _json(event)]), *along)
+    sql = _statement(tuple(rows.equal), tuple(rows.differing), tuple(events[0]))
+    types = _types(Job)
+    arrays = [[_plain(v, types[name]) for v in column] for name, column in rows.differing.items()]
+    numbers, *others = ask_together((sql, [_json(rows.equal), *arrays, _json(list(events))]), *along)
     return dict(numbers), others
 
 
 @lru_cache(maxsize=64)
-def _statement(
-    job_model: type[models.Model],
-    event_model: type[models.Model],
-    equal: tuple[str, ...],
-    differing: tuple[str, ...],
-    event: tuple[str, ...],
-) -> str:
-    types = _types(job_model)
-    (request_model,) = job_model._meta.parents
-    requests, jobs, events = (model._meta.db_table for model in (request_model, job_model, event_model))
-    requested = {field.column for field in request_model._meta.concrete_fields}
+def _statement(equal: tuple[str, ...], differing: tuple[str, ...], event: tuple[str, ...]) -> str:
+    types = _types(Job)
+    requests, jobs, events = (model._meta.db_table for model in (JobRequest, Job, JobEvent))
+    requested = {column.column for column in JobRequest._meta.concrete_fields}
     named = [*equal, *differing]
     of_request = ", ".join(["number", *(name for name in named if name in requested)])
     of_job = ", ".join(["number", *(name for name in named if name not in requested)])
@@ -76,7 +75,8 @@ def _statement(
         ), first_events AS (
             INSERT INTO {events} ({", ".join(event)}, job_id)
             SELECT {", ".join(f"e.{name}" for name in event)}, new.number
-              FROM new, json_populate_record(NULL::{events}, %s::json) AS e
+              FROM new JOIN json_populate_recordset(NULL::{events}, %s::json) AS e
+                ON e.actor_id = new.user_id AND e.details->>'via' = new.submitted_via
         )
         SELECT uuid, number FROM new
         """  # noqa: S608  nothing but names of tables, columns and types
@@ -86,9 +86,9 @@ def _statement(
 def _types(model: type[models.Model]) -> dict[str, str]:
     """Column -> type to cast to. Text stays unbounded here: a cast to varchar(n) would cut it in silence."""
     types = {}
-    for field in model._meta.concrete_fields:
-        kind = field.rel_db_type(connection) if field.is_relation else field.db_type(connection)
-        types[str(field.column)] = "text" if str(kind).startswith("varchar") else str(kind)
+    for column in model._meta.concrete_fields:
+        kind = column.rel_db_type(connection) if column.is_relation else column.db_type(connection)
+        types[str(column.column)] = "text" if str(kind).startswith("varchar") else str(kind)
     return types
 
 
@@ -96,5 +96,5 @@ def _plain(value: Any, kind: str) -> Any:
     return json.dumps(value) if kind == "jsonb" and value is not None else value
 
 
-def _json(values: Mapping[str, Any]) -> str:
+def _json(values: Any) -> str:
     return json.dumps(values, default=str)  # times and UUIDs read as PostgreSQL reads them

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
@@ -115,6 +115,8 @@ class Declared:
     choices: tuple[str, ...] = ()
     #: Read also when it was left out: its default is looked up.
     always: bool = False
+    #: False where what is read depends on the clock or on rows that others change, so that no reading is kept.
+    lasting: bool = True
     #: The fields of the objects within it.
     schema: Schema[Any] | None = None
     spellings: tuple[Spelling, ...] = ()
@@ -260,6 +262,9 @@ def rule(*fields: str) -> Callable[[Callable[[Any, Any], None]], Rule]:
 
 # ---------------------------------------------------------------- schemas
 
+#: Fields in their order, each with the checks that run after it.
+Steps = list[tuple[Declared, tuple[Callable[[Any, Any], None], ...]]]
+
 
 class Schema(Generic[T]):
     """The fields of a dataclass that are declared, and how a payload is read into one.
@@ -279,14 +284,14 @@ class Schema(Generic[T]):
         self.by_name: Final = {name: field for field in self.fields for name in field.names}
         self.names: Final = frozenset(self.by_name)
         self._known = tuple(self.by_name)
-        self._steps = self._in_order()
+        self._steps = self._in_order(self.fields, self.rules)
 
-    def _in_order(self) -> list[tuple[Declared, tuple[Callable[[Any, Any], None], ...]]]:
+    def _in_order(self, fields: Iterable[Declared], rules: Iterable[Rule]) -> Steps:
         """Each field with the rules that run after it."""
-        waiting = list(self.rules)
+        waiting = list(rules)
         read: set[str] = set()
         steps = []
-        for field in self.fields:
+        for field in fields:
             read |= set(field.names)
             ready = []
             while waiting and read.issuperset(waiting[0].fields):
@@ -298,10 +303,15 @@ class Schema(Generic[T]):
             )
         return steps
 
-    def read_into(self, draft: T, inputs: Inputs) -> None:
-        """Fill `draft` with what was given; problems are kept in `inputs`."""
+    def steps_of(self, names: Collection[str]) -> Steps:
+        """How to read these fields alone; raises LookupError where a rule compares one of them with another field."""
+        rules = [rule for rule in self.rules if not set(names).isdisjoint(rule.fields)]
+        return self._in_order([field for field in self.fields if field.name in names], rules)
+
+    def read_into(self, draft: T, inputs: Inputs, steps: Steps | None = None) -> None:
+        """Fill `draft` with what was given, or with the fields of `steps` alone; problems are kept in `inputs`."""
         given = inputs.given
-        for field, rules in self._steps:
+        for field, rules in self._steps if steps is None else steps:
             if field.always or given(field.name) is not None:
                 setattr(draft, field.attribute, field.read(inputs, field.name))
             for check in rules:

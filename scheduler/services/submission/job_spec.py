@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.conf import settings
 
-from accounts.models import Project, User
+from accounts.models import Project
 from quotas.core.gpu_models import sliced
-from quotas.core.limits import PENDING_JOBS
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
-from scheduler.services.submission.admission import asked_of, check_fit
 from scheduler.services.submission.declaration import (
     Form,
     Kind,
@@ -71,6 +68,9 @@ from scheduler.services.submission.fields_task import (
 )
 from scheduler.services.submission.rules import MAX_ELEMENTS, MAX_TASKS, RULES
 from scheduler.services.submission.submitter import MAX_PRIORITY, Bound, Catalogue
+
+if TYPE_CHECKING:
+    from scheduler.services.submission.parse_request import JobKind
 
 MAX_NAME: Final = 200
 MAX_COMMAND: Final = 65_536
@@ -129,7 +129,7 @@ def _array(inputs: Inputs, name: str) -> Array:
     return found
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class JobSpec:
     """A job as it is asked for; amounts are per task.
 
@@ -303,7 +303,7 @@ class JobSpec:
         form=Form(label="Begin time", group="place", place=1, widget=Widget.MOMENT, copied=False),
     )  # fmt: skip
     deadline_at: datetime | None = moment(
-        "deadline", help="The job has to be over by this moment; without an offset it is UTC.",
+        "deadline", lasting=False, help="The job has to be over by this moment; without an offset it is UTC.",
         left_out="none", example="2027-02-28T18:00:00Z", columns={"deadline_at": ""}, form=_RARE,
     )  # fmt: skip
     array: Array = declared(
@@ -414,7 +414,7 @@ class JobSpec:
 
     # What it waits for.
     depends_on: tuple[DependsOn, ...] = declared(
-        "depends_on", kind=Kind.ENTRIES, schema=ENTRY, default=(), most=MAX_DEPENDENCIES,
+        "depends_on", kind=Kind.ENTRIES, schema=ENTRY, lasting=False, default=(), most=MAX_DEPENDENCIES,
         read=lambda inputs, name: read_dependencies(inputs, name, by=inputs.catalogue.user),
         help='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
         example=[17], elsewhere=("dependency",), means="A row of what the job waits for, for each entry.",
@@ -440,6 +440,8 @@ class JobSpec:
     element_limit_seconds: int | None = None
     #: Lines that bound how many jobs may wait, and count this one.
     waits_on: tuple[Bound, ...] = ()
+    #: What it has in common with other requests.
+    kind: JobKind = field(default=None, compare=False, repr=False)  # type: ignore[assignment]  # by `parse_job`
 
     @property
     def per_task(self) -> Resources:
@@ -487,64 +489,8 @@ class JobSpec:
             "one_domain": self.numa == "one",
         }
 
-    def columns(self) -> dict[str, Any]:
-        """The columns of a job row that the request itself decides."""
-        return dict(zip(_COLUMNS, _filled_from(self), strict=True))
-
 
 JOB: Final = Schema(JobSpec, RULES)
 #: Every field that a job may be sent with.
 FIELDS: Final = JOB.names
 CALLED_ELSEWHERE: Final = JOB.called_elsewhere()
-_COLUMNS: Final = tuple(JOB.columns())
-_filled_from: Final = attrgetter(*JOB.columns().values())
-
-
-def parse_job(
-    payload: Mapping[str, Any],
-    *,
-    by: User,
-    catalogue: Catalogue | None = None,
-    under: str = "",
-    in_batch: bool = False,
-) -> JobSpec:
-    """Read a request of `by`; raises InvalidInput or NotAllowed naming every problem, and writes nothing.
-
-    `catalogue` is what many requests of one person share; `under` stands before each field in problems.
-    Only jobs that are sent together (`in_batch`) may name each other by `ref`.
-    """
-    catalogue = catalogue or Catalogue(by)
-    spec = JobSpec()
-    inputs = RequestInputs(payload, draft=spec, catalogue=catalogue, under=under, in_batch=in_batch)
-    inputs.refuse_unknown(FIELDS, called_elsewhere=CALLED_ELSEWHERE)
-    JOB.read_into(spec, inputs)
-    if inputs.project is not None and inputs.queue is not None and not inputs.problems:
-        _check_fit(spec, inputs)
-    inputs.finish("The job is invalid")
-    spec.waits_on = tuple(
-        bound
-        for bound in catalogue.bounds(spec.project)
-        if bound.resource == PENDING_JOBS and bound.job_type in ("", spec.job_type)
-    )
-    return spec
-
-
-def _check_fit(spec: JobSpec, inputs: RequestInputs) -> None:
-    """Refuse what could never start; of a batch, a size that was found to fit is not looked at again."""
-    fitting = inputs.catalogue.fitting
-    size = (
-        spec.per_task, spec.gpu_models, spec.cpu_limit_millis, spec.memory_limit_mib, spec.numa, spec.tasks,
-        spec.min_tasks, spec.pack, spec.nodes, spec.tasks_per_node, spec.project.pk, spec.queue.cluster_id,
-        spec.job_type,
-    )  # fmt: skip
-    if size in fitting:
-        return
-    check_fit(
-        inputs,
-        asked_of(spec),
-        job_type=spec.job_type,
-        bounds=inputs.catalogue.bounds(spec.project),
-        cluster_id=spec.queue.cluster_id,
-    )
-    if not inputs.problems:
-        fitting.add(size)

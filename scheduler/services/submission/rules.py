@@ -69,7 +69,7 @@ def tasks_follow_from_nodes(spec: JobSpec, inputs: RequestInputs) -> None:
     if spec.tasks > MAX_TASKS:
         inputs.wrong(
             "tasks_per_node",
-            f"Makes {spec.tasks}.{MAX_TASKS} characters; the maximum is ",
+            f"Makes {spec.tasks} tasks; the maximum is {MAX_TASKS}.",
             code="out-of-range",
         )
         spec.tasks = 1

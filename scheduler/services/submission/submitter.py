@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,6 +18,8 @@ from scheduler.services.submission.fields import Inputs, read_integer
 T = TypeVar("T")
 
 DEFAULT_PRIORITY: Final = 50
+#: Sizes and kinds of requests of one person that are remembered.
+MOST_FITTING: Final = 2000
 MAX_PRIORITY: Final = 100
 
 # Read with every submission: building these statements anew each time costs more than running them.
@@ -27,21 +29,22 @@ _QUEUES: Final = (
     " WHERE part.queue_id = q.id)"
     " FROM scheduler_queue q ORDER BY cluster_id, is_default DESC, priority DESC, name"
 )
-#: The bounds on the way from each of the person's projects to the root, and the person's own.
+#: The bounds on the way from each project of each of these people to the root, and the people's own.
 _BOUNDS: Final = """
-WITH RECURSIVE up(project_id, organization_id) AS (
-    SELECT p.id, p.organization_id FROM accounts_project p
-        JOIN accounts_membership m ON m.project_id = p.id AND m.user_id = %s
-    UNION SELECT up.project_id, o.parent_id FROM up JOIN accounts_organization o ON o.id = up.organization_id
-    WHERE o.parent_id IS NOT NULL
-), mine AS (SELECT DISTINCT project_id FROM up), line AS (
-    SELECT mine.project_id AS of_project, q.* FROM mine JOIN quotas_quota q
-        ON q.project_id = mine.project_id AND (q.user_id IS NULL OR q.user_id = %s)
-    UNION ALL SELECT up.project_id, q.* FROM up JOIN quotas_quota q ON q.organization_id = up.organization_id
-    UNION ALL SELECT mine.project_id, q.* FROM mine JOIN quotas_quota q
-        ON q.project_id IS NULL AND q.user_id = %s
+WITH RECURSIVE up(user_id, project_id, organization_id) AS (
+    SELECT m.user_id, p.id, p.organization_id FROM accounts_project p
+        JOIN accounts_membership m ON m.project_id = p.id AND m.user_id = ANY(%s::bigint[])
+    UNION SELECT up.user_id, up.project_id, o.parent_id FROM up
+        JOIN accounts_organization o ON o.id = up.organization_id WHERE o.parent_id IS NOT NULL
+), mine AS (SELECT DISTINCT user_id, project_id FROM up), line AS (
+    SELECT mine.user_id AS of_user, mine.project_id AS of_project, q.* FROM mine JOIN quotas_quota q
+        ON q.project_id = mine.project_id AND (q.user_id IS NULL OR q.user_id = mine.user_id)
+    UNION ALL SELECT up.user_id, up.project_id, q.* FROM up
+        JOIN quotas_quota q ON q.organization_id = up.organization_id
+    UNION ALL SELECT mine.user_id, mine.project_id, q.* FROM mine JOIN quotas_quota q
+        ON q.project_id IS NULL AND q.user_id = mine.user_id
 )
-SELECT line.of_project, line.resource, LEAST(line.hard, line.nominal + line.borrowing_limit,
+SELECT line.of_user, line.of_project, line.resource, LEAST(line.hard, line.nominal + line.borrowing_limit,
         CASE WHEN organization.id IS NOT NULL AND organization.parent_id IS NULL
             AND line.borrowing_limit IS NULL THEN line.nominal END),
     CASE WHEN organization.id IS NOT NULL THEN 'organization ' || organization.slug
@@ -52,8 +55,9 @@ FROM line LEFT JOIN accounts_organization organization ON organization.id = line
     LEFT JOIN accounts_project project ON project.id = line.project_id
     LEFT JOIN accounts_user person ON person.id = line.user_id
 WHERE line.enforce AND (line.hard IS NOT NULL OR line.nominal IS NOT NULL)
-ORDER BY line.of_project, line.organization_id NULLS FIRST, line.resource, line.id
+ORDER BY line.of_user, line.of_project, line.organization_id NULLS FIRST, line.resource, line.id
 """
+_PRIORITIES: Final = "SELECT {columns} FROM scheduler_priorityclass c ORDER BY value DESC"
 
 
 class Bound(NamedTuple):
@@ -80,8 +84,9 @@ class Catalogue:
 
     def __init__(self, user: User) -> None:
         self.user = user
-        #: Sizes of requests that were found to fit (`job_spec.parse_job`).
-        self.fitting: set[tuple[Any, ...]] = set()
+        self._fitting: dict[Any, Any] = {}
+        #: What requests had in common that were read before (`parse_request.JobKind`).
+        self.kinds: dict[str, Any] = {}
         #: What the requests of a batch called a project or queue, and which one it was.
         self._found: dict[tuple[Any, ...], Any] = {}
 
@@ -219,8 +224,18 @@ class Catalogue:
             )
         return number
 
+    def fits(self, what: Any, machines: Any) -> bool:
+        """Whether requests of this size, or of this kind, were found to fit these machines."""
+        return self._fitting.get(what) is machines
+
+    def found_to_fit(self, machines: Any, *what: Any) -> None:
+        """Remember it of these sizes and kinds; while a person's rights and limits are the same, it stays true."""
+        if len(self._fitting) > MOST_FITTING:
+            self._fitting.clear()
+        self._fitting.update(dict.fromkeys(what, machines))
+
     def bounds(self, project: Project) -> list[Bound]:
-        return [bound for bound in self._read[2] if bound.project_id == project.pk]
+        return [bound for bound in self._built.bounds if bound.project_id == project.pk]
 
     def priority_named(self, name: Any) -> int | None:
         """The number behind a priority's name or alias, in any case."""
@@ -235,49 +250,110 @@ class Catalogue:
 
     @property
     def _projects(self) -> list[Project]:
-        return self._read[0]
+        return self._built.projects
 
     @property
     def _queues(self) -> list[Queue]:
-        return self._read[1]
+        return self._built.queues
 
-    @cached_property
-    def _read(self) -> tuple[list[Project], list[Queue], list[Bound]]:
-        """In one round trip: projects to submit to, queues for them, hard quotas.
-
-        Queues are those open to all and those of the person's projects: others are not for their eyes.
-        """
-        project_rows, queue_rows = _readers()
-        projects, queues, bounds = ask_together(
-            submit_projects_statement(self.user, project_rows.columns),
-            (_queues(queue_rows.columns), []),
-            (_BOUNDS, [self.user.pk] * 3),
-        )
-        mine = [project for row in projects if (project := project_rows.read(row))]
-        usable = {None, *(project.pk for project in mine)}
-        return (
-            mine,
-            [
-                queue
-                for row in queues
-                if (queue := _bounded(queue_rows.read(row[:-1]), row[-1])) and queue.project_id in usable
-            ],
-            [Bound(*row) for row in bounds if row[2] is not None],
-        )
-
-    @cached_property
+    @property
     def _priorities(self) -> list[PriorityClass]:
-        return list(PriorityClass.objects.all())
+        return self._built.priorities
+
+    @cached_property
+    def _built(self) -> _Built:
+        return _build(_read_rows([self.user])[0])
+
+
+class Catalogues:
+    """Catalogues of many people, read in one round trip; what has not changed since is not built again.
+
+    Every use reads all rows anew: nothing that was taken back, closed or lowered is allowed any longer.
+    """
+
+    #: Of the people who asked last.
+    MOST_KEPT: Final = 500
+
+    def __init__(self) -> None:
+        #: By person and token.
+        self._kept: dict[tuple[int, int | None], tuple[_RowsOfOne, Catalogue]] = {}
+
+    def of(self, people: Sequence[User]) -> list[Catalogue]:
+        """The catalogue of each of these people, as of now."""
+        found = []
+        for person, rows in zip(people, _read_rows(people), strict=True):
+            key = (person.pk, person.held_by.pk if person.held_by is not None else None)
+            kept = self._kept.get(key)
+            if kept is None or kept[1].user is not person or kept[0] != rows:
+                catalogue = Catalogue(person)
+                catalogue._built = _build(rows)
+                if len(self._kept) >= self.MOST_KEPT:
+                    self._kept.clear()
+                kept = self._kept[key] = (rows, catalogue)
+            found.append(kept[1])
+        return found
+
+
+class _RowsOfOne(NamedTuple):
+    """What the database has about one person: values as they came."""
+
+    projects: list[Sequence[Any]]
+    queues: list[Sequence[Any]]
+    bounds: list[Sequence[Any]]
+    priorities: list[Sequence[Any]]
+
+
+class _Built(NamedTuple):
+    """Queues are those open to all and those of the person's projects: others are not for their eyes."""
+
+    projects: list[Project]
+    queues: list[Queue]
+    bounds: list[Bound]
+    priorities: list[PriorityClass]
+
+
+def _read_rows(people: Sequence[User]) -> list[_RowsOfOne]:
+    """In one round trip: projects to submit to, queues, hard quotas and names of priorities."""
+    project_rows, queue_rows, priority_rows = _readers()
+    projects, queues, bounds, priorities = ask_together(
+        submit_projects_statement(people, project_rows.columns),
+        (_with_columns(_QUEUES, queue_rows.columns), []),
+        (_BOUNDS, [[person.pk for person in people]]),
+        (_with_columns(_PRIORITIES, priority_rows.columns), []),
+    )
+    of_place: dict[int, list[Sequence[Any]]] = {}
+    for place, *row in projects:
+        of_place.setdefault(place, []).append(row)
+    of_user: dict[int, list[Sequence[Any]]] = {}
+    for user_id, *row in bounds:
+        of_user.setdefault(user_id, []).append(row)
+    return [
+        _RowsOfOne(of_place.get(place, []), queues, of_user.get(person.pk, []), priorities)
+        for place, person in enumerate(people, 1)
+    ]
+
+
+def _build(rows: _RowsOfOne) -> _Built:
+    project_rows, queue_rows, priority_rows = _readers()
+    projects = [project for row in rows.projects if (project := project_rows.read(row))]
+    usable = {None, *(project.pk for project in projects)}
+    queues = [queue for row in rows.queues if (queue := _bounded(queue_rows.read(row[:-1]), row[-1]))]
+    return _Built(
+        projects,
+        [queue for queue in queues if queue.project_id in usable],
+        [Bound(*row) for row in rows.bounds if row[2] is not None],
+        [priority for row in rows.priorities if (priority := priority_rows.read(row))],
+    )
 
 
 @cache
-def _queues(columns: str) -> str:
-    return _QUEUES.format(columns=columns)
+def _with_columns(sql: str, columns: str) -> str:
+    return sql.format(columns=columns)
 
 
 @cache
-def _readers() -> tuple[RowLoader[Project], RowLoader[Queue]]:
-    return RowLoader(Project, "p"), RowLoader(Queue, "q")
+def _readers() -> tuple[RowLoader[Project], RowLoader[Queue], RowLoader[PriorityClass]]:
+    return RowLoader(Project, "p"), RowLoader(Queue, "q"), RowLoader(PriorityClass, "c")
 
 
 def _name_or_id(inputs: Inputs, field: str, value: Any) -> str | None:

@@ -44,5 +44,5 @@ def test_no_index_of_a_job_names_what_a_move_changes() -> None:
         if " ON public.scheduler_job USING" in text
     }
 
-    assert len(named) == 8
+    assert len(named) == 9
     assert not any(named.values()), named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +40,9 @@ class Caller:
     def post(self, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
         return asyncio.run(self._send("POST", path, body, headers))
 
+    def ask(self, method: str, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        return asyncio.run(self._send(method, path, b"", headers))
+
     def job(self, token: str, **payload: Any) -> tuple[int, dict[str, str], bytes]:
         body = json.dumps({"command": "true", **payload}).encode()
         return self.post(JOBS, body, authorization=f"Bearer {token}", content_type="application/json")
@@ -51,7 +55,8 @@ class Caller:
         }
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
-            "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+            "scheme": "http", "path": path.partition("?")[0], "raw_path": path.partition("?")[0].encode(),
+            "query_string": path.partition("?")[2].encode(), "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in named.items()],
             "client": ("127.0.0.1", 4000), "server": ("localhost", 80),
         }  # fmt: skip
@@ -98,6 +103,58 @@ def test_a_job_comes_in_with_a_token(caller: Caller, portal: Portal) -> None:
     assert headers["location"] == f"{JOBS}/{json.loads(body)['id']}"
     assert len(headers["x-request-id"]) == 32
     assert Job.objects.get().user == portal.cast.owner
+
+
+READS = ["/api/v1/jobs", "/api/v1/jobs/0", "/api/v1/nothing", "/api/v1/projects?x=1", "/api/v1/openapi.yaml"]
+
+
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize("token", ["good", "bad"])
+def test_middleware_left_out_for_tokens_shows_in_no_answer(
+    caller: Caller, portal: Portal, path: str, token: str
+) -> None:
+    """But for `Vary: Cookie`, since no session is looked at."""
+    plain = a_token(portal.cast.owner, "admin") if token == "good" else "nonsense"
+    asked = {
+        "authorization": f"Bearer {plain}",
+        "x_request_id": "the-same-id",
+        "origin": "https://evil.example",
+    }
+
+    short = caller.ask("GET", path, **asked)
+    caller.door.token_handler = caller.door.handler
+    long = caller.ask("GET", path, **asked)
+
+    for _, headers, _ in (short, long):
+        headers["content-security-policy"] = re.sub(r"nonce-[\w-]+", "", headers["content-security-policy"])
+    assert {name for name in long[1] if long[1][name] != short[1].get(name)} <= {"vary"}
+    assert (short[0], short[2]) == (long[0], long[2])
+
+
+def test_a_token_needs_no_csrf_token_whatever_cookie_comes_with_it(caller: Caller, portal: Portal) -> None:
+    browser = Client()
+    browser.force_login(portal.cast.lead)
+    cookie = f"muster_session={browser.cookies['muster_session'].value}"
+
+    status, _, body = caller.post(
+        JOBS, b'{"command": "true"}', cookie=cookie, content_type="application/json",
+        authorization=f"Bearer {a_token(portal.cast.owner, 'jobs:write')}",
+    )  # fmt: skip
+
+    assert status == 201, body
+    assert Job.objects.get().user == portal.cast.owner
+
+
+@pytest.mark.parametrize(
+    ("headers", "token"),
+    [
+        ([(b"authorization", b"Bearer abc")], "abc"), ([(b"authorization", b"bearer  abc ")], "abc"),
+        ([(b"authorization", b"Bearer")], ""), ([(b"authorization", b"Basic abc")], None), ([], None),
+        ([(b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")], None),
+    ],
+)  # fmt: skip
+def test_which_requests_are_of_a_token(headers: Any, token: str | None) -> None:
+    assert api_server.bearer_token({"headers": headers}) == token
 
 
 def test_a_session_needs_its_csrf_token(caller: Caller, portal: Portal) -> None:
@@ -183,7 +240,7 @@ def test_what_fails_leaves_no_transaction_behind(
         raise RuntimeError("in the middle of a transaction")
 
     with monkeypatch.context() as broken:
-        broken.setattr("accounts.services.audit.record", break_off)
+        broken.setattr("accounts.services.audit.record_all", break_off)
         status, headers, body = caller.job(token)
     assert (status, json.loads(body)["code"]) == (500, "internal-error")
     assert headers["content-type"] == "application/problem+json"

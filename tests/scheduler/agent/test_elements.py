@@ -8,17 +8,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from infra.errors import Conflict, InvalidInput
 from quotas.models import LedgerEntry
 from scheduler.agent.protocol import Assignment
-from scheduler.models import ElementEnd, Job, JobEvent, Node, SchedulerProfile
+from scheduler.models import ElementEnd, Job, JobElements, JobEvent, Node, SchedulerProfile
 from scheduler.services.accounting import usage_audit
 from scheduler.services.jobs import logs
 from scheduler.services.jobs.elements import cancel_element, elements_of
 from scheduler.services.jobs.verbs import cancel_job, requeue_job
 from scheduler.services.planning import cycles
+from scheduler.services.retention import JOBS
 from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import World, wait_for
@@ -310,3 +312,15 @@ def test_a_report_of_elements_twice_changes_nothing_and_a_strange_one_is_left(wo
         [[True, *list(result)[1:]]],
     ):
         assert read_results(wrong) is None
+
+
+def test_elements_go_with_their_job(world: World) -> None:
+    job = world.submit("true", array="0-3", elements_per_job=4)
+    cancel_element(job=job, index=1, by=world.user)
+    cancel_job(job=job, by=world.user)
+
+    assert JOBS.remove is not None
+    with transaction.atomic():
+        assert JOBS.remove([job.number]) == 1
+
+    assert (ElementEnd.objects.count(), JobElements.objects.count()) == (0, 0)

@@ -12,7 +12,8 @@ from quotas.core.resources import Resources
 from scheduler.api.serializers import row_of
 from scheduler.core.qos import Qos
 from scheduler.services.planning.job_preview import preview_job
-from scheduler.services.submission.job_spec import JobSpec, parse_job
+from scheduler.services.submission.job_spec import JobSpec
+from scheduler.services.submission.parse_request import parse_job
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal

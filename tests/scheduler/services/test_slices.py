@@ -19,7 +19,7 @@ from scheduler.services.cluster.inventory import apply_inventory, read_inventory
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.jobs.verbs import cancel_job
 from scheduler.services.planning.cycles import run_cycle
-from scheduler.services.submission.job_spec import parse_job
+from scheduler.services.submission.parse_request import parse_job
 from scheduler.state.load.share_usage import HeldShares
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web.reads import gpu_supply

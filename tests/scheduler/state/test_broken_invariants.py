@@ -14,7 +14,8 @@ from django.utils import timezone
 from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
 from scheduler.models import Attempt, Job
 from scheduler.models import job as job_model
-from scheduler.services.jobs import submit
+from scheduler.services.jobs import write_jobs
+from scheduler.services.submission.bulk_insert import NewRows
 from scheduler.state.apply import apply_starts
 from scheduler.state.settle import charges, outcomes, release, settle
 from tests.scheduler.portal import submit_many
@@ -113,11 +114,15 @@ def accepted_and_counted() -> tuple[int, int]:
 
 
 def _a_job_that_nobody_submitted(patch: Patch) -> None:
-    real = submit.insert_jobs_with_events
-    patch.setattr(
-        submit, "insert_jobs_with_events",
-        lambda model, rows, *more: real(model, [*rows, {**rows[0], "uuid": uuid.uuid4()}], *more),
-    )  # fmt: skip
+    real = write_jobs.insert_jobs_with_events
+
+    def one_more(rows: NewRows, *more: Any) -> Any:
+        for column in rows.differing.values():
+            column.append(column[0])
+        rows.differing["uuid"][-1] = uuid.uuid4()
+        return real(rows, *more)
+
+    patch.setattr(write_jobs, "insert_jobs_with_events", one_more)
 
 
 def _a_state_between_all_others(patch: Patch) -> None:

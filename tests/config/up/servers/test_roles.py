@@ -159,6 +159,21 @@ def a_job_goes_through(stack: Stack, token: str) -> None:
     )
 
 
+def test_beat_may_write_every_entry_of_the_timetable(stack: Stack) -> None:
+    """Several entries have one interval, so that all but the first find it there."""
+    wait_until(
+        lambda: stack.manage("shell", "--no-imports", "-c", NOT_PLANNED).strip() == "[]",
+        seconds=30,
+        why=lambda: stack.manage("shell", "--no-imports", "-c", NOT_PLANNED),
+    )
+
+
+NOT_PLANNED = """
+from django.conf import settings
+from django_celery_beat.models import PeriodicTask
+there = set(PeriodicTask.objects.values_list("name", flat=True))
+print(sorted(settings.CELERY_BEAT_SCHEDULE.keys() - there))
+"""
 #: What beat asks for, at once and in the open.
 ALL_TASKS = """
 from django.conf import settings

@@ -13,11 +13,11 @@ from accounts.models import AuditEvent
 from infra.errors import InvalidInput, NotAllowed, NotFound
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Node, Partition
+from scheduler.services.cluster.heartbeats import fence_seconds
 from scheduler.services.cluster.inventory import apply_inventory, read_inventory
 from scheduler.services.cluster.nodes import (
     cordon_node,
     drain_node,
-    fence_seconds,
     node_of_key,
     register_node,
     uncordon_node,

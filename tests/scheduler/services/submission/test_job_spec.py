@@ -14,7 +14,8 @@ from infra.errors import InvalidInput, MusterError, NotAllowed
 from quotas.core.resources import Resources
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Node, Queue
-from scheduler.services.submission.job_spec import FIELDS, JobSpec, parse_job
+from scheduler.services.submission.job_spec import FIELDS, JobSpec
+from scheduler.services.submission.parse_request import parse_job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import (
     JobFactory,

@@ -1,0 +1,1 @@
+"""Single submissions with tokens, those that arrive together in one transaction."""

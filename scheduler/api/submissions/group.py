@@ -1,0 +1,176 @@
+"""Submits the jobs of several requests together: who they are, what they ask for, one transaction, their answers.
+
+All rules are those of the view `Jobs`: the same functions say who a token is, what it may, what a job may ask for
+and how it is written. What is anything but an accepted job is left to that view, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from django.db import DatabaseError, DataError, InterfaceError, OperationalError
+from rest_framework.exceptions import APIException
+
+from accounts.models import ApiToken
+from accounts.scopes import covers
+from accounts.services.tokens import KeptTokens, authenticate_tokens
+from infra import notifications, request_context
+from infra.api.rest import as_json, parse_clean
+from infra.client_address import Client
+from infra.db.connections import unit_of_work
+from infra.db.error_messages import sql_state, to_error
+from infra.errors import MusterError
+from infra.request_cost import Caller
+from scheduler.api.jobs import Jobs, location_of, new_job
+from scheduler.services.jobs.write_jobs import NewJobs, Submission, write_submissions
+from scheduler.services.submission.parse_request import check_sizes, parse_job
+from scheduler.services.submission.submitter import Catalogue, Catalogues
+
+log = structlog.get_logger(__name__)
+
+#: A request that makes more jobs is written by itself, so that others need not wait for it.
+MOST_JOBS: Final = 100
+#: Who has waited longer is answered that the portal is busy.
+MOST_SECONDS: Final = 10.0
+
+
+def busy() -> MusterError:
+    """The refusal where more wait than this process can write."""
+    return MusterError(
+        message="More jobs are being submitted than this web process can write.",
+        code="unavailable",
+        status=503,
+        way_out="Nothing was written. Try again in a second, with the same Idempotency-Key.",
+        extra={"retry_after_seconds": 1},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The answer to a request whose job was written."""
+
+    body: bytes
+    location: str
+    user_id: int
+
+
+#: None: to be answered by the view, which has to look at the request by itself.
+Answer = Accepted | None
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request to submit one job, as it waits for its turn."""
+
+    token: str
+    client: Client
+    request_id: str
+    body: bytes
+    caller: Caller = field(default_factory=Caller)
+    came_at: float = field(default_factory=time.monotonic)
+
+
+class SubmitGroup:
+    """Answers groups of calls, one group after the other; `wait_of(key)` is the throttle, in seconds."""
+
+    def __init__(self, wait_of: Callable[[str], float]) -> None:
+        self._wait_of = wait_of
+        self._tokens: KeptTokens = {}
+        self._catalogues = Catalogues()
+
+    def __call__(self, calls: Sequence[Call]) -> list[Answer | Exception]:
+        """The answer to each call, or the error that it gets; raises nothing."""
+        late = time.monotonic() - MOST_SECONDS
+        waiting = [call for call in calls if not call.caller.gone and call.came_at > late]
+        answers: dict[Call, Answer | Exception] = dict.fromkeys(waiting)
+        try:
+            with unit_of_work(), notifications.deferred():
+                answers |= self._answers(waiting)
+        except Exception as error:  # before anything was written: the view will meet it again, and say so
+            log.warning("submissions_not_grouped", error=str(error).strip())
+        return [answers[call] if call in answers else busy() for call in calls]
+
+    def _answers(self, calls: Sequence[Call]) -> dict[Call, Answer | Exception]:
+        """The answers of those that need no view; it raises only where nothing was written."""
+        tokens = authenticate_tokens([(c.token, c.client.address) for c in calls], kept=self._tokens)
+        admitted = {call: token for call, token in zip(calls, tokens, strict=True) if _may_submit(token)}
+        for token in admitted.values():
+            token.user.held_by = token
+        catalogues = self._catalogues.of([token.user for token in admitted.values()]) if admitted else []
+        submissions: dict[Call, Submission] = {}
+        for (call, token), catalogue in zip(admitted.items(), catalogues, strict=True):
+            submission = self._read(call, token, catalogue)
+            if submission is not None and not self._wait_of(f"token:{token.pk}"):
+                submissions[call] = submission
+        return _write(submissions)
+
+    def _read(self, call: Call, token: ApiToken, catalogue: Catalogue) -> Submission | None:
+        """The job that a request asks for; None where something is wrong with it, or it had better be written alone:
+        an array, and a job that waits for others, whose rows it would keep locked.
+        """
+        known: dict[str, Any] = {
+            "request_id": call.request_id, "address": call.client.address, "proxied": call.client.proxied,
+        }  # fmt: skip
+        with request_context.acting(**known):
+            request_context.use_token(token)
+            try:
+                payload = parse_clean(call.body)
+                if not isinstance(payload, dict) or "depends_on" in payload:
+                    return None
+                check_sizes([payload], field="array")
+                spec = parse_job(payload, by=token.user, catalogue=catalogue)
+            except (MusterError, APIException):
+                return None
+            return Submission(specs=[spec], by=token.user, via="api") if spec.size <= MOST_JOBS else None
+
+
+def _may_submit(token: Any) -> bool:
+    return isinstance(token, ApiToken) and covers(token.scopes, Jobs.required_scopes["POST"])
+
+
+def _write(submissions: dict[Call, Submission]) -> dict[Call, Answer | Exception]:
+    """Write them together; where a database error stops that, each is left to be written by itself."""
+    if not submissions:
+        return {}
+    try:
+        outcomes = write_submissions(list(submissions.values()))
+    except (DatabaseError, InterfaceError) as error:
+        if not _is_undone(error):
+            log.warning("submissions_not_written", error=str(error).strip())
+            return dict.fromkeys(submissions, to_error(error) or busy())
+        log.info("submissions_one_by_one", count=len(submissions), error=str(error).strip())
+        return {}
+    return {
+        call: _accepted(outcome) if isinstance(outcome, NewJobs) else None
+        for call, outcome in zip(submissions, outcomes, strict=True)
+    }
+
+
+def _is_undone(error: Exception) -> bool:
+    """Whether PostgreSQL has said that it took nothing.
+
+    Without a word of it, the connection may have been lost after the commit: to write again could write twice.
+    """
+    if not isinstance(error, (OperationalError, InterfaceError)):
+        return isinstance(error, (DatabaseError, DataError))
+    state = sql_state(error)
+    return bool(state) and state[:2] not in ("08", "57")
+
+
+def _accepted(jobs: NewJobs) -> Accepted | MusterError:
+    """The answer to what is written by now; it must not be left to the view, which would write it again."""
+    try:
+        job = jobs[0]
+        return Accepted(as_json(new_job(job, waits=False)), location_of(job), job.user_id)
+    except Exception:
+        log.exception("answer_not_made", number=jobs.number(0))
+        return MusterError(
+            message=f"Job {jobs.number(0)} was submitted, but it cannot be shown.",
+            code="internal-error",
+            status=500,
+            way_out="Do not send it again. Ask an operator to look into the log.",
+        )
