@@ -156,7 +156,7 @@ class OneHopHandler(ASGIHandler):
         self._view_middleware: list[Any] = []
         self._template_response_middleware: list[Any] = []
         self._exception_middleware: list[Any] = []
-        chain: Any = convert_exception_to_response(self._get_response)
+        chain: Any = convert_exception_to_response(self._get_response)  # type: ignore[attr-defined]
         for name in reversed(names):
             one = import_string(name)(chain)
             if hasattr(one, "process_view"):

@@ -149,7 +149,7 @@ def _headers_of(host: str, secure: bool) -> tuple[tuple[bytes, bytes], ...] | No
     request = HttpRequest()
     request.method, request.path, request.path_info = "POST", PATH, PATH
     request.META = {"HTTP_HOST": host, "SERVER_NAME": "", "SERVER_PORT": ""}
-    request._get_scheme = lambda: "https" if secure else "http"  # type: ignore[method-assign]
+    request._get_scheme = lambda: "https" if secure else "http"  # type: ignore[attr-defined]
     passed = HttpResponse(status=201)
     chain = SecurityMiddleware(CommonMiddleware(XFrameOptionsMiddleware(lambda _: passed)))
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import structlog
 from django.db import DatabaseError, DataError, InterfaceError, OperationalError
@@ -17,7 +17,7 @@ from rest_framework.exceptions import APIException
 
 from accounts.models import ApiToken
 from accounts.scopes import covers
-from accounts.services.tokens import KeptTokens, authenticate_tokens
+from accounts.services.tokens import KeptTokens, TokenRefused, authenticate_tokens
 from infra import notifications, request_context
 from infra.api.rest import as_json, parse_clean
 from infra.client_address import Client
@@ -128,7 +128,7 @@ class SubmitGroup:
             return Submission(specs=[spec], by=token.user, via="api") if spec.size <= MOST_JOBS else None
 
 
-def _may_submit(token: Any) -> bool:
+def _may_submit(token: ApiToken | TokenRefused) -> TypeGuard[ApiToken]:
     return isinstance(token, ApiToken) and covers(token.scopes, Jobs.required_scopes["POST"])
 
 

@@ -297,10 +297,10 @@ class Catalogues:
 class _RowsOfOne(NamedTuple):
     """What the database has about one person: values as they came."""
 
-    projects: list[Sequence[Any]]
-    queues: list[Sequence[Any]]
-    bounds: list[Sequence[Any]]
-    priorities: list[Sequence[Any]]
+    projects: Sequence[Sequence[Any]]
+    queues: Sequence[Sequence[Any]]
+    bounds: Sequence[Sequence[Any]]
+    priorities: Sequence[Sequence[Any]]
 
 
 class _Built(NamedTuple):
