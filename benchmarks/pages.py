@@ -13,7 +13,7 @@ from benchmarks.listing import people_and_jobs
 from benchmarks.portal import portal
 from benchmarks.registry import Figures, benchmark, note
 
-REPEATS: Final = 20
+REPEATS: Final = 10
 PASSWORD: Final = "a-long-enough-password-1"
 #: Each with what people narrow it by; `{scope}` is all that they may see, `{job}` the first of it.
 PAGES: Final = (
@@ -27,7 +27,7 @@ PAGES: Final = (
 def pages() -> Figures:
     """Twelve pages at 1,000,000 jobs, by an administrator and a member, from the request to the whole answer.
 
-    20 of each after one to warm up, on a kept connection of this machine, one at a time: what a browser adds is left
+    Ten of each after one to warm up, on a kept connection of this machine, one at a time: what a browser adds is left
     out. The slowest is the largest of the medians of the pages.
     """
     running = portal()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scheduler.state.lease.leases import HeldLease
 
 WAITING = 100_000
-#: Changed between two cycles: half of them come, half of them are boosted.
+#: Changed between two cycles: half of them come, half of them are other than before.
 CHANGES = 500
 CYCLES = 7
 MACHINES, BUSY = 1000, 990
@@ -59,7 +59,7 @@ def whole_cycle() -> Figures:
         _submit(running, queue, CHANGES // 2)
         with connection.cursor() as cursor:
             cursor.execute(
-                "UPDATE scheduler_job SET boost = 1 - boost %% 2 WHERE number IN"
+                "UPDATE scheduler_job SET assemblies_failed = 1 - assemblies_failed %% 2 WHERE number IN"
                 " (SELECT number FROM scheduler_job WHERE queue_id = %s AND state = 'queued' ORDER BY number DESC"
                 " OFFSET 5000 LIMIT %s)",
                 [queue.pk, CHANGES // 2],

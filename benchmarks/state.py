@@ -160,36 +160,37 @@ def _queue(cluster: Cluster, slug: str, **kwargs: Any) -> Queue:
 
 def _jobs(queue: Queue, count: int) -> None:
     from accounts.models import Project, User
-    from scheduler.models import Job, JobEvent
-    from scheduler.services.submission.bulk_insert import insert_jobs_with_events
+    from scheduler.models import Job
+    from scheduler.services.submission.bulk_insert import NewRows, insert_jobs_with_events
 
     person, project, now = (
         User.objects.get(username="bench0"),
         Project.objects.get(slug="bench"),
         datetime.now(UTC),
     )
-    plain = {
-        field.column: field.get_default()
-        for field in Job._meta.concrete_fields
-        if field.column not in ("number", "outcome")
-    }
-    rows = [
-        plain | {
-            "uuid": uuid.uuid4(), "name": f"job {number}", "user_id": person.pk, "project_id": project.pk,
-            "queue_id": queue.pk, "command": "true", "cpu_millis": 1000, "memory_mib": 64, "gpus": number % 2,
-            "state": "queued", "created_at": now, "eligible_at": now,
+    rows = NewRows(
+        equal={
+            field.column: field.get_default()
+            for field in Job._meta.concrete_fields
+            if field.column not in ("number", "outcome")
         }
-        for number in range(count)
-    ]  # fmt: skip
+        | {
+            "user_id": person.pk, "project_id": project.pk, "queue_id": queue.pk, "command": "true",
+            "cpu_millis": 1000, "memory_mib": 64, "state": "queued", "created_at": now, "eligible_at": now,
+        }
+    )  # fmt: skip
+    for name, column in (
+        ("uuid", [uuid.uuid4() for _ in range(count)]),
+        ("name", [f"job {number}" for number in range(count)]),
+        ("gpus", [number % 2 for number in range(count)]),
+    ):
+        rows.equal.pop(name)
+        rows.add(name, column)
     event = {
-        "at": now,
-        "kind": "job.submitted",
-        "because": "",
-        "epoch": None,
-        "actor_id": None,
-        "details": {},
-    }
-    insert_jobs_with_events(Job, rows, JobEvent, event)
+        "at": now, "kind": "job.submitted", "because": "", "epoch": None, "actor_id": person.pk,
+        "details": {"via": "api"},
+    }  # fmt: skip
+    insert_jobs_with_events(rows, [event])
 
 
 def _cancel_all(queue: Queue) -> None:

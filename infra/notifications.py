@@ -144,14 +144,15 @@ def _publish(topics: list[str]) -> None:
 def wake_planners(cluster_id: int | None, *, trigger: str) -> None:
     """Ask the planner of a cluster (None: those of all) for a cycle, once the current transaction has committed."""
     transaction.on_commit(
-        lambda: defer(("wake", cluster_id), lambda: _publish_wake(cluster_id, trigger)), robust=True
+        lambda: defer(("wake", cluster_id), lambda: publish_wake(cluster_id, trigger)), robust=True
     )
 
 
-def _publish_wake(cluster_id: int | None, trigger: str) -> None:
+def publish_wake(cluster_id: int | None, trigger: str) -> None:
+    """Ask now; where Redis is away, planners look every few seconds by themselves."""
     try:
         client().publish(PLANNERS_CHANNEL, json.dumps({"cluster": cluster_id, "trigger": trigger}))
-    except redis.RedisError as error:  # planners look every few seconds by themselves
+    except redis.RedisError as error:
         log.warning("hints_unavailable", what="wake planner", error=str(error))
 
 

@@ -48,8 +48,9 @@ SELECT setval('scheduler_jobrequest_number_seq', greatest(
 _NARROW = f"""
 ALTER TABLE scheduler_job {", ".join(f"DROP COLUMN {name}" for name in REQUESTED)},
     ALTER COLUMN number DROP IDENTITY,
-    ADD COLUMN outcome varchar(16) GENERATED ALWAYS AS ({_OUTCOME}) STORED,
-    SET (fillfactor = 50);
+    ADD COLUMN outcome varchar(16) GENERATED ALWAYS AS ({_OUTCOME}) STORED;
+-- Only now: the jobs that are there have mostly ended, and need no room beside them.
+ALTER TABLE scheduler_job SET (fillfactor = 50);
 ALTER TABLE scheduler_job ADD CONSTRAINT scheduler_job_number_fk_scheduler_jobrequest_number
     FOREIGN KEY (number) REFERENCES scheduler_jobrequest (number) DEFERRABLE INITIALLY DEFERRED;
 CREATE INDEX job_in_line ON scheduler_job (queue_id, number) WHERE outcome IS NULL;

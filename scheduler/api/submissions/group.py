@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError
@@ -17,7 +17,7 @@ from rest_framework.exceptions import APIException
 
 from accounts.models import ApiToken
 from accounts.scopes import covers
-from accounts.services.tokens import KeptTokens, authenticate_tokens
+from accounts.services.tokens import KeptTokens, TokenRefused, authenticate_tokens
 from infra import notifications, request_context
 from infra.api.rest import as_json, parse_clean
 from infra.client_address import Client
@@ -97,11 +97,7 @@ class SubmitGroup:
     def _answers(self, calls: Sequence[Call]) -> dict[Call, Answer | Exception]:
         """The answers of those that need no view; it raises only where nothing was written."""
         tokens = authenticate_tokens([(c.token, c.client.address) for c in calls], kept=self._tokens)
-        admitted = {
-            call: token
-            for call, token in zip(calls, tokens, strict=True)
-            if isinstance(token, ApiToken) and covers(token.scopes, Jobs.required_scopes["POST"])
-        }
+        admitted = {call: token for call, token in zip(calls, tokens, strict=True) if _may_submit(token)}
         for token in admitted.values():
             token.user.held_by = token
         catalogues = self._catalogues.of([token.user for token in admitted.values()]) if admitted else []
@@ -130,6 +126,10 @@ class SubmitGroup:
             except (MusterError, APIException):
                 return None
             return Submission(specs=[spec], by=token.user, via="api") if spec.size <= MOST_JOBS else None
+
+
+def _may_submit(token: ApiToken | TokenRefused) -> TypeGuard[ApiToken]:
+    return isinstance(token, ApiToken) and covers(token.scopes, Jobs.required_scopes["POST"])
 
 
 def _write(submissions: dict[Call, Submission]) -> dict[Call, Answer | Exception]:

@@ -22,7 +22,7 @@ from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass
 from scheduler.core.plan import Start
 
-#: After as many jobs that a limit refused, all classes are held against the quota lines at once.
+#: After as many jobs that a limit refused, all classes are held against queues and quota lines at once.
 REFUSALS = 32
 #: No level has failed yet.
 _NONE = 1 << 14
@@ -54,7 +54,8 @@ class ClusterBackfill:
         job_classes = len(context.job_classes)
         self._fails_from = np.full(job_classes, _NONE, dtype=np.int16)
         self._barred = np.zeros(job_classes, dtype=np.bool_)
-        self._refusals = 0  # by limits, since all classes were last held against the quota lines
+        #: By limits, since all classes were last held against these; and how many until they are again.
+        self._refusals, self._refusals_until_all = 0, REFUSALS
 
     # `CapacityModel`.
 
@@ -160,24 +161,25 @@ class ClusterBackfill:
         self._barred[number] = True
         self._fails_from[number] = 0
         self._refusals += 1
-        if self._refusals >= REFUSALS:
+        if self._refusals >= self._refusals_until_all:
             self._bar_all_short()
         return StartResult.BARRED
 
     def _bar_all_short(self) -> None:
-        """Bar all other classes that a quota line has no room for: none of their jobs is looked at any more.
+        """Bar all other classes that a queue or a quota line has no room for: none of their jobs is looked at any more.
 
         Nothing else would come of it: what is in use only grows in a cycle. Classes with a job that had a reserved
         start are left out.
         """
-        context, self._refusals = self._context, 0
-        tree = context.workspace.limits.tree
-        if context.cluster.charges.has_model_lines or tree.keeps:
-            return
-        short = context.line_needs.short(tree).job_class
-        barred = np.zeros(len(self._barred), dtype=np.bool_)
-        barred[short] = True
-        barred[context.job_classes.of_row[context.cluster.snapshot.pending.promised_ms > 0]] = False
+        context, limits, self._refusals = self._context, self._context.workspace.limits, 0
+        job_classes = context.job_classes
+        full = [row for row in range(len(context.cluster.snapshot.queues)) if limits.queue_is_full(row)]
+        barred = np.isin(job_classes.queue_row, full)
+        if not context.cluster.charges.has_model_lines and not limits.tree.keeps:
+            barred[context.line_needs.short(limits.tree).job_class] = True
+        barred[job_classes.of_row[context.cluster.snapshot.pending.promised_ms > 0]] = False
+        if not (barred & ~self._barred).any():
+            self._refusals_until_all *= 2  # something else refuses them
         self._barred |= barred
         self._fails_from[barred] = 0
 

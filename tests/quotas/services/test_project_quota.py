@@ -43,7 +43,7 @@ def wakeups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from infra import notifications
 
     sent: list[str] = []
-    monkeypatch.setattr(notifications, "_publish_wake", lambda cluster, trigger: sent.append("planners"))
+    monkeypatch.setattr(notifications, "publish_wake", lambda cluster, trigger: sent.append("planners"))
     monkeypatch.setattr(current_app, "send_task", lambda name, **_: sent.append(name))
     return sent
 

@@ -368,7 +368,7 @@ def test_recordings_are_deltas_on_a_whole_one_and_each_is_replayed(
         world.job(name=f"waits-{number}", gpus=2, tasks=number % 3 + 1)
     for number in range(6):
         world.job(gpus=0, cpu_millis=100 + number)
-        Job.objects.filter(name="waits-30").update(boost=number, generation=number + 2)
+        Job.objects.filter(name="waits-30").update(assemblies_failed=number, generation=number + 2)
         assert world.plan().started
 
     cycles_ = list(Cycle.objects.order_by("id"))

@@ -145,8 +145,8 @@ def test_several_hints_for_one_cluster_make_one_cycle() -> None:
     listening = WakeUps()
     assert listening.wait(0.1) == {None: "connected"}
     for trigger in ("submit", "ended", "submit"):
-        notifications._publish_wake(7, trigger)
-    notifications._publish_wake(8, "node")
+        notifications.publish_wake(7, trigger)
+    notifications.publish_wake(8, "node")
 
     asked: dict[int | None, str] = {}
     wait_for(lambda: asked.update(listening.wait(0.1)) or len(asked) == 2)

@@ -83,29 +83,32 @@ def test_a_transaction_that_commits_after_a_later_one_is_not_missed(portal: Port
 
     def change_slowly() -> None:
         with transaction.atomic(), connection.cursor() as cursor:
-            Job.objects.filter(pk=job.pk).update(boost=11)
+            Job.objects.filter(pk=job.pk).update(assemblies_failed=11)
             cursor.execute("SELECT pg_advisory_xact_lock(11)")
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(11)")
         apart = Apart(change_slowly)
-        apart.until_it_waits()
-        Job.objects.filter(pk=other.pk).update(boost=12)
-        planner.load()
-        assert boosts_of(planner) == {job.number: 0, other.number: 12}
-        cursor.execute("SELECT pg_advisory_unlock(11)")
+        try:
+            apart.until_it_waits()
+            Job.objects.filter(pk=other.pk).update(assemblies_failed=12)
+            planner.load()
+            seen = failures_of(planner)
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock(11)")
     apart.end()
     planner.load()
 
-    assert boosts_of(planner) == {job.number: 11, other.number: 12}
+    assert seen == {job.number: 0, other.number: 12}
+    assert failures_of(planner) == {job.number: 11, other.number: 12}
     assert planner.memory.full_loads == 1
 
 
-def boosts_of(planner: Planner) -> dict[int, int]:
-    """What a planner has in memory of the points that were added to each job."""
+def failures_of(planner: Planner) -> dict[int, int]:
+    """What a planner has in memory of how often each job had to give its nodes back."""
     assert planner.memory._memory is not None
     own = planner.memory._memory.jobs.columns()
-    return dict(zip(own["id"].tolist(), own["boost"].tolist(), strict=True))
+    return dict(zip(own["id"].tolist(), own["assemblies_failed"].tolist(), strict=True))
 
 
 def test_after_another_planner_or_on_another_connection_everything_is_read_anew(portal: Portal) -> None:
