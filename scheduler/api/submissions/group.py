@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 import structlog
-from django.db import DatabaseError, DataError, InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from rest_framework.exceptions import APIException
 
 from accounts.models import ApiToken
@@ -156,7 +156,7 @@ def _is_undone(error: Exception) -> bool:
     Without a word of it, the connection may have been lost after the commit: to write again could write twice.
     """
     if not isinstance(error, (OperationalError, InterfaceError)):
-        return isinstance(error, (DatabaseError, DataError))
+        return isinstance(error, DatabaseError)
     state = sql_state(error)
     return bool(state) and state[:2] not in ("08", "57")
 
