@@ -52,7 +52,7 @@ def whole_cycle() -> Figures:
     began = time.perf_counter()
     plan_once(lease, cluster.pk, "bench")
     yield "cycle_first_ms_100k", (time.perf_counter() - began) * 1000
-    for _ in range(15):  # until every job shows its reason: so many are written in a cycle at most
+    for _ in range(15):  # until every job shows its reason: a cycle writes a bounded number of them
         plan_once(lease, cluster.pk, "bench")
     walls, cpus = [], []
     for _ in range(CYCLES):

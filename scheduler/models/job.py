@@ -117,7 +117,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
         Where few match, an index finds them at once, and whatever else is asked of them is asked by their numbers;
         where many do, the newest are found soon by looking at one after the other. Requests are looked for by
-        themselves, whoever may see them: nothing is shown of what this query set leaves out.
+        themselves, without a look at who may see them: nothing is shown of what this query set leaves out.
         """
         numbers = list(_some_numbers(JobRequest.objects.filter(asked)))
         for other in others:

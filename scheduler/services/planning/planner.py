@@ -25,7 +25,7 @@ STAY_SECONDS: Final = 60.0
 NOTICE_SECONDS: Final = 0.5
 #: After a cycle that failed.
 RETRY_SECONDS: Final = 1.0
-#: A planner whose terms no longer follow each other is at work while these go on within so many ticks of the clock.
+#: A planner whose terms no longer follow each other is at work while these go on within this number of ticks.
 TICKS_OF_ANOTHER: Final = 2
 #: Clusters are listed anew this often.
 LIST_SECONDS: Final = 10.0

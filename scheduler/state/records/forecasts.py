@@ -39,7 +39,7 @@ MOVED_SECONDS: Final = 60
 def _moved(name: str) -> str:
     return f"""(shown.{name}_at IS NULL) <> (moment.{name} IS NULL)
             OR abs(extract(epoch FROM moment.{name} - shown.{name}_at))
-                > greatest({MOVED_SECONDS}, {MOVED_SHARE} * extract(epoch FROM moment.{name} - told.at))"""
+                > greatest({MOVED_SECONDS}, {MOVED_SHARE} * extract(epoch FROM moment.{name} - now.at))"""
 
 
 #: The range that a job was shown first stays as it was.
@@ -47,9 +47,9 @@ STORE: Final = f"""
 INSERT INTO scheduler_startforecast AS kept (job_id, p10_at, p50_at, p90_at, unknown, ends_first,
     ahead_jobs, computed_at, first_p10_at, first_p90_at, first_told_at)
 SELECT number, p10, p50, p90, unknown, ends_first, ahead_jobs, at, p10, p90, CASE WHEN whole THEN at END
-FROM (SELECT job.number, forecast.unknown, forecast.ends_first, forecast.ahead_jobs, told.at,
+FROM (SELECT job.number, forecast.unknown, forecast.ends_first, forecast.ahead_jobs, now.at,
         moment.p10, moment.p50, moment.p90, forecast.p10_ms > 0 AND forecast.p90_ms > 0 AS whole
-    FROM (SELECT %s::timestamptz AS at) told CROSS JOIN {_FORECASTS.source}
+    FROM (SELECT %s::timestamptz AS at) now CROSS JOIN {_FORECASTS.source}
         JOIN scheduler_job job ON job.number = forecast.number
         LEFT JOIN scheduler_startforecast shown ON shown.job_id = job.number
         CROSS JOIN LATERAL (SELECT to_timestamp(nullif(forecast.p10_ms, 0) / 1000.0) AS p10,
@@ -106,7 +106,7 @@ SELECT count(*) FROM judged
 """
 
 
-#: Nobody knows when a queue goes on: its jobs show no range. Where it has been paused, they showed one before.
+#: When a paused queue goes on is not known: its jobs show no range. Where it has just been paused, they showed one before.
 _IN_PAUSED_QUEUES: Final = """
 DELETE FROM scheduler_startforecast forecast USING scheduler_job job
 WHERE job.number = forecast.job_id AND job.queue_id IN (

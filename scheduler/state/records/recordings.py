@@ -21,7 +21,7 @@ class NotRecorded(Exception):
     """There is no such cycle, or its bytes were dropped when they grew old."""
 
 
-#: A whole snapshot at least once in so many recordings ...
+#: A whole snapshot at least once in this number of recordings ...
 WHOLE_EVERY: Final = 64
 #: ... and as soon as what makes another one of it is more than this share of it.
 LARGEST_DELTA: Final = 0.5

@@ -11,7 +11,7 @@ from scheduler.core.columns import Bools, Ints, rows_taken
 from scheduler.state.load.job_rows import OWN_NAMES, OwnColumns
 from scheduler.state.load.resident.kinds import KINDS, Kinds
 
-#: Free rows are given back once they are more than one in so many.
+#: Free rows are given back once they are more than one in this number.
 SLACK: Final = 8
 _COLUMNS: Final = (*OWN_NAMES, KINDS)
 

@@ -103,7 +103,7 @@ def two_that_wait() -> World:
     )
 
 
-def told(world: World, name: str, plan: Any) -> str:
+def reason_of(world: World, name: str, plan: Any) -> str:
     decision = plan.decision_of(world.job(name))
     return sentence(decision.reason, decision.facts)
 
@@ -121,8 +121,8 @@ def test_a_bound_that_is_reached_is_said_of_the_jobs_behind_it(monkeypatch: pyte
     assert not any("search_ended" in decision.details for decision in whole.decisions)
     assert [len(first.preempts), len(none.preempts)] == [0, 0]
     for name in ("x", "y"):
-        assert told(world, name, none).endswith(ENDED)
-        assert told(world, name, none).removesuffix(f" {ENDED}") != told(world, name, none)
+        assert reason_of(world, name, none).endswith(ENDED)
+        assert reason_of(world, name, none).removesuffix(f" {ENDED}") != reason_of(world, name, none)
 
 
 def test_jobs_before_the_bound_have_their_victims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +132,8 @@ def test_jobs_before_the_bound_have_their_victims(monkeypatch: pytest.MonkeyPatc
     plan = plan_cycle(world.snapshot, a_policy())
 
     assert {preempt.for_job_id for preempt in plan.preempts} == {world.job("x")}
-    assert not told(world, "x", plan).endswith(ENDED)
-    assert told(world, "y", plan).endswith(ENDED)
+    assert not reason_of(world, "x", plan).endswith(ENDED)
+    assert reason_of(world, "y", plan).endswith(ENDED)
     assert plan == plan_cycle(world.snapshot, a_policy()), "the same bound, the same plan"
 
 
