@@ -106,7 +106,7 @@ SELECT count(*) FROM judged
 """
 
 
-#: When a paused queue goes on is not known: its jobs show no range. Where it has just been paused, they showed one before.
+#: When a paused queue goes on is not known: its jobs show no range. Until it was paused, they showed one.
 _IN_PAUSED_QUEUES: Final = """
 DELETE FROM scheduler_startforecast forecast USING scheduler_job job
 WHERE job.number = forecast.job_id AND job.queue_id IN (
