@@ -57,7 +57,7 @@ class Groups(Generic[M, A]):
             if len(self._members) >= self._limit or self._closed:
                 raise MusterError(
                     message=f"{self._limit} messages wait already.",
-                    code="overloaded",
+                    code="unavailable",
                     way_out="Send the message again in a moment.",
                     status=503,
                 )

@@ -8,6 +8,7 @@ from scheduler.services.execution import reconcile
 from scheduler.services.jobs.verbs import cancel_job
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
+from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -88,7 +89,7 @@ def test_a_reinstalled_machine_says_what_it_has_lost(fake: FakeBench) -> None:
 
 def test_after_enough_losses_the_job_fails(fake: FakeBench) -> None:
     job = fake.start()
-    type(job).objects.filter(pk=job.pk).update(max_restarts=0)
+    had_asked(job, max_restarts=0)
     fake.settle(job, "running")
 
     fake.backend.forget()
@@ -116,7 +117,8 @@ def test_a_job_that_a_quota_there_refuses_is_queued_again_with_the_reason(fake: 
     first_wait = refused.eligible_at - attempt.ended_at
 
     # Refused again it waits longer, however few restarts its owner allows, and it starts once it is let in.
-    type(refused).objects.filter(pk=refused.pk).update(max_restarts=0, eligible_at=attempt.ended_at)
+    had_asked(refused, max_restarts=0)
+    type(refused).objects.filter(pk=refused.pk).update(eligible_at=attempt.ended_at)
     fake.world.plan()
     fake.step()
     refused.refresh_from_db()

@@ -25,6 +25,7 @@ from scheduler.models import (
     Job,
     JobDependency,
     JobEvent,
+    JobRequest,
     JoinToken,
     Lease,
     LogChunk,
@@ -315,6 +316,13 @@ class JobFactory(DjangoModelFactory):
 
     class Meta:
         model = Job
+
+    @classmethod
+    def _create(cls, model_class: type[Job], *args: Any, **kwargs: Any) -> Job:
+        """Both rows are new, also where the test names the number."""
+        job = model_class(*args, **kwargs)
+        job.save(force_insert=(JobRequest, model_class))
+        return job
 
     name = factory.Sequence(lambda n: f"job {n}")
     project = factory.SubFactory(ProjectFactory)

@@ -20,7 +20,7 @@ from tests.support.factories import UserFactory
 ROOT = Path(__file__).resolve().parents[3]
 #: Calls that name a code, as a keyword or, for a field's problem, as the third word.
 SAY_A_CODE = re.compile(r"MusterError|InvalidInput|NotAllowed|NotFound|Conflict|TooMany|\w+Refused|_Unauthorized|"
-                        r"json_problem|problem|wrong|ErrorDetail|FieldProblem")  # fmt: skip
+                        r"UnknownAgent|json_problem|problem|wrong|ErrorDetail|FieldProblem")  # fmt: skip
 A_CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 

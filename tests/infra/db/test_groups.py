@@ -123,7 +123,7 @@ def test_no_more_wait_than_there_may(make: Make) -> None:
     with pytest.raises(MusterError) as refused:
         groups.submit(3)
 
-    assert (refused.value.code, refused.value.status) == ("overloaded", 503)
+    assert (refused.value.code, refused.value.status) == ("unavailable", 503)
     held.go.set()
     assert [future.result(20) for future in futures] == [0, 1, 2]
     assert groups.submit(3).result(20) == 3
