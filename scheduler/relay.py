@@ -21,6 +21,8 @@ RECONNECT_SECONDS: Final = 1.0
 PING_SECONDS: Final = 1.0
 #: A server that does not answer a ping for this long counts as away.
 SILENCE_SECONDS: Final = 3.0
+#: It stays subscribed for so long without a listener: agents that are all given work at once listen again at once.
+KEEP_SECONDS: Final = 30.0
 
 
 class Listener:
@@ -49,7 +51,7 @@ class Listener:
 
 
 class Relay:
-    """Subscribes while there is a listener; `connected` is whether hints arrive at the moment."""
+    """Subscribes while there is a listener, and for a while after; `connected`: hints arrive at the moment."""
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
@@ -68,14 +70,22 @@ class Relay:
         finally:
             self._listeners.discard(listener)
 
+    async def close(self) -> None:
+        """Unsubscribe now."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
     async def _run(self) -> None:
         while self._listeners:
             try:
                 await self._follow()
             except (redis.RedisError, OSError) as error:
                 log.warning("hints_unavailable", what="subscribe", error=str(error))
-            self.connected = False
-            await asyncio.sleep(RECONNECT_SECONDS)
+                self.connected = False
+                await asyncio.sleep(RECONNECT_SECONDS)
+            finally:
+                self.connected = False
 
     async def _follow(self) -> None:
         client = redis.asyncio.Redis.from_url(
@@ -88,8 +98,10 @@ class Relay:
             for listener in list(self._listeners):
                 listener.notify(listener.topics)
             loop = asyncio.get_running_loop()
-            answered_at = loop.time()
-            while self._listeners:
+            answered_at = wanted_at = loop.time()
+            while self._listeners or loop.time() - wanted_at < KEEP_SECONDS:
+                if self._listeners:
+                    wanted_at = loop.time()
                 message = await subscription.get_message(timeout=PING_SECONDS)
                 now = loop.time()
                 if message is None:
