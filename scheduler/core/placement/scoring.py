@@ -16,6 +16,7 @@ from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.fragmentation import FragmentationScorer
 from scheduler.core.placement.node_view import NodeView
 from scheduler.core.placement.scorers import SCORERS, preferred
+from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import RequestClass
 
 
@@ -174,6 +175,7 @@ def _preferred(query: FilterQuery, workspace: Workspace) -> Part | None:
     return FixedPart(met * 100.0 / wished) if wished else None
 
 
+_FRAGMENTATION: Final = FragmentationScorer()
 _ALL: Final[tuple[Scorer, ...]] = (
     ColumnScorer("tightness", _tightness),
     ColumnScorer("looseness", _looseness),
@@ -181,7 +183,7 @@ _ALL: Final[tuple[Scorer, ...]] = (
     ColumnScorer("spare_gpus", _spare_gpus),
     ColumnScorer("soft_taints", _soft_taints),
     ColumnScorer("preferred", _preferred),
-    FragmentationScorer(),
+    _FRAGMENTATION,
     *SCORERS,
 )
 BUILT_IN: Final[Mapping[str, Scorer]] = {scorer.name: scorer for scorer in _ALL}
@@ -204,3 +206,11 @@ STRATEGIES: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     "k8s": (("fit", 40), ("load", 30), ("affinity", 20), ("network", 10)),
     "multi-criteria": (("performance", 25), ("cost", 25), ("reliability", 25), ("network", 25)),
 }
+
+
+def counts_gpu_requests(policy: Policy) -> bool:
+    """Whether a placement under this policy, or that of one of its queues, depends on how often GPUs are asked for."""
+    each = [policy, *(own for _, own in policy.queues)]
+    return any(
+        name == _FRAGMENTATION.name for one in each for name, _ in one.weights or STRATEGIES[one.placement]
+    )

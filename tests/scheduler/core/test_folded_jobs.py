@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.placement.scoring import counts_gpu_requests
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import JobGate, Snapshot
 from scheduler.state.load.job_rows import OWN_NAMES, Moment
@@ -72,6 +73,7 @@ def test_every_job_has_the_decision_it_would_have_had(world: World, policy: Poli
         Moment(snapshot.now_ms, awaited={(job, 0) for job in pending.id[pending.awaited].tolist()}),
         paused_queues=snapshot.queues.id[snapshot.queues.paused].tolist(),
         early_too=not policy.queues,
+        counts_gpu_requests=counts_gpu_requests(policy),
     )
     smaller = replace(snapshot, pending=pending.take(folded.planned))
     plan = folded.unfolded(plan_cycle(smaller, policy))

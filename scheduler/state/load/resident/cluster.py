@@ -12,6 +12,7 @@ import structlog
 from django.db import connection
 
 from scheduler.core.columns import Ints
+from scheduler.core.placement.scoring import counts_gpu_requests
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.state.db.query import Batch, Table
 from scheduler.state.load.cluster_rows import policy_of
@@ -130,6 +131,7 @@ class ResidentCluster:
                 memory.jobs, memory.classes.classes, tables.moment(),
                 paused_queues=() if is_outside else tables.paused_queues(),
                 early_too=not is_outside and not policy.queues,
+                counts_gpu_requests=counts_gpu_requests(policy),
             )  # fmt: skip
             found = loaded(tables, memory.jobs.take(folded.planned), memory.classes)
         self._prune(memory)

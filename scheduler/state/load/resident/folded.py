@@ -61,12 +61,14 @@ def fold(
     *,
     paused_queues: Sequence[int],
     early_too: bool = True,
+    counts_gpu_requests: bool = False,
 ) -> Folded:
     """Leave one job of each kind where a paused queue, or a moment that has not come, keeps all of them waiting.
 
     A job that others were stopped for, that gathers nodes, that has been promised a start or that has terms about
     other jobs is planned by itself. Without `early_too` so is one whose moment has not come: where queues have
-    policies of their own, it has a place among the jobs of its queue, which others would get.
+    policies of their own, it has a place among the jobs of its queue, which others would get. Where placement
+    `counts_gpu_requests`, so is one that asks for GPUs.
     """
     rows = jobs.rows()
     ids = jobs.column("id")[rows]
@@ -76,6 +78,8 @@ def fold(
     if paused_queues:
         out |= np.isin(jobs.column("queue_id")[rows], paused_queues)
     out &= ~_has_own_part(jobs, rows, classes, moment)
+    if counts_gpu_requests:
+        out &= ~_of_classes(jobs, rows, [bool(request.per_task.gpus) for request in classes])
     where = np.flatnonzero(out)
     first = _first_of_its_kind(jobs, rows[where], np.where(early, eligible, 0)[where])
     mine = first == np.arange(len(where))
@@ -93,10 +97,16 @@ def _has_own_part(jobs: ResidentJobs, rows: Ints, classes: Sequence[RequestClass
     own: Bools = (jobs.column("promised_ms")[rows] > 0) | (jobs.column("assembling_until_ms")[rows] > 0)
     if moment.awaited:
         own |= awaited_jobs({name: jobs.column(name)[rows] for name in ("id", "epoch")}, moment)
-    has_terms = np.array([bool(request.job_terms) for request in classes], dtype=np.bool_)
-    if has_terms.any():
-        own |= has_terms[jobs.column("class_index")[rows]]
-    return own
+    return own | _of_classes(jobs, rows, [bool(request.job_terms) for request in classes])
+
+
+def _of_classes(jobs: ResidentJobs, rows: Ints, chosen: Sequence[bool]) -> Bools:
+    """Which of these jobs are of a chosen class."""
+    of_class = np.array(chosen, dtype=np.bool_)
+    if not of_class.any():
+        return np.zeros(len(rows), dtype=np.bool_)
+    found: Bools = of_class[jobs.column("class_index")[rows]]
+    return found
 
 
 def _first_of_its_kind(jobs: ResidentJobs, rows: Ints, eligible_ms: Ints) -> Ints:
