@@ -24,6 +24,10 @@ from scheduler.agent.shim.task_store import TaskStore
 POLL_SECONDS: Final = 0.25
 #: From one round of killing orphans to the next, while there are some.
 SWEEP_SECONDS: Final = 0.05
+#: Passes over /proc after the kill of a guard: the last ones find nothing, unless a process cannot be killed.
+CLEAN_KILL_PASSES: Final = 2
+MOST_KILL_PASSES: Final = 50
+KILL_PASS_SECONDS: Final = 0.005
 
 GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
 
@@ -180,8 +184,22 @@ class Guards:
 
 
 def _kill_named_in_environment(status_path: str) -> None:
-    """Kill every process, with its descendants, whose environment names this status file."""
+    """Kill every process, with its descendants, whose environment names this status file, until none is left.
+
+    A process in the middle of `execve` has no environment to read, and one that was killed keeps its own for a
+    moment: only two passes that find nothing, one after the other, show that none is left.
+    """
     wanted = os.path.abspath(status_path)
-    for pid in processes.all_pids():
-        if pid != os.getpid() and processes.environment_value(pid, guard.STATUS_FILE_VARIABLE) == wanted:
+    clean_passes = 0
+    for _ in range(MOST_KILL_PASSES):
+        found = [
+            pid
+            for pid in processes.all_pids()
+            if pid != os.getpid() and processes.environment_value(pid, guard.STATUS_FILE_VARIABLE) == wanted
+        ]
+        for pid in found:
             processes.kill_tree(pid)
+        clean_passes = 0 if found else clean_passes + 1
+        if clean_passes == CLEAN_KILL_PASSES:
+            return
+        time.sleep(KILL_PASS_SECONDS)
