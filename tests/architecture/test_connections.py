@@ -63,7 +63,7 @@ KNOWN_CONNECTIONS = {
 
 def calls() -> Iterator[tuple[str, str]]:
     """(file, name) of every call in our own code."""
-    for app in ("infra", "accounts", "config", "quotas", "scheduler"):
+    for app in ("infra", "accounts", "config", "quotas", "scheduler", "notifications"):
         for file in sorted((ROOT / app).rglob("*.py")):
             where = str(file.relative_to(ROOT))
             if where.startswith(WITHOUT_DJANGO):
@@ -81,7 +81,7 @@ def test_every_thread_is_known_with_what_it_does_to_the_database() -> None:
 
 def test_nobody_connects_past_the_checked_way() -> None:
     found = set()
-    for app in ("infra", "accounts", "config", "quotas", "scheduler"):
+    for app in ("infra", "accounts", "config", "quotas", "scheduler", "notifications"):
         for file in sorted((ROOT / app).rglob("*.py")):
             where = str(file.relative_to(ROOT))
             text = file.read_text()

@@ -120,7 +120,7 @@ USES_PATTERNS: Final = re.compile(rf"^import re\b|\.(?:{'|'.join(sorted(METHODS)
 
 def sources() -> Iterator[tuple[str, str]]:
     """Name and text of each module."""
-    for app in ("infra", "accounts", "quotas", "scheduler", "config"):
+    for app in ("infra", "accounts", "quotas", "scheduler", "notifications", "config"):
         for file in sorted((ROOT / app).rglob("*.py")):
             if not set(file.relative_to(ROOT).parts) & set(NOT_AT_A_DOOR):
                 yield ".".join(file.relative_to(ROOT).with_suffix("").parts), file.read_text()
