@@ -29,7 +29,9 @@ def collect() -> Iterator[Metric]:
 
 def _read() -> Iterator[Metric]:
     kept = GaugeMetricFamily(
-        "muster_notification_deliveries", "Mails and webhook messages that are kept, by state.", labels=["channel", "state"]
+        "muster_notification_deliveries",
+        "Mails and webhook messages that are kept, by state.",
+        labels=["channel", "state"],
     )
     with connection.cursor() as cursor:
         cursor.execute(_DELIVERIES)
@@ -40,7 +42,9 @@ def _read() -> Iterator[Metric]:
     yield kept
     yield GaugeMetricFamily("muster_webhooks_disabled", "Webhooks that are disabled.", value=disabled)
     overdue = GaugeMetricFamily(
-        "muster_notification_backlog", "Deliveries that are due, and events that were not read.", labels=["channel"]
+        "muster_notification_backlog",
+        "Deliveries that are due, and events that were not read.",
+        labels=["channel"],
     )
     age = GaugeMetricFamily(
         "muster_notification_backlog_seconds", "Age of the oldest of them.", labels=["channel"]

@@ -33,7 +33,13 @@ def own_notifications(user: User) -> QuerySet[Notification]:
 
 def unread_count(user: User) -> int:
     """How many of these are unread, or one more than `MOST_COUNTED`."""
-    return own_notifications(user).select_related(None).order_by().filter(read_at=None)[: MOST_COUNTED + 1].count()
+    return (
+        own_notifications(user)
+        .select_related(None)
+        .order_by()
+        .filter(read_at=None)[: MOST_COUNTED + 1]
+        .count()
+    )
 
 
 class Choice(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where a webhook may connect to: never this machine, its neighbours or a cloud's metadata, unless the site lists it."""
+"""Where a webhook may connect to: never this machine, private networks or a cloud's metadata, unless listed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ MAX_URL: Final = 500
 _NEVER: Final = tuple(
     map(
         ipaddress.ip_network,
-        ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "168.63.129.16/32", "192.88.99.0/24"),
+        (
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "2002::/16",
+            "2001::/32",
+            "::/96",
+            "168.63.129.16/32",
+            "192.88.99.0/24",
+        ),
     )
 )
 

@@ -118,7 +118,7 @@ USUAL_TIME_SHARE: Final = 80
 
 
 def mail_of_job(kind: Kind, words: Iterable[str], share: int = 0) -> bool | None:
-    """Whether the job's own words ask for a mail of this kind; False where they forbid all, None where they say nothing.
+    """Whether the job's own words ask for a mail of this kind: True, False where they forbid all, None otherwise.
 
     `share` is the part of the time limit, in percent, that a notification of that kind is about.
     """

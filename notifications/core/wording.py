@@ -42,5 +42,9 @@ def headline(kind: Kind, *, count: int, number: int | None, name: str, of: str, 
     if kind == Kind.RESERVATION:
         return f"Reservation {name} changed" if count == 1 else f"{count:,} changes of reservations"
     if kind == Kind.QUOTA:
-        return "A quota or budget needs attention" if count == 1 else f"{count:,} notices about quotas and budgets"
+        return (
+            "A quota or budget needs attention"
+            if count == 1
+            else f"{count:,} notices about quotas and budgets"
+        )
     return KINDS[kind].label if kind in KINDS else "A test of this webhook"

@@ -12,7 +12,10 @@ class Preference(models.Model):
     """One kind in one channel, on or off; without a row `notifications.core.kinds` says which."""
 
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="notification_preferences", db_index=False
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        related_name="notification_preferences",
+        db_index=False,
     )
     kind = models.CharField(max_length=24, choices=[(kind.value, kind.value) for kind in KINDS])
     channel = models.CharField(max_length=8, choices=[(one.value, one.value) for one in Channel])

@@ -66,11 +66,9 @@ class MessageState(models.TextChoices):
 
 
 class Message(Bundle):
-    """One message to one endpoint. Its body is fixed with the first try, and so is the id by which a receiver knows it."""
+    """One message to one endpoint: its body is fixed with the first try, and its id never changes."""
 
-    endpoint = models.ForeignKey(
-        Endpoint, on_delete=models.CASCADE, related_name="messages", db_index=False
-    )
+    endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="messages", db_index=False)
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     #: Whose jobs, for messages of projects.
     user = models.ForeignKey(

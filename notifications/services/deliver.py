@@ -111,7 +111,9 @@ def payload(message: Message) -> dict[str, Any]:
     """The body: `type`, `timestamp` and `data`, as Standard Webhooks advises (docs/reference/webhooks.md)."""
     return {
         "type": message.kind,
-        "timestamp": message.last_at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "timestamp": message.last_at.astimezone(UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z"),
         "data": {
             "title": title_of(message),
             "text": message.text,
@@ -121,7 +123,9 @@ def payload(message: Message) -> dict[str, Any]:
             "project": message.project.slug if message.project else None,
             "user": message.user.username if message.user else None,
             "array_id": array_of(message.group_key),
-            "first_at": message.first_at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "first_at": message.first_at.astimezone(UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
             "path": link_of(message),
         },
     }
@@ -195,5 +199,3 @@ def _managers(endpoint: Endpoint) -> Sequence[int]:
         return [endpoint.user_id]
     leads = current_memberships().filter(project=endpoint.project_id, role=ProjectRole.LEAD)
     return sorted(leads.values_list("user_id", flat=True))
-
-

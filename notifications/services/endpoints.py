@@ -68,7 +68,11 @@ def create_endpoint(
                 way_out="Delete one that is no longer needed.",
             )
         endpoint = Endpoint.objects.create(
-            uuid=uuid.uuid4(), created_by=by, key_fingerprint=signing.fingerprint(keys()[0]), **owner, **checked
+            uuid=uuid.uuid4(),
+            created_by=by,
+            key_fingerprint=signing.fingerprint(keys()[0]),
+            **owner,
+            **checked,
         )
         audit.record(by=by, action="webhook.create", thing=endpoint, after=checked, project=project)
     return endpoint, secrets_of(endpoint, now=timezone.now())[0]
@@ -107,7 +111,11 @@ def rotate_secret(*, endpoint: Endpoint, by: User) -> tuple[Endpoint, str]:
         row.secret_version += 1
         row.save(update_fields=["secret_version", "old_secret_until", "key_fingerprint"])
         audit.record(
-            by=by, action="webhook.rotate", thing=row, after={"secret": row.secret_version}, project=row.project
+            by=by,
+            action="webhook.rotate",
+            thing=row,
+            after={"secret": row.secret_version},
+            project=row.project,
         )
     return row, secrets_of(row, now=now)[0]
 
@@ -134,7 +142,11 @@ def delete_endpoint(*, endpoint: Endpoint, by: User) -> None:
     _require(by, endpoint.project)
     with transaction.atomic():
         audit.record(
-            by=by, action="webhook.delete", thing=endpoint, before={"url": endpoint.url}, project=endpoint.project
+            by=by,
+            action="webhook.delete",
+            thing=endpoint,
+            before={"url": endpoint.url},
+            project=endpoint.project,
         )
         endpoint.delete()
 

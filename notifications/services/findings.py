@@ -86,7 +86,8 @@ WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = silent.key) 
 """
 _DRAINS: Final = """
 SELECT key, node_id, node, number, user_id, project_id, name, drain_reason, drained_by FROM (
-    SELECT DISTINCT 'drain:' || n.id || ':' || floor(extract(epoch FROM n.drained_at))::bigint || ':' || j.number AS key,
+    SELECT DISTINCT
+        'drain:' || n.id || ':' || floor(extract(epoch FROM n.drained_at))::bigint || ':' || j.number AS key,
         n.id AS node_id, n.name AS node, j.number, j.user_id, j.project_id, r.name, n.drain_reason, n.drained_by
     FROM scheduler_node n JOIN scheduler_allocation held ON held.node_id = n.id AND held.released_at IS NULL
         JOIN scheduler_attempt a ON a.id = held.attempt_id JOIN scheduler_job j ON j.number = a.job_id
@@ -100,7 +101,9 @@ WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = drained.key)
 def look(*, now: datetime | None = None) -> int:
     """Look for each of these once; answers how many rows were written."""
     now = now or timezone.now()
-    return sum(_take_in(find(now), now) for find in (never_starts, limits_near, idle_gpus, nodes_down, node_drains))
+    return sum(
+        _take_in(find(now), now) for find in (never_starts, limits_near, idle_gpus, nodes_down, node_drains)
+    )
 
 
 def _take_in(found: Sequence[Found], now: datetime) -> int:
@@ -169,7 +172,9 @@ def _limits(rows: Sequence[Row], now: datetime) -> Iterator[Found]:
         if asked or usual:
             left = max(0, int(row["limit_s"] * (100 - float(row["passed"])) / 100))
             text = f"{row['share']} % of its time limit have passed; {left:,} s are left."
-            yield _of_job(row, Kind.TIME_LIMIT, text, now, share=row["share"], only_mail=not usual, sent=usual)
+            yield _of_job(
+                row, Kind.TIME_LIMIT, text, now, share=row["share"], only_mail=not usual, sent=usual
+            )
 
 
 def idle_gpus(now: datetime) -> list[Found]:
@@ -225,5 +230,3 @@ def operators() -> list[User]:
     """Active operators and admins of the site."""
     return [user for user in User.objects.filter(is_active=True).exclude(site_role="none", is_superuser=False)
             if user.is_operator]  # fmt: skip
-
-

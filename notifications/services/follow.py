@@ -55,7 +55,8 @@ def _begin(stream: Stream) -> int:
     if found is not None:
         return found
     Cursor.objects.bulk_create(
-        [Cursor(source=stream.name, position=_largest(stream), moved_at=timezone.now())], ignore_conflicts=True
+        [Cursor(source=stream.name, position=_largest(stream), moved_at=timezone.now())],
+        ignore_conflicts=True,
     )
     return _begin(stream)
 

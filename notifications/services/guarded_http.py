@@ -23,7 +23,15 @@ from typing import Final
 
 from django.conf import settings
 
-from notifications.core.addresses import Address, BadTarget, Target, is_listed, networks, parse_target, refusal
+from notifications.core.addresses import (
+    Address,
+    BadTarget,
+    Target,
+    is_listed,
+    networks,
+    parse_target,
+    refusal,
+)
 
 CONNECT_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 15.0
@@ -109,11 +117,14 @@ def _send(target: Target, address: Address, body: bytes, headers: Mapping[str, s
         raw.settimeout(max(0.1, until - time.monotonic()))
         connection = http.client.HTTPConnection(target.host, target.port)
         connection.sock = (
-            _trust().wrap_socket(raw, server_hostname=target.host)
-            if target.scheme == "https"
-            else raw
+            _trust().wrap_socket(raw, server_hostname=target.host) if target.scheme == "https" else raw
         )
-        sent = {"Content-Type": "application/json", "User-Agent": USER_AGENT, "Connection": "close", **headers}
+        sent = {
+            "Content-Type": "application/json",
+            "User-Agent": USER_AGENT,
+            "Connection": "close",
+            **headers,
+        }
         connection.request("POST", target.path, body, sent)
         answer = connection.getresponse()
         answer.read(MAX_ANSWER_BYTES)

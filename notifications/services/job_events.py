@@ -104,7 +104,11 @@ def _of(row: _Row) -> Iterator[Occurrence]:
     if own_end and mail is not True:
         return
     group = group_of_job(
-        number=row.number, project_id=row.project_id, array_id=row.array, each=MailType.ARRAY_TASKS in words, mail=mail
+        number=row.number,
+        project_id=row.project_id,
+        array_id=row.array,
+        each=MailType.ARRAY_TASKS in words,
+        mail=mail,
     )
     yield Occurrence(
         kind=kind, source=SOURCE, event=row.id, at=row.at, user_id=row.user_id, group=group, text=row.because,

@@ -15,7 +15,16 @@ from accounts.permissions import current_memberships
 from infra.notifications import announce_many
 from notifications.core.grouping import ARRAY_SECONDS, MOST_JOBS
 from notifications.core.kinds import Channel, Kind, is_on
-from notifications.models import Bundle, Endpoint, Mail, MailState, Message, MessageState, Notification, Preference
+from notifications.models import (
+    Bundle,
+    Endpoint,
+    Mail,
+    MailState,
+    Message,
+    MessageState,
+    Notification,
+    Preference,
+)
 
 
 class Occurrence(NamedTuple):
@@ -191,7 +200,7 @@ def topic_of(user_id: int) -> str:
 def _mails(
     groups: _Groups, mailed: Mapping[Any, bool], rows: Iterable[Notification], *, now: datetime
 ) -> None:
-    """A mail for each that wants one, after a wait in which more of the burst can come; later more, not before an hour."""
+    """A mail for each that wants one, after a wait for the rest of its burst; again at the earliest an hour later."""
     wanted = [row for row in rows if mailed[row.user_id, row.kind, row.group_key]]
     if not wanted:
         return
@@ -259,5 +268,3 @@ def _count(row: Bundle, ones: Sequence[Occurrence]) -> bool:
     row.text, row.last_at = last.text[:300], max(row.last_at, last.at)
     row.last_event = max(row.last_event, last.event)
     return True
-
-

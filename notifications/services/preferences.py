@@ -39,7 +39,8 @@ def change_preferences(*, user: User, by: User, changes: Mapping[str, Mapping[st
         )  # fmt: skip
         audit.record(
             by=by, action="notifications.preferences", thing=user,
-            before={" by ".join(key): before[key] for key in new}, after={" by ".join(key): on for key, on in new.items()},
+            before={" by ".join(key): before[key] for key in new},
+            after={" by ".join(key): on for key, on in new.items()},
         )  # fmt: skip
 
 
