@@ -38,6 +38,7 @@ TOTAL_SECONDS: Final = 15.0
 #: Of an answer nothing but its status matters; so much is read, for the log.
 MAX_ANSWER_BYTES: Final = 4096
 USER_AGENT: Final = "Muster-Webhooks/1"
+_ONLY_HTTPS: Final = "must begin with https://; plain http is for networks that the site lists"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,13 @@ class Answer:
 def check_url(url: str) -> Target:
     """The address taken apart; raises BadTarget where its form refuses it. A name is not looked up here."""
     target = parse_target(url, ports=[int(port) for port in settings.MUSTER_WEBHOOK_PORTS])
-    with suppress(ValueError):
-        _check(ipaddress.ip_address(target.host), target)
+    if target.scheme == "http" and not settings.MUSTER_WEBHOOK_NETWORKS:
+        raise BadTarget(_ONLY_HTTPS)
+    try:
+        literal = ipaddress.ip_address(target.host)
+    except ValueError:
+        return target  # a name
+    _check(literal, target)
     return target
 
 
@@ -77,7 +83,7 @@ def _check(address: Address, target: Target) -> None:
     if why := refusal(address, allowed=allowed):
         raise BadTarget(f"leads to an address that is not allowed: {why}")
     if target.scheme == "http" and not is_listed(address, allowed=allowed):
-        raise BadTarget("must begin with https://; plain http is for networks that the site lists")
+        raise BadTarget(_ONLY_HTTPS)
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
