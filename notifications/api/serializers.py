@@ -24,6 +24,9 @@ class NotificationSerializer(serializers.Serializer[Notification]):
     kind = serializers.ChoiceField(choices=KIND_CHOICES)
     title = serializers.SerializerMethodField()
     text = serializers.CharField(help_text="What happened last.")
+    lines = serializers.ListField(
+        child=serializers.CharField(), help_text="What happened to the first 20 things that are no jobs."
+    )
     count = serializers.IntegerField(help_text="How many jobs or things it is about.")
     jobs = serializers.ListField(child=serializers.IntegerField(), help_text="Numbers of the first 20 jobs.")
     project = serializers.CharField(source="project.slug", allow_null=True, default=None)
@@ -55,8 +58,8 @@ class PreferenceSerializer(serializers.Serializer[Choice]):
     """One kind, and where you get it."""
 
     kind = serializers.CharField()
-    label = serializers.CharField(source="about.label")
-    help = serializers.CharField(source="about.help")
+    title = serializers.CharField(source="about.label")
+    description = serializers.CharField(source="about.help")
     portal = serializers.BooleanField()
     mail = serializers.BooleanField()
 

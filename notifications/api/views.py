@@ -11,7 +11,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import permissions
-from accounts.api.once import KEY, once
 from accounts.api.person import person
 from accounts.models import Project, User
 from accounts.selectors import project_by_ref
@@ -90,6 +89,7 @@ class AllReadView(APIView):
     schema_tags = ["notifications"]
 
     @extend_schema(
+        operation_id="notifications_read_all",
         request=ReadRequestSerializer,
         responses=ReadSerializer,
         summary="Mark all notifications, or those of a kind, as read",
@@ -161,13 +161,12 @@ class WebhooksView(APIView):
         page = pages.paginate_queryset(own_endpoints(person(request)), request, view=self)
         return pages.get_paginated_response(WebhookSerializer(page, many=True).data)
 
+    # Without an Idempotency-Key: the answer would be kept, and the secret with it.
     @extend_schema(
-        parameters=[KEY],
         request=NewWebhookSerializer,
         responses={201: MadeWebhookSerializer},
         summary="Make a webhook; the answer has its secret, this once",
     )
-    @once
     def post(self, request: Request) -> Response:
         user = person(request)
         data = _valid(NewWebhookSerializer, request)

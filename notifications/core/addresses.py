@@ -45,10 +45,7 @@ class BadTarget(ValueError):
 
 def parse_target(url: str, *, ports: Collection[int]) -> Target:
     """Take the address of a webhook apart; raises BadTarget where its form alone refuses it."""
-    if len(url) > MAX_URL:
-        raise BadTarget(f"has {len(url)} characters; the maximum is {MAX_URL}")
-    if not url.isascii() or not url.isprintable() or any(c in url for c in " \\"):
-        raise BadTarget("contains a character that has no place in an address; encode it")
+    _check_characters(url)
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
@@ -66,6 +63,13 @@ def parse_target(url: str, *, ports: Collection[int]) -> Target:
         raise BadTarget(f"uses port {port}; this site allows {known}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host.rstrip("."), port, path)
+
+
+def _check_characters(url: str) -> None:
+    if len(url) > MAX_URL:
+        raise BadTarget(f"has {len(url)} characters; the maximum is {MAX_URL}")
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise BadTarget("contains a character that has no place in an address; encode it")
 
 
 def refusal(address: Address, *, allowed: Sequence[Network]) -> str:

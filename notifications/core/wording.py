@@ -24,8 +24,8 @@ _VERBS: Final[dict[Kind, tuple[str, str]]] = {
 def headline(kind: Kind, *, count: int, number: int | None, name: str, of: str, array: bool) -> str:
     """One sentence without a full stop.
 
-    `number` and `name` are of the first job (or the name of a node, a reservation, a webhook), `of` is the name of
-    the project, and `array` says that all jobs are elements of one array.
+    `number` and `name` are of the first job; or `name` is that of a node, a reservation or a webhook, or what a notice
+    about quotas says. `of` is the name of the project, and `array` says that all jobs are elements of one array.
     """
     if kind in _VERBS:
         one, many = _VERBS[kind]
@@ -42,9 +42,5 @@ def headline(kind: Kind, *, count: int, number: int | None, name: str, of: str, 
     if kind == Kind.RESERVATION:
         return f"Reservation {name} changed" if count == 1 else f"{count:,} changes of reservations"
     if kind == Kind.QUOTA:
-        return (
-            "A quota or budget needs attention"
-            if count == 1
-            else f"{count:,} notices about quotas and budgets"
-        )
+        return name.rstrip(".") if count == 1 and name else f"{count:,} notices about quotas and budgets"
     return KINDS[kind].label if kind in KINDS else "A test of this webhook"

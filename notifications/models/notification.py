@@ -28,6 +28,8 @@ class Bundle(models.Model):
     thing = models.CharField(max_length=40, blank=True)
     #: What happened last, in words.
     text = models.CharField(max_length=300, blank=True)
+    #: The same of the first things that are no jobs, so that none of a digest is lost.
+    lines = ArrayField(models.CharField(max_length=300), default=list, blank=True)
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
     #: The table of the events and the first and last of them that are counted here.

@@ -75,7 +75,7 @@ def _take(now: datetime) -> list[Taken]:
             Message.objects.select_for_update(of=("self",), skip_locked=True)
             .filter(state=MessageState.PENDING, due_at__lte=now, endpoint__disabled_at__isnull=True)
             .select_related("endpoint", "endpoint__project", "endpoint__user", "project", "user")
-            .order_by("due_at")[: 8 * AT_ONCE]
+            .order_by("due_at", "id")[: 8 * AT_ONCE]
         )
         taken: list[Taken] = []
         per_endpoint: dict[int, int] = {}
@@ -117,6 +117,7 @@ def payload(message: Message) -> dict[str, Any]:
         "data": {
             "title": title_of(message),
             "text": message.text,
+            "lines": message.lines,
             "count": message.count,
             "jobs": message.jobs,
             "name": message.name,

@@ -61,7 +61,10 @@ def create_endpoint(
     with transaction.atomic():
         owner: dict[str, Any] = {"project": project} if project is not None else {"user": by}
         # Two at once would both be under the limit: the owner's row says who comes first.
-        type(project or by)._default_manager.select_for_update(no_key=True).get(pk=(project or by).pk)
+        if project is not None:
+            Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+        else:
+            User.objects.select_for_update(no_key=True).get(pk=by.pk)
         if Endpoint.objects.filter(**owner).count() >= MOST_ENDPOINTS:
             raise Conflict(
                 f"There are {MOST_ENDPOINTS} webhooks already, which is the maximum.",

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from accounts.models import User
+from infra.times_in_text import written
 from notifications.core.grouping import group_of_job
 from notifications.core.kinds import TIME_SHARES, USUAL_TIME_SHARE, Kind, mail_of_job
 from notifications.services.job_events import who_asks_for
@@ -167,7 +168,7 @@ def limits_near(now: datetime) -> list[Found]:
 def _limits(rows: Sequence[Row], now: datetime) -> Iterator[Found]:
     for row in rows:
         words = (row["mail_types"] or "").split(",")
-        asked = any(TIME_SHARES.get(word) == row["share"] for word in words)  # type: ignore[call-overload]
+        asked = any(word in words and share == row["share"] for word, share in TIME_SHARES.items())
         usual = row["share"] == USUAL_TIME_SHARE
         if asked or usual:
             left = max(0, int(row["limit_s"] * (100 - float(row["passed"])) / 100))
@@ -199,7 +200,7 @@ def nodes_down(now: datetime) -> list[Found]:
 
 
 def _down(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], list[Occurrence]]:
-    text = row["trouble"] or f"Its agent was last in contact at {row['last_seen_at']:%Y-%m-%d %H:%M} UTC."
+    text = f"{row['name']}: {row['trouble'] or 'its agent was last in contact at ' + written(row['last_seen_at'])}"
     return lambda number: [
         Occurrence(
             kind=Kind.NODE_DOWN, source=SOURCE, event=number, at=now, user_id=person, group="nodes", text=text,

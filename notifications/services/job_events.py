@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import connection
 
@@ -67,7 +67,7 @@ def read(after: int, until: int) -> tuple[list[Occurrence], int]:
     wanted: dict[str, list[int]] = {}
     for word, kind in (("began", Kind.BEGAN), ("ended", Kind.ENDED)):
         wanted[f"{word}_users"], wanted[f"{word}_projects"] = who_asks_for(kind)
-    words = {
+    words: dict[str, Any] = {
         "after": after, "until": until, "batch": BATCH, "usual": list(_USUAL), "of_others": list(_OF_OTHERS),
         **wanted,
     }  # fmt: skip
@@ -116,26 +116,24 @@ def _of(row: _Row) -> Iterator[Occurrence]:
     )  # fmt: skip
 
 
+#: What an event is to the owner of the job, whoever caused it.
+_KINDS: Final = {
+    "job.completed": Kind.ENDED, "job.failed": Kind.FAILED, "job.cancelled": Kind.CANCELLED,
+}  # fmt: skip
+#: What it is where somebody else has caused it; nothing where they did it themselves.
+_BY_OTHERS: Final = {
+    "job.stopping": Kind.CANCELLED, "job.held": Kind.HELD, "job.preempting": Kind.REQUEUED,
+}  # fmt: skip
+
+
 def _kind(row: _Row) -> Kind | None:
     """What an event is to the owner of the job; None for what they did themselves, or need not know."""
-    by_another = row.actor_id is not None and row.actor_id != row.user_id
-    match row.kind:
-        case "job.running":
-            return Kind.BEGAN if row.on_a_node else None  # resumed jobs have begun before
-        case "job.completed":
-            return Kind.ENDED
-        case "job.failed":
-            return Kind.FAILED
-        case "job.preempting":
-            if row.actor_id is None:
-                return Kind.PREEMPTED
-            return Kind.REQUEUED if by_another else None
-        case "attempt.failed" | "attempt.lost" | "attempt.stopped":
-            return Kind.REQUEUED if row.again else None
-        case "job.stopping":
-            return Kind.CANCELLED if by_another else None
-        case "job.cancelled":
-            return Kind.CANCELLED
-        case "job.held":
-            return Kind.HELD if by_another else None
-    return None
+    if row.kind == "job.running":
+        return Kind.BEGAN if row.on_a_node else None  # resumed jobs have begun before
+    if row.kind.startswith("attempt."):
+        return Kind.REQUEUED if row.again else None
+    if row.kind == "job.preempting" and row.actor_id is None:
+        return Kind.PREEMPTED
+    if row.kind in _BY_OTHERS:
+        return _BY_OTHERS[row.kind] if row.actor_id not in (None, row.user_id) else None
+    return _KINDS.get(row.kind)

@@ -57,7 +57,7 @@ def _take(now: datetime) -> list[Mail]:
             Mail.objects.select_for_update(of=("self",), skip_locked=True)
             .filter(state=MailState.PENDING, due_at__lte=now)
             .select_related("notification", "notification__user", "notification__project")
-            .order_by("due_at")[:AT_ONCE]
+            .order_by("due_at", "notification_id")[:AT_ONCE]
         )
         for mail in due:
             mail.due_at = now + LEASE

@@ -153,7 +153,7 @@ def _endpoints(one: Occurrence, wishes: Wishes, *, known: bool) -> list[Endpoint
 
 _Groups = Mapping[tuple[int, str, str], Sequence[Occurrence]]
 B = TypeVar("B", bound=Bundle)
-_COUNTED: Final = ("count", "jobs", "text", "last_at", "last_event")
+_COUNTED: Final = ("count", "jobs", "lines", "text", "last_at", "last_event")
 
 
 def _notifications(
@@ -161,15 +161,11 @@ def _notifications(
 ) -> int:
     if not groups:
         return 0
-    burst = timedelta(seconds=settings.MUSTER_NOTIFICATION_BURST_SECONDS)
-    lasting = Q(last_at__gte=now - burst) | Q(
-        group_key__startswith="array:", last_at__gte=now - timedelta(seconds=ARRAY_SECONDS)
-    )
     open_ones = {
         (row.user_id, row.kind, row.group_key): row
         for row in Notification.objects.select_for_update()
         .filter(
-            lasting,
+            _lasting(now),
             user__in={user for user, _, _ in groups},
             group_key__in={group for _, _, group in groups},
             read_at__isnull=True,
@@ -192,6 +188,21 @@ def _notifications(
     return len(changed) + len(new)
 
 
+def _lasting(now: datetime) -> Q:
+    """Which rows count on: for the length of a burst; arrays for a day; quotas for the time between two digests."""
+    burst = timedelta(seconds=settings.MUSTER_NOTIFICATION_BURST_SECONDS)
+    array = timedelta(seconds=ARRAY_SECONDS)
+    return (
+        Q(last_at__gte=now - burst)
+        | Q(group_key__startswith="array:", last_at__gte=now - array)
+        | Q(kind=Kind.QUOTA, first_at__gte=now - _between_digests())
+    )
+
+
+def _between_digests() -> timedelta:
+    return timedelta(seconds=settings.MUSTER_ALERT_DIGEST_SECONDS)
+
+
 def topic_of(user_id: int) -> str:
     """The hint that a person's notifications have changed."""
     return f"notifications:{user_id}"
@@ -204,17 +215,33 @@ def _mails(
     wanted = [row for row in rows if mailed[row.user_id, row.kind, row.group_key]]
     if not wanted:
         return
-    # Rows that were there already got no key from the insert, and have their mail.
-    made = [row for row in wanted if row.pk is not None]
+    made = [row for row in wanted if row.pk is not None] + _with_keys(
+        [row for row in wanted if row.pk is None]
+    )
     due = now + timedelta(seconds=settings.MUSTER_MAIL_WAIT_SECONDS)
     Mail.objects.bulk_create([Mail(notification=row, due_at=due) for row in made], ignore_conflicts=True)
     again = timedelta(seconds=settings.MUSTER_MAIL_AGAIN_SECONDS)
+    kinds = {row.pk: row.kind for row in made}
     for mail in Mail.objects.select_for_update().filter(
         notification__in=made, state=MailState.SENT, sent_at__isnull=False
     ):
         assert mail.sent_at is not None
-        mail.state, mail.due_at, mail.tries = MailState.PENDING, max(due, mail.sent_at + again), 0
+        wait = _between_digests() if kinds[mail.pk] == Kind.QUOTA else again
+        mail.state, mail.due_at, mail.tries = MailState.PENDING, max(due, mail.sent_at + wait), 0
         mail.save(update_fields=["state", "due_at", "tries"])
+
+
+def _with_keys(rows: Sequence[Notification]) -> list[Notification]:
+    """New rows as they were stored: an insert that may meet the same row gives no keys back."""
+    if not rows:
+        return []
+    wanted = {(row.user_id, row.kind, row.source, row.group_key, row.first_event) for row in rows}
+    stored = Notification.objects.filter(
+        user__in={row.user_id for row in rows}, first_event__in={row.first_event for row in rows}
+    )
+    return [
+        row for row in stored if (row.user_id, row.kind, row.source, row.group_key, row.first_event) in wanted
+    ]
 
 
 def _messages(groups: _Groups, *, now: datetime) -> int:
@@ -253,7 +280,7 @@ def _first(row: B, ones: Sequence[Occurrence]) -> B:
     row.name, row.thing, row.text = first.name[:200], first.thing, last.text[:300]
     row.first_at, row.last_at = first.at, last.at
     row.source, row.first_event, row.last_event = first.source, first.event, last.event
-    row.count, row.jobs = len(ones), [one.job for one in ones if one.job is not None][:MOST_JOBS]
+    row.count, row.jobs, row.lines = len(ones), _jobs(ones), _lines(ones)
     return row
 
 
@@ -264,7 +291,16 @@ def _count(row: Bundle, ones: Sequence[Occurrence]) -> bool:
         return False
     last = fresh[-1]
     row.count += len(fresh)
-    row.jobs = [*row.jobs, *(one.job for one in fresh if one.job is not None)][:MOST_JOBS]
+    row.jobs = [*row.jobs, *_jobs(fresh)][:MOST_JOBS]
+    row.lines = [*row.lines, *_lines(fresh)][:MOST_JOBS]
     row.text, row.last_at = last.text[:300], max(row.last_at, last.at)
     row.last_event = max(row.last_event, last.event)
     return True
+
+
+def _jobs(ones: Sequence[Occurrence]) -> list[int]:
+    return [one.job for one in ones if one.job is not None][:MOST_JOBS]
+
+
+def _lines(ones: Sequence[Occurrence]) -> list[str]:
+    return [one.text[:300] for one in ones if one.job is None][:MOST_JOBS]

@@ -34,7 +34,7 @@ def read_alerts(after: int, until: int) -> tuple[list[Occurrence], int]:
     found = [
         Occurrence(
             kind=Kind.QUOTA, source="quotas", event=number, at=at, user_id=user, text=text, thing="quota",
-            project_id=project, group=f"quota:{project or 'site'}",
+            project_id=project, group="quota", name=" ".join(text.split()),
         )
         for number, at, user, project, text in rows
     ]  # fmt: skip

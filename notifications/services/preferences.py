@@ -48,7 +48,7 @@ def _channels(one: Any) -> dict[str, bool]:
     return {Channel.PORTAL.value: one.portal, Channel.MAIL.value: one.mail}
 
 
-def _read(user: User, changes: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], bool]:
+def _read(user: User, changes: Mapping[str, Any]) -> dict[tuple[str, str], bool]:
     known = {kind.value for kind, about in KINDS.items() if user.is_operator or not about.operators}
     problems: list[FieldProblem] = []
     wanted: dict[tuple[str, str], bool] = {}

@@ -62,7 +62,7 @@ def test_a_headline_is_one_sentence(kind: Kind, count: int, array: bool, said: s
 @pytest.mark.parametrize("kind", [*KINDS, Kind.TEST])
 @pytest.mark.parametrize("count", [1, 7])
 def test_every_kind_has_a_headline(kind: Kind, count: int) -> None:
-    said = headline(kind, count=count, number=1, name="n", of="p", array=False)
+    said = headline(kind, count=count, number=1, name="N", of="p", array=False)
 
     assert said[0].isupper() or said[0].isdigit()
     assert not said.endswith(".")
