@@ -59,7 +59,7 @@ def deliver_messages(*, now: datetime | None = None) -> int:
         with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="webhooks") as pool:
             answers = list(pool.map(lambda one: _post(*one), taken))  # threads call, and touch no database
         for (message, _, _, _), answer in zip(taken, answers, strict=True):
-            _settle(message, answer, now=now or timezone.now())
+            settle_try(message, answer, now=now or timezone.now())
         tried += len(taken)
     return tried
 
@@ -136,7 +136,7 @@ def _post(message: Message, url: str, body: bytes, sent: dict[str, str]) -> Answ
     return guarded_http.post(url, body, sent)
 
 
-def _settle(message: Message, answer: Answer, *, now: datetime) -> None:
+def settle_try(message: Message, answer: Answer, *, now: datetime) -> None:
     """Write what became of a try, and when the next one is."""
     entry = {
         "at": now.astimezone(UTC).isoformat(timespec="seconds"), "status": answer.status,

@@ -57,7 +57,7 @@ def create_endpoint(
 ) -> tuple[Endpoint, str]:
     """A webhook of a person, or of a project; answers it and its secret, which is shown this once."""
     _require(by, project)
-    checked = _checked({"name": name, "url": url, "kinds": kinds}, project)
+    checked = _checked({"name": name, "url": url, "kinds": kinds}, project, by)
     with transaction.atomic():
         owner: dict[str, Any] = {"project": project} if project is not None else {"user": by}
         # Two at once would both be under the limit: the owner's row says who comes first.
@@ -84,7 +84,7 @@ def create_endpoint(
 def change_endpoint(*, endpoint: Endpoint, by: User, changes: Mapping[str, Any]) -> Endpoint:
     """Change name, address or kinds. Messages that wait go to the new address."""
     _require(by, endpoint.project)
-    checked = _checked(changes, endpoint.project)
+    checked = _checked(changes, endpoint.project, by)
     with transaction.atomic():
         row = Endpoint.objects.select_for_update(of=("self",)).get(pk=endpoint.pk)
         before, after = audit.changed({name: getattr(row, name) for name in checked}, checked)
@@ -193,7 +193,7 @@ def _require(by: User, project: Project | None) -> None:
         permissions.require(by, "manage", project)
 
 
-def _checked(values: Mapping[str, Any], project: Project | None) -> dict[str, Any]:
+def _checked(values: Mapping[str, Any], project: Project | None, by: User) -> dict[str, Any]:
     """Name, address and kinds as they are stored; raises InvalidInput that names everything wrong."""
     problems: list[FieldProblem] = []
     checked: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def _checked(values: Mapping[str, Any], project: Project | None) -> dict[str, An
     if "url" in values:
         checked["url"] = _url(values["url"], problems)
     if "kinds" in values:
-        checked["kinds"] = _kinds(values["kinds"], project, problems)
+        checked["kinds"] = _kinds(values["kinds"], project, by, problems)
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)
     return checked
@@ -226,8 +226,8 @@ def _url(value: Any, problems: list[FieldProblem]) -> str:
     return text
 
 
-def _kinds(value: Any, project: Project | None, problems: list[FieldProblem]) -> list[str]:
-    offered = [kind.value for kind in (SENT if project is None else SENT_OF_PROJECTS)]
+def _kinds(value: Any, project: Project | None, by: User, problems: list[FieldProblem]) -> list[str]:
+    offered = [kind for kind, _ in kinds_offered(project, by)]
     given = list(value) if isinstance(value, (list, tuple, set)) else []
     unknown = [str(one)[:40] for one in given if one not in offered]
     if not given or unknown:
@@ -236,6 +236,7 @@ def _kinds(value: Any, project: Project | None, problems: list[FieldProblem]) ->
     return [kind for kind in offered if kind in given]
 
 
-def kinds_offered(project: Project | None) -> list[tuple[str, str]]:
+def kinds_offered(project: Project | None, by: User) -> list[tuple[str, str]]:
     """Kinds that a webhook may choose, with their words."""
-    return [(kind.value, KINDS[kind].label) for kind in (SENT if project is None else SENT_OF_PROJECTS)]
+    kinds = SENT if project is None else SENT_OF_PROJECTS
+    return [(kind.value, KINDS[kind].label) for kind in kinds if by.is_operator or not KINDS[kind].operators]

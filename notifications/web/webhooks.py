@@ -48,7 +48,7 @@ def index(request: HttpRequest) -> HttpResponse:
             context |= {"made": made, "secret": secret}
     context |= {
         "webhooks": own_endpoints(user),
-        "kinds": endpoints.kinds_offered(None),
+        "kinds": endpoints.kinds_offered(None, user),
         "projects": led_projects(user).order_by("name"),
     }
     return render(request, "notifications/webhooks.html", context, status=422 if context["problems"] else 200)
@@ -113,7 +113,7 @@ def _page(
         "older": shown[-1].pk if len(found) > PAGE_SIZE else None,
         "state": state,
         "states": MessageState.choices,
-        "kinds": endpoints.kinds_offered(webhook.project),
+        "kinds": endpoints.kinds_offered(webhook.project, reader(request)),
         "now": timezone.now(),
     }
     return render(request, "notifications/webhook.html", context, status=status)

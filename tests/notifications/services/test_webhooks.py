@@ -187,7 +187,7 @@ def test_a_worker_that_dies_between_call_and_row_leaves_a_message_that_is_sent_a
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr("notifications.services.deliver._settle", dies)
+        patch.setattr("notifications.services.deliver.settle_try", dies)
         with pytest.raises(SystemExit):
             deliver_messages()
     assert deliver_messages() == 0  # it is leased: perhaps somebody is at it
