@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
@@ -173,3 +174,15 @@ def test_the_webhook_of_another_is_not_there(as_user: AsUser, cast: Cast, person
 
     assert [answer.status_code for answer in answers] == [404] * 3
     assert "zhook" not in client.get(reverse("webhooks")).content.decode()
+
+
+def test_the_command_prints_what_the_page_shows(
+    cast: Cast, failed: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call_command("notifications", "owner", "--unread", "--read")
+    call_command("notifications", "owner", "--unread")
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("* ")
+    assert said[0].endswith(f"Job {failed.number} train failed. exit code 3")
+    assert said[1:] == ["1 marked as read.", "No notifications."]
