@@ -26,6 +26,7 @@ class Kind(StrEnum):
     NODE_DRAINS = "node.draining"
     NODE_DOWN = "node.down"
     RESERVATION = "reservation.changed"
+    POLICY_FAULT = "scheduler.fault"
     QUOTA = "quota.alert"
     WEBHOOK_DISABLED = "webhook.disabled"
     #: Sent by the button of a webhook's page, to that webhook alone.
@@ -75,6 +76,10 @@ KINDS: Final[dict[Kind, About]] = {
         "Webhook disabled", "A webhook was disabled since nothing could be delivered.", mail=True, sent=False
     ),
     Kind.NODE_DOWN: About("Node down", "A node has stopped responding.", mail=True, operators=True),
+    Kind.POLICY_FAULT: About(
+        "Scheduler fault", "A plugin failed and is out of use, or a profile cannot be followed.", mail=True,
+        operators=True,
+    ),
     Kind.RESERVATION: About(
         "Reservation or hold", "Somebody has made, changed or cancelled a reservation of nodes.", operators=True
     ),

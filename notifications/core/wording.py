@@ -37,6 +37,8 @@ def headline(kind: Kind, *, count: int, number: int | None, name: str, of: str, 
         return f"Node {name} drains while a job of yours runs there"
     if kind == Kind.NODE_DOWN:
         return f"Node {name} is down" if count == 1 else f"{count:,} nodes are down, first {name}"
+    if kind == Kind.POLICY_FAULT:
+        return f"Scheduler fault: {name}" if count == 1 else f"{count:,} scheduler faults, first {name}"
     if kind == Kind.WEBHOOK_DISABLED:
         return f"The webhook {name} was disabled"
     if kind == Kind.RESERVATION:

@@ -85,6 +85,13 @@ SELECT key, id, name, last_seen_at, trouble FROM (
 ) silent
 WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = silent.key) ORDER BY id LIMIT %(batch)s
 """
+_FAULTS: Final = """
+SELECT key, subject, reason FROM (
+    SELECT 'fault:' || id || ':' || floor(extract(epoch FROM began_at))::bigint AS key, id, subject, reason
+    FROM scheduler_policyfault
+) faulty
+WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = faulty.key) ORDER BY id LIMIT %(batch)s
+"""
 _DRAINS: Final = """
 SELECT key, node_id, node, number, user_id, project_id, name, drain_reason, drained_by FROM (
     SELECT DISTINCT
@@ -103,7 +110,8 @@ def look(*, now: datetime | None = None) -> int:
     """Look for each of these once; answers how many rows were written."""
     now = now or timezone.now()
     return sum(
-        _take_in(find(now), now) for find in (never_starts, limits_near, idle_gpus, nodes_down, node_drains)
+        _take_in(find(now), now)
+        for find in (never_starts, limits_near, idle_gpus, nodes_down, node_drains, faults)
     )
 
 
@@ -189,7 +197,7 @@ def idle_gpus(now: datetime) -> list[Found]:
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------- nodes
+# ---------------------------------------------------------------- nodes and the scheduler
 
 
 def nodes_down(now: datetime) -> list[Found]:
@@ -205,6 +213,23 @@ def _down(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], lis
         Occurrence(
             kind=Kind.NODE_DOWN, source=SOURCE, event=number, at=now, user_id=person, group="nodes", text=text,
             name=row["name"], thing=f"node:{row['id']}",
+        )
+        for person in people
+    ]  # fmt: skip
+
+
+def faults(now: datetime) -> list[Found]:
+    """Plugins that are out of use and profiles that cannot be followed, for the operators, once each time."""
+    rows = _rows(_FAULTS, now)
+    people = [person.pk for person in operators()] if rows else []
+    return [(row["key"], _fault(row, people, now)) for row in rows]
+
+
+def _fault(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], list[Occurrence]]:
+    return lambda number: [
+        Occurrence(
+            kind=Kind.POLICY_FAULT, source=SOURCE, event=number, at=now, user_id=person, group="faults",
+            text=f"{row['subject']}: {row['reason']}", name=row["subject"], thing="cluster",
         )
         for person in people
     ]  # fmt: skip

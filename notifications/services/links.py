@@ -27,7 +27,7 @@ def link_of(row: Bundle) -> str:
         return reverse("webhook", args=[int(number)])
     if about == "quota":
         return reverse("quota")
-    if about == "reservations":
+    if about in ("reservations", "cluster"):
         return reverse("cluster")
     if row.count == 1 and row.jobs:
         return reverse("job", args=[row.jobs[0]])

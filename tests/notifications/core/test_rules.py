@@ -8,6 +8,7 @@ from notifications.core.backoff import JITTER, MAX_TRIES, STEPS, wait_seconds
 from notifications.core.grouping import array_of, group_of_job, is_array
 from notifications.core.kinds import KINDS, SENT, SENT_OF_PROJECTS, Channel, Kind, is_on, mail_of_job
 from notifications.core.wording import headline
+from notifications.templatetags.notifications import kind_icon, tone
 
 
 def test_failures_are_on_and_what_every_job_does_is_off() -> None:
@@ -66,6 +67,10 @@ def test_every_kind_has_a_headline(kind: Kind, count: int) -> None:
 
     assert said[0].isupper() or said[0].isdigit()
     assert not said.endswith(".")
+
+
+def test_every_kind_has_a_tone_and_an_icon() -> None:
+    assert all(tone(kind) and kind_icon(kind) for kind in Kind)
 
 
 def test_elements_of_an_array_are_together_unless_each_is_asked_for() -> None:

@@ -15,11 +15,12 @@ from notifications.services.follow import follow
 from notifications.services.preferences import change_preferences
 from quotas.services.alerts import look_for_alerts
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Job, NodeHeartbeat
+from scheduler.models import Job, NodeHeartbeat, PolicyFault
 from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,
     Cast,
+    ClusterFactory,
     NodeFactory,
     QuotaFactory,
     ReservationFactory,
@@ -90,6 +91,18 @@ def test_a_node_that_is_down_is_announced_to_operators_each_time_anew(cast: Cast
 
     assert [row[1] for row in found()] == [2, 2]
     assert Notification.objects.first().name == "alpha"  # type: ignore[union-attr]
+
+
+def test_a_plugin_that_is_out_of_use_is_announced_to_operators(cast: Cast) -> None:
+    cluster = ClusterFactory()
+    PolicyFault.objects.create(
+        cluster=cluster, subject="plugin frag", reason="ZeroDivisionError", began_at=timezone.now()
+    )
+
+    look()
+    look()
+
+    assert found() == [("scheduler.fault", 1, "operator"), ("scheduler.fault", 1, "admin")]
 
 
 def test_a_node_that_drains_is_announced_to_the_owners_of_its_jobs(cast: Cast, running: Job) -> None:
