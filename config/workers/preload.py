@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
+
+from django.db import DatabaseError, connection, connections
+from django.urls import get_resolver
 
 from config.celery import app
 from config.settings.database import database_of_this_process
@@ -15,16 +19,21 @@ FOR_WORKERS = (
 )  # fmt: skip
 #: The same of the worker of queue `default`, of beat and of a web process.
 FOR_OTHERS = (
-    "celery.concurrency.thread", "celery.bin.beat", "celery.apps.beat", "config.workers.beat",
-    "uvicorn", "config.asgi",
+    "celery.app.amqp", "celery.app.log", "celery.app.routes", "celery.backends.base", "celery.bin.beat",
+    "celery.apps.beat", "celery.concurrency.thread", "config.workers.beat", "uvicorn", "config.asgi",
 )  # fmt: skip
 
 
 def load() -> None:
-    """Import all that these processes need; no thread starts, nothing connects."""
+    """Import all that these processes need, and build what each would build for itself; nothing stays connected."""
     load_planning()
     for name in FOR_OTHERS:
         importlib.import_module(name)
+    app.finalize()
+    get_resolver().url_patterns  # noqa: B018  imports every view
+    with suppress(DatabaseError):  # then each process prepares its own first connection
+        connection.ensure_connection()
+    connections.close_all()
 
 
 def load_planning() -> None:
