@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from notifications.services.deliver import deliver_messages
 from notifications.services.findings import look as look_once
 from notifications.services.follow import follow as follow_once
-from notifications.services.mail import send_mails
-from notifications.services.outbox import anything_due
+from notifications.services.outbox import anything_due, deliver_due
 
 
 @shared_task
@@ -28,5 +26,4 @@ def look() -> None:
 @shared_task
 def deliver() -> None:
     """Send mails and messages that are due."""
-    send_mails()
-    deliver_messages()
+    deliver_due()

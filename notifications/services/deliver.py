@@ -40,7 +40,7 @@ AT_ONCE: Final = 8
 #: Of one run and one endpoint, so that one that is slow does not hold up the others.
 OF_ENDPOINT: Final = 4
 #: A run ends after so long; the next goes on.
-RUN_SECONDS: Final = 20.0
+RUN_SECONDS: Final = 10.0
 #: An endpoint that took nothing for so long is disabled.
 FAILING: Final = timedelta(days=5)
 #: Tries that the log of a message keeps.

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 LEASE: Final = timedelta(seconds=120)
 AT_ONCE: Final = 50
-RUN_SECONDS: Final = 20.0
+RUN_SECONDS: Final = 10.0
 #: A mail that could not be sent for about a day is no longer news.
 MAX_TRIES: Final = 9
 

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django.db import connection
 from django.utils import timezone
 
+from infra.db.advisory_lock import try_lock
 from notifications.models import Mail, MailState, Message, MessageState
+from notifications.services.deliver import deliver_messages
+from notifications.services.mail import send_mails
 from notifications.services.occurrences import mail_is_on
+
+#: One delivers at a time, of all processes: receivers that are slow take up one thread of a worker and no more.
+DELIVERY_LOCK: Final = 0x6E6F7469
+
+
+def deliver_due() -> int:
+    """Send mails and messages that are due; answers how many. Does nothing while another run is under way."""
+    with try_lock(DELIVERY_LOCK) as ours:
+        return send_mails() + deliver_messages() if ours else 0
 
 
 def anything_due(*, now: datetime | None = None) -> bool:

@@ -66,11 +66,14 @@ def cancel(page: Page, number: int) -> None:
 
 
 def test_the_bell_counts_a_job_that_failed_without_a_reload(page: Page, live_stack: Stack) -> None:
-    sign_in(page, "carol")
+    sign_in(page)
+    page.goto("/notifications/")
+    if (read := page.get_by_role("button", name="Mark all as read")).is_visible():
+        read.click()
     number = submit(page, "exit 3", name="breaks")
     bell = page.locator("#bell")
 
-    expect(bell.locator("b")).to_have_text("1", timeout=patience(PATIENCE_MS))
+    expect(bell.locator("b")).to_have_text(re.compile("[1-9]"), timeout=patience(PATIENCE_MS))
     bell.get_by_role("link").click()
     expect(page.get_by_role("link", name=f"Job {number} breaks failed")).to_be_visible()
     page.get_by_role("button", name="Mark all as read").click()

@@ -11,9 +11,11 @@ from django.test import Client
 from django.utils import timezone
 
 import notifications.metrics
+from infra.db.advisory_lock import try_lock
 from notifications.models import Finding, Mail, Message, Notification
 from notifications.services import endpoints
 from notifications.services.follow import follow
+from notifications.services.outbox import DELIVERY_LOCK, deliver_due
 from notifications.tasks import deliver
 from notifications.tasks import follow as follow_by_the_clock
 from notifications.tasks import look as look_by_the_clock
@@ -89,8 +91,8 @@ def test_the_clock_reads_looks_and_delivers(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(deliver, "delay", lambda: asked.append("deliver"))
-    monkeypatch.setattr("notifications.tasks.send_mails", lambda: asked.append("mails"))
-    monkeypatch.setattr("notifications.tasks.deliver_messages", lambda: asked.append("messages"))
+    monkeypatch.setattr("notifications.services.outbox.send_mails", lambda: asked.append("mails") or 1)
+    monkeypatch.setattr("notifications.services.outbox.deliver_messages", lambda: asked.append("hooks") or 1)
     jobs_that("job.failed")
 
     follow_by_the_clock()
@@ -100,4 +102,7 @@ def test_the_clock_reads_looks_and_delivers(
     follow_by_the_clock()
     deliver()
 
-    assert asked == ["deliver", "mails", "messages"]
+    assert asked == ["deliver", "mails", "hooks"]
+    with try_lock(DELIVERY_LOCK) as ours:
+        assert (ours, deliver_due()) == (True, 0)  # another process is at it
+    assert asked == ["deliver", "mails", "hooks"]
