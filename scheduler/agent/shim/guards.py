@@ -55,7 +55,7 @@ class Guards:
             bound = [other.cpus for other in self._store.live.values()]
             task.cpus = cpus.choose_cpus(order.get("cpu_limit_millis"), among, bound)
         try:
-            self._folders.give(order)
+            self._folders.give(order, ended=self._ended_folders)
             status_file = self._files.create(task.key)
             try:
                 self._processes.assign(
@@ -65,6 +65,11 @@ class Guards:
                 os.close(status_file)  # the guard has it, and with it the lock
         except OSError as error:
             self._store.end_unstarted(task, guard.why_not_started(order, error))
+
+    def _ended_folders(self) -> list[str]:
+        """The folders of tasks that have ended with all their processes and are not forgotten yet."""
+        tasks = self._store.tasks.values()
+        return [task.record["folder"] for task in tasks if not task.live and task.ended_whole]
 
     # ------------------------------------------------------------ what guards write
 
