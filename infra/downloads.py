@@ -43,7 +43,7 @@ def wanted_range(request: HttpRequest, version: str) -> tuple[int | None, int | 
 
 
 def file_download(
-    request: HttpRequest, *, name: str, size: int, version: str, read_on: ReadOn
+    request: HttpRequest, *, name: str, size: int, version: str, rest_of: ReadOn
 ) -> HttpResponseBase:
     """A file of known size, or the range of it that was asked for; 416 for a range that lies outside of it."""
     wanted = wanted_range(request, version)
@@ -62,7 +62,7 @@ def file_download(
     if request.method == "HEAD":
         response = HttpResponse(content_type="application/octet-stream")
     else:
-        response = PulledResponse(read_on(start, stop), content_type="application/octet-stream")
+        response = PulledResponse(rest_of(start, stop), content_type="application/octet-stream")
     if wanted is not None:
         response.status_code = 206
         response["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"

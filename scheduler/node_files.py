@@ -77,10 +77,18 @@ def wait(node_id: int, number: str, *, seconds: float) -> dict[str, Any] | None:
     return None
 
 
-def take_requests(node_id: int, *, most: int) -> list[dict[str, Any]]:
+def has_requests(node_id: int) -> bool:
+    """Whether something waits for the agent of this node; False too while Redis is away."""
+    try:
+        return bool(_client().exists(_asked(node_id)))
+    except redis.RedisError:
+        return False
+
+
+def take_requests(node_id: int, most: int) -> list[dict[str, Any]]:
     """Requests for the agent of this node, oldest first; raises NoMailbox."""
     try:
-        said = _client().lpop(_asked(node_id), most)
+        said: Any = _client().lpop(_asked(node_id), most)
     except redis.RedisError as error:
         raise _away() from error
     requests = [json.loads(one) for one in said or ()]

@@ -212,7 +212,8 @@ class OneHopHandler(ASGIHandler):
         response._handler_class = self.__class__
         if isinstance(response, PulledResponse):  # not closed yet: that would end its pieces
             signals.request_finished.send(sender=self.__class__)
-            return Answer(response.status_code, _headers(response), pulled=iter(response.streaming_content))
+            pieces: Any = response.streaming_content
+            return Answer(response.status_code, _headers(response), pulled=iter(pieces))
         try:
             if response.streaming:
                 try:

@@ -179,7 +179,7 @@ class LogAnswer(TypedDict):
 
 
 class KeptFolder(TypedDict):
-    """A task's folder that was kept because there is something in it; not `whole` where there is more than was counted."""
+    """A task's folder that was kept, since it holds something; not `whole`: there is more than was counted."""
 
     job: int
     epoch: int

@@ -53,7 +53,9 @@ class QueueSerializer(serializers.Serializer[Any]):
     max_pending_jobs = serializers.IntegerField(allow_null=True)
     default_wall_seconds = serializers.IntegerField(allow_null=True)
     max_wall_seconds = serializers.IntegerField(allow_null=True)
-    results_days = serializers.IntegerField(allow_null=True, help_text="null: as the site says; 0: unlimited.")
+    results_days = serializers.IntegerField(
+        allow_null=True, help_text="null: as the site says; 0: unlimited."
+    )
     results_job_mib = serializers.IntegerField(allow_null=True)
     results_until_fetched = serializers.BooleanField(allow_null=True)
     running_jobs = serializers.IntegerField()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from django.http.response import HttpResponseBase
@@ -24,10 +25,14 @@ from scheduler.services.results.removal import remove_results
 ARCHIVES: Final = ("tar", "zip")
 MOST_LISTED: Final = 500
 
-ATTEMPT = OpenApiParameter("attempt", int, description="Of this attempt; the latest with a folder when absent.")
+ATTEMPT = OpenApiParameter(
+    "attempt", int, description="Of this attempt; the latest with a folder when absent."
+)
 RANK = OpenApiParameter("rank", int, description="Of this task; the first with a folder when absent.")
 PATH = OpenApiParameter(
-    "path", str, description="As the list of files writes it: bytes that are no UTF-8 as \\xNN, a backslash as \\\\."
+    "path",
+    str,
+    description="As the list of files writes it: bytes that are no UTF-8 as \\xNN, a backslash as \\\\.",
 )
 
 
@@ -55,14 +60,17 @@ class ResultPolicySerializer(serializers.Serializer[Any]):
     days = serializers.IntegerField()
     until_fetched = serializers.BooleanField()
     job_mib = serializers.IntegerField()
-    person_mib = serializers.IntegerField(help_text="Of one person on one node; the oldest beyond leave first.")
+    person_mib = serializers.IntegerField(
+        help_text="Of one person on one node; the oldest beyond leave first."
+    )
     node_mib = serializers.IntegerField()
     notice_hours = serializers.IntegerField(help_text="Between the notice and the removal.")
 
 
 class JobResultsSerializer(serializers.Serializer[Any]):
     working_dir = serializers.CharField(
-        allow_blank=True, help_text="A folder of the job's own choice: nothing there is kept, listed or removed."
+        allow_blank=True,
+        help_text="A folder of the job's own choice: nothing there is kept, listed or removed.",
     )
     policy = ResultPolicySerializer()
     folders = ResultFolderSerializer(many=True)
@@ -106,6 +114,7 @@ def _folder(folder: Folder) -> dict[str, Any]:
 
 
 class ResultsView(JobView):
+    serializer_class: Any
     schema_tags = ["results"]
     required_scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
 
@@ -132,12 +141,14 @@ class JobResults(ResultsView):
         return Response(
             {
                 "working_dir": job.working_dir,
-                "policy": {name: getattr(policy, name) for name in ResultPolicySerializer().fields},
+                "policy": asdict(policy),
                 "folders": [_folder(folder) for folder in folders],
             }
         )
 
-    @extend_schema(operation_id="jobs_results_remove", request=ReasonBodySerializer, responses=RemovedSerializer)
+    @extend_schema(
+        operation_id="jobs_results_remove", request=ReasonBodySerializer, responses=RemovedSerializer
+    )
     def delete(self, request: Request, ref: str) -> Response:
         """Remove all kept results of a job before their time."""
         reason = str(body_of(request, optional=True).get("reason", ""))[:200]
@@ -180,9 +191,7 @@ class JobResultFiles(ResultsView):
             for entry in entries
         ]
         following = entries[-1].path if more and entries else None
-        return Response(
-            {"attempt": folder.epoch, "rank": folder.rank, "results": files, "next": following}
-        )
+        return Response({"attempt": folder.epoch, "rank": folder.rank, "results": files, "next": following})
 
 
 class JobResultFile(ResultsView):

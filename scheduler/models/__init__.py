@@ -11,10 +11,10 @@ from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecas
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobRequest, WaitEnd
-from scheduler.models.kept_result import KeptResult, LeaveReason
 from scheduler.models.node import Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
+from scheduler.models.results.kept_result import KeptResult, LeaveReason
 from scheduler.models.retention import RetentionRun
 
 __all__ = [

@@ -34,9 +34,10 @@ from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
 from scheduler.web.reads import exit_words
+from scheduler.web.results import results_of
 from scheduler.web.submit import funnel
 
-TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "events": "Events"}
+TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "results": "Results", "events": "Events"}
 STREAMS: Final = ("merged", "stdout", "stderr")
 #: What the first paint carries of a log; the rest follows live or by download.
 FIRST_LOG_BYTES: Final = 65_536
@@ -102,6 +103,8 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         context |= _why(job, user)
         if context["found"].start is not None:
             context["forecast"] = context["found"].start  # that of this moment, and no other beside it
+    elif tab == "results":
+        context |= results_of(job, user, request)
     elif tab == "events":
         context["events"] = list(job.events.select_related("actor").order_by("-id")[:MOST_EVENTS])
     if "partial" in request.GET:

@@ -126,7 +126,9 @@ def _names(folder: int) -> list[bytes]:
     with os.scandir(folder) as entries:
         names = [os.fsencode(entry.name) for entry in itertools.islice(entries, MOST_NAMES + 1)]
     if len(names) > MOST_NAMES:
-        raise Unreadable("refused", f"A folder in it has more than {MOST_NAMES:,} names; pack them in the job.")
+        raise Unreadable(
+            "refused", f"A folder in it has more than {MOST_NAMES:,} names; pack them in the job."
+        )
     return sorted(names)
 
 
@@ -200,7 +202,9 @@ def _open_file(folder: int, name: bytes, root: os.stat_result) -> int:
     try:
         found = os.fstat(place)
         if not stat.S_ISREG(found.st_mode):
-            raise Unreadable("refused", "Only regular files are given out: no links, folders, devices or pipes.")
+            raise Unreadable(
+                "refused", "Only regular files are given out: no links, folders, devices or pipes."
+            )
         if found.st_uid != root.st_uid or found.st_dev != root.st_dev:
             raise Unreadable("refused", "The file is another account's or on another file system.")
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Answers what the server asks about files of a job: a page of the list, or pieces of files. Any request may come twice."""
+"""Answers what the server asks about files of a job: a page of the list, or pieces of files; all may come twice."""
 
 from __future__ import annotations
 

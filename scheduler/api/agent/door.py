@@ -215,7 +215,9 @@ class AgentDoor:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
-                if wanted in await _wait(listener, receive, min(left, self._look_seconds())):
+                news = await _wait(listener, receive, min(left, self._look_seconds()))
+                # Asked, for a listener is also told of all its topics when hints may have been missed.
+                if wanted in news and await self._in_files_thread(node_files.has_requests, answer.node.pk):
                     return _sync_answer(answer) | {"files_wanted": True}
         return _sync_answer(answer)
 
@@ -228,22 +230,21 @@ class AgentDoor:
         node = (await self._in_thread(agent_of_key, key)).node
         answers, wait = read_files(body)
         until = time.monotonic() + min(wait, MOST_FILE_WAIT_SECONDS)
-        loop = asyncio.get_running_loop()
         if answers:
-            await loop.run_in_executor(self._files, node_files.give_answers, node.pk, answers)
-
-        async def take() -> list[dict[str, Any]]:
-            return await loop.run_in_executor(
-                self._files, lambda: node_files.take_requests(node.pk, most=MOST_FILE_REQUESTS)
-            )
-
-        requests = await take()
+            await self._in_files_thread(node_files.give_answers, node.pk, answers)
+        most = MOST_FILE_REQUESTS
+        requests = await self._in_files_thread(node_files.take_requests, node.pk, most)
         if requests or wait <= 0:
             return {"requests": requests}
         async with relay().listen([files_topic(node.pk)]) as listener:
-            while not (requests := await take()) and (left := until - time.monotonic()) > 0:
+            while not (requests := await self._in_files_thread(node_files.take_requests, node.pk, most)):
+                if (left := until - time.monotonic()) <= 0:
+                    break
                 await _wait(listener, receive, left)
         return {"requests": requests}
+
+    async def _in_files_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._files, work, *arguments)
 
     async def _done(self, groups: Groups[AgentMessage, AgentAnswer], message: AgentMessage) -> AgentAnswer:
         return await asyncio.wrap_future(groups.submit(message))

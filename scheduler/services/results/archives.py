@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from scheduler.agent.results.names import decode_path
 from scheduler.agent.results.requests import PIECE_BYTES
-from scheduler.services.results.reading import FileEntry, Folder, all_entries, batches, read_many, read_on
+from scheduler.services.results.reading import FileEntry, Folder, all_entries, batches, rest_of, small_files
 
 #: A tar file ends with two empty blocks, and is filled up to twenty.
 _BLOCK: Final = 512
@@ -36,10 +36,10 @@ def _contents(folder: Folder) -> Iterator[tuple[FileEntry, Iterator[bytes]]]:
     entries = (entry for entry in all_entries(folder) if entry.kind in ("file", "folder"))
     for batch in batches(entries):
         if batch[0].size_bytes >= PIECE_BYTES:
-            yield batch[0], read_on(folder, batch[0], 0, batch[0].size_bytes)
+            yield batch[0], rest_of(folder, batch[0], 0, batch[0].size_bytes)
             continue
         files = [entry for entry in batch if entry.kind == "file" and entry.size_bytes]
-        data = dict(zip([file.path for file in files], read_many(folder, files), strict=True))
+        data = dict(zip([file.path for file in files], small_files(folder, files), strict=True))
         for entry in batch:
             yield entry, iter([data[entry.path]] if entry.path in data else [])
 
@@ -61,8 +61,7 @@ def _tar(folder: Folder) -> Iterator[bytes]:
         head = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
         yield head
         written += len(head)
-        for piece in pieces:
-            yield piece
+        yield from pieces
         fill = -info.size % _BLOCK
         if fill:
             yield bytes(fill)

@@ -13,7 +13,7 @@ from infra.downloads import PulledResponse, as_attachment, file_download, wanted
 from scheduler.agent.results.names import BadPath, decode_path
 from scheduler.services.results.archives import archive
 from scheduler.services.results.kept import mark_fetched
-from scheduler.services.results.reading import Folder, list_entries, open_file, read_on
+from scheduler.services.results.reading import Folder, list_entries, open_file, rest_of
 
 
 def download_file(request: HttpRequest, folder: Folder, path: str) -> HttpResponseBase:
@@ -28,12 +28,12 @@ def download_file(request: HttpRequest, folder: Folder, path: str) -> HttpRespon
 
     def read(start: int, stop: int) -> Iterator[bytes]:
         if start != begin:
-            return read_on(folder, file, start, stop)
+            return rest_of(folder, file, start, stop)
         head = first[: stop - start]
-        return itertools.chain([head] if head else [], read_on(folder, file, start + len(head), stop))
+        return itertools.chain([head] if head else [], rest_of(folder, file, start + len(head), stop))
 
     return file_download(
-        request, name=_name(file.path), size=file.size_bytes, version=file.version, read_on=read
+        request, name=_name(file.path), size=file.size_bytes, version=file.version, rest_of=read
     )
 
 

@@ -64,7 +64,9 @@ def _policy(days: int | None, job_mib: int | None, until_fetched: bool | None) -
 
 
 @transaction.atomic
-def take_kept(*, node: Node, first: int, last: int, reported: Sequence[Reported]) -> list[tuple[int, int, int]]:
+def take_kept(
+    *, node: Node, first: int, last: int, reported: Sequence[Reported]
+) -> list[tuple[int, int, int]]:
     """Take over all kept folders of a node of the jobs from `first` to `last`; answers those to remove.
 
     Folders that the node does not report any more have left. Folders of tasks that never ran there, or whose job is

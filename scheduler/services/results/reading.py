@@ -81,7 +81,7 @@ def folders_of(job: Job, *, by: User) -> list[Folder]:
     permissions.require(by, "read_results", job)
     kept = list(KeptResult.objects.select_related("node").filter(job=job, left_at=None))
     running = [] if job.working_dir else _running(job)
-    nodes = {one.node_id for one in [*kept, *running]}
+    nodes = {one.node_id for one in kept} | {task.node_id for task in running}
     seen = dict(NodeHeartbeat.objects.filter(node_id__in=nodes).values_list("node_id", "last_seen_at"))
     found = [
         Folder(job.number, task.attempt.epoch, task.rank, task.node, None, seen.get(task.node_id))
@@ -160,7 +160,7 @@ def open_file(folder: Folder, path: str, *, offset: int = 0) -> tuple[FileEntry,
     return pieces[0]
 
 
-def read_on(folder: Folder, file: FileEntry, start: int, stop: int) -> Iterator[bytes]:
+def rest_of(folder: Folder, file: FileEntry, start: int, stop: int) -> Iterator[bytes]:
     """The bytes of a file from `start` up to `stop`, all of them or an error: of the same state of the same file."""
     asked, waiting = start, deque[tuple[str, int]]()
     while asked < stop or waiting:
@@ -175,7 +175,7 @@ def read_on(folder: Folder, file: FileEntry, start: int, stop: int) -> Iterator[
         yield pieces[0][1]
 
 
-def read_many(folder: Folder, files: Sequence[FileEntry]) -> list[bytes]:
+def small_files(folder: Folder, files: Sequence[FileEntry]) -> list[bytes]:
     """All bytes of small files, which together fit into one answer: see `batches`."""
     if not files:
         return []
@@ -226,7 +226,9 @@ def _answer(folder: Folder, number: str) -> dict[str, Any]:
     if code == "gone":
         raise NotFound(text, code="no-such-file", way_out="Look at the list of files again.")
     if code == "changed":
-        raise Conflict(message=text, code="changed", way_out="Download it again, best once the job has ended.")
+        raise Conflict(
+            message=text, code="changed", way_out="Download it again, best once the job has ended."
+        )
     raise Conflict(
         message=text, code="not-given-out", way_out="Have the job copy what you need to a regular file."
     )
@@ -248,7 +250,9 @@ def _entry(one: Sequence[Any]) -> FileEntry:
 
 def away(folder: Folder) -> NodeAway:
     """Why the files cannot be had now."""
-    seen = f"it was last seen on {written(folder.last_seen_at)}" if folder.last_seen_at else "it was never seen"
+    seen = (
+        f"it was last seen on {written(folder.last_seen_at)}" if folder.last_seen_at else "it was never seen"
+    )
     return NodeAway(
         message=f"The files are on node {folder.node.name}, which does not answer: {seen}.",
         code="node-away",

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 LEAVE = (
     "mkdir -p 'deep/er'; printf 'a%.0s' $(seq 1000) > deep/er/letters; head -c 700000 /dev/urandom > big;"
-    " printf x > \"$(printf 'odd \\377\\n')\"; ln -s /etc/passwd link; mkdir empty; cksum big"
+    " printf x > \"$(printf 'odd \\377\\nx')\"; ln -s /etc/passwd link; mkdir empty; cksum big"
 )
 
 
@@ -63,7 +63,7 @@ def test_results_are_listed_and_downloaded_as_they_are(world: World, done: tuple
     files = get(world, job, "/files").json()["results"]
     assert [(one["path"], one["kind"]) for one in files] == [
         ("big", "file"), ("deep", "folder"), ("deep/er", "folder"), ("deep/er/letters", "file"),
-        ("empty", "folder"), ("link", "link"), ("odd \\xff\\x0a", "file"),
+        ("empty", "folder"), ("link", "link"), ("odd \\xff\\x0ax", "file"),
     ]  # fmt: skip
 
     big = (on_disk / "work/big").read_bytes()
@@ -81,7 +81,7 @@ def test_results_are_listed_and_downloaded_as_they_are(world: World, done: tuple
     assert get(world, job, "/file", path="big", headers={"Range": "bytes=700000-"}).status_code == 416
     old = get(world, job, "/file", path="big", headers={"Range": "bytes=5-9", "If-Range": '"old"'})
     assert (old.status_code, body(old)) == (200, big)
-    assert body(get(world, job, "/file", path="odd \\xff\\x0a")) == b"x"
+    assert body(get(world, job, "/file", path="odd \\xff\\x0ax")) == b"x"
 
     link = get(world, job, "/file", path="link")
     assert (link.status_code, link.json()["code"]) == (409, "not-given-out")
@@ -89,7 +89,7 @@ def test_results_are_listed_and_downloaded_as_they_are(world: World, done: tuple
     assert get(world, job, "/file", path="../../../identity.json").status_code == 409
 
     with tarfile.open(fileobj=io.BytesIO(body(get(world, job, "/archive")))) as tar:
-        assert tar.getnames() == ["big", "deep", "deep/er", "deep/er/letters", "empty", "odd \udcff\n"]
+        assert tar.getnames() == ["big", "deep", "deep/er", "deep/er/letters", "empty", "odd \udcff\nx"]
         packed = tar.extractfile("big")
         assert packed is not None
         assert packed.read() == big

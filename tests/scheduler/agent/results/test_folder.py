@@ -45,7 +45,9 @@ def test_an_ordinary_name_is_its_own_text() -> None:
     assert encode_name(b"a\nb\\\xff") == "a\\x0ab\\\\\\xff"
 
 
-@pytest.mark.parametrize("path", ["..", "a/../b", "/etc", "a//b", ".", "a/./b", "a\\x00", "a\\x2fb", "\\q", "\ud800"])
+@pytest.mark.parametrize(
+    "path", ["..", "a/../b", "/etc", "a//b", ".", "a/./b", "a\\x00", "a\\x2fb", "\\q", "\ud800"]
+)
 def test_no_path_leads_out_of_the_folder(path: str) -> None:
     with pytest.raises(BadPath):
         decode_path(path)

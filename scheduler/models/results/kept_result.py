@@ -33,7 +33,9 @@ class KeptResult(models.Model):
     rank = models.PositiveIntegerField()
     node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="+", db_index=False)
     #: Whose job it is: a node has room for so much of each person.
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     files = models.PositiveIntegerField()
     size_bytes = models.BigIntegerField()
     #: False where there is more than was counted.
