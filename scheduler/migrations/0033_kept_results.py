@@ -10,7 +10,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0030_jobs_over'),
+        ('scheduler', '0032_policy_faults'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
