@@ -25,7 +25,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
-from scheduler.selectors import job_by_ref, priority_names
+from scheduler.selectors import env_shown_to, job_by_ref, priority_names
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.services.jobs.logs import LogSlice, read_log
 from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
@@ -96,7 +96,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
     }
     if tab == "overview":
-        context |= _holdings(job)
+        context |= _holdings(job) | {"env": env_shown_to(user, job)}
         if job.state == JobState.RUNNING:
             context["sentence"] = _running_on(context["allocation_rows"]) or context["sentence"]
     elif tab == "why":
