@@ -1,7 +1,7 @@
 """Requests for files of jobs and their answers, between web processes and the agents of nodes, through Redis.
 
-A request waits for its node's agent for seconds, an answer for whoever asked for seconds; neither is a promise, and
-both are gone afterwards. Nothing here touches the database: bytes of results pass through memory only, and whoever
+A request waits for its node's agent for seconds, an answer for its reader for seconds; neither is a promise, and
+both are gone afterwards. Nothing here touches the database: bytes of results pass through memory only, and who
 reads slowly asks for less.
 """
 
@@ -20,13 +20,13 @@ from django.conf import settings
 from infra import notifications
 from infra.errors import MusterError
 
-#: How long a request is of use: whoever asked has given up then.
+#: How long a request is of use: its reader has given up then.
 REQUEST_SECONDS: Final = 30
 #: How long an answer waits to be read.
 ANSWER_SECONDS: Final = 60
 #: Requests of one node that wait at a time.
 MOST_WAITING: Final = 500
-#: How often an agent that has not answered is told again that something waits: hints are no promise.
+#: How often an agent that has not answered gets the hint again: hints are no promise.
 HINT_SECONDS: Final = 1.0
 
 
@@ -96,7 +96,7 @@ def take_requests(node_id: int, most: int) -> list[dict[str, Any]]:
 
 
 def give_answers(node_id: int, answers: Sequence[Mapping[str, Any]]) -> None:
-    """Hand answers to whoever asked; to a request that was for another node there is nobody. Raises NoMailbox."""
+    """Hand answers to their readers; to a request that was for another node there is nobody. Raises NoMailbox."""
     try:
         with _client().pipeline(transaction=False) as pipe:
             for answer in answers:

@@ -1,6 +1,6 @@
 """Names of files as text: a name on disk is any bytes, JSON and addresses take text.
 
-UTF-8 that can be shown stands as it is. Each other byte is written `\\xNN`, and a backslash `\\\\`, as `ls -b` does:
+UTF-8 that can be shown stays as it is. Each other byte is written `\\xNN`, and a backslash `\\\\`, as `ls -b` does:
 every name has one text, and every text that `decode_path` takes is one path.
 """
 

@@ -45,8 +45,8 @@ class ResultsService:
         """One page; a round has as many as there are folders."""
         first, last, folders = self._kept.page()
         said = KeptFolders(first=first, last=last, kept=folders)
-        told: KeptAnswer = client.post("/api/v1/agent/results", said)
-        if names := self._kept.names_of(told["discard"]):
+        asked: KeptAnswer = client.post("/api/v1/agent/results", said)
+        if names := self._kept.names_of(asked["discard"]):
             self._discard(names)
         if self._kept.at_the_end:
             self._unsaid, self._round_at = False, time.monotonic() + ROUND_SECONDS

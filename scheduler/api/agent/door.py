@@ -216,7 +216,7 @@ class AgentDoor:
                 if left <= 0:
                     break
                 news = await _wait(listener, receive, min(left, self._look_seconds()))
-                # Asked, for a listener is also told of all its topics when hints may have been missed.
+                # Asked, for a listener gets all its topics when hints may have been missed.
                 if wanted in news and await self._in_files_thread(node_files.has_requests, answer.node.pk):
                     return _sync_answer(answer) | {"files_wanted": True}
         return _sync_answer(answer)
@@ -226,7 +226,7 @@ class AgentDoor:
     async def _exchange_files(
         self, key: str, body: Mapping[str, Any], receive: Receive | None
     ) -> dict[str, Any]:
-        """Hand the agent's answers to whoever asked; give it further requests, and wait a moment for them."""
+        """Hand the agent's answers to their readers; give it further requests, and wait a moment for them."""
         node = (await self._in_thread(agent_of_key, key)).node
         answers, wait = read_files(body)
         until = time.monotonic() + min(wait, MOST_FILE_WAIT_SECONDS)

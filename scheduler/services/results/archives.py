@@ -91,7 +91,7 @@ def _zip(folder: Folder) -> Iterator[bytes]:
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as pack:
         for entry, pieces in _contents(folder):
-            # Names in a zip file are text: bytes that are no UTF-8 stand as they do in the list.
+            # Names in a zip file are text: bytes that are no UTF-8 are written as in the list.
             name = entry.path if "\\" in entry.path else _name(entry)
             when = min(max(entry.modified_at.timetuple()[:6], _FIRST_IN_ZIP), _LAST_IN_ZIP)
             info = zipfile.ZipInfo(name + ("/" if entry.kind == "folder" else ""), when)

@@ -1,6 +1,6 @@
 """Lists and reads files of a job's working folder, a bounded piece at a time, from the agent of its node.
 
-Whoever calls has been asked for their rights before: `folders_of` does that. Nothing here holds a transaction, and
+Rights are asked before, by `folders_of`. Nothing here holds a transaction, and
 only as much is asked of a node as was read.
 """
 
