@@ -198,6 +198,11 @@ class TaskOrder(TypedDict):
     cpus: NotRequired[list[int]]
     memory_domain: NotRequired[int]
     memory_mib: NotRequired[int]
+    #: Whose job it is, what it asked for, its devices' files, and the variables that the job sets itself.
+    user: NotRequired[str]
+    cpu_millis: NotRequired[int]
+    device_files: NotRequired[list[str]]
+    own_variables: NotRequired[list[str]]
 
 
 class TaskRecord(TypedDict):
