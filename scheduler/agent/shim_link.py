@@ -16,6 +16,7 @@ from typing import Any, Final
 from scheduler.agent import processes
 from scheduler.agent.isolation.means import Means
 from scheduler.agent.protocol import TaskOrder, TaskRecord
+from scheduler.agent.shim.connection_key import ensure_key, read_key
 
 CONNECT_SECONDS: Final = 15.0
 _PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
@@ -58,6 +59,8 @@ class ShimLink:
             received.set()
 
         self.on_records = first
+        if self.means.landlock and not self.means.namespaces:
+            ensure_key(self.state)
         self._thread.start()
         if not received.wait(CONNECT_SECONDS + 5):
             raise RuntimeError(f"the shim of {self.state} does not answer; see {self.state / 'keeper.log'}")
@@ -134,6 +137,8 @@ class ShimLink:
         """Say how tasks are isolated, before any is started, and name the process that they must not outlive."""
         with self._sending:
             self._socket = connection
+        if key := read_key(self.state):
+            self._send({"op": "hello", "key": key})
         ticks = processes.start_ticks(self.watch_pid) if self.watch_pid else 0
         self._send({"op": "isolate", "means": self.means.as_json()})
         self._send({"op": "watch", "pid": self.watch_pid, "start_ticks": ticks})

@@ -88,7 +88,9 @@ class Cells:
         if not self.means.namespaces:
             values["TMPDIR"] = cell.private_tmp
         own = order.get("own_variables", ())
-        order["env"].update({name: values[name] for name in _OF_ACCOUNT if name in values and name not in own})
+        order["env"].update(
+            {name: values[name] for name in _OF_ACCOUNT if name in values and name not in own}
+        )
 
 
 def _remove_empty(path: str, remove: Callable[[str], None]) -> None:

@@ -64,7 +64,11 @@ class GroupTree:
 
     def folders(self, name: str) -> dict[str, str]:
         """The group's folder in the hierarchy of each controller."""
-        return {controller: f"{folder}/{name}" for controller, folder in self._groups.folders.items()} if name else {}
+        return (
+            {controller: f"{folder}/{name}" for controller, folder in self._groups.folders.items()}
+            if name
+            else {}
+        )
 
     def remove(self, name: str) -> None:
         """Kill what is in a group, and remove it, now or, while something cannot be killed, later."""
@@ -159,7 +163,9 @@ class Group:
 
     def _bound_cpu(self, request_millis: int | None, limit_millis: int | None) -> None:
         quota = max(_LEAST_QUOTA_US, limit_millis * _PERIOD_US // 1000) if limit_millis else None
-        shares = max(_LEAST_SHARES, (1000 if request_millis is None else request_millis) * _CORE_SHARES // 1000)
+        shares = max(
+            _LEAST_SHARES, (1000 if request_millis is None else request_millis) * _CORE_SHARES // 1000
+        )
         if self._version == 2:
             weight = 1 + (min(shares, 262_144) - 2) * 9999 // 262_142
             self._write("cpu", "cpu.weight", str(weight))

@@ -30,7 +30,7 @@ _SCOPING_ABI: Final = 6
 #: Devices that every program expects.
 DEVICES: Final = (
     "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
-    "/dev/shm",
+    "/dev/shm",  # noqa: S108
 )  # fmt: skip
 #: What programs need of the system; `probe` leaves out what is hidden in it.
 SYSTEM: Final = (

@@ -1,4 +1,4 @@
-"""What this node isolates and bounds its jobs with: chosen once (`probe`), given to the shim, reported to the server."""
+"""What this node isolates and bounds its jobs with: chosen by `probe`, given to the shim, reported to the server."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ class Means:
             namespaces=data.get("namespaces", NO_NAMESPACES),
             files=Files(**files),
             people=People(**people),
-            groups=Groups(data.get("groups", {}).get("version", 0), data.get("groups", {}).get("folders", {})),
+            groups=Groups(
+                data.get("groups", {}).get("version", 0), data.get("groups", {}).get("folders", {})
+            ),
             missing=tuple(data.get("missing", ())),
         )
 

@@ -52,7 +52,7 @@ class View:
     def _cover(self, means: Means, private_tmp: str) -> None:
         """Put something empty over all that is not to be seen, with the ways to what is."""
         needed = [self._tasks_path, *means.files.programs]
-        closed = _closed_to_others(needed) if means.people.accounts else []
+        closed = closed_to_others(needed) if means.people.accounts else []
         hidden = [path for path in (means.state, *means.files.hidden, *closed) if os.path.lexists(path)]
         hidden += [path for path in TEMPORARY if os.path.isdir(path)]
         tops = [path for path in dict.fromkeys(hidden) if not any(_is_within(path, top) for top in hidden)]
@@ -130,7 +130,7 @@ def _outer_ids() -> tuple[int, int]:
     return _OUTER_IDS[0], _OUTER_IDS[1]
 
 
-def _closed_to_others(paths: Iterable[str]) -> list[str]:
+def closed_to_others(paths: Iterable[str]) -> list[str]:
     """The folders nearest to the root through which other accounts cannot reach these paths."""
     found = []
     for path in paths:
@@ -158,7 +158,7 @@ def _make_way(path: str) -> None:
         folder = "/" + "/".join(parts[:end])
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-            os.chmod(folder, 0o711)
+            os.chmod(folder, 0o711)  # noqa: S103  in a view that only this guard has
 
 
 def _bind(opened: int, path: str) -> None:

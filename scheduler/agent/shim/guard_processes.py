@@ -86,7 +86,9 @@ class GuardProcesses:
     def _take_idle(self, person: str, account: Account | None) -> GuardProcess | None:
         for at in range(len(self._idle) - 1, -1, -1):
             process = self._idle[at]
-            if (process.person, process.account) == (person, account) and self._cells.is_current(process.cell):
+            if (process.person, process.account) == (person, account) and self._cells.is_current(
+                process.cell
+            ):
                 return self._idle.pop(at)
         return None
 

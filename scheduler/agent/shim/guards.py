@@ -198,7 +198,11 @@ class Guards:
 def _out_of_memory(task: ShimTask) -> str:
     """A sentence on a task of which the kernel has killed a process for its memory."""
     limit = task.memory_limit_mib
-    return f"Out of memory: its limit is {limit} MiB." if limit else "Out of memory: this node has no more to give."
+    return (
+        f"Out of memory: its limit is {limit} MiB."
+        if limit
+        else "Out of memory: this node has no more to give."
+    )
 
 
 def _kill_named_in_environment(status_path: str) -> None:
