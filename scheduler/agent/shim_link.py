@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent import processes
+from scheduler.agent.isolation.connection_key import ensure_key, read_key
 from scheduler.agent.isolation.means import Means
 from scheduler.agent.protocol import TaskOrder, TaskRecord
-from scheduler.agent.shim.connection_key import ensure_key, read_key
 
 CONNECT_SECONDS: Final = 15.0
 _PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.agent.isolation.cgroups import GroupTree
 from scheduler.agent.isolation.means import NO_NAMESPACES, Groups, Means
 from scheduler.agent.isolation.namespaces import closed_to_others
 from scheduler.agent.isolation.probe import AUTO, FILES_ONLY, Site, choose
@@ -24,12 +25,12 @@ AS_ROOT = os.geteuid() == 0
 #: What an agent may have, by who runs it.
 KINDS = ["all", "without-groups", "without-namespaces"] if AS_ROOT else ["all", "landlock-alone"]
 ATTACK = Path(__file__).with_name("attack.py").read_text()
-VICTIMS_SECRET = "the-victims-secret"  # noqa: S105
-PORTALS_SECRET = "the-portals-secret"  # noqa: S105
+VICTIMS_SECRET = "the-victims-secret"
+PORTALS_SECRET = "the-portals-secret"
 
 
 def means_of(kind: str, state: Path, *hidden: Path) -> Means:
-    """What an agent with this state folder would choose, without what the kind leaves out; skips where it is not there."""
+    """What an agent with this state folder would choose, without what the kind leaves out."""
     site = Site(isolation=FILES_ONLY if kind == "landlock-alone" else AUTO, hidden=tuple(map(str, hidden)))
     means = choose(site, state)
     if not means.landlock:
@@ -50,6 +51,23 @@ class Scene:
     portal: Path
     said: dict[str, str]
     outside: Path
+
+
+def remove_groups(means: Means) -> None:
+    """Take away the control groups of guards that the end of a test has killed."""
+
+    def removed() -> bool:
+        GroupTree(means.groups)
+        for folder in means.groups.folders.values():
+            try:
+                os.rmdir(folder)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
+
+    wait_for(removed)
 
 
 def open_up(folder: Path) -> None:
@@ -82,6 +100,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     finally:
         listener.close()
         shim.clean_up()
+        remove_groups(means)
 
 
 def python_for(shim: LoneShim) -> str:

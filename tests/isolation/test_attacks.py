@@ -13,8 +13,8 @@ from tests.isolation.conftest import AS_ROOT, ATTACK, PORTALS_SECRET, VICTIMS_SE
 pytestmark = pytest.mark.either
 
 ATTEMPTS = re.findall(r'^    "([^"]+)": ', ATTACK, re.MULTILINE)
-#: What jobs of one account may do to each other where there is neither an account for each nor a view of their own.
-_HARMLESS = {"the names of other tasks"}
+#: Folders of which a job may see the way to its own.
+ITS_OWN_WAY = {"the names of other tasks": "GOT ", "the portal's folder": "GOT agents"}
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
@@ -23,10 +23,7 @@ def test_is_refused(scene: Scene, attempt: str) -> None:
 
     assert VICTIMS_SECRET not in said
     assert PORTALS_SECRET not in said
-    if attempt in _HARMLESS and said.startswith("GOT"):
-        assert "1-1" not in said
-    else:
-        assert said.startswith("refused"), said
+    assert said.startswith("refused") or said == ITS_OWN_WAY.get(attempt), said
 
 
 def test_the_victim_goes_on(scene: Scene) -> None:
@@ -54,5 +51,6 @@ def test_each_person_has_an_account_without_groups(scene: Scene) -> None:
     victims = os.stat(scene.shim.state / "tasks/1-1/work/secret").st_uid
 
     assert uid >= 1_900_000_000
-    assert victims >= 1_900_000_000 and victims != uid
+    assert victims >= 1_900_000_000
+    assert victims != uid
     assert scene.said["groups"] == "[]"

@@ -76,6 +76,10 @@ class Cells:
                 if not name.startswith(f"{os.getpid()}-") and _is_unlocked(path):
                     _remove_empty(path, self._remove)
 
+    def close(self) -> None:
+        """The shim ends, and has no guard any more."""
+        self._groups.close()
+
     def complete(self, order: Mapping[str, Any], account: Account | None, cell: Cell) -> None:
         """Have the task's environment name its account and its private folder."""
         if not cell.private_tmp:

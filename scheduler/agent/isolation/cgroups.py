@@ -16,10 +16,13 @@ from typing import Any, Final
 
 from scheduler.agent.isolation.means import Groups
 
+#: Of the name of each agent's folder of groups.
+PREFIX: Final = "muster-"
 #: What a guard itself may take of its tasks' memory.
 GUARD_MIB: Final = 8
-#: The guard, and the thread in which it starts a task.
-GUARD_PROCESSES: Final = 2
+#: The guard is in the group too, and for the moment of a start the thread in which it starts the task.
+GUARD_PROCESSES: Final = 1
+_LEAST_PROCESSES: Final = 3
 _MIB: Final = 1024 * 1024
 _PERIOD_US: Final = 100_000
 #: The kernel's least quota.
@@ -59,8 +62,15 @@ class GroupTree:
         self._number += 1
         name = f"{self._ours}{self._number}"
         for folder in dict.fromkeys(self._groups.folders.values()):
-            os.mkdir(f"{folder}/{name}")
+            os.makedirs(f"{folder}/{name}")
         return name
+
+    def close(self) -> None:
+        """Remove our folders as well, where no guard uses them any more."""
+        self.clear()
+        for folder in dict.fromkeys(self._groups.folders.values()):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
 
     def folders(self, name: str) -> dict[str, str]:
         """The group's folder in the hierarchy of each controller."""
@@ -88,6 +98,24 @@ class GroupTree:
             except OSError:
                 left.append(name)
         self._left = left
+
+
+def remove_abandoned(parent: str) -> None:
+    """Remove the groups that killed shims have left beside ours: those that are empty, and whose shim is gone."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(parent):
+            if name.startswith(PREFIX):
+                _remove_abandoned_in(f"{parent}/{name}")
+
+
+def _remove_abandoned_in(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            shim = name.partition("-")[0]
+            if shim.isdecimal() and not os.path.exists(f"/proc/{shim}"):
+                with contextlib.suppress(OSError):
+                    os.rmdir(f"{folder}/{name}")
+        os.rmdir(folder)
 
 
 def kill_all(folders: Iterable[str], *, seconds: float) -> None:
@@ -138,7 +166,8 @@ class Group:
             self._bound_memory(limit)
             self._oom_kills = self._count_oom_kills()
         if "pids" in self._folders:
-            self._write("pids", "pids.max", str(processes + GUARD_PROCESSES) if processes else _UNLIMITED_2)
+            most = max(processes + GUARD_PROCESSES, _LEAST_PROCESSES) if processes else None
+            self._write("pids", "pids.max", _UNLIMITED_2 if most is None else str(most))
         if "cpu" in self._folders:
             self._bound_cpu(order.get("cpu_millis"), order.get("cpu_limit_millis"))
         if "devices" in self._folders:

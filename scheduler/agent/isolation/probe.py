@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent.isolation import kernel
+from scheduler.agent.isolation.cgroups import PREFIX, remove_abandoned
 from scheduler.agent.isolation.landlock import SYSTEM, around, is_beneath
 from scheduler.agent.isolation.means import (
     NO_NAMESPACES,
@@ -215,11 +216,13 @@ def _tried(attempt: Callable[[], object], namespaces: int) -> str:
 
 def _groups(state: Path, missing: list[str]) -> Groups:
     """Our folders in the hierarchies of control groups, where we may make groups there."""
-    name = f"muster-{hashlib.sha256(str(state).encode()).hexdigest()[:12]}"
+    name = f"{PREFIX}{hashlib.sha256(str(state).encode()).hexdigest()[:12]}"
     own = _own_groups()
     folders = {}
     for controller in _CONTROLLERS:
-        if (parent := _group_folder(controller, own)) and _usable(f"{parent}/{name}"):
+        parent = _group_folder(controller, own)
+        if parent and _usable(f"{parent}/{name}"):
+            remove_abandoned(parent)
             folders[controller] = f"{parent}/{name}"
     if folders:
         _say_missing(set(_CONTROLLERS) - set(folders), missing)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from scheduler.agent.isolation.connection_key import read_key
 from scheduler.agent.protocol import TaskRecord
-from scheduler.agent.shim.connection_key import read_key
 from scheduler.agent.shim.wire import Wire
 
 #: More that have not said the key are not kept waiting.

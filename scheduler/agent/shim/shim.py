@@ -79,6 +79,7 @@ class Shim:
             self.agent.publish(self.store.take_changes())
             self.store.compact()
             self.trash.empty_beside()
+        self.cells.close()
 
     def recover(self) -> None:
         """Take over from the shims before this one: their tasks, their folders, their status files."""

@@ -23,7 +23,7 @@ _MOST_CHARACTERS: Final = 300
 
 
 def read_isolation(data: Any) -> dict[str, Any]:
-    """The facts of a message, as the node keeps them; an agent of an earlier version says nothing, and isolates nothing.
+    """The facts of a message, as the node keeps them; an agent of an earlier version says and isolates nothing.
 
     What cannot be read counts as not said: it must never make a node look safer than it is.
     """
