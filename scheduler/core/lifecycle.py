@@ -172,6 +172,18 @@ class RestartPolicy(StrEnum):
     ALWAYS = "always"
 
 
+class FailureClass(StrEnum):
+    """Why an attempt did not succeed, in few words that people filter by and rules name."""
+
+    USER_ERROR = "user-error"  # its own processes failed
+    OUT_OF_MEMORY = "out-of-memory"  # it held more memory than it may
+    TIME_LIMIT = "time-limit"
+    NODE_LOST = "node-lost"  # its node stopped answering, or was restarted
+    PREEMPTED = "preempted"  # it made way: preempted, evicted or drained
+    INFRASTRUCTURE = "infrastructure"  # Muster, its agent or a provider ended it, or could not start it
+    UNHEALTHY = "unhealthy"  # its health check failed
+
+
 class TaskFailure(StrEnum):
     """What the failure of one of its tasks means for a job of several."""
 

@@ -13,7 +13,7 @@ from typing import Final
 from scheduler.agent import cpus, processes
 from scheduler.agent.isolation.accounts import NoAccount
 from scheduler.agent.isolation.cells import Cells
-from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, OUT_OF_MEMORY, TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
@@ -30,8 +30,6 @@ SWEEP_SECONDS: Final = 0.05
 CLEAN_KILL_PASSES: Final = 2
 MOST_KILL_PASSES: Final = 50
 KILL_PASS_SECONDS: Final = 0.005
-
-GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
 
 
 class Guards:
@@ -106,7 +104,7 @@ class Guards:
             if (left := line.get("left")) and not record["text"]:
                 record["text"] = f"{left} of its processes cannot be ended: another account's."
             if line.get("out_of_memory") and code != 0 and not record["text"]:
-                record["text"] = _out_of_memory(task)
+                record["text"], record["failure"] = _out_of_memory(task), OUT_OF_MEMORY
             task.ended_whole = not left
             self._store.end(task, at_boot_ms=line["ended"])
             self._processes.release(task, reusable=task.ended_whole and not line.get("worn"))

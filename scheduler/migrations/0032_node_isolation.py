@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0030_jobs_over'),
+        ('scheduler', '0031_failure_classes'),
     ]
 
     operations = [
