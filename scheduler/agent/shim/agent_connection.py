@@ -74,9 +74,9 @@ class AgentConnection:
             if len(self._unproven) > MOST_UNPROVEN:
                 self._drop(next(iter(self._unproven)))
         else:
-            self._welcome(wire)
+            self._accept_as_agent(wire)
 
-    def _welcome(self, wire: Wire) -> None:
+    def _accept_as_agent(self, wire: Wire) -> None:
         """This one is the agent now."""
         self.disconnect()
         self._wire = wire
@@ -110,7 +110,7 @@ class AgentConnection:
         if not commands or not hmac.compare_digest(said.encode(), key.encode()):
             self._drop(fd)
             return []
-        self._welcome(self._unproven.pop(fd))
+        self._accept_as_agent(self._unproven.pop(fd))
         return commands[1:]
 
     def _drop(self, fd: int) -> None:
