@@ -129,6 +129,14 @@ GAUGES: Final = (
         """,
     ),
     Gauge(
+        "muster_policy_faults", "Plugins out of use, and profiles that cannot be followed; more than 0 is an alarm.",
+        ["cluster", "subject"],
+        """
+        SELECT cluster.slug, fault.subject, 1
+        FROM scheduler_policyfault fault JOIN scheduler_cluster cluster ON cluster.id = fault.cluster_id
+        """,
+    ),
+    Gauge(
         "muster_nodes", "Nodes by whether they take work.", ["state"],
         """
         SELECT CASE WHEN state <> 'up' THEN state WHEN draining THEN 'draining'

@@ -87,7 +87,8 @@ _ENDS = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 #: The allowed moves. An attempt that is lost or whose job may restart goes back to QUEUED.
 MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     _S.CREATED: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
-    _S.HELD: frozenset({_S.BLOCKED, _S.QUEUED, _S.CANCELLED}),
+    #: An operator's hold takes the place of the owner's.
+    _S.HELD: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED}),
     _S.BLOCKED: frozenset({_S.HELD, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
     _S.QUEUED: frozenset({_S.HELD, _S.BLOCKED, _S.RESERVED, _S.SCHEDULED, _S.CANCELLED, _S.FAILED}),
     _S.RESERVED: frozenset({_S.QUEUED, _S.SCHEDULED, _S.HELD, _S.CANCELLED}),

@@ -174,7 +174,7 @@ class Job(JobRequest):
         output_field=models.CharField(max_length=16, null=True),
         db_persist=True,
     )
-    #: Who holds it, when it is held: "user" or "admin".
+    #: Who holds it, when it is held: "user", "lead" (of its project) or "admin".
     held_by = models.CharField(max_length=8, blank=True)
     reason_code = models.CharField(max_length=32, choices=choices_of(ReasonCode), blank=True)
     reason_category = models.CharField(max_length=8, choices=choices_of(ReasonCategory), blank=True)
