@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0031_failure_classes'),
+        ('scheduler', '0032_policy_faults'),
     ]
 
     operations = [
