@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
+from scheduler.agent.isolation.means import Means
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import STREAM_PATH
 from scheduler.agent.server.address import AddressFile, fixed
@@ -46,14 +47,17 @@ class Agent:
     A fourth, `results`, says what jobs have left behind and sends what somebody wants to see of it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, means: Means | None = None) -> None:
         self.settings = settings
         self.stopping = threading.Event()
         self.table = TaskTable()
         self.gpus = self._make_gpus()
-        self.link = ShimLink(settings.state, watch_pid=settings.parent_pid, on_records=self._on_records)
+        self.link = ShimLink(
+            settings.state, watch_pid=settings.parent_pid, on_records=self._on_records, means=means
+        )
         self.identity = Identity(settings.state, settings.name)
-        self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus)
+        facts = (means or Means()).facts()
+        self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus, isolation=facts)
         self.sync = ServerSync(
             settings, table=self.table, link=self.link, inventory=self.inventory, gpus=self.gpus
         )

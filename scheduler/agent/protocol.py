@@ -20,6 +20,8 @@ KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
 SHUT_DOWN: Final = "Muster was stopped on this node."
 #: The end of a task whose guard on the node was killed.
 GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
+#: The class of a task that was ended for its memory (`Report.failure`).
+OUT_OF_MEMORY: Final = "out-of-memory"
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
@@ -251,6 +253,11 @@ class TaskOrder(TypedDict):
     cpus: NotRequired[list[int]]
     memory_domain: NotRequired[int]
     memory_mib: NotRequired[int]
+    #: Whose job it is, what it asked for, its devices' files, and the variables that the job sets itself.
+    user: NotRequired[str]
+    cpu_millis: NotRequired[int]
+    device_files: NotRequired[list[str]]
+    own_variables: NotRequired[list[str]]
 
 
 class TaskRecord(TypedDict):
@@ -274,6 +281,8 @@ class TaskRecord(TypedDict):
     text: str
     peak_memory_mib: int | None
     cpu_time_ms: int | None
+    #: Why it failed, where the node knows more than its exit says (`Report.failure`).
+    failure: NotRequired[str]
     #: Since when its processes are suspended (0 = not now), and for how long they were before; the time limit waits.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]

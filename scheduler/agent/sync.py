@@ -123,6 +123,7 @@ class ServerSync:
                 gpu_names=self._gpus.names(devices) if self._gpus and devices else None,
                 numa_domains=self._settings.overrides.numa_domains,
                 process_limit=self._settings.process_limit,
+                requests_are_limits=self._settings.requests_are_limits,
             )
             if self._table.add(task, epoch, job=assignment["job"], folder=order["folder"]):
                 orders.append(order)

@@ -7,6 +7,7 @@ from typing import Final
 
 from scheduler.agent import numa
 from scheduler.agent.elements import Elements, arguments_of
+from scheduler.agent.isolation.devices import gpu_files
 from scheduler.agent.protocol import (
     Assignment,
     ElementsToRun,
@@ -31,6 +32,7 @@ def task_order(
     gpu_names: GpuNames | None = None,
     numa_domains: int | None = None,
     process_limit: int = PROCESS_LIMIT,
+    requests_are_limits: bool = False,
 ) -> TaskOrder:
     """What the shim is to start for this assignment.
 
@@ -58,12 +60,19 @@ def task_order(
             "devices": assignment["devices"],
         },
         process_limit=process_limit,
+        user=assignment["user"],
+        own_variables=sorted(assignment["env"]),
     )
     if elements is not None:
         order["meta"]["elements"] = True
         order["argv"] = _run_elements(elements, order, assignment["grace_seconds"])
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
+    elif requests_are_limits and assignment["memory_mib"]:
+        order["memory_limit_mib"] = assignment["memory_mib"]
+    order["cpu_millis"] = assignment["cpu_millis"]
+    if gpu_names is not None and (files := gpu_files(gpu_names[1])):
+        order["device_files"] = files
     if "cpu_limit_millis" in assignment:
         order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
     if "numa_domain" in assignment:

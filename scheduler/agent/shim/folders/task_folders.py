@@ -51,17 +51,25 @@ class TaskFolders:
         #: What the working folders that are given out looked like then.
         self._given: dict[str, tuple[int, ...]] = {}
 
-    def give(self, order: TaskOrder, *, ended: Callable[[], Iterable[str]] = tuple) -> None:
+    def give(
+        self,
+        order: TaskOrder,
+        *,
+        owner: tuple[int, int] | None = None,
+        ended: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
         """Make the folder that the order names, with the script and `work` in it; raises OSError.
 
-        `work` is empty for the first attempt of a job. A later one goes on in that of the attempt before it, where
-        that ran here: its folder was kept, or is among those of tasks that have `ended`.
+        All of it belongs to the `owner` (user and group), where one is given. `work` is empty for the first attempt of
+        a job. A later one goes on in that of the attempt before it, where that ran here: its folder was kept, or is
+        among those of tasks that have `ended`.
         """
         folder = order["folder"]
         has_script = self._rename_spare(folder)
         if has_script is None:
             os.mkdir(folder, 0o700)
             os.mkdir(folder + "/work", 0o700)
+        _give_to(folder, owner or (os.geteuid(), os.getegid()))
         self._given[folder] = _identity(folder + "/work")
         if order["script"]:
             with open(
@@ -69,6 +77,8 @@ class TaskFolders:
             ) as file:
                 file.write(order["script"])
                 os.fchmod(file.fileno(), _OWN_FILES["script"])
+                if owner is not None:
+                    os.fchown(file.fileno(), *owner)
         elif has_script:
             os.unlink(folder + "/script")
         whose = read_folder_name(os.path.basename(folder))
@@ -187,6 +197,16 @@ def _holds_results(folder: str) -> bool:
         return True
     finally:
         os.close(work)
+
+
+def _give_to(folder: str, owner: tuple[int, int]) -> None:
+    """Have a task's new folder, and what we made in it, belong to this account."""
+    if os.stat(folder, follow_symlinks=False).st_uid == owner[0]:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            os.chown(entry.path, *owner, follow_symlinks=False)
+    os.chown(folder, *owner, follow_symlinks=False)
 
 
 def _left_when_cleared(folder: str, work: tuple[int, ...]) -> set[str] | None:
