@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from config.up.forking import ForkServer, can_fork
+from config.up.forks.forking import ForkServer, can_fork
 from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options

@@ -21,6 +21,16 @@ _VERBS: Final[dict[Kind, tuple[str, str]]] = {
 }
 
 
+#: Of one thing that has a name, and of several.
+_OF_THINGS: Final[dict[Kind, tuple[str, str]]] = {
+    Kind.NODE_DRAINS: ("Node {name} drains while a job of yours runs there",) * 2,
+    Kind.NODE_DOWN: ("Node {name} is down", "{count:,} nodes are down, first {name}"),
+    Kind.POLICY_FAULT: ("Scheduler fault: {name}", "{count:,} scheduler faults, first {name}"),
+    Kind.WEBHOOK_DISABLED: ("The webhook {name} was disabled",) * 2,
+    Kind.RESERVATION: ("Reservation {name} changed", "{count:,} changes of reservations"),
+}
+
+
 def headline(kind: Kind, *, count: int, number: int | None, name: str, of: str, array: bool) -> str:
     """One sentence without a full stop.
 
@@ -33,16 +43,9 @@ def headline(kind: Kind, *, count: int, number: int | None, name: str, of: str, 
             return f"Job {number} {name} {one}"
         what = f"{count:,} elements of array {name}" if array else f"{count:,} jobs of {of}"
         return f"{what} {many}"
-    if kind == Kind.NODE_DRAINS:
-        return f"Node {name} drains while a job of yours runs there"
-    if kind == Kind.NODE_DOWN:
-        return f"Node {name} is down" if count == 1 else f"{count:,} nodes are down, first {name}"
-    if kind == Kind.POLICY_FAULT:
-        return f"Scheduler fault: {name}" if count == 1 else f"{count:,} scheduler faults, first {name}"
-    if kind == Kind.WEBHOOK_DISABLED:
-        return f"The webhook {name} was disabled"
-    if kind == Kind.RESERVATION:
-        return f"Reservation {name} changed" if count == 1 else f"{count:,} changes of reservations"
     if kind == Kind.QUOTA:
         return name.rstrip(".") if count == 1 and name else f"{count:,} notices about quotas and budgets"
+    if kind in _OF_THINGS:
+        one, many = _OF_THINGS[kind]
+        return (one if count == 1 else many).format(name=name, count=count)
     return KINDS[kind].label if kind in KINDS else "A test of this webhook"
