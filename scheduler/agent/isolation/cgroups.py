@@ -9,6 +9,7 @@ version 2 one for all.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,8 @@ _PLAIN_DEVICES: Final = (
     "c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm", "c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm",
 )  # fmt: skip
 _EMPTY_SECONDS: Final = 0.2
+#: Of all groups of this process: guards keep theirs when its means change.
+_NUMBERS: Final = itertools.count(1)
 
 
 class GroupTree:
@@ -47,7 +50,6 @@ class GroupTree:
         self._groups = groups
         self._left: list[str] = []
         self._ours = f"{os.getpid()}-"
-        self._number = 0
         for folder in set(groups.folders.values()):
             os.makedirs(folder, exist_ok=True)
         self._weigh_all()
@@ -71,8 +73,7 @@ class GroupTree:
         """A new group; returns its name. Raises OSError."""
         if not self._groups.version:
             return ""
-        self._number += 1
-        name = f"{self._ours}{self._number}"
+        name = f"{self._ours}{next(_NUMBERS)}"
         for folder in dict.fromkeys(self._groups.folders.values()):
             os.makedirs(f"{folder}/{name}")
         return name
