@@ -89,7 +89,9 @@ def _load(names: list[str]) -> list[Any]:
 
 def _require_forkable() -> None:
     if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError("a module that was loaded has started a thread; a process with threads cannot be forked")
+        raise RuntimeError(
+            "a module that was loaded has started a thread; a process with threads cannot be forked"
+        )
 
 
 # ---------------------------------------------------------------- orders

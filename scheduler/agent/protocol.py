@@ -5,7 +5,7 @@ An agent, a server and a shim of different versions may meet: fields are added, 
 
 from __future__ import annotations
 
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 #: The most output in one chunk, and in all chunks of a log message.
 CHUNK_BYTES: Final = 256 * 1024
@@ -157,6 +157,8 @@ class SyncAnswer(TypedDict):
     fence_seconds: float
     log_cap_bytes: int
     inventory_wanted: bool
+    #: Somebody wants to see or to fetch files of a job on this node: the agent makes a `files` call.
+    files_wanted: NotRequired[bool]
 
 
 class Chunk(TypedDict):
@@ -180,6 +182,53 @@ class StreamEnd(TypedDict):
 class LogAnswer(TypedDict):
     streams: list[StreamEnd]
     gone: list[int]
+
+
+class KeptFolder(TypedDict):
+    """A task's folder that was kept, since it holds something; not `whole`: there is more than was counted."""
+
+    job: int
+    epoch: int
+    rank: int
+    files: int
+    size: int
+    whole: bool
+
+
+class KeptFolders(TypedDict):
+    """All kept folders of jobs from one number to another, both included."""
+
+    first: int
+    last: int
+    kept: list[KeptFolder]
+
+
+class KeptAnswer(TypedDict):
+    """`discard` are folders to remove, as [job, epoch, rank]."""
+
+    discard: list[list[int]]
+
+
+class FileAnswer(TypedDict):
+    """The answer to one request about files: entries of the list, pieces of files, or `code` and why there are none."""
+
+    id: str
+    entries: NotRequired[list[list[Any]]]
+    more: NotRequired[bool]
+    pieces: NotRequired[list[list[Any]]]
+    code: NotRequired[str]
+    text: NotRequired[str]
+
+
+class FileCall(TypedDict):
+    """Answers to requests, and for how long to wait for further ones."""
+
+    answers: list[FileAnswer]
+    wait_seconds: float
+
+
+class FileRequests(TypedDict):
+    requests: list[dict[str, Any]]
 
 
 class TaskOrder(TypedDict):
@@ -241,3 +290,24 @@ class TaskRecord(TypedDict):
 
 def task_key(task: int, epoch: int) -> str:
     return f"{task}-{epoch}"
+
+
+class TaskFolder(NamedTuple):
+    """Whose a task's folder is, as its name says."""
+
+    job: int
+    epoch: int
+    rank: int
+
+
+def folder_name(whose: TaskFolder, key: str) -> str:
+    """`<job>-<epoch>-<rank>-<task>-<epoch>`: to be read by people, and by agents of other versions."""
+    return f"{whose.job}-{whose.epoch}-{whose.rank}-{key}"
+
+
+def read_folder_name(name: str) -> TaskFolder | None:
+    """None for a name that is not that of a task's folder."""
+    parts = name.split("-")
+    if len(parts) < 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
+        return None
+    return TaskFolder(int(parts[0]), int(parts[1]), int(parts[2]))

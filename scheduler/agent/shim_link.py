@@ -94,6 +94,10 @@ class ShimLink:
     def forget(self, keys: list[str]) -> None:
         self._send({"op": "forget", "keys": keys})
 
+    def discard_results(self, names: list[str]) -> None:
+        """Remove these kept folders."""
+        self._send({"op": "discard", "names": names})
+
     def extend_lease(self, fence_seconds: float) -> None:
         self._send({"op": "lease", "fence_seconds": fence_seconds})
 

@@ -59,7 +59,8 @@ class Guards:
             task.cpus = cpus.choose_cpus(order.get("cpu_limit_millis"), among, bound)
         try:
             account = self._cells.owner_of(order)
-            self._folders.give(order, owner=(account.uid, account.gid) if account else None)
+            owner = (account.uid, account.gid) if account else None
+            self._folders.give(order, owner=owner, ended=self._ended_folders)
             status_file = self._files.create(task.key)
             try:
                 self._processes.assign(
@@ -73,6 +74,11 @@ class Guards:
                 os.close(status_file)  # the guard has it, and with it the lock
         except (OSError, NoAccount) as error:
             self._store.end_unstarted(task, guard.why_not_started(order, error))
+
+    def _ended_folders(self) -> list[str]:
+        """The folders of tasks that have ended with all their processes and are not forgotten yet."""
+        tasks = self._store.tasks.values()
+        return [task.record["folder"] for task in tasks if not task.live and task.ended_whole]
 
     # ------------------------------------------------------------ what guards write
 

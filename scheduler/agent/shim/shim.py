@@ -85,7 +85,7 @@ class Shim:
         """Take over from the shims before this one: their tasks, their folders, their status files."""
         recover(self.store, self.guards)
         self.usage.schedule()
-        self.trash.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
+        self.folders.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
         self.guards.drop_unknown_statuses()
 
     def _wake_on_child_exit(self) -> None:
@@ -136,6 +136,8 @@ class Shim:
                     self._set_suspended(task, command["still"])
             case "forget":
                 self.forget(command["keys"])
+            case "discard":
+                self.folders.discard(command["names"])
             case "lease":
                 self.deadlines.extend_lease(command["fence_seconds"])
             case "isolate":

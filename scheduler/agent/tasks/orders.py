@@ -8,7 +8,14 @@ from typing import Final
 from scheduler.agent import numa
 from scheduler.agent.elements import Elements, arguments_of
 from scheduler.agent.isolation.devices import gpu_files
-from scheduler.agent.protocol import Assignment, ElementsToRun, TaskOrder, task_key
+from scheduler.agent.protocol import (
+    Assignment,
+    ElementsToRun,
+    TaskFolder,
+    TaskOrder,
+    folder_name,
+    task_key,
+)
 from scheduler.agent.tasks.environment import GpuNames, environment
 
 #: One argument may be this long on Linux (MAX_ARG_STRLEN); longer commands go through a file.
@@ -32,7 +39,8 @@ def task_order(
     `numa_domains` is how many domains the command line lays out; None = the machine's own.
     """
     key = task_key(assignment["task"], assignment["epoch"])
-    folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
+    whose = TaskFolder(assignment["job"], assignment["epoch"], assignment["rank"])
+    folder = str(state / "tasks" / folder_name(whose, key))
     elements = assignment.get("elements")
     runs = elements or assignment
     argv, script = _program(runs["command"], runs["script"], folder)
