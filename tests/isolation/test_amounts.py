@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,18 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text()
     except OSError:
         return ""
+
+
+def test_other_means_hold_for_what_starts_next_and_spare_what_runs(shim: LoneShim) -> None:
+    shim.start("80-1", "exec sleep 1000", user="alice")
+    running = shim.wait("80-1", "running")
+    assert shim.means is not None
+    shim.link._send({"op": "isolate", "means": replace(shim.means, landlock=0).as_json()})
+    shim.start("81-1", "ls / >/dev/null && echo listed", user="alice")
+    shim.wait("81-1")
+    shim.link._send({"op": "isolate", "means": shim.means.as_json()})
+    shim.start("82-1", "ls / >/dev/null && echo listed", user="alice")
+    shim.wait("82-1")
+
+    assert (out(shim, "81-1"), out(shim, "82-1")) == ("listed\n", "")
+    assert processes.is_running(running["pid"], running["start_ticks"])

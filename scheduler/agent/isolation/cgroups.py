@@ -9,6 +9,7 @@ version 2 one for all.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -30,13 +31,16 @@ _LEAST_QUOTA_US: Final = 1_000
 #: Shares of a whole core in version 1, and the least that a group may have.
 _CORE_SHARES: Final = 1024
 _LEAST_SHARES: Final = 2
-#: A limit of 0 or none.
+_CORE_WEIGHT: Final = 100
+#: No limit.
 _UNLIMITED_1, _UNLIMITED_2 = "-1", "max"
 #: Devices that every job may use, in version 1's words: null, zero, full, random, urandom, tty, ptmx, pts.
 _PLAIN_DEVICES: Final = (
     "c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm", "c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm",
 )  # fmt: skip
 _EMPTY_SECONDS: Final = 0.2
+#: Of all groups of this process: guards keep theirs when its means change.
+_NUMBERS: Final = itertools.count(1)
 
 
 class GroupTree:
@@ -46,21 +50,30 @@ class GroupTree:
         self._groups = groups
         self._left: list[str] = []
         self._ours = f"{os.getpid()}-"
-        self._number = 0
         for folder in set(groups.folders.values()):
             os.makedirs(folder, exist_ok=True)
+        self._weigh_all()
         for folder in set(groups.folders.values()):
             with contextlib.suppress(OSError):
                 names = [name for name in os.listdir(folder) if os.path.isdir(f"{folder}/{name}")]
                 self._left += [n for n in names if n not in self._left and not n.startswith(self._ours)]
         self.clear()
 
+    def _weigh_all(self) -> None:
+        """Have all jobs together weigh as the machine's cores do: a group weighs as one process does, by itself."""
+        if folder := self._groups.folders.get("cpu"):
+            cores = os.cpu_count() or 1
+            name, value = ("cpu.shares", cores * _CORE_SHARES)
+            if self._groups.version == 2:
+                name, value = "cpu.weight", min(10_000, cores * _CORE_WEIGHT)
+            with contextlib.suppress(OSError), open(f"{folder}/{name}", "w") as file:
+                file.write(str(value))
+
     def make(self) -> str:
         """A new group; returns its name. Raises OSError."""
         if not self._groups.version:
             return ""
-        self._number += 1
-        name = f"{self._ours}{self._number}"
+        name = f"{self._ours}{next(_NUMBERS)}"
         for folder in dict.fromkeys(self._groups.folders.values()):
             os.makedirs(f"{folder}/{name}")
         return name
