@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
@@ -85,7 +86,7 @@ class Attempt(models.Model):
                 fields=["resized_for"], name="attempt_resized_for", condition=Q(resized_for__isnull=False)
             ),
             # What ended lately is looked at again; what was used in a month, too.
-            models.Index(fields=["ended_at"], name="attempt_by_end", condition=Q(ended_at__isnull=False)),
+            BrinIndex(fields=["ended_at"], name="attempt_by_end", pages_per_range=16, autosummarize=True),
             models.Index(
                 fields=["stop_asked_at"],
                 name="attempt_interrupted",

@@ -27,7 +27,7 @@ _ROOM = "ALTER TABLE scheduler_{0} SET (fillfactor = {1})"
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0030_jobs_over"),
+        ("scheduler", "0032_policy_faults"),
     ]
 
     operations = [
