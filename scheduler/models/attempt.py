@@ -8,7 +8,15 @@ from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
-from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, StopReason, TaskState
+from scheduler.core.lifecycle import (
+    LIVE_ATTEMPT,
+    LIVE_TASK,
+    AttemptState,
+    FailureClass,
+    StopReason,
+    TaskState,
+)
+from scheduler.models.job_request import choices_of
 
 
 def in_one_of(states: Collection[str]) -> models.GeneratedField:
@@ -72,6 +80,10 @@ class Attempt(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
     end_text = models.CharField(max_length=300, blank=True)
+    #: Why it did not succeed, as a class.
+    failure_class = models.CharField(
+        max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
+    )
     is_live = in_one_of(LIVE_ATTEMPT)
 
     objects = AttemptQuerySet.as_manager()
@@ -87,6 +99,8 @@ class Attempt(models.Model):
             ),
             # What ended lately is looked at again; what was used in a month, too.
             BrinIndex(fields=["ended_at"], name="attempt_by_end", pages_per_range=16, autosummarize=True),
+            # How often attempts failed as what; has only those.
+            models.Index(fields=["failure_class"], name="attempt_failed_as", condition=~Q(failure_class="")),
             models.Index(
                 fields=["stop_asked_at"],
                 name="attempt_interrupted",
@@ -126,6 +140,10 @@ class Task(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
     end_text = models.CharField(max_length=300, blank=True)
+    #: A class of failure that its node knows; the exit alone says the others.
+    failure_class = models.CharField(
+        max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
+    )
     peak_memory_mib = models.BigIntegerField(null=True, blank=True)
     cpu_time_ms = models.BigIntegerField(null=True, blank=True)
     #: Of its GPUs together: the time they were watched while it held them, and of it the time they worked for it.
