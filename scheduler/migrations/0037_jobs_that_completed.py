@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ("scheduler", "0033_moves_leave_indexes_alone"),
+        ("scheduler", "0036_elements_alone_are_indexed"),
     ]
 
     operations = [
