@@ -224,12 +224,14 @@ class Job(JobRequest):
             models.Index(fields=["user", "-request"], name="job_by_user"),
             models.Index(fields=["project", "-request"], name="job_by_project"),
             models.Index(fields=["queue", "-request"], name="job_by_queue"),
-            # Of jobs that are over there may be millions, and most completed: the newest of those are found soon
-            # among all. Of the others there may be few; these are written once, when such a job ends.
+            # Of jobs that are over there may be millions. These are written once, when a job ends. Most jobs of all
+            # completed: the newest of those are found soon without an index.
             models.Index(fields=["outcome", "-request"], name="job_over", condition=_NOT_COMPLETED),
             *(
                 models.Index(
-                    fields=[of, "outcome", "-request"], name=f"job_over_by_{of}", condition=_NOT_COMPLETED
+                    fields=[of, "outcome", "-request"],
+                    name=f"job_over_by_{of}",
+                    condition=Q(outcome__isnull=False),
                 )
                 for of in ("user", "project", "queue")
             ),
