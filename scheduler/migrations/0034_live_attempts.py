@@ -6,9 +6,9 @@ The table is rewritten with the new column under an exclusive lock.
 from django.db import migrations, models
 
 LIVE = ["assigned", "running", "starting", "stopping"]
-#: Half a page, for the versions that the moves of all rows on it write. Set last: the rows that are there have mostly
+#: Room for versions that the moves of some rows of a page write at once. Set last: the rows that are there have mostly
 #: ended, and need no room beside them.
-ROOM = "ALTER TABLE scheduler_attempt SET (fillfactor = 50)"
+ROOM = "ALTER TABLE scheduler_attempt SET (fillfactor = 70)"
 
 
 class Migration(migrations.Migration):
