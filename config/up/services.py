@@ -89,7 +89,7 @@ class Environment:
 
     @cached_property
     def counters(self) -> dict[str, str]:
-        """Where several web processes write their counters, so that each can report them all; one has its own memory."""
+        """Where several web processes write their counters, so that each reports them all; one has its memory."""
         return {"PROMETHEUS_MULTIPROC_DIR": str(self.empty_folder("counters"))} if self.web_count > 1 else {}
 
     def empty_folder(self, name: str) -> Path:

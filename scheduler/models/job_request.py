@@ -114,6 +114,9 @@ class JobRequest(models.Model):
     array_index = models.PositiveIntegerField(null=True, blank=True)
     array_max_running = models.PositiveIntegerField(null=True, blank=True)
 
+    #: What its owner is mailed about, words of Slurm's --mail-type joined by commas; null where it does not say.
+    mail_types = models.CharField(max_length=120, null=True, blank=True)
+
     created_at = models.DateTimeField()
     #: web, api, sbatch, cli: the door it came through.
     submitted_via = models.CharField(max_length=8, default="api")

@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Final
 
 import structlog
+from django.conf import settings
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 import infra.retention
 import quotas.services.retention
@@ -173,6 +175,8 @@ def rules() -> Iterator[Rule]:
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
     )
     yield from infra.retention.RULES
+    for more in settings.MUSTER_MORE_RETENTION:
+        yield from import_string(more)()
     yield audit_prune.rule()
     yield RUNS
 

@@ -120,7 +120,7 @@ USES_PATTERNS: Final = re.compile(rf"^import re\b|\.(?:{'|'.join(sorted(METHODS)
 
 def sources() -> Iterator[tuple[str, str]]:
     """Name and text of each module."""
-    for app in ("infra", "accounts", "quotas", "scheduler", "config"):
+    for app in ("infra", "accounts", "quotas", "scheduler", "notifications", "config"):
         for file in sorted((ROOT / app).rglob("*.py")):
             if not set(file.relative_to(ROOT).parts) & set(NOT_AT_A_DOOR):
                 yield ".".join(file.relative_to(ROOT).with_suffix("").parts), file.read_text()
@@ -273,6 +273,7 @@ NOT_TEXT: Final = {
     "read_job_type": "bounded text", "read_ref": "bounded text", "read_cpu_cores": "field cpu_cores",
     "read_memory": "field memory", "read_gpu_slice": "read_slice", "read_gpu_share": "field gpu_share",
     "read_extras": "fields", "read_log": "a job", "read_stream": "a task", "read_merged": "tasks",
+    "read_mail_types": "bounded text", "read_alerts": "rows", "read_reservations": "rows",
     "read_notice": "a row", "read_results": "of agents, bounded whole",
 }  # fmt: skip
 
