@@ -10,7 +10,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0032_policy_faults"),
+        ("scheduler", "0033_mail_types"),
     ]
 
     operations = [
