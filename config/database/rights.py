@@ -73,6 +73,7 @@ _SCHEDULER: Final = {
     "scheduler_jobevent": DROP,
     "scheduler_jobrequest": DROP,
     "scheduler_jointoken": EDIT,
+    "scheduler_keptresult": ALL,
     "scheduler_lease": EDIT,
     "scheduler_logchunk": DROP,
     "scheduler_node": EDIT,

@@ -224,6 +224,8 @@ def agent(env: Environment, node: LocalNode) -> Process:
             "--insecure-ok",
             *("--state", str(folder), "--end-jobs-on-stop", "--take-over", *node.agent_arguments()),
             *("--join-token-file", str(env.join_token_file)),
+            # Its jobs must not see the portal's keys and passwords, the database, or other nodes.
+            *("--hide", str(env.state.path)),
         ],
         env=env.for_agent(),
         log_folder=env.state.logs,

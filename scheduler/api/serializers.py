@@ -133,7 +133,10 @@ class JobSerializer(serializers.Serializer[Any]):
     numa = serializers.ChoiceField(NUMA_WORDS, help_text="one: each task in one NUMA domain, or it waits.")
     extras = serializers.DictField(child=serializers.IntegerField())
     time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
-    env = serializers.DictField(child=serializers.CharField())
+    env = serializers.DictField(
+        child=serializers.CharField(allow_null=True),
+        help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
+    )
     working_dir = serializers.CharField()
     mail_type = serializers.CharField(help_text="When its owner is mailed; empty: as their preferences say.")
     labels = serializers.DictField(child=serializers.CharField())

@@ -384,7 +384,10 @@ READERS: Final[dict[str, Callable[[Directives, str], Any]]] = {
     "mail-user": _mail_user,
 }
 
-_OUTPUT: Final = "Output is kept with the job: GET /api/v1/jobs/{id}/logs, or its Log tab."
+_OUTPUT: Final = (
+    "Output is kept with the job: GET /api/v1/jobs/{id}/logs, or its Log tab. "
+    "Files that the job itself writes are under Results."
+)
 #: Known and without effect here, and why.
 IGNORED: Final[dict[str, str]] = {
     "output": _OUTPUT,
