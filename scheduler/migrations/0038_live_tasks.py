@@ -13,7 +13,7 @@ ROOM = "ALTER TABLE scheduler_task SET (fillfactor = 70)"
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0035_live_attempts"),
+        ("scheduler", "0037_live_attempts"),
     ]
 
     operations = [

@@ -13,7 +13,7 @@ ROOM = "ALTER TABLE scheduler_attempt SET (fillfactor = 70)"
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0034_cycles_of_attempts_are_numbers"),
+        ("scheduler", "0036_cycles_of_attempts_are_numbers"),
     ]
 
     operations = [

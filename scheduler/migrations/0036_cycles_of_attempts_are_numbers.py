@@ -10,7 +10,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0033_mail_types"),
+        ("scheduler", "0035_kept_results"),
     ]
 
     operations = [

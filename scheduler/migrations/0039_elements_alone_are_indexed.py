@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0036_live_tasks"),
+        ("scheduler", "0038_live_tasks"),
     ]
 
     operations = [

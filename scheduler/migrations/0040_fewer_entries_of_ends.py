@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ("scheduler", "0037_elements_alone_are_indexed"),
+        ("scheduler", "0039_elements_alone_are_indexed"),
     ]
 
     operations = [
