@@ -169,7 +169,11 @@ class JobRequest(models.Model):
                 name="job_min_tasks_within",
                 condition=Q(min_tasks=None) | Q(min_tasks__range=(1, F("tasks"))),
             ),
-            models.UniqueConstraint(name="array_element_once", fields=["array_id", "array_index"]),
+            models.UniqueConstraint(
+                name="array_element_once",
+                fields=["array_id", "array_index"],
+                condition=Q(array_id__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
