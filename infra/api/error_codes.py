@@ -337,6 +337,36 @@ INPUT: Final = {
     "bad-filter": Meaning(
         "Invalid filter value", "The value does not have the type of the filter.", "The message says which."
     ),
+    "bad-failure": Meaning(
+        "Not a failure",
+        "A restart rule names exit codes from 1 to 255, ranges of them, or failure classes.",
+        "Write codes such as 75 or 10-19, or a class of the message.",
+    ),
+    "no-results": Meaning(
+        "No files are kept",
+        "The job has left no files, or its files have been removed.",
+        "The Results tab of the job says what is kept and for how long.",
+    ),
+    "no-such-file": Meaning(
+        "No such file",
+        "The kept files of the job have no file of that name.",
+        "Look at the list of files again.",
+    ),
+    "not-given-out": Meaning(
+        "Not a regular file",
+        "Links, devices and other files that are not regular are not given out.",
+        "Have the job copy what you need to a regular file.",
+    ),
+    "changed": Meaning(
+        "The file has changed",
+        "The file changed while it was downloaded.",
+        "Download the file again, best once the job has ended.",
+    ),
+    "bad-answer": Meaning(
+        "The node gave a wrong answer",
+        "The node of the files answered with what the portal did not ask for.",
+        "Try again; if the problem remains, tell an operator the name of the node.",
+    ),
     "one-of": Meaning(
         "Exactly one of these fields",
         "Exactly one of several fields has to be given.",
