@@ -161,7 +161,7 @@ def _queue(cluster: Cluster, slug: str, **kwargs: Any) -> Queue:
 def _jobs(queue: Queue, count: int) -> None:
     from accounts.models import Project, User
     from scheduler.models import Job
-    from scheduler.services.submission.bulk_insert import NewRows, insert_jobs_with_events
+    from scheduler.services.jobs.bulk_insert import NewRows, insert_jobs_with_events
 
     person, project, now = (
         User.objects.get(username="bench0"),

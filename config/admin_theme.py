@@ -80,6 +80,7 @@ UNFOLD: dict[str, Any] = {
                 "Cluster",
                 ("Clusters", "dns", "scheduler.cluster"),
                 ("Partitions", "splitscreen", "scheduler.partition"),
+                ("Policy faults", "extension_off", "scheduler.policyfault"),
                 ("Nodes", "computer", "scheduler.node"),
                 ("Devices", "memory", "scheduler.device"),
                 ("Reservations", "event", "scheduler.reservation"),

@@ -106,6 +106,7 @@ def run_checks() -> Iterator[Check]:
         yield migrations
         if migrations.ok:
             yield _timed("planner", False, _planner)
+            yield _timed("policies", False, _policies)
     yield _timed("redis", False, _redis)
     yield _timed("disk", False, _disk)
 
@@ -178,6 +179,19 @@ def _planner() -> str:
             "look for `resident_jobs_differ` in its log and report it"
         )
     return "at work"
+
+
+def _policies() -> str:
+    from scheduler.state.records.policy_faults import open_faults  # not before the apps are there
+
+    faults = open_faults()
+    if faults:
+        raise _NotReadyError(
+            "; ".join(
+                f"cluster {one.cluster} is planned without its {one.subject}: {one.reason}" for one in faults
+            )
+        )
+    return "followed"
 
 
 def _redis() -> str:

@@ -97,6 +97,9 @@ class _Columns(NamedTuple):
     array_max_running: int | None
     restart_policy: str
     max_restarts: int
+    restart_rules: list[Any]
+    restart_delay_seconds: int | None
+    restart_delay_max_seconds: int | None
     preemptible: bool
     created_at: datetime
     begin_at: datetime | None
@@ -109,6 +112,7 @@ class _Columns(NamedTuple):
     exit_code: int | None
     exit_signal: int | None
     end_text: str
+    failure_class: str
     epoch: int
     submitted_via: str
     queue_slug: str
@@ -181,7 +185,8 @@ _JOINED: Final = {
 _JSON: Final = [
     place
     for place, name in enumerate(_Columns._fields)
-    if name in ("reason_details", "extras", "labels", "node_selector", "tolerations", "affinity")
+    if name
+    in ("reason_details", "extras", "labels", "node_selector", "tolerations", "affinity", "restart_rules")
 ]
 
 

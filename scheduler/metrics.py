@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from scheduler.core.lifecycle import ACTIVE, LIVE_ATTEMPT, PENDING, PUBLIC, TERMINAL, JobState
+from scheduler.core.lifecycle import ACTIVE, LIVE_ATTEMPT, PENDING, PUBLIC, TERMINAL, FailureClass, JobState
 from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 
@@ -50,6 +50,7 @@ def read_metrics() -> Iterator[Metric]:
     for gauge in GAUGES:
         yield gauge.read()
     yield _preemptions()
+    yield _failures()
     yield _drift()
     yield _violations()
     yield from _memories()
@@ -128,6 +129,14 @@ GAUGES: Final = (
         """,
     ),
     Gauge(
+        "muster_policy_faults", "Plugins out of use, and profiles that cannot be followed; more than 0 is an alarm.",
+        ["cluster", "subject"],
+        """
+        SELECT cluster.slug, fault.subject, 1
+        FROM scheduler_policyfault fault JOIN scheduler_cluster cluster ON cluster.id = fault.cluster_id
+        """,
+    ),
+    Gauge(
         "muster_nodes", "Nodes by whether they take work.", ["state"],
         """
         SELECT CASE WHEN state <> 'up' THEN state WHEN draining THEN 'draining'
@@ -201,6 +210,18 @@ def _preemptions() -> Metric:
     )
     for reason, count in sorted((counts | dict(rows)).items()):
         family.add_metric([reason], count)
+    return family
+
+
+def _failures() -> Metric:
+    """Attempts that did not succeed, by failure class, as long as they are kept."""
+    family = CounterMetricFamily(
+        "muster_attempts_failed", "Attempts that did not succeed, by failure class.", labels=["failure_class"]
+    )
+    counts = dict.fromkeys((one.value for one in FailureClass), 0)
+    rows = _rows("SELECT failure_class, count(*) FROM scheduler_attempt WHERE failure_class <> '' GROUP BY 1")
+    for failure, count in sorted((counts | dict(rows)).items()):
+        family.add_metric([failure], count)
     return family
 
 

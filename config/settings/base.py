@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import environ
 from celery.schedules import schedule as every
 from django.core.exceptions import ImproperlyConfigured
 
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
-from config.database.limits import Limits, limits_of, network_options, server_options
 from config.logging import logging_config
+from config.settings.database import database_of_this_process
 from config.settings.declared import read
 from config.settings.rest import *
 from infra.client_address import networks
@@ -113,46 +112,13 @@ TEMPLATES = [
 
 # `manage.py` fills in the embedded server's URL; this default only names the place of a developer's own.
 DATABASE_URL = read("DATABASE_URL")
-DATABASES = {"default": environ.Env.db_url_config(DATABASE_URL)}
 # The role that owns the tables, for `migrate` alone; DATABASE_URL's role then gets what config.database.rights lists.
 MUSTER_OWNER_DATABASE_URL = read("MUSTER_OWNER_DATABASE_URL")
-# Every thread has a connection of its own and keeps it: the backend looks at it before each use, and threads
-# that touch the database are few and named (docs/decisions/0025).
-DATABASES["default"] |= {
-    "ENGINE": "config.database",
-    "ATOMIC_REQUESTS": False,
-    "CONN_MAX_AGE": None,
-    "CONN_HEALTH_CHECKS": False,
-}
-_limits = limits_of(read("MUSTER_PROCESS"))
-# What a statement, a wait for a lock and a transaction in which nothing happens may take; 0 is no limit.
-DATABASES["default"]["MUSTER_LIMITS"] = Limits(
-    statement=read("MUSTER_DB_STATEMENT_SECONDS", _limits.statement),
-    lock=read("MUSTER_DB_LOCK_SECONDS", _limits.lock),
-    idle=read("MUSTER_DB_IDLE_SECONDS", _limits.idle),
-    silence=read("MUSTER_DB_SILENCE_SECONDS", _limits.silence),
-)
-DATABASES["default"].setdefault("OPTIONS", {})
-DATABASES["default"]["OPTIONS"] = {
-    **network_options(),
-    "connect_timeout": read("MUSTER_DB_CONNECT_SECONDS"),
-    **DATABASES["default"]["OPTIONS"],
-    "application_name": read("MUSTER_PROCESS"),
-}
-
 # Statements that run with every request are planned once for each connection. A pooler between us and the server
 # that hands out its connections by the transaction may not know of that; then this is to be false. Nor would it
 # find a cursor again that outlives a transaction.
 MUSTER_DB_PREPARED = read("MUSTER_DB_PREPARED")
-DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = not MUSTER_DB_PREPARED
-# Such a pooler passes no limits on with a connection either: there the database's role has to carry them.
-DATABASES["default"]["MUSTER_SERVER_LIMITS"] = MUSTER_DB_PREPARED
-if MUSTER_DB_PREPARED and (
-    options := server_options(
-        DATABASES["default"]["MUSTER_LIMITS"], DATABASES["default"]["OPTIONS"].get("options", "")
-    )
-):
-    DATABASES["default"]["OPTIONS"]["options"] = options
+DATABASES = {"default": database_of_this_process(DATABASE_URL)}
 
 # ---------------------------------------------------------------- hints: broker, cache, live updates
 

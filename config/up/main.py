@@ -9,15 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from config.up import demo, exposure, leftovers
+from config.up.forking import adopt_orphans
 from config.up.nodes import LocalNode, remember, remembered
 from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen
 from config.up.processes import Process, die_with_parent
 from config.up.servers.embedded import EmbeddedServers, wait_ready
-from config.up.services import Environment, agent, beat, planners, webs, worker
+from config.up.services import Environment, agent, beat, fork_servers, planners, webs, worker
 from config.up.state import StateError, StateFolder
 from config.up.supervisor import Supervisor
 
@@ -49,6 +51,7 @@ class Portal:
         self.started_at = time.monotonic()
         self.state = StateFolder.find()
         self.supervisor = Supervisor(self.say)
+        self.forks: Sequence[Process] = ()
         self.background: list[Process] = []
         self.agents: list[Process] = []
         self.web: list[Process] = []
@@ -129,8 +132,12 @@ class Portal:
     def _start(self) -> None:
         env = Environment(self.state, self.options)
         self._start_servers(env)
+        self.forks = fork_servers(env)
         self._prepare(env)
         assert self.listening is not None
+        if self.forks:
+            adopt_orphans()
+        self.supervisor.start(self.forks)
         self.web = webs(env, self.listening.fileno(), self._web_serves)
         planner, *spare = planners(env)
         first = [planner, worker(env), beat(env)]
@@ -241,6 +248,7 @@ class Portal:
     def _stop(self) -> None:
         self.supervisor.stopping = True
         everything = [
+            *self.forks,
             *self.background,
             *self.agents,
             *self.web,
@@ -251,7 +259,7 @@ class Portal:
             self.say("stopping (once more to hurry, a third time to kill)")
         beats = [process for process in self.background if process.name == "beat"]
         workers = [process for process in self.background if process.name != "beat"]
-        self.supervisor.stop([beats, [*workers, *self.agents], self.web])
+        self.supervisor.stop([beats, [*workers, *self.agents], [*self.web, *self.forks]])
         self._end_leftovers()
         if self.listening:
             self.listening.close()

@@ -1,4 +1,4 @@
-"""Child processes, which of them outlive the supervisor, and what to do when one ends by itself."""
+"""Child processes, how they are started, which outlive the supervisor, and what to do when one ends by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
 # A process that served and ran this long was healthy: the next restart is at once again.
@@ -42,6 +42,28 @@ def die_with_parent(sig: int) -> Callable[[], None] | None:
     return in_the_child
 
 
+class Child(Protocol):
+    """A child process; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+
+
+class Forks(Protocol):
+    """Forks processes from what it has loaded; `config.up.forking.ForkServer` does."""
+
+    @property
+    def ready(self) -> bool: ...
+    def fork(self, process: Process, log: IO[bytes]) -> Child: ...
+
+
+class NotForked(Exception):
+    """A process could not be forked; the message says why."""
+
+
 @dataclass
 class Process:
     """One program of the portal, started as often as it takes."""
@@ -64,8 +86,10 @@ class Process:
     user: int | None = None
     group: int | None = None
     pass_fds: tuple[int, ...] = ()
+    # Has its modules loaded; None: a new interpreter, or another program, loads its own.
+    forked_by: Forks | None = None
 
-    popen: subprocess.Popen[bytes] | None = None
+    popen: Child | None = None
     ready: bool = False
     started_at: float = 0.0
     restart_at: float = 0.0
@@ -88,27 +112,38 @@ class Process:
         return self.popen.pid if self.popen else None
 
     def start(self) -> None:
+        """Start it, except while what forks it loads, or fails: then it is to be asked again from `restart_at` on."""
+        if self.forked_by is not None and not self.forked_by.ready:
+            return
         self.before_start()
         self._rotate_log()
-        as_user: dict[str, object] = {}
-        if self.user is not None:
-            as_user = {"user": self.user, "group": self.group, "extra_groups": []}
         with self.log_file.open("ab") as log:
-            self.popen = subprocess.Popen(  # type: ignore[call-overload]
-                list(self.argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=dict(self.env),
-                cwd=self.cwd,
-                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops things in order
-                preexec_fn=self._preexec(),  # noqa: PLW1509  single-threaded by design
-                pass_fds=self.pass_fds,
-                **as_user,
-            )
+            try:
+                self.popen = self._spawn(log) if self.forked_by is None else self.forked_by.fork(self, log)
+            except NotForked as problem:
+                self._failed(str(problem))
+                return
         self.pid_file.write_text(f"{self.popen.pid}\n")
         self.ready = False
         self.started_at = time.monotonic()
+
+    def _spawn(self, log: IO[bytes]) -> Child:
+        as_user: dict[str, object] = {}
+        if self.user is not None:
+            as_user = {"user": self.user, "group": self.group, "extra_groups": []}
+        child: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
+            list(self.argv),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(self.env),
+            cwd=self.cwd,
+            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops things in order
+            preexec_fn=self._preexec(),  # noqa: PLW1509  single-threaded by design
+            pass_fds=self.pass_fds,
+            **as_user,
+        )
+        return child
 
     def _preexec(self) -> Callable[[], None] | None:
         return None if self.death_signal is None else die_with_parent(self.death_signal)
@@ -126,7 +161,10 @@ class Process:
             return
         self.popen = None
         self.ready = False
-        self.last_exit = exit_words(code)
+        self._failed(exit_words(code))
+
+    def _failed(self, how: str) -> None:
+        self.last_exit = how
         delay = BACKOFF_SECONDS[min(self.failures, len(BACKOFF_SECONDS) - 1)]
         self.failures += 1
         self.restart_at = time.monotonic() + delay

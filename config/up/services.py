@@ -7,8 +7,10 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
+from config.up.forking import ForkServer, can_fork
 from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
@@ -48,6 +50,10 @@ class Environment:
         self._owner_database_url = ""
         self.join_token_file = state.path / "join_token"
         self.nodes = demo_nodes(options.nodes) if options.demo else this_machine(options.nodes)
+        #: They fork our processes, and those of agents, where that can be done.
+        self.forks_services: ForkServer | None = None
+        self.forks_agents: ForkServer | None = None
+        self.web_count = web_processes()
         self._shared = {
             "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "config.settings.development"),
             "MUSTER_STATE": str(state.path),
@@ -81,6 +87,11 @@ class Environment:
         known = {name: os.environ[name] for name in AGENT_MAY_KNOW if name in os.environ}
         return {**known, "PYTHONUNBUFFERED": "1"}
 
+    @cached_property
+    def counters(self) -> dict[str, str]:
+        """Where several web processes write their counters, so that each can report them all; one has its own memory."""
+        return {"PROMETHEUS_MULTIPROC_DIR": str(self.empty_folder("counters"))} if self.web_count > 1 else {}
+
     def empty_folder(self, name: str) -> Path:
         """A folder for what this run alone keeps."""
         folder = self.state.run / name
@@ -103,34 +114,54 @@ def web_processes() -> int:
     return 1 if cores() <= 1 else 2
 
 
+def fork_servers(env: Environment) -> list[ForkServer]:
+    """What forks our processes, and what forks agents, which has loaded nothing and knows nothing of the portal."""
+    if not can_fork():
+        return []
+    env.forks_services = ForkServer(
+        name="fork-server",
+        argv=[],
+        preload=("config.workers.preload",),
+        env=env.for_service("fork-server") | env.counters,
+        log_folder=env.state.logs,
+        cwd=env.checkout,
+        ready_seconds=120,
+    )
+    env.forks_agents = ForkServer(
+        name="fork-server-agents",
+        argv=[],
+        preload=("scheduler.agent.main",),
+        env=env.for_agent(),
+        log_folder=env.state.logs,
+        cwd=env.checkout,
+    )
+    return [env.forks_services, env.forks_agents]
+
+
 def webs(env: Environment, fd: int, serves: Callable[[], bool]) -> list[Process]:
     """The web processes: all accept from one socket, so a free process takes the next connection.
 
     The first is ready when the portal answers; the others join in their own time.
     """
-    count = web_processes()
     ceiling_mib()  # a value that means nothing stops the start, and not each web process
-    # One process counts in its memory; several write their counters to files, so that each can report them all.
-    counters = {"PROMETHEUS_MULTIPROC_DIR": str(env.empty_folder("counters"))} if count > 1 else {}
     return [
-        _web(env, fd, "web", serves, counters),
-        *(_web(env, fd, f"web-{number}", lambda: True, counters) for number in range(2, count + 1)),
+        _web(env, fd, "web", serves),
+        *(_web(env, fd, f"web-{number}", lambda: True) for number in range(2, env.web_count + 1)),
     ]
 
 
-def _web(
-    env: Environment, fd: int, name: str, serves: Callable[[], bool], counters: dict[str, str]
-) -> Process:
+def _web(env: Environment, fd: int, name: str, serves: Callable[[], bool]) -> Process:
     ready_file = env.ready_file(name)
     return Process(
         name=name,
         argv=[sys.executable, "-m", "config.up.web", "--fd", str(fd)],
-        env=env.for_service(name) | counters,
+        env=env.for_service(name) | env.counters,
         log_folder=env.state.logs,
         is_ready=lambda: ready_file.exists() and serves(),
         before_start=lambda: ready_file.unlink(missing_ok=True),
         cwd=env.checkout,
         pass_fds=(fd,),
+        forked_by=env.forks_services,
         stop_seconds=10,
         ready_seconds=120,
     )
@@ -172,6 +203,7 @@ def _celery(env: Environment, name: str, arguments: list[str]) -> Process:
         is_ready=ready_file.exists,
         before_start=lambda: ready_file.unlink(missing_ok=True),
         cwd=env.checkout,
+        forked_by=env.forks_services,
         stop_seconds=20,
         ready_seconds=120,
     )
@@ -197,6 +229,7 @@ def agent(env: Environment, node: LocalNode) -> Process:
         log_folder=env.state.logs,
         cwd=env.checkout,
         death_signal=None,
+        forked_by=env.forks_agents,
         stop_seconds=15,
     )
 

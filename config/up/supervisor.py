@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 
+from config.up.forking import reap_orphans
 from config.up.processes import Process, kill_session
 from config.up.state import StateError
 
@@ -122,8 +123,16 @@ class Supervisor:
                         f"Its log {process.log_file} ends:\n{process.log_tail()}"
                     )
             if time.monotonic() >= process.restart_at:
-                process.restarts += 1
-                process.start()
+                self._start_again(process)
+        reap_orphans({child.pid for child in self._running if child.pid is not None})
+
+    def _start_again(self, process: Process) -> None:
+        failures = process.failures
+        process.start()
+        if process.popen is not None:
+            process.restarts += 1
+        elif process.failures > failures:
+            self._mention(process)
 
     def _mention(self, process: Process) -> None:
         if process.failures > MENTIONED_FAILURES and process.failures % 10:

@@ -9,7 +9,6 @@ the lease in the database, here as everywhere.
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import sys
 from argparse import ArgumentParser
@@ -19,13 +18,8 @@ from typing import Any
 from celery.signals import worker_ready
 
 from config.celery import app, tell_the_supervisor
+from config.workers.preload import load_planning
 
-#: What a worker loads only once it begins, and what its first cycle does.
-LOADED_AHEAD = (
-    "celery.apps.worker", "celery.worker.worker", "celery.worker.consumer", "celery.concurrency.solo",
-    "celery.bin.worker", "kombu.transport.redis", "redis", "psycopg", "django.core.cache.backends.redis",
-    "scheduler.services.planning.planner", "scheduler.services.execution.reconcile",
-)  # fmt: skip
 WORKER = [
     *("worker", "-n", "scheduling@%h", "-Q", "scheduling", "-P", "solo"),
     *("--without-gossip", "--without-mingle", "-l", "INFO"),
@@ -38,7 +32,7 @@ def main(arguments: list[str]) -> int:
         "--lock", type=Path, required=True, help="file whose lock only the one that plans holds"
     )
     given = parser.parse_args(arguments)
-    load()
+    load_planning()
     lock = wait_for_turn(given.lock)
     try:
         plan_before_the_worker_begins()
@@ -46,13 +40,6 @@ def main(arguments: list[str]) -> int:
     finally:
         os.close(lock)
     return 0
-
-
-def load() -> None:
-    """Import all that planning needs."""
-    app.loader.import_default_modules()
-    for name in LOADED_AHEAD:
-        importlib.import_module(name)
 
 
 def plan_before_the_worker_begins() -> None:

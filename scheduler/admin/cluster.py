@@ -27,11 +27,17 @@ from scheduler.models import (
     Node,
     NodeHeartbeat,
     Partition,
+    PolicyFault,
     Reservation,
 )
 from scheduler.services.cluster.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
 from scheduler.services.cluster.reservations import cancel_reservation, reserve
-from scheduler.services.cluster.settings import pause_cluster, resume_cluster, revoke_join_token
+from scheduler.services.cluster.settings import (
+    pause_cluster,
+    remove_settings,
+    resume_cluster,
+    revoke_join_token,
+)
 
 
 @admin.register(Cluster)
@@ -76,6 +82,26 @@ class ClusterAdmin(SettingsAdmin):
     @display(description="CPU, memory")
     def overcommit(self, cluster: Cluster) -> str:
         return f"{cluster.cpu_overcommit_percent} %, {cluster.memory_overcommit_percent} %"
+
+
+@admin.register(PolicyFault)
+class PolicyFaultAdmin(FactsAdmin):
+    """Plugins out of use, and profiles that cannot be followed; deleting a row puts the plugin back into use."""
+
+    list_display = ("subject", "cluster", "reason", "began_at")
+    list_select_related = ("cluster",)
+    list_filter = ("cluster",)
+    search_fields = ("subject", "reason")
+    fields = ("cluster", "subject", "reason", "began_at")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return permissions.may(request.user, "operate")
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        remove_settings(thing=obj, by=request.user)  # type: ignore[arg-type]
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
+        """The audit trail has it."""
 
 
 @admin.register(Partition)

@@ -18,6 +18,8 @@ STREAM_BYTES: Final = 512 * 1024
 KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
 #: The end of a task whose agent was asked to stop: not the job's fault, however often it happens.
 SHUT_DOWN: Final = "Muster was stopped on this node."
+#: The end of a task whose guard on the node was killed.
+GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
@@ -105,6 +107,8 @@ class Report(TypedDict):
     exit_signal: NotRequired[int]
     stop_reason: NotRequired[str]
     text: NotRequired[str]
+    #: Why it failed, where the node knows more than its exit says: a class such as "out-of-memory".
+    failure: NotRequired[str]
     peak_memory_mib: NotRequired[int]
     cpu_time_ms: NotRequired[int]
     #: Over all its GPUs: the time in which their use was measured, and the part in which they worked for this task.

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from accounts.models import Project, User
 from infra.api.rest import unknown_filters
 from infra.errors import FieldProblem, InvalidInput
-from scheduler.core.lifecycle import JobState, PublicState
+from scheduler.core.lifecycle import FailureClass, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 from scheduler.models import Allocation, Job, Queue
 from scheduler.models.job import JobQuerySet
@@ -38,6 +38,10 @@ class JobFilter(django_filters.FilterSet):
     submitted__gte = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     submitted__lte = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lte")
     reason = django_filters.ChoiceFilter(choices=[(c.value, c.value) for c in ReasonCode], method="by_reason")
+    failure_class = django_filters.MultipleChoiceFilter(
+        choices=[(one.value, one.value) for one in FailureClass],
+        help_text="Why the last ended attempt did not succeed; may be repeated.",
+    )
     reason_category = django_filters.ChoiceFilter(
         choices=[(c.value, c.value) for c in ReasonCategory], method="by_category"
     )

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from infra.times_in_text import written
 from quotas.core.resources import MIB
 from scheduler.api.schema import serializer_of
-from scheduler.core.lifecycle import PackLevel, PublicState, RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import FailureClass, PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.constraints import NUMA_WORDS
@@ -149,6 +149,9 @@ class JobSerializer(serializers.Serializer[Any]):
     array_max_running = serializers.IntegerField(allow_null=True)
     restart_policy = serializers.ChoiceField([p.value for p in RestartPolicy])
     max_restarts = serializers.IntegerField()
+    restart_rules = serializers.ListField(child=serializers.DictField())
+    restart_delay = serializers.IntegerField(allow_null=True, help_text="seconds")
+    restart_delay_max = serializers.IntegerField(allow_null=True, help_text="seconds")
     preemptible = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     begin_at = serializers.DateTimeField(allow_null=True)
@@ -164,6 +167,11 @@ class JobSerializer(serializers.Serializer[Any]):
     exit_code = serializers.IntegerField(allow_null=True)
     exit_signal = serializers.IntegerField(allow_null=True)
     end_text = serializers.CharField()
+    failure_class = serializers.ChoiceField(
+        [one.value for one in FailureClass],
+        allow_null=True,
+        help_text="Of its last ended attempt, where that did not succeed.",
+    )
     attempt = serializers.IntegerField(help_text="How many times it was started; 0 before the first.")
     allocations = JobAllocationSerializer(many=True)
     submitted_via = serializers.CharField()
@@ -255,6 +263,9 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "array_max_running": job.array_max_running,
         "restart_policy": job.restart_policy,
         "max_restarts": job.max_restarts,
+        "restart_rules": job.restart_rules,
+        "restart_delay": job.restart_delay_seconds,
+        "restart_delay_max": job.restart_delay_max_seconds,
         "preemptible": job.preemptible,
         "created_at": moment(job.created_at),
         "begin_at": moment(job.begin_at),
@@ -268,6 +279,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "exit_code": job.exit_code,
         "exit_signal": job.exit_signal,
         "end_text": job.end_text,
+        "failure_class": job.failure_class or None,
         "attempt": job.epoch,
         "submitted_via": job.submitted_via,
     }

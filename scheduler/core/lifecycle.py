@@ -87,7 +87,8 @@ _ENDS = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 #: The allowed moves. An attempt that is lost or whose job may restart goes back to QUEUED.
 MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     _S.CREATED: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
-    _S.HELD: frozenset({_S.BLOCKED, _S.QUEUED, _S.CANCELLED}),
+    #: An operator's hold takes the place of the owner's.
+    _S.HELD: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED}),
     _S.BLOCKED: frozenset({_S.HELD, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
     _S.QUEUED: frozenset({_S.HELD, _S.BLOCKED, _S.RESERVED, _S.SCHEDULED, _S.CANCELLED, _S.FAILED}),
     _S.RESERVED: frozenset({_S.QUEUED, _S.SCHEDULED, _S.HELD, _S.CANCELLED}),
@@ -170,6 +171,18 @@ class RestartPolicy(StrEnum):
     INTERRUPTED = "interrupted"  # after an attempt that was lost, or had to make way
     ON_FAILURE = "on_failure"  # and after one that failed
     ALWAYS = "always"
+
+
+class FailureClass(StrEnum):
+    """Why an attempt did not succeed, in few words that people filter by and rules name."""
+
+    USER_ERROR = "user-error"  # its own processes failed
+    OUT_OF_MEMORY = "out-of-memory"  # it held more memory than it may
+    TIME_LIMIT = "time-limit"
+    NODE_LOST = "node-lost"  # its node stopped answering, or was restarted
+    PREEMPTED = "preempted"  # it made way: preempted, evicted or drained
+    INFRASTRUCTURE = "infrastructure"  # Muster, its agent or a provider ended it, or could not start it
+    UNHEALTHY = "unhealthy"  # its health check failed
 
 
 class TaskFailure(StrEnum):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scheduler.core.preemption_policy import PreemptionPolicy
@@ -175,6 +175,18 @@ OPTIONS: Final = (
     "assemblies",
     "resize_seconds",
 )
+
+
+def without_plugins(policy: Policy, names: Collection[str]) -> Policy:
+    """The policy, and those of queues, that name none of these plugins, neither as such nor with a weight."""
+    if not names:
+        return policy
+    return replace(
+        policy,
+        plugins=tuple(name for name in policy.plugins if name not in names),
+        weights=tuple((name, weight) for name, weight in policy.weights if name not in names),
+        queues=tuple((queue, without_plugins(own, names)) for queue, own in policy.queues),
+    )
 
 
 #: The same by the name of a priority class: its jobs and those below it may pass others, none above.

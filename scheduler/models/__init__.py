@@ -3,7 +3,7 @@
 from scheduler.models.allocation import Allocation
 from scheduler.models.attempt import Attempt, LogChunk, Suspension, Task
 from scheduler.models.changed_job import ChangedJob
-from scheduler.models.cluster import Cluster, JoinToken, Partition
+from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
 from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
@@ -40,6 +40,7 @@ __all__ = [
     "Node",
     "NodeHeartbeat",
     "Partition",
+    "PolicyFault",
     "PriorityClass",
     "Queue",
     "Reservation",

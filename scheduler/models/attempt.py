@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, StopReason, TaskState
+from scheduler.core.lifecycle import LIVE_ATTEMPT, AttemptState, FailureClass, StopReason, TaskState
+from scheduler.models.job_request import choices_of
 
 
 class AttemptQuerySet(models.QuerySet["Attempt"]):
@@ -55,6 +56,10 @@ class Attempt(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
     end_text = models.CharField(max_length=300, blank=True)
+    #: Why it did not succeed, as a class.
+    failure_class = models.CharField(
+        max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
+    )
 
     objects = AttemptQuerySet.as_manager()
 
@@ -69,6 +74,8 @@ class Attempt(models.Model):
             ),
             # What ended lately is looked at again; what was used in a month, too.
             models.Index(fields=["ended_at"], name="attempt_by_end", condition=Q(ended_at__isnull=False)),
+            # How often attempts failed as what; has only those.
+            models.Index(fields=["failure_class"], name="attempt_failed_as", condition=~Q(failure_class="")),
             models.Index(
                 fields=["stop_asked_at"],
                 name="attempt_interrupted",
@@ -108,6 +115,10 @@ class Task(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
     end_text = models.CharField(max_length=300, blank=True)
+    #: A class of failure that its node knows; the exit alone says the others.
+    failure_class = models.CharField(
+        max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
+    )
     peak_memory_mib = models.BigIntegerField(null=True, blank=True)
     cpu_time_ms = models.BigIntegerField(null=True, blank=True)
     #: Of its GPUs together: the time they were watched while it held them, and of it the time they worked for it.

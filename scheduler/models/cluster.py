@@ -58,6 +58,31 @@ class Cluster(models.Model):
         return self.name
 
 
+class PolicyFault(models.Model):
+    """A plugin that failed, and is out of use until an operator says otherwise; or a profile that cannot be followed.
+
+    The planner goes on without the plugin, or with the default policy, and operators see it until the row is gone.
+    """
+
+    #: The subject of a profile; that of a plugin is its name with `PLUGIN` before it.
+    PROFILE = "profile"
+    PLUGIN = "plugin "
+
+    cluster = models.ForeignKey(
+        Cluster, on_delete=models.CASCADE, related_name="policy_faults", db_index=False
+    )
+    subject = models.CharField(max_length=150)
+    reason = models.CharField(max_length=500)
+    began_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["cluster_id", "subject"]
+        constraints = [models.UniqueConstraint(name="policy_fault_once", fields=["cluster", "subject"])]
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.reason}"
+
+
 @pghistory.track()
 class Partition(models.Model):
     """A named set of nodes with rules."""

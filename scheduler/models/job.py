@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import Case, F, Q, When
 from django.utils import timezone
 
-from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, JobState, PublicState
+from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, FailureClass, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 from scheduler.models.job_request import JobRequest, choices_of
 
@@ -174,7 +174,7 @@ class Job(JobRequest):
         output_field=models.CharField(max_length=16, null=True),
         db_persist=True,
     )
-    #: Who holds it, when it is held: "user" or "admin".
+    #: Who holds it, when it is held: "user", "lead" (of its project) or "admin".
     held_by = models.CharField(max_length=8, blank=True)
     reason_code = models.CharField(max_length=32, choices=choices_of(ReasonCode), blank=True)
     reason_category = models.CharField(max_length=8, choices=choices_of(ReasonCategory), blank=True)
@@ -201,6 +201,10 @@ class Job(JobRequest):
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
     #: Why it ended as it did, in words.
     end_text = models.CharField(max_length=300, blank=True)
+    #: Why its last ended attempt did not succeed, as a class; empty where it did, or was cancelled.
+    failure_class = models.CharField(
+        max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
+    )
 
     eligible_at = models.DateTimeField(null=True, blank=True)
     scheduled_at = models.DateTimeField(null=True, blank=True)

@@ -85,6 +85,11 @@ class JobRequest(models.Model):
         max_length=12, choices=choices_of(RestartPolicy), default=RestartPolicy.INTERRUPTED
     )
     max_restarts = models.PositiveSmallIntegerField(default=3)
+    #: Whether it starts again after certain failures; the first that applies decides, before the policy.
+    restart_rules = models.JSONField(default=list, blank=True, db_default=[])
+    #: The first wait before a restart, and the longest; null takes the default.
+    restart_delay_seconds = models.PositiveIntegerField(null=True, blank=True)
+    restart_delay_max_seconds = models.PositiveIntegerField(null=True, blank=True)
     preemptible = models.BooleanField(default=True)
 
     # How long it waits for others, and what then.

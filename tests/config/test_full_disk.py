@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.embedded import give_migrated_data
 from tests.support.stack import Stack, scratch_state, wait_until
 from tests.support.visitor import Visitor
 
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs, which root alone may do"),
-]
+pytestmark = [pytest.mark.stack, pytest.mark.root]  # mounts a small tmpfs
 TMPFS_MIB = 320
 #: Larger than what free space in the tables' last pages takes.
 SCRIPT = "#!/bin/sh\n" + "".join(f"# {os.urandom(40).hex()}\n" for _ in range(4000))
@@ -36,6 +34,7 @@ def stack() -> Iterator[Stack]:
     if mounted.returncode:
         shutil.rmtree(state, ignore_errors=True)
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    give_migrated_data(state)
     stack = Stack(state, ["--nodes", "0"], env={"MUSTER_DISK_LOW_MIB": "40", "MUSTER_DISK_FULL_MIB": "4"})
     try:
         yield stack.start()

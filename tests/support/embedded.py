@@ -175,7 +175,7 @@ def unpack(file: Path, home: Path) -> None:
     So what an ordinary account kept serves root, whose PostgreSQL runs under another account, and the other way round.
     """
     account = unprivileged_account()
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)
     with tarfile.open(file) as archive:
         for member in archive.getmembers() if account else ():
             member.uid, member.gid, member.uname, member.gname = account.pw_uid, account.pw_gid, "", ""

@@ -32,6 +32,7 @@ from scheduler.models import (
     Node,
     NodeHeartbeat,
     Partition,
+    PolicyFault,
     PriorityClass,
     Queue,
     Reservation,
@@ -173,6 +174,16 @@ class PartitionFactory(DjangoModelFactory):
 
     cluster = factory.SubFactory(ClusterFactory)
     name = factory.Sequence(lambda n: f"partition-{n}")
+
+
+class PolicyFaultFactory(DjangoModelFactory):
+    class Meta:
+        model = PolicyFault
+
+    cluster = factory.SubFactory(ClusterFactory)
+    subject = factory.Sequence(lambda n: f"plugin p{n}")
+    reason = "raised ValueError in filter"
+    began_at = factory.LazyFunction(timezone.now)
 
 
 class JoinTokenFactory(DjangoModelFactory):

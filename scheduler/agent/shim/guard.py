@@ -273,5 +273,6 @@ def show_as(text: str) -> None:
     """Set what `ps` shows: a forked guard would look like a second shim."""
     start, length = _command_line_place()
     if length:
-        line = text.encode()[: length - 1]
-        ctypes.memmove(start, line + b"\0" * (length - len(line)), length)
+        line = text.encode()[: length - 2]
+        # A last byte other than NUL has the kernel end the command line at the first NUL, as for setproctitle(3).
+        ctypes.memmove(start, line + b"\0" * (length - len(line) - 1) + b"\1", length)

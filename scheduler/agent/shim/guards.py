@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from scheduler.agent import cpus, processes
-from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
@@ -28,8 +28,6 @@ SWEEP_SECONDS: Final = 0.05
 CLEAN_KILL_PASSES: Final = 2
 MOST_KILL_PASSES: Final = 50
 KILL_PASS_SECONDS: Final = 0.005
-
-GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
 
 
 class Guards:

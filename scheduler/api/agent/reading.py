@@ -161,7 +161,7 @@ def _read_report(read: Reader, data: Mapping[str, Any], under: str) -> Report:
         report["elements"] = [list(one) for one in results or ()]
     if "suspended" in data:
         report["suspended"] = data["suspended"] is True
-    for name in ("stop_reason", "text", "saved_path"):
+    for name in ("stop_reason", "text", "failure", "saved_path"):
         if name in data:
             text = data[name]
             if not isinstance(text, str):

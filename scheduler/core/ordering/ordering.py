@@ -46,11 +46,7 @@ def job_order(cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...]
     keys: list[Ints] = []
     for plugin in outside:
         numbers = np.asarray(plugin.order(cluster.snapshot.pending), dtype=np.float64)
-        if numbers.shape != (len(cluster.snapshot.pending),):
-            raise ValueError(
-                f"an order plugin gave {numbers.shape} numbers for {len(cluster.snapshot.pending)} jobs"
-            )
-        keys.append(np.unique(-np.nan_to_num(numbers), return_inverse=True)[1].astype(np.int64))
+        keys.append(np.unique(-numbers, return_inverse=True)[1].astype(np.int64))
     last = demoted(cluster.snapshot)
     if last.any():
         keys.append(last.astype(np.int64))

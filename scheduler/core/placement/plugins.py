@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol, cast, runtime_checkable
@@ -71,7 +72,33 @@ NO_PLUGINS: Final[Plugins] = {}
 
 
 class PluginError(ValueError):
-    """A policy names what is not there, or a plugin answered in a wrong shape."""
+    """A policy names what is not there."""
+
+
+class PluginFailed(PluginError):
+    """This plugin raised, answered in a wrong shape, or is not there: the cycle can be planned without it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the plugin {name!r} {reason}")
+        self.name = name
+        self.reason = reason
+
+
+@contextmanager
+def _blamed(name: str, method: str) -> Iterator[None]:
+    """Whatever is raised here is the plugin's."""
+    try:
+        yield
+    except Exception as error:
+        raise PluginFailed(name, f"raised {type(error).__name__} in {method}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPlugin:
+    """Takes the place of a plugin that could not be loaded."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -141,10 +168,10 @@ def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:
     chosen: list[Plugin] = []
     for name in policy.plugins:
         if name not in plugins:
-            raise PluginError(
-                f"the plugin {name!r} is not installed; there are: {', '.join(plugins) or 'none'}"
-            )
-        chosen.append(plugins[name])
+            raise PluginFailed(name, f"is not installed; there are: {', '.join(plugins) or 'none'}")
+        if isinstance(plugin := plugins[name], BrokenPlugin):
+            raise PluginFailed(name, plugin.reason)
+        chosen.append(plugin)
     gates: list[NodeFilter] = [feasibility.BUILT_IN[name] for name in policy.filters]
     gates += [_OutsideFilter(plugin.name, plugin) for plugin in chosen if isinstance(plugin, Filters)]
 
@@ -158,10 +185,11 @@ def resolve(policy: Policy, plugins: Plugins = NO_PLUGINS) -> Rules:
     for name in weights:
         if name not in known:
             raise PluginError(f"there is no score {name!r}; there are: {', '.join(known)}")
+    orders = tuple(_OutsideOrder(plugin.name, plugin) for plugin in chosen if isinstance(plugin, Orders))
     return Rules(
         gates=tuple(gates),
         scorers=tuple((known[name], weight) for name, weight in weights.items()),
-        orders=tuple(plugin for plugin in chosen if isinstance(plugin, Orders)),
+        orders=orders,
         packing=policy.packing,
         queues=tuple((queue_id, resolve(own, plugins)) for queue_id, own in policy.queues),
     )
@@ -185,9 +213,10 @@ class _OutsideFilter:
     dynamic: bool = True  # it may look at free amounts
 
     def filter(self, request: FilterQuery, nodes: NodeView) -> Bools:
-        mask = np.asarray(self.plugin.filter(request, nodes), dtype=np.bool_)
+        with _blamed(self.name, "filter"):
+            mask = np.asarray(self.plugin.filter(request, nodes), dtype=np.bool_)
         if mask.shape != (len(nodes),):
-            raise PluginError(f"{self.name}.filter gave {mask.shape} answers for {len(nodes)} nodes")
+            raise PluginFailed(self.name, f"gave {mask.shape} answers for {len(nodes)} nodes in filter")
         return mask
 
 
@@ -197,13 +226,27 @@ class _OutsideScorer:
     plugin: Scores
 
     def score(self, request: FilterQuery, nodes: NodeView) -> Floats | None:
-        given = self.plugin.score(request, nodes)
-        if given is None:
-            return None
-        points = np.asarray(given, dtype=np.float64)
+        with _blamed(self.name, "score"):
+            given = self.plugin.score(request, nodes)
+            if given is None:
+                return None
+            points = np.asarray(given, dtype=np.float64)
         if points.shape != (len(nodes),):
-            raise PluginError(f"{self.name}.score gave {points.shape} answers for {len(nodes)} nodes")
+            raise PluginFailed(self.name, f"gave {points.shape} answers for {len(nodes)} nodes in score")
         return np.clip(np.nan_to_num(points), 0.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _OutsideOrder:
+    name: str
+    plugin: Orders
+
+    def order(self, jobs: PendingColumns) -> Floats:
+        with _blamed(self.name, "order"):
+            numbers = np.asarray(self.plugin.order(jobs), dtype=np.float64)
+        if numbers.shape != (len(jobs),):
+            raise PluginFailed(self.name, f"gave {numbers.shape} numbers for {len(jobs)} jobs in order")
+        return np.nan_to_num(numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import Snapshot
 
 #: How many changes are planned in full at most: nearly always the first is confirmed.
-_PLANNED: Final = 4
+MOST_PLANNED: Final = 4
 #: How many GPU models are tried, those with the most devices first.
 _MODELS: Final = 8
 
@@ -110,7 +110,7 @@ def smallest_change(
         if start is not None:
             return Change(variant.field, variant.before, variant.after, start)
         tried += 1
-        if tried >= _PLANNED:
+        if tried >= MOST_PLANNED:
             return None
     return None
 

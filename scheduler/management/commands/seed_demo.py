@@ -102,14 +102,25 @@ def _project(
         )
 
 
+#: Seconds.
+DAY = 86_400
+
+
 def _queues(cluster: Cluster) -> None:
-    for slug, priority, limit in (("urgent", 80, 4 * 3600), ("low", 20, None)):
+    """Every queue has a time limit for jobs that name none, so that backfill knows when they end.
+
+    Only the first time: what an operator changes afterwards stays.
+    """
+    if not Queue.objects.filter(slug="urgent").exists():
+        Queue.objects.filter(cluster=cluster, default_wall_seconds=None).update(default_wall_seconds=DAY)
+    for slug, priority, usual, limit in (("urgent", 80, 3600, 4 * 3600), ("low", 20, DAY, None)):
         Queue.objects.get_or_create(
             slug=slug,
             defaults={
                 "cluster": cluster,
                 "name": slug,
                 "priority": priority,
+                "default_wall_seconds": usual,
                 "max_wall_seconds": limit,
             },
         )

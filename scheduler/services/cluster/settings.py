@@ -14,11 +14,13 @@ from accounts.services import audit
 from infra.errors import Conflict, InvalidInput
 from infra.plain_text import check_line, check_row
 from scheduler import outbox
+from scheduler.core.policy import BACKFILL_MAX_CLASS
 from scheduler.models import (
     Cluster,
     JoinToken,
     Node,
     Partition,
+    PolicyFault,
     PriorityClass,
     Queue,
     Reservation,
@@ -35,6 +37,7 @@ VERBS: Final[Mapping[type[models.Model], str]] = {
     Queue: "operate",
     PriorityClass: "administer",
     SchedulerProfile: "administer",
+    PolicyFault: "operate",
 }
 #: Raised by each change, so that a plan made from the old row is refused.
 COUNTERS: Final = ("generation", "version")
@@ -103,11 +106,25 @@ def save_settings(
 def remove_settings(*, thing: models.Model, by: User, reason: str = "") -> None:
     """Delete a row that nothing uses; raises ProtectedError while another row refers to it."""
     _require(by, type(thing), thing)
+    if isinstance(thing, PriorityClass):
+        _refuse_while_named(thing)
     before = settings_of(thing)
     named = audit.describe(thing)
     _announce(thing)
     thing.delete()
     audit.record(by=by, action=f"{named.type}.delete", thing=named, before=before, reason=reason)
+
+
+def _refuse_while_named(priority_class: PriorityClass) -> None:
+    """A profile names classes by their names, in its options, which no foreign key watches."""
+    for profile in SchedulerProfile.objects.select_for_update().order_by("pk"):
+        named = (profile.options or {}).get(BACKFILL_MAX_CLASS)
+        if isinstance(named, str) and named.upper() == priority_class.name.upper():
+            raise Conflict(
+                message=f"The profile {profile.name} names the priority class {priority_class.name} in "
+                f"{BACKFILL_MAX_CLASS}.",
+                way_out="Change the profile first.",
+            )
 
 
 @transaction.atomic

@@ -16,6 +16,7 @@ from infra.db.prepared import ask, ask_together
 from scheduler import outbox
 from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, AttemptState, StopReason, TaskState
+from scheduler.core.restart_rules import CLASSES
 from scheduler.models import Job, Node
 from scheduler.services.execution.elements import ElementResult, EndedElement, write_ended
 from scheduler.services.jobs.datasets import save_checkpoint
@@ -374,11 +375,11 @@ _TASK_COLUMNS: Final = (
 # Names and types come from the constant above.
 _WRITE_TASKS: Final = f"""
 UPDATE scheduler_task t SET state = v.state, started_at = coalesce(t.started_at, v.started_at),
-    ended_at = v.ended_at, end_text = v.text,
+    ended_at = v.ended_at, end_text = v.text, failure_class = v.failure,
     {", ".join(f"{name} = coalesce(v.{name}, t.{name})" for name, _ in _TASK_COLUMNS)}
-FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[],
+FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[], %s::text[],
         {", ".join(f"%s::{kind}[]" for _, kind in _TASK_COLUMNS)})
-    AS v(id, state, started_at, ended_at, text, {", ".join(name for name, _ in _TASK_COLUMNS)})
+    AS v(id, state, started_at, ended_at, text, failure, {", ".join(name for name, _ in _TASK_COLUMNS)})
 WHERE t.id = v.id
 """  # noqa: S608
 
@@ -392,6 +393,7 @@ def _write_tasks(changes: Sequence[_Change]) -> Statement:
             [c.started_at for c in changes],
             [c.ended_at for c in changes],
             [c.report.get("text", "")[:300] for c in changes],
+            [failure if (failure := c.report.get("failure", "")) in CLASSES else "" for c in changes],
             *(int_array(c.report.get(name) for c in changes) for name, _ in _TASK_COLUMNS),  # type: ignore[misc]
         ],
     )

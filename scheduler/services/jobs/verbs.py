@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.models import User
+from accounts.models import ProjectRole, User
 from accounts.services import audit
 from infra.errors import Conflict, NotAllowed
 from scheduler import outbox
@@ -26,6 +26,8 @@ from scheduler.state.lifecycle.dependencies import (
 )
 from scheduler.state.lifecycle.transitions import ImpossibleMove, StaleJob, move_job
 
+#: Who holds a job, lowest first: each releases what the same or a lower one held, and a higher hold replaces a lower.
+HOLDERS: Final = ("user", "lead", "admin")
 #: How often a verb decides again when the job changed in between.
 TRIES: Final = 5
 
@@ -76,22 +78,26 @@ def _ask_to_end(job: Job, to: JobState, why: StopReason, *, by: User, because: s
 
 
 def hold_job(*, job: Job, by: User, reason: str = "") -> Job:
-    """Keep a pending job from being considered until it is released."""
+    """Keep a pending job from being considered until it is released.
+
+    The hold of a project's lead takes the place of the owner's, an operator's that of both; any other hold of a job
+    that is held changes nothing.
+    """
     permissions.require(by, "hold", job)
     return _try_again(job, lambda: _hold(job, by, reason), verb="held")
 
 
 def _hold(job: Job, by: User, reason: str) -> None:
-    if job.state == JobState.HELD:
+    held_by = "user" if by.pk == job.user_id else "admin" if by.is_operator else "lead"
+    if job.state == JobState.HELD and HOLDERS.index(held_by) <= HOLDERS.index(job.held_by or "user"):
         return
     if job.state not in PENDING | INTERRUPTED or job.state == JobState.SUSPENDED:
         raise _no_longer_pending(job, "held")
     before, now = job.state, timezone.now()
-    held_by = "user" if by.pk == job.user_id else "admin"
     because = f"held by {by.username}" + (f": {reason}" if reason else "")
     move_job(
         job, JobState.HELD, because=because, by=by, at=now,
-        held_by=held_by, eligible_at=None, **held_reason(by, now, admin=held_by == "admin", reason=reason),
+        held_by=held_by, eligible_at=None, **held_reason(by, now, admin=held_by != "user", reason=reason),
     )  # fmt: skip
     _audit_verb("job.hold", job, by, before=before, reason=reason)
 
@@ -99,7 +105,7 @@ def _hold(job: Job, by: User, reason: str) -> None:
 def release_job(*, job: Job, by: User, reason: str = "") -> Job:
     """Let a held job be considered again; one that waits for other jobs goes on waiting for them.
 
-    What an operator held, only an operator releases.
+    What an operator held, only an operator releases; what a lead of the project held, a lead or an operator.
     """
     permissions.require(by, "release", job)
     return _try_again(job, lambda: _release(job, by, reason), verb="released")
@@ -111,10 +117,11 @@ def _release(job: Job, by: User, reason: str) -> None:
             message=f"Job {job.number} is {job.public_state} and not held.",
             way_out="Only a held job can be released.",
         )
-    if job.held_by == "admin" and not by.is_operator:
+    if not _may_release(job, by):
+        who = "an operator" if job.held_by == "admin" else "a lead of its project"
         raise NotAllowed(
-            message=f"Job {job.number} was held by an operator.",
-            way_out="Ask an operator to release it.",
+            message=f"Job {job.number} was held by {who}.",
+            way_out=f"Ask {who} to release it.",
             refused=("release", job),
         )
     now = timezone.now()
@@ -129,6 +136,13 @@ def _release(job: Job, by: User, reason: str) -> None:
                  **not_evaluated(now))  # fmt: skip
         outbox.wake_planner(job.queue.cluster_id, trigger="release")
     _audit_verb("job.release", job, by, before=JobState.HELD, reason=reason)
+
+
+def _may_release(job: Job, by: User) -> bool:
+    if by.is_operator or job.held_by in ("", "user"):
+        return True
+    role = permissions.roles_of(by, project_ids=[job.project_id]).get(job.project_id)
+    return job.held_by == "lead" and role == ProjectRole.LEAD
 
 
 def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:

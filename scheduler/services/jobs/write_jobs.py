@@ -29,8 +29,8 @@ from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.models import Job
 from scheduler.services.accounting.quota_usage import pending_jobs_of
+from scheduler.services.jobs.bulk_insert import NewRows, insert_jobs_with_events
 from scheduler.services.jobs.elements import write_elements
-from scheduler.services.submission.bulk_insert import NewRows, insert_jobs_with_events
 from scheduler.services.submission.dependencies import Others, look_at_others, wait_for_others
 from scheduler.services.submission.job_spec import JobSpec
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
@@ -229,6 +229,7 @@ _UNSTARTED: Final[dict[str, Any]] = {
     "exit_code": None,
     "exit_signal": None,
     "end_text": "",
+    "failure_class": "",
     "scheduled_at": None,
     "started_at": None,
     "completed_at": None,

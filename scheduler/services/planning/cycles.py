@@ -18,7 +18,7 @@ from django.db import Error, transaction
 from scheduler.backends.registry import UnknownBackend, capabilities_of
 from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.placement.plugins import Plugin, tell_scheduled
+from scheduler.core.placement.plugins import BrokenPlugin, Plugin, PluginFailed, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
 from scheduler.services.planning.residents import resident_of, say_memory
@@ -36,7 +36,8 @@ from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import new_holder, retire
 from scheduler.state.lease.leases import HeldLease, LeaseLost
 from scheduler.state.load.resident.folded import Folded
-from scheduler.state.records import recordings
+from scheduler.state.load.snapshots import Loaded
+from scheduler.state.records import policy_faults, recordings
 from scheduler.state.records.recordings import NewRecording
 
 log = structlog.get_logger(__name__)
@@ -114,8 +115,16 @@ def _plan_until_applied(cluster_id: int, trigger: str, holder: str, patience_sec
     if lease is None:
         return result
     try:
+        out_of_use: set[str] = set()
         while result.rounds < MAX_ROUNDS:
-            lease, this_round = plan_once(lease, cluster_id, trigger)
+            try:
+                lease, this_round = plan_once(lease, cluster_id, trigger)
+            except PluginFailed as failed:
+                if failed.name in out_of_use:
+                    raise
+                out_of_use.add(failed.name)
+                policy_faults.put_out_of_use(cluster_id, failed.name, failed.reason)
+                continue
             result = _joined(result, this_round)
             if not this_round.refused:
                 break
@@ -151,7 +160,7 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     loaded, folded = found.loaded, found.folded
     snapshot, policy = loaded.snapshot, policy_for_backend(loaded.policy, loaded.backend)
     times.end_of("load")
-    plan = plan_cycle(snapshot, policy, plugins=installed_plugins())
+    plan, policy = _plan(loaded, policy)
     times.end_of("plan")
     recording = recordings.encode(snapshot, policy, plan, cluster_id=cluster_id)
     lease = _renewed_if_old(lease)
@@ -172,6 +181,30 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     say_memory(cluster_id)
     log.debug("cycle", trigger=trigger, **result.as_dict())
     return lease, result
+
+
+def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
+    """The plan by this policy; by the default one where it cannot be followed, which operators then see.
+
+    Raises PluginFailed, and whatever planning by the default policy raises.
+    """
+    cluster_id, problem = loaded.cluster_id, loaded.profile_problem
+    if not problem:
+        try:
+            plan = plan_cycle(loaded.snapshot, policy, plugins=installed_plugins())
+        except PluginFailed:
+            raise
+        except Exception as error:
+            log.exception("policy_failed", cluster=cluster_id)
+            problem = f"planning by it raised {type(error).__name__}: {error}"
+        else:
+            if loaded.profile_was_out:
+                policy_faults.profile_is_well(cluster_id)
+            return plan, policy
+    policy = Policy()
+    plan = plan_cycle(loaded.snapshot, policy)
+    policy_faults.note_profile(cluster_id, problem)
+    return plan, policy
 
 
 def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
@@ -256,12 +289,18 @@ def policy_for_backend(policy: Policy, backend: str) -> Policy:
 def installed_plugins() -> dict[str, Plugin]:
     """Every plugin that an installed package offers, by name; the policy says which are used.
 
-    An entry point may name an object or a class that makes one without arguments.
+    An entry point may name an object or a class that makes one without arguments. One that cannot be loaded harms
+    only policies that name it.
     """
     found: dict[str, Plugin] = {}
     for entry in sorted(entry_points(group=PLUGIN_GROUP), key=lambda entry: entry.name):
-        offered = entry.load()
-        found[entry.name] = offered() if isinstance(offered, type) else offered
+        try:
+            offered = entry.load()
+            found[entry.name] = offered() if isinstance(offered, type) else offered
+        except Exception as error:
+            log.exception("plugin_not_loaded", plugin=entry.name)
+            reason = f"could not be loaded: {type(error).__name__}: {error}"
+            found[entry.name] = BrokenPlugin(entry.name, reason)
     return found
 
 

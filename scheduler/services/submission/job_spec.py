@@ -51,6 +51,7 @@ from scheduler.services.submission.fields_placement import (
     read_pack,
     read_tolerations,
 )
+from scheduler.services.submission.fields_restart import MAX_RULES, RESTART_RULE, read_restart_rules
 from scheduler.services.submission.fields_task import (
     MAX_ENV_ENTRIES,
     MAX_EXTRA,
@@ -79,6 +80,10 @@ MAX_GPUS: Final = 1_000_000
 MAX_GPU_MODEL: Final = 80
 #: Nodes that wait for the rest of a gang are idle: a job gathers them for a day at most.
 MAX_ASSEMBLY_SECONDS: Final = 86_400
+
+#: So often that a job with the longest wait between restarts goes on for most of a year.
+MAX_RESTARTS: Final = 32_767
+MAX_RESTART_DELAY: Final = 7 * 86_400
 
 _LISTS: Final = NotOnForm("A list of objects has no place in a form of single lines.")
 _RARE: Final = NotOnForm("Seldom asked for; programs and scripts say it.")
@@ -398,8 +403,23 @@ class JobSpec:
         ),
     )  # fmt: skip
     max_restarts: int = integer(
-        "max_restarts", least=0, most=100, default=3, help="Maximum number of restarts.",
+        "max_restarts", least=0, most=MAX_RESTARTS, default=3, help="Maximum number of restarts.",
         columns={"max_restarts": ""}, form=_RARE,
+    )  # fmt: skip
+    restart_rules: list[dict[str, Any]] = declared(
+        "restart_rules", kind=Kind.OBJECTS, read=read_restart_rules, schema=RESTART_RULE, default=[], most=MAX_RULES,
+        help="Whether the job starts again, by exit code or failure class. The first rule that applies decides; "
+        "without one, restart_policy does. A job that lost its node or was preempted starts again in any case.",
+        example=[{"on": [75, "out-of-memory"], "action": "restart"}, {"on": ["1-255"], "action": "fail"}],
+        columns={"restart_rules": ""}, form=_LISTS,
+    )  # fmt: skip
+    restart_delay_seconds: int | None = duration(
+        "restart_delay", most=MAX_RESTART_DELAY, help="The wait before the first restart; it doubles with each.",
+        left_out="5 seconds", example="30s", columns={"restart_delay_seconds": ""}, form=_RARE,
+    )  # fmt: skip
+    restart_delay_max_seconds: int | None = duration(
+        "restart_delay_max", most=MAX_RESTART_DELAY, help="The longest wait before a restart.",
+        left_out="15 minutes", example="1h", columns={"restart_delay_max_seconds": ""}, form=_RARE,
     )  # fmt: skip
     preemptible: bool = flag(
         "preemptible", default=True, help="Whether the job may be preempted.", columns={"preemptible": ""},

@@ -14,6 +14,7 @@ from infra.plain_text import without_hidden
 from quotas.core.gpu_models import read_slice, slice_share
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
 from scheduler.services.submission.declaration import Rule, rule
 from scheduler.services.submission.fields_task import MEMORY_UNITS
 
@@ -239,7 +240,7 @@ def a_name_comes_from_what_runs(spec: JobSpec, inputs: RequestInputs) -> None:
             return
 
 
-@rule("restart_policy", "on_task_failure", "elastic")
+@rule("restart_policy", "on_task_failure", "elastic", "restart_rules")
 def at_most_once_is_never_again(spec: JobSpec, inputs: RequestInputs) -> None:
     """A job whose restart policy is `never` asks for nothing that would start it again."""
     if spec.restart_policy != RestartPolicy.NEVER:
@@ -253,9 +254,31 @@ def at_most_once_is_never_again(spec: JobSpec, inputs: RequestInputs) -> None:
         inputs.wrong(
             "elastic", says + "leave elastic out, or use another restart_policy.", code="inconsistent"
         )
+    if any(one["action"] == RestartAction.RESTART for one in spec.restart_rules):
+        inputs.wrong(
+            "restart_rules", says + "use the action fail, or another restart_policy.", code="inconsistent"
+        )
 
 
-@rule("elements_per_job", "array", "tasks", "elastic", "restart_policy")
+@rule("restart_delay", "restart_delay_max")
+def delays_grow(spec: JobSpec, inputs: RequestInputs) -> None:
+    """The longest wait before a restart is no shorter than the first."""
+    first, longest = spec.restart_delay_seconds, spec.restart_delay_max_seconds
+    if longest is not None and longest < (first or DEFAULT_DELAY):
+        inputs.wrong(
+            "restart_delay_max",
+            f"Must be at least restart_delay, which is {first or DEFAULT_DELAY} seconds.",
+            code="inconsistent",
+        )
+    elif longest is None and first is not None and first > DEFAULT_DELAY_MAX:
+        inputs.wrong(
+            "restart_delay",
+            f"The longest wait before a restart is {DEFAULT_DELAY_MAX} seconds; give restart_delay_max as well.",
+            code="inconsistent",
+        )
+
+
+@rule("elements_per_job", "array", "tasks", "elastic", "restart_policy", "restart_rules")
 def elements_share_a_plain_job(spec: JobSpec, inputs: RequestInputs) -> None:
     """`elements_per_job` is of an array, whose jobs have one task and restart only after an interruption."""
     if spec.elements_per_job is None:
@@ -267,6 +290,8 @@ def elements_share_a_plain_job(spec: JobSpec, inputs: RequestInputs) -> None:
         "elastic": spec.elastic and "Elements that share a job have one task; leave elastic out.",
         "restart_policy": spec.restart_policy != RestartPolicy.INTERRUPTED
         and "Elements that share a job start again only after an interruption; leave restart_policy out.",
+        "restart_rules": spec.restart_rules
+        and "Elements that share a job start again only after an interruption; leave restart_rules out.",
     }
     for name, message in wrong.items():
         if message:

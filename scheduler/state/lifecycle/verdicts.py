@@ -7,17 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.agent.protocol import NEVER_BEGAN, SHUT_DOWN
-from scheduler.core.lifecycle import AttemptState, JobState, RestartPolicy, StopReason, TaskFailure, TaskState
-
-#: The first wait before another try; it doubles with each, up to the longest.
-BACKOFF_SECONDS: Final = 5
-LONGEST_BACKOFF_SECONDS: Final = 15 * 60
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, SHUT_DOWN
+from scheduler.core.lifecycle import (
+    AttemptState,
+    FailureClass,
+    JobState,
+    RestartPolicy,
+    StopReason,
+    TaskFailure,
+    TaskState,
+)
+from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartRule, action_of
 
 #: What is written of tasks that no agent was given.
 NEVER_GIVEN: Final = "The job was never sent to its node."
 NEVER_STARTED: Final = "Never started."
 _CERTAINLY_NOT_BEGUN: Final = frozenset({NEVER_BEGAN, NEVER_GIVEN, NEVER_STARTED})
+#: Ends that are neither the job's fault nor its node's.
+_OF_MUSTER: Final = _CERTAINLY_NOT_BEGUN | {SHUT_DOWN, GUARD_KILLED}
 AT_MOST_ONCE: Final = "The job runs at most once, so it is not restarted."
 
 
@@ -29,6 +36,8 @@ class TaskEnd:
     exit_code: int | None = None
     exit_signal: int | None = None
     text: str = ""
+    #: A class that the node knows, such as out-of-memory; "" where the exit alone says it.
+    failure: str = ""
 
     @property
     def may_have_begun(self) -> bool:
@@ -42,6 +51,10 @@ class JobFacts:
     state: str
     restart_policy: str
     max_restarts: int
+    restart_rules: tuple[RestartRule, ...] = ()
+    #: The first wait before a restart, and the longest.
+    restart_delay_seconds: int = DEFAULT_DELAY
+    restart_delay_max_seconds: int = DEFAULT_DELAY_MAX
     time_limit_seconds: int | None = None
     earlier_lost: int = 0
     earlier_ended: int = 0
@@ -63,6 +76,8 @@ class Verdict:
     exit_signal: int | None
     text: str
     retry_seconds: int | None = None
+    #: Of an attempt that did not succeed and was not cancelled.
+    failure: FailureClass | None = None
 
 
 def judge(job: JobFacts, stop_reason: str, tasks: Sequence[TaskEnd], *, lost_text: str = "") -> Verdict:
@@ -148,11 +163,16 @@ def lost(case: Case) -> Verdict | None:
     if not case.lost_text:
         return None
     job, text = case.job, case.lost_text
+    failure = FailureClass.INFRASTRUCTURE if text in _OF_MUSTER else FailureClass.NODE_LOST
     if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
         wait = backoff_seconds(job.earlier_lost)
-        return Verdict(AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait)
+        return Verdict(
+            AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait, failure=failure
+        )
     times = job.earlier_lost + 1
-    return Verdict(AttemptState.LOST, JobState.FAILED, None, None, f"Lost {times} times. {text}")
+    return Verdict(
+        AttemptState.LOST, JobState.FAILED, None, None, f"Lost {times} times. {text}", failure=failure
+    )
 
 
 #: Stopped by no fault of its own.
@@ -167,8 +187,9 @@ def stopped_for_others(case: Case) -> Verdict | None:
         return None
     text = f"Stopped ({case.stop_reason}); waiting to start again."
     return Verdict(
-        AttemptState.STOPPED, JobState.QUEUED, case.exit_code, case.exit_signal, text, retry_seconds=0
-    )
+        AttemptState.STOPPED, JobState.QUEUED, case.exit_code, case.exit_signal, text, retry_seconds=0,
+        failure=FailureClass.PREEMPTED,
+    )  # fmt: skip
 
 
 def quota_refused(case: Case) -> Verdict | None:
@@ -179,30 +200,62 @@ def quota_refused(case: Case) -> Verdict | None:
     return Verdict(
         AttemptState.STOPPED, JobState.QUEUED, None, None,
         text or "The quota provider refused the start.",
-        retry_seconds=backoff_seconds(case.job.earlier_refused),
+        retry_seconds=backoff_seconds(case.job.earlier_refused), failure=FailureClass.INFRASTRUCTURE,
     )  # fmt: skip
 
 
 def over_time_limit(case: Case) -> Verdict | None:
-    """Stopped at the time limit, which is a failure."""
+    """Stopped at the time limit, which is a failure; only a rule of the job starts it again.
+
+    A process that ends well when it is asked to has not done its work for that: the job has no exit code 0.
+    """
     if case.stop_reason != StopReason.TIME_LIMIT:
         return None
     seconds = case.job.time_limit_seconds
     text = f"Stopped at the time limit{f' of {duration(seconds)}' if seconds else ''}."
-    return Verdict(AttemptState.FAILED, JobState.FAILED, case.exit_code, case.exit_signal, text)
+    verdict = Verdict(
+        AttemptState.FAILED, JobState.FAILED, case.exit_code or None, case.exit_signal, text,
+        failure=FailureClass.TIME_LIMIT,
+    )  # fmt: skip
+    return _restarted_where_it_may(verdict, case.job, otherwise=False)
 
 
 def failed(case: Case) -> Verdict:
-    """A task failed: tried again where the job's rules say so, and often enough."""
+    """A task failed: tried again where the job's rules or its policy say so, and often enough."""
     job, text = case.job, describe(case.culprit, case.tasks) if case.culprit else "Ended."
-    again = (
+    verdict = Verdict(
+        AttemptState.FAILED, JobState.FAILED, case.exit_code, case.exit_signal, text,
+        failure=_class_of(case.culprit),
+    )  # fmt: skip
+    by_policy = (
         job.restart_policy in (RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS)
         or job.on_task_failure == TaskFailure.REQUEUE
     )
-    verdict = Verdict(AttemptState.FAILED, JobState.FAILED, case.exit_code, case.exit_signal, text)
-    if again and job.earlier_ended < job.max_restarts:
-        return replace(verdict, job=JobState.QUEUED, retry_seconds=backoff_seconds(job.earlier_ended))
-    return verdict
+    return _restarted_where_it_may(verdict, job, otherwise=by_policy)
+
+
+def _class_of(culprit: TaskEnd | None) -> FailureClass:
+    if culprit is not None and culprit.failure:
+        return FailureClass(culprit.failure)
+    if culprit is not None and culprit.text in _OF_MUSTER:
+        return FailureClass.INFRASTRUCTURE
+    return FailureClass.USER_ERROR
+
+
+def _restarted_where_it_may(verdict: Verdict, job: JobFacts, *, otherwise: bool) -> Verdict:
+    """Queued again where the first rule of the job that applies says so, without one where `otherwise` does."""
+    assert verdict.failure is not None
+    again = action_of(job.restart_rules, verdict.failure, verdict.exit_code)
+    if not (otherwise if again is None else again) or job.earlier_ended >= job.max_restarts:
+        return verdict
+    return replace(verdict, job=JobState.QUEUED, retry_seconds=_wait_of(job))
+
+
+def _wait_of(job: JobFacts) -> int:
+    """Seconds before the next restart: twice as long as before the last one."""
+    return backoff_seconds(
+        job.earlier_ended, first=job.restart_delay_seconds, longest=job.restart_delay_max_seconds
+    )
 
 
 #: Asked in this order; the last always applies.
@@ -235,14 +288,15 @@ def _succeeded(job: JobFacts) -> Verdict:
         and job.state != JobState.STOPPING
         and job.earlier_ended < job.max_restarts
     ):
-        wait = backoff_seconds(job.earlier_ended)
+        wait = _wait_of(job)
         text = "Ended; restarted by the restart policy."
         return Verdict(AttemptState.SUCCEEDED, JobState.QUEUED, 0, None, text, retry_seconds=wait)
     return Verdict(AttemptState.SUCCEEDED, JobState.COMPLETED, 0, None, "")
 
 
-def backoff_seconds(earlier: int) -> int:
-    return min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS << min(earlier, 20))
+def backoff_seconds(earlier: int, *, first: int = DEFAULT_DELAY, longest: int = DEFAULT_DELAY_MAX) -> int:
+    """Seconds to wait after `earlier` tries before this one: `first`, doubled each time, at most `longest`."""
+    return min(longest, first << min(earlier, 20))
 
 
 #: What shells mean by a code (bash manual, "Exit Status").

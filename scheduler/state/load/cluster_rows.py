@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 
-from scheduler.core.policy import Policy, options_of
+from scheduler.core.policy import Policy, options_of, without_plugins
 from scheduler.core.preemption_policy import MODES, PreemptionPolicy
+from scheduler.models import PolicyFault
 from scheduler.state.db.fragments import ms
 from scheduler.state.db.query import RowQuery
 
@@ -71,6 +72,7 @@ class ClusterRow(NamedTuple):
     queue_profiles: str  # [{"queue": id, "policy": ..., words of `knobs_of`}, ...] of queues with their own
     ageing: str  # [[value, thousandths of a point an hour], ...] of all priority classes, if any of them ages
     class_names: str  # where the priority classes begin, by name
+    faults: str  # [subject, ...] of what of the policy is out of use
 
 
 CLUSTER: Final = RowQuery(
@@ -107,6 +109,8 @@ CLUSTER: Final = RowQuery(
         WHERE EXISTS (SELECT FROM scheduler_priorityclass one WHERE one.boost_per_hour > 0))""",
         "class_names": """(SELECT coalesce(json_object_agg(class.name, class.value), '{{}}')::text
         FROM scheduler_priorityclass class)""",
+        "faults": """(SELECT coalesce(json_agg(fault.subject), '[]')::text
+        FROM scheduler_policyfault fault WHERE fault.cluster_id = cluster.id)""",
     },
     """SELECT {columns}
 FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
@@ -119,6 +123,25 @@ def the_cluster(rows: Sequence[ClusterRow], cluster_id: int) -> ClusterRow:
     if not rows:
         raise LookupError(f"there is no cluster with id {cluster_id}")
     return rows[0]
+
+
+class PolicyFound(NamedTuple):
+    """The policy that a cluster can be planned with, and why its profiles cannot be followed; "" = they can."""
+
+    policy: Policy
+    problem: str
+
+
+def usable_policy_of(cluster: ClusterRow) -> PolicyFound:
+    """The policy of the profiles without plugins that are out of use; the default one where they name what is not."""
+    subjects = json.loads(cluster.faults)
+    plugins = {
+        name.removeprefix(PolicyFault.PLUGIN) for name in subjects if name.startswith(PolicyFault.PLUGIN)
+    }
+    try:
+        return PolicyFound(without_plugins(policy_of(cluster), plugins), "")
+    except ValueError as error:
+        return PolicyFound(Policy(), str(error))
 
 
 def policy_of(cluster: ClusterRow) -> Policy:

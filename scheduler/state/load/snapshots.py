@@ -15,12 +15,13 @@ from scheduler.core.columns import Ints
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
+from scheduler.models import PolicyFault
 from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, OF_OPEN_QUEUES
 from scheduler.state.db.query import Answer, Batch, Table
 from scheduler.state.db.sql import int_array
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
 from scheduler.state.load import node_rows, queue_rows
-from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, policy_of, the_cluster
+from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, the_cluster, usable_policy_of
 from scheduler.state.load.fair_share import SHARE_SHAPE, ShareShape, with_shares
 from scheduler.state.load.job_rows import (
     AWAITED,
@@ -63,6 +64,10 @@ class Loaded:
     policy: Policy
     #: The mark of the reason that each pending job of the snapshot shows, in its order (`reason_marks`).
     reported_reasons: Ints
+    #: Why the profiles cannot be followed, so that the policy is the default one; "" = they can.
+    profile_problem: str = ""
+    #: The last cycle could not follow them.
+    profile_was_out: bool = False
 
 
 def load_snapshot(
@@ -108,7 +113,8 @@ def loaded(
     pending, running = named(
         pending_columns(own, tables.moment(owners.closed)), running, classes, named_projects
     )
-    policy, quotas = policy_of(cluster), owners.lines.columns()
+    found, quotas = usable_policy_of(cluster), owners.lines.columns()
+    policy = found.policy
     projects = project_columns(owners.projects, owners.lines, quotas, pairs_of(pending, running), owners.away)
     projects, shares = with_shares(projects, pending, policy, at_ms=cluster.now_ms, shape=owners.share_shape)
     snapshot = Snapshot.build(
@@ -127,7 +133,10 @@ def loaded(
         shares=shares,
         budgets=budget_columns(owners.periods, owners.prices, now_ms=cluster.now_ms),
     )
-    return Loaded(tables.cluster_id, cluster.backend, snapshot, policy, own["reason_mark"])
+    return Loaded(
+        tables.cluster_id, cluster.backend, snapshot, policy, own["reason_mark"], found.problem,
+        PolicyFault.PROFILE in json.loads(cluster.faults),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

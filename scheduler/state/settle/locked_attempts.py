@@ -42,6 +42,9 @@ class AttemptRow(NamedTuple):
     job_type: str
     restart_policy: str
     max_restarts: int
+    restart_rules: str  # JSON
+    restart_delay_seconds: int | None
+    restart_delay_max_seconds: int | None
     time_limit_seconds: int | None
     saved_at: datetime | None
     tasks: int
@@ -65,9 +68,12 @@ class TaskEndRow(NamedTuple):
     exit_code: int | None
     exit_signal: int | None
     text: str
+    failure: str
 
     def end(self) -> TaskEnd:
-        return TaskEnd(self.rank, self.node, self.state, self.exit_code, self.exit_signal, self.text)
+        return TaskEnd(
+            self.rank, self.node, self.state, self.exit_code, self.exit_signal, self.text, self.failure
+        )
 
 
 class ProjectOfJobRow(NamedTuple):
@@ -117,6 +123,9 @@ _LIVE_ATTEMPTS: Final = RowQuery(
         "job_type": "request.job_type",
         "restart_policy": "request.restart_policy",
         "max_restarts": "request.max_restarts",
+        "restart_rules": "request.restart_rules::text",
+        "restart_delay_seconds": "request.restart_delay_seconds",
+        "restart_delay_max_seconds": "request.restart_delay_max_seconds",
         "time_limit_seconds": "request.time_limit_seconds",
         "saved_at": "job.saved_at",
         "tasks": "request.tasks",
@@ -140,6 +149,7 @@ _TASK_ENDS: Final = RowQuery(
         "exit_code": "task.exit_code",
         "exit_signal": "task.exit_signal",
         "text": "task.end_text",
+        "failure": "task.failure_class",
     },
     f"""SELECT {{columns}}
 FROM scheduler_task task JOIN scheduler_node node ON node.id = task.node_id

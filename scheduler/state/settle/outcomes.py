@@ -77,13 +77,15 @@ _ATTEMPTS: Final[ParameterRows[Outcome]] = ParameterRows(
         "exit_code": ("int", lambda one: one.verdict.exit_code),
         "exit_signal": ("int", lambda one: one.verdict.exit_signal),
         "end_text": ("text", lambda one: one.verdict.text[:300]),
+        "failure_class": ("text", lambda one: one.verdict.failure or ""),
         "ended_at": ("timestamptz", lambda one: one.at),
         "started_at": ("timestamptz", lambda one: one.started_at),
     },
 )
 _WRITE_ATTEMPTS: Final = f"""
 UPDATE scheduler_attempt attempt SET state = v.state, ended_at = v.ended_at, exit_code = v.exit_code,
-    exit_signal = v.exit_signal, end_text = v.end_text, started_at = coalesce(attempt.started_at, v.started_at)
+    exit_signal = v.exit_signal, end_text = v.end_text, failure_class = v.failure_class,
+    started_at = coalesce(attempt.started_at, v.started_at)
 FROM {_ATTEMPTS.source} WHERE attempt.id = v.id
 """
 
@@ -95,6 +97,7 @@ _JOBS: Final[ParameterRows[Outcome]] = ParameterRows(
         "exit_code": ("int", lambda one: one.verdict.exit_code),
         "exit_signal": ("int", lambda one: one.verdict.exit_signal),
         "end_text": ("text", lambda one: one.verdict.text[:300]),
+        "failure_class": ("text", lambda one: one.verdict.failure or ""),
         "started_at": ("timestamptz", lambda one: one.started_at),
         "completed_at": ("timestamptz", lambda one: None if one.retry_at else one.at),
         "retry_at": ("timestamptz", lambda one: one.retry_at),
@@ -108,7 +111,8 @@ _JOBS: Final[ParameterRows[Outcome]] = ParameterRows(
 #: A job that starts again without a wait was stopped by no fault of its own and keeps its place.
 _WRITE_JOBS: Final = f"""
 UPDATE scheduler_job job SET state = v.state, generation = job.generation + 1, exit_code = v.exit_code,
-    exit_signal = v.exit_signal, end_text = v.end_text, completed_at = v.completed_at,
+    exit_signal = v.exit_signal, end_text = v.end_text, failure_class = v.failure_class,
+    completed_at = v.completed_at,
     eligible_at = CASE WHEN v.retry_at IS NULL OR v.reason_code = 'NotEvaluatedYet'
         THEN coalesce(job.eligible_at, v.retry_at) ELSE v.retry_at END,
     started_at = CASE WHEN v.retry_at IS NULL THEN coalesce(v.started_at, job.started_at) END,
@@ -155,6 +159,8 @@ def _events(outcome: Outcome) -> list[Event]:
     details: dict[str, Any] = {"attempt": verdict.attempt.value, "exit_code": verdict.exit_code}
     if verdict.exit_signal is not None:
         details["exit_signal"] = verdict.exit_signal
+    if verdict.failure is not None:
+        details["failure_class"] = verdict.failure.value
     if attempt.stop_reason:
         details["stop_reason"] = attempt.stop_reason
     if verdict.retry_seconds is not None:

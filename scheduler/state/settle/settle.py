@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from scheduler.core.lifecycle import (
     StopReason,
     TaskState,
 )
+from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, rules_of
 from scheduler.state.db.query import Batch
 from scheduler.state.db.sql import run
 from scheduler.state.ledger import ledger
@@ -181,6 +183,9 @@ def _facts(attempts: Sequence[AttemptRow]) -> dict[int, JobFacts]:
             state=a.state,
             restart_policy=a.restart_policy,
             max_restarts=a.max_restarts,
+            restart_rules=rules_of(json.loads(a.restart_rules)) if a.restart_rules != "[]" else (),
+            restart_delay_seconds=a.restart_delay_seconds or DEFAULT_DELAY,
+            restart_delay_max_seconds=a.restart_delay_max_seconds or DEFAULT_DELAY_MAX,
             time_limit_seconds=a.time_limit_seconds,
             earlier_lost=lost[a.number],
             earlier_ended=ended[a.number],

@@ -268,14 +268,13 @@ def test_a_gang_goes_on_without_the_one_that_failed(world: World, start_agent: S
 
 
 def test_a_gang_that_wants_to_is_ended_whole_and_starts_again(
-    world: World, start_agent: StartAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, start_agent: StartAgent, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("scheduler.state.lifecycle.verdicts.BACKOFF_SECONDS", 0)
     start_agent("n1")
 
     job = world.submit(
         f"[ $MUSTER_ATTEMPT = 2 ] && exit 0; [ $RANK = 1 ] && exit 3; sleep 60; touch {tmp_path}/survived",
-        tasks=2, on_task_failure="requeue",
+        tasks=2, on_task_failure="requeue", restart_delay=1,
     )  # fmt: skip
     world.run_until(job, "completed")
 

@@ -15,7 +15,7 @@ from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
 from scheduler.models import Attempt, Job
 from scheduler.models import job as job_model
 from scheduler.services.jobs import write_jobs
-from scheduler.services.submission.bulk_insert import NewRows
+from scheduler.services.jobs.bulk_insert import NewRows
 from scheduler.state.apply import apply_starts
 from scheduler.state.settle import charges, outcomes, release, settle
 from tests.scheduler.portal import submit_many

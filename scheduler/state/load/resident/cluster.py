@@ -15,7 +15,7 @@ from scheduler.core.columns import Ints
 from scheduler.core.placement.scoring import counts_gpu_requests
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.state.db.query import Batch, Table
-from scheduler.state.load.cluster_rows import policy_of
+from scheduler.state.load.cluster_rows import usable_policy_of
 from scheduler.state.load.job_rows import OWN_NAMES, own_columns
 from scheduler.state.load.resident import feed
 from scheduler.state.load.resident.folded import Folded, fold
@@ -124,7 +124,7 @@ class ResidentCluster:
                 if self.clock() >= memory.checked_at + self.check_seconds:
                     memory = self._checked(memory)
             memory.token = token
-            policy = policy_of(tables.cluster)
+            policy = usable_policy_of(tables.cluster).policy
             # A plugin may look at all jobs to say whose turn it is.
             is_outside = bool(policy.plugins) or any(own.plugins for _, own in policy.queues)
             folded = fold(

@@ -174,12 +174,17 @@ from django_celery_beat.models import PeriodicTask
 there = set(PeriodicTask.objects.values_list("name", flat=True))
 print(sorted(settings.CELERY_BEAT_SCHEDULE.keys() - there))
 """
-#: What beat asks for, at once and in the open.
+#: What beat asks for, at once and in the open; planning stays for a moment instead of a minute.
 ALL_TASKS = """
 from django.conf import settings
 from config.celery import app
+from scheduler.services.planning import planner
 app.loader.import_default_modules()
-for entry in settings.CELERY_BEAT_SCHEDULE.values():
+entries = list(settings.CELERY_BEAT_SCHEDULE.values())
+[plans] = [entry for entry in entries if entry["task"] == "scheduler.tasks.plan_all"]
+entries.remove(plans)
+planner.stay(seconds=1)
+for entry in entries:
     app.tasks[entry["task"]](**entry.get("kwargs", {}))
 """
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.agent import processes
+from scheduler.agent.protocol import GUARD_KILLED
 from scheduler.agent.shim.guard import STATUS_FILE_VARIABLE
-from scheduler.agent.shim.guards import GUARD_KILLED
 from scheduler.agent.shim.shim import ORPHAN_SECONDS, Shim
 from tests.support.agents import ROOT, wait_for
 from tests.support.patience import patience

@@ -87,7 +87,7 @@ def test_a_wrong_answer_and_a_missing_plugin_are_named() -> None:
         def filter(self, request: FilterQuery, nodes: NodeView) -> npt.ArrayLike:
             return [True]
 
-    with pytest.raises(PluginError, match=r"short\.filter gave"):
+    with pytest.raises(PluginError, match=r"'short' gave"):
         plan_cycle(WORLD.snapshot, a_policy(plugins=("short",)), {"short": Short()})
     with pytest.raises(PluginError, match="'gone' is not installed"):
         plan_cycle(WORLD.snapshot, a_policy(plugins=("gone",)))

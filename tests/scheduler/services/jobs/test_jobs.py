@@ -335,6 +335,34 @@ def test_what_an_operator_held_only_an_operator_releases(portal: Portal) -> None
     assert release_job(job=job, by=portal.cast.operator).state == JobState.QUEUED
 
 
+def test_an_operators_hold_takes_the_place_of_the_owners(portal: Portal) -> None:
+    job = hold_job(job=portal.submit(), by=portal.cast.owner)
+    hold_job(job=job, by=portal.cast.operator, reason="looks wrong")
+    hold_job(job=job, by=portal.cast.owner)  # changes nothing
+
+    job.refresh_from_db()
+    assert (job.held_by, job.reason_code) == ("admin", "HeldByAdmin")
+    assert "looks wrong" in job.reason_text
+    assert [event.actor for event in job.events.filter(kind="job.held").order_by("id")] == [
+        portal.cast.owner,
+        portal.cast.operator,
+    ]
+    assert AuditEvent.objects.filter(action="job.hold").count() == 2
+    with pytest.raises(NotAllowed, match="by an operator"):
+        release_job(job=job, by=portal.cast.owner)
+
+
+def test_what_a_lead_held_a_lead_releases_and_not_the_owner(portal: Portal) -> None:
+    job = hold_job(job=portal.submit(), by=portal.cast.lead, reason="wrong data")
+
+    with pytest.raises(NotAllowed, match="by a lead"):
+        release_job(job=job, by=portal.cast.owner)
+    assert release_job(job=job, by=portal.cast.lead).state == JobState.QUEUED
+    hold_job(job=job, by=portal.cast.operator)
+    with pytest.raises(NotAllowed, match="by an operator"):
+        release_job(job=job, by=portal.cast.lead)
+
+
 def test_a_running_job_cannot_be_held(portal: Portal) -> None:
     job = portal.submit()
     running(portal, job)

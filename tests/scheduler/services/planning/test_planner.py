@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.db import connections, transaction
@@ -14,6 +15,7 @@ from config import health
 from infra import notifications
 from scheduler import metrics, outbox
 from scheduler.core.lifecycle import JobState
+from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Job
 from scheduler.services.planning import cycles, planner, wakeups
 from scheduler.services.planning.planner import Planner
@@ -22,7 +24,6 @@ from scheduler.services.planning.wakeups import WakeUps
 from scheduler.state.lease import leases
 from tests.scheduler.state.small import SmallWorld
 from tests.support.agents import wait_for
-from tests.support.factories import SchedulerProfileFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,12 +102,17 @@ def test_without_redis_the_planner_stays_and_plans_by_its_clock(
     assert is_started(later[0])
 
 
-def test_a_cluster_that_fails_holds_up_no_other(world: SmallWorld) -> None:
+def test_a_cluster_that_fails_holds_up_no_other(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     other = SmallWorld()
-    other.node("n1")
+    other.node("n1", cpu_millis=7000)
     job = other.job()
-    world.cluster.profile = SchedulerProfileFactory(plugins=["not-installed"])
-    world.cluster.save()
+    plan_cycle = cycles.plan_cycle
+
+    def fails_here(snapshot: Snapshot, *args: Any, **words: Any) -> Any:
+        assert snapshot.nodes.cpu_millis.tolist() == [7000], "the other cluster cannot be planned"
+        return plan_cycle(snapshot, *args, **words)
+
+    monkeypatch.setattr(cycles, "plan_cycle", fails_here)
     alone = Planner()
 
     with capture_logs() as logs:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.agent.protocol import NEVER_BEGAN, SHUT_DOWN
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, SHUT_DOWN
 from scheduler.core.lifecycle import AttemptState, JobState
+from scheduler.core.restart_rules import RestartRule, rules_of
 from scheduler.state.lifecycle.verdicts import (
     AT_MOST_ONCE,
     NEVER_GIVEN,
@@ -102,6 +103,99 @@ def test_waits_double_up_to_a_bound() -> None:
 
 def test_durations_read_as_people_say_them() -> None:
     assert [duration(s) for s in (None, 1, 60, 3601, 90000)] == ["0 s", "1 s", "1 min", "1 h 1 s", "1 d 1 h"]
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "task", "failure"),
+    [
+        ("", GOOD, None),
+        ("", BAD, "user-error"),
+        (
+            "",
+            TaskEnd(0, "n1", "failed", None, 9, text="It held 9 MiB.", failure="out-of-memory"),
+            "out-of-memory",
+        ),
+        ("", TaskEnd(0, "n1", "failed", None, 9, text=GUARD_KILLED), "infrastructure"),
+        ("time_limit", STOPPED, "time-limit"),
+        ("preempted", STOPPED, "preempted"),
+        ("drained", STOPPED, "preempted"),
+        ("", TaskEnd(0, "n1", "lost", text="Its end was not seen: the machine was restarted."), "node-lost"),
+        ("", TaskEnd(0, "n1", "lost", text=SHUT_DOWN), "infrastructure"),
+        ("", TaskEnd(0, "n1", "lost", text=NEVER_BEGAN), "infrastructure"),
+        ("quota_refused", TaskEnd(0, "n1", "stopped", text="no quota"), "infrastructure"),
+    ],
+)
+def test_an_attempt_that_does_not_succeed_has_a_class(
+    stop_reason: str, task: TaskEnd, failure: str | None
+) -> None:
+    assert judge(RUNNING, stop_reason, [task]).failure == failure
+    once = judge(replace(RUNNING, restart_policy="never"), stop_reason, [task])
+    assert once.failure == failure
+
+
+def test_a_cancelled_job_has_no_class() -> None:
+    assert judge(replace(RUNNING, state="stopping"), "cancelled", [STOPPED]).failure is None
+
+
+def test_a_node_that_is_given_up_is_a_lost_node() -> None:
+    assert judge(RUNNING, "", [GOOD], lost_text="Node n1 stopped responding.").failure == "node-lost"
+
+
+def test_a_process_that_ends_well_at_its_time_limit_has_not_succeeded() -> None:
+    verdict = judge(RUNNING, "time_limit", [TaskEnd(0, "n1", "stopped", 0)])
+
+    assert (verdict.job, verdict.exit_code) == ("failed", None)
+
+
+def rules(*kept: tuple[list[str], str]) -> tuple[RestartRule, ...]:
+    return rules_of([{"on": on, "action": action} for on, action in kept])
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept", "task", "again"),
+    [
+        ("interrupted", [(["3"], "restart")], BAD, True),
+        ("interrupted", [(["4"], "restart")], BAD, False),
+        ("interrupted", [(["1-9"], "restart")], BAD, True),
+        ("interrupted", [(["user-error"], "restart")], BAD, True),
+        ("on_failure", [(["3"], "fail")], BAD, False),
+        ("on_failure", [(["4"], "fail")], BAD, True),
+        ("on_failure", [(["3"], "fail"), (["user-error"], "restart")], BAD, False),
+        ("interrupted", [(["3"], "restart"), (["user-error"], "fail")], BAD, True),
+        ("interrupted", [(["1-255"], "restart")], TaskEnd(0, "n1", "failed", None, 9), False),
+    ],
+)
+def test_the_first_rule_that_applies_decides_before_the_policy(
+    policy: str, kept: list[tuple[list[str], str]], task: TaskEnd, again: bool
+) -> None:
+    job = replace(RUNNING, restart_policy=policy, restart_rules=rules(*kept))
+
+    assert judge(job, "", [task]).job == ("queued" if again else "failed")
+
+
+def test_a_rule_may_restart_what_met_its_time_limit_but_no_oftener_than_the_job_may() -> None:
+    job = replace(RUNNING, restart_rules=rules((["time-limit"], "restart")))
+
+    assert judge(job, "time_limit", [STOPPED]).job == "queued"
+    assert judge(replace(job, earlier_ended=3), "time_limit", [STOPPED]).job == "failed"
+
+
+def test_no_rule_keeps_a_job_from_starting_again_after_a_lost_node() -> None:
+    job = replace(RUNNING, restart_rules=rules((["node-lost", "preempted"], "fail")))
+
+    assert judge(job, "", [TaskEnd(0, "n1", "lost")]).job == "queued"
+    assert judge(job, "preempted", [STOPPED]).job == "queued"
+
+
+def test_waits_are_as_long_as_the_job_says() -> None:
+    job = replace(
+        RUNNING, restart_policy="on_failure", max_restarts=99,
+        restart_delay_seconds=60, restart_delay_max_seconds=200,
+    )  # fmt: skip
+
+    waits = [judge(replace(job, earlier_ended=n), "", [BAD]).retry_seconds for n in range(4)]
+
+    assert waits == [60, 120, 200, 200]
 
 
 ONCE = replace(RUNNING, restart_policy="never")

@@ -6,9 +6,11 @@ import threading
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.utils import timezone
 
 from quotas.models import QuotaResource
+from scheduler import metrics
 from scheduler.core.lifecycle import AttemptState, JobState, StopReason, TaskState
 from scheduler.models import Attempt, Job, Node, Task
 from scheduler.state.settle.settle import attempts_to_settle, end_attempt, settle_many
@@ -53,6 +55,40 @@ def test_an_attempt_is_settled_when_all_its_tasks_have_ended(world: World) -> No
     assert (job.state, job.exit_code) == ("completed", 0)
     world.assert_nothing_is_held()
     assert attempts_to_settle() == []
+
+
+def test_a_failure_is_known_by_its_class_to_the_job_its_event_filters_and_metrics(
+    world: World, client: Client
+) -> None:
+    grown, attempt = a_started_job(
+        world, max_restarts=1, restart_rules=[{"on": "out-of-memory", "action": "restart"}]
+    )
+    end_tasks(attempt, TaskState.FAILED, exit_code=137)
+    Task.objects.filter(attempt=attempt).update(failure_class="out-of-memory")
+    wrong, other = a_started_job(world)
+    end_tasks(other, TaskState.FAILED, exit_code=3)
+
+    settle_many([attempt.pk, other.pk])
+
+    grown.refresh_from_db()
+    attempt.refresh_from_db()
+    assert (grown.state, grown.failure_class, attempt.failure_class) == (
+        "queued",
+        "out-of-memory",
+        "out-of-memory",
+    )
+    wrong.refresh_from_db()
+    assert (wrong.state, wrong.failure_class) == ("failed", "user-error")
+    assert wrong.events.get(kind="job.failed").details["failure_class"] == "user-error"
+    client.force_login(world.user)
+    found = {
+        words: [job["number"] for job in client.get(f"/api/v1/jobs?failure_class={words}").json()["results"]]
+        for words in ("out-of-memory", "user-error", "time-limit")
+    }
+    assert found == {"out-of-memory": [grown.number], "user-error": [wrong.number], "time-limit": []}
+    [family] = [one for one in metrics.read_metrics() if one.name == "muster_attempts_failed"]
+    counts = {sample.labels["failure_class"]: sample.value for sample in family.samples}
+    assert (counts["out-of-memory"], counts["user-error"], counts["node-lost"]) == (1, 1, 0)
 
 
 def test_settling_again_changes_nothing(world: World) -> None:

@@ -1,0 +1,50 @@
+"""What the fork server of `manage.py up` loads for web, workers and beat, once for all of them."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+
+from django.db import DatabaseError, connection, connections
+from django.urls import get_resolver
+
+from config.celery import app
+from config.settings.database import database_of_this_process
+
+#: What a worker loads only once it begins, and what the first cycle of a planner does.
+FOR_WORKERS = (
+    "celery.apps.worker", "celery.worker.worker", "celery.worker.consumer", "celery.concurrency.solo",
+    "celery.bin.worker", "kombu.transport.redis", "redis", "psycopg", "django.core.cache.backends.redis",
+    "scheduler.services.planning.planner", "scheduler.services.execution.reconcile",
+)  # fmt: skip
+#: The same of the worker of queue `default`, of beat and of a web process.
+FOR_OTHERS = (
+    "celery.app.amqp", "celery.app.log", "celery.app.routes", "celery.backends.base", "celery.bin.beat",
+    "celery.apps.beat", "celery.concurrency.thread", "config.workers.beat", "uvicorn", "config.asgi",
+)  # fmt: skip
+
+
+def load() -> None:
+    """Import all that these processes need, and build what each would build for itself; nothing stays connected."""
+    load_planning()
+    for name in FOR_OTHERS:
+        importlib.import_module(name)
+    app.finalize()
+    get_resolver().url_patterns  # noqa: B018  imports every view
+    with suppress(DatabaseError):  # then each process prepares its own first connection
+        connection.ensure_connection()
+    connections.close_all()
+
+
+def load_planning() -> None:
+    """Import all that planning needs."""
+    app.loader.import_default_modules()
+    for name in FOR_WORKERS:
+        importlib.import_module(name)
+
+
+def begin_forked() -> None:
+    """Read again, in a forked process, what the settings say of it by its name."""
+    from django.conf import settings
+
+    settings.DATABASES["default"].update(database_of_this_process(settings.DATABASE_URL))

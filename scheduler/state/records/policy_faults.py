@@ -1,0 +1,70 @@
+"""What of a cluster's policy the planner cannot use: plugins that fail, and a profile that cannot be followed.
+
+A cycle never stops for them. The row is the alarm: health page, metrics and the cluster's page in the admin show it,
+and a plugin that has one is not asked again until an operator puts it back into use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import structlog
+from django.utils import timezone
+
+from scheduler.models import PolicyFault
+from scheduler.state.db.sql import run
+
+log = structlog.get_logger(__name__)
+
+MAX_REASON = 500
+
+
+class OpenFault(NamedTuple):
+    """A fault with the name of its cluster."""
+
+    cluster: str
+    subject: str
+    reason: str
+    began_at: datetime
+
+
+def put_out_of_use(cluster_id: int, plugin: str, reason: str) -> None:
+    """Plan this cluster without the plugin from now on."""
+    _note(cluster_id, PolicyFault.PLUGIN + plugin, reason)
+
+
+def note_profile(cluster_id: int, reason: str) -> None:
+    """The profile cannot be followed in this cycle; the default policy is."""
+    _note(cluster_id, PolicyFault.PROFILE, reason)
+
+
+def _note(cluster_id: int, subject: str, reason: str) -> None:
+    made = run(
+        "INSERT INTO scheduler_policyfault (cluster_id, subject, reason, began_at) VALUES (%s, %s, %s, %s)"
+        " ON CONFLICT (cluster_id, subject) DO UPDATE SET reason = excluded.reason"
+        " WHERE scheduler_policyfault.reason <> excluded.reason RETURNING id",
+        [cluster_id, subject[:150], reason.replace("\0", "")[:MAX_REASON], timezone.now()],
+    )
+    if made:
+        log.error("policy_fault", cluster=cluster_id, subject=subject, reason=reason)
+
+
+def profile_is_well(cluster_id: int) -> None:
+    """The profile could be followed again."""
+    run(
+        "DELETE FROM scheduler_policyfault WHERE cluster_id = %s AND subject = %s RETURNING id",
+        [cluster_id, PolicyFault.PROFILE],
+    )
+    log.info("policy_fault_over", cluster=cluster_id, subject=PolicyFault.PROFILE)
+
+
+def open_faults() -> Sequence[OpenFault]:
+    """All there are, oldest first."""
+    rows: list[tuple[Any, ...]] = run(
+        "SELECT cluster.name, fault.subject, fault.reason, fault.began_at FROM scheduler_policyfault fault"
+        " JOIN scheduler_cluster cluster ON cluster.id = fault.cluster_id ORDER BY fault.began_at, fault.id",
+        [],
+    )
+    return [OpenFault(*row) for row in rows]
