@@ -55,6 +55,11 @@ OWNED_RULES: Final[Mapping[str, Rule]] = {
     "requeue": Rule(role=LEAD, site=(OPERATOR,), owner=True),
     "edit": Rule(role=LEAD, site=(OPERATOR,), owner=True),
     "boost": Rule(site=(OPERATOR,)),
+    # The values of its environment, which may be secrets.
+    "see_inside": Rule(role=LEAD, owner=True),
+    # The files of its working folder: those who work in the project, not those who only watch it or the site.
+    "read_results": Rule(role=MEMBER, owner=True),
+    "remove_results": Rule(role=LEAD, site=(OPERATOR,), owner=True),
 }
 
 #: On something personal, such as a token or an account: its person, and the site's admins.

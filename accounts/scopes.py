@@ -15,6 +15,8 @@ SCOPES: Final[dict[str, str]] = {
     "quota:write": "change quotas",
     "nodes:read": "see nodes, GPUs and reservations",
     "nodes:write": "cordon and drain nodes, pause queues, make reservations",
+    "notifications:read": "see notifications, preferences and webhooks",
+    "notifications:write": "put notifications away, change preferences and webhooks",
     "audit:read": "read the audit trail",
     "tokens:write": "list, make and revoke tokens",
     "admin": "everything that the account may do",

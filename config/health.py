@@ -107,6 +107,7 @@ def run_checks() -> Iterator[Check]:
         if migrations.ok:
             yield _timed("planner", False, _planner)
             yield _timed("policies", False, _policies)
+            yield _timed("notifications", False, _notifications)
     yield _timed("redis", False, _redis)
     yield _timed("disk", False, _disk)
 
@@ -192,6 +193,20 @@ def _policies() -> str:
             )
         )
     return "followed"
+
+
+#: Events, mails and messages that are due for longer say that nobody delivers them.
+NOTIFICATIONS_LATE_SECONDS = 600.0
+
+
+def _notifications() -> str:
+    from notifications.services.outbox import backlogs  # not before the apps are there
+
+    late = [one for one in backlogs() if one.seconds > NOTIFICATIONS_LATE_SECONDS]
+    if late:
+        words = ", ".join(f"{one.channel}: {one.overdue} for {one.seconds:.0f} s" for one in late)
+        raise _NotReadyError(f"overdue ({words}); look at the worker of queue `default`, and at beat")
+    return "delivered"
 
 
 def _redis() -> str:

@@ -21,6 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 import accounts.metrics
+import notifications.metrics
 import quotas.metrics
 from config.health import may_look_inside
 from scheduler.metrics import collect
@@ -65,6 +66,7 @@ class PortalCollector(Collector):
         yield from collect()
         yield from accounts.metrics.collect()
         yield from quotas.metrics.collect()
+        yield from notifications.metrics.collect()
 
     def describe(self) -> Iterable[Metric]:
         return []  # registering must not query

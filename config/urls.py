@@ -19,9 +19,11 @@ urlpatterns = [
     path("metrics", metrics.metrics, name="metrics"),
     path("admin/r/<path:path>", row_of_any_table),
     path("admin/", admin.site.urls),
+    path("api/v1/", include("notifications.api.urls")),  # before the last, which answers whatever is unknown
     path("api/v1/", include("scheduler.api.urls")),
     path("", include(error_pages)),
     path("", include("accounts.web.urls")),
     path("", include("quotas.web.urls")),
     path("", include("scheduler.web.urls")),
+    path("", include("notifications.web.urls")),
 ]

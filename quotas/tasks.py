@@ -7,7 +7,7 @@ from celery import shared_task
 
 from accounts.models import Project
 from quotas.services import grants, providers
-from quotas.services.alerts import look_for_alerts, mail_notices
+from quotas.services.alerts import look_for_alerts
 from quotas.services.budgets import open_all_periods
 from quotas.services.exchange import exchange
 from quotas.services.project_quota import drifting_projects, sync_quota
@@ -70,7 +70,6 @@ def exchange_due() -> None:
 def alert() -> None:
     """Tell people once of what is nearly full, full, running out or about to end."""
     look_for_alerts()
-    mail_notices()
 
 
 @shared_task

@@ -84,6 +84,7 @@ class _Columns(NamedTuple):
     extras: dict[str, int]
     time_limit_seconds: int | None
     working_dir: str
+    mail_types: str | None
     labels: dict[str, str]
     node_selector: dict[str, str]
     tolerations: list[Any]

@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from scheduler.core.lifecycle import ACTIVE, LIVE_ATTEMPT, PENDING, PUBLIC, TERMINAL, FailureClass, JobState
+from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, FailureClass, JobState
 from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
 
@@ -303,14 +303,14 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
         SELECT (
             SELECT count(*) FROM scheduler_attempt attempt
                 JOIN scheduler_job job ON job.number = attempt.job_id
-            WHERE attempt.state = ANY(%s) AND (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
+            WHERE attempt.is_live AND (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
         ) + (
             SELECT count(*) FROM scheduler_job job WHERE job.outcome IS NULL AND job.state = ANY(%s) AND NOT EXISTS (
-                SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND state = ANY(%s)
+                SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND is_live
             )
         )
         """,
-        [_values(LIVE_ATTEMPT), _values(ACTIVE), _values(ACTIVE), _values(LIVE_ATTEMPT)],
+        [_values(ACTIVE), _values(ACTIVE)],
     ),
     # I6: what is over holds nothing.
     "I6": (
@@ -318,20 +318,20 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
         SELECT count(*) FROM scheduler_allocation allocation
             JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
             JOIN scheduler_job job ON job.number = attempt.job_id
-        WHERE allocation.released_at IS NULL AND (job.state = ANY(%s) OR NOT attempt.state = ANY(%s))
+        WHERE allocation.released_at IS NULL AND (job.outcome IS NOT NULL OR NOT attempt.is_live)
         """,
-        [_values(TERMINAL), _values(LIVE_ATTEMPT)],
+        [],
     ),
     # I8: what runs is in the ledger.
     "I8": (
         """
         SELECT count(*) FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-        WHERE attempt.state = ANY(%s) AND attempt.scheduled_at < now() - interval '1 minute' AND NOT EXISTS (
+        WHERE attempt.is_live AND attempt.scheduled_at < now() - interval '1 minute' AND NOT EXISTS (
             SELECT 1 FROM quotas_ledgerentry entry
             WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id
         )
         """,
-        [_values(LIVE_ATTEMPT)],
+        [],
     ),
     # Starts that only a constraint stopped, in the cycles that are kept.
     "refused_by_constraint": (

@@ -18,7 +18,7 @@ from django.db.models.functions import Extract
 from django.utils import timezone
 
 from accounts.models import Project, User
-from accounts.permissions import sees_everything
+from accounts.permissions import may, sees_everything
 from accounts.selectors import visible_projects
 from accounts.services.audit import Thing
 from infra.errors import NotFound
@@ -63,6 +63,12 @@ def job_by_ref(user: User, ref: str | int | uuid.UUID) -> Job:
             refused=("view", Thing("job", str(hidden.number))) if hidden is not None else None,
         )
     return job
+
+
+def env_shown_to(user: User, job: Job) -> dict[str, str | None]:
+    """The environment that a job asked for; its values may be secrets, and are None for who must not see its inside."""
+    env: dict[str, str | None] = job.env
+    return env if not env or may(user, "see_inside", job) else dict.fromkeys(env)
 
 
 def _job_lookup(ref: str | int | uuid.UUID) -> dict[str, Any] | None:

@@ -73,6 +73,7 @@ _SCHEDULER: Final = {
     "scheduler_jobevent": DROP,
     "scheduler_jobrequest": DROP,
     "scheduler_jointoken": EDIT,
+    "scheduler_keptresult": ALL,
     "scheduler_lease": EDIT,
     "scheduler_logchunk": DROP,
     "scheduler_node": EDIT,
@@ -98,6 +99,15 @@ _SCHEDULER: Final = {
     "scheduler_suspension": ALL,
     "scheduler_task": ALL,
 }
+_NOTIFICATIONS: Final = {
+    "notifications_cursor": EDIT,
+    "notifications_endpoint": ALL,
+    "notifications_finding": DROP,
+    "notifications_mail": ALL,
+    "notifications_message": ALL,
+    "notifications_notification": ALL,
+    "notifications_preference": EDIT,
+}
 _OTHERS: Final = {
     "auth_group": READ,
     "auth_group_permissions": READ,
@@ -115,7 +125,7 @@ _OTHERS: Final = {
     "django_session": ALL,
     "pghistory_context": EDIT,
 }
-TABLES: Final = {**_ACCOUNTS, **_QUOTAS, **_SCHEDULER, **_OTHERS}
+TABLES: Final = {**_ACCOUNTS, **_QUOTAS, **_SCHEDULER, **_NOTIFICATIONS, **_OTHERS}
 #: What runs with the rights of the owner, and checks for itself what it was asked to do.
 FUNCTIONS: Final = ("muster_prune_audit(integer, bigint)", "muster_roll_up_ledger(bigint[], bigint)")
 #: Any fixed number: two that migrate at once would change the same rights.

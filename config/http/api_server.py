@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
@@ -33,6 +33,7 @@ from config.http.front_door import watch
 from infra import notifications
 from infra.api.problems import API_PREFIX
 from infra.db.connections import longer_statements
+from infra.downloads import PulledResponse
 from infra.request_cost import Caller, CallerGone, stop_if_caller_gone, until_caller_gone, working_for
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ BUSY_HEADERS: Final = [
     (b"retry-after", b"5"),
     (b"cache-control", b"no-store"),
 ]
+#: At once in downloads, whose pieces come from elsewhere; one who reads slowly holds none of them.
+PULL_THREADS: Final = 8
 #: A download is sent in such pieces, and kept on disk beyond so much.
 PIECE_BYTES: Final = 256 * 1024
 SPOOL_BYTES: Final = 2 * 1024 * 1024
@@ -67,6 +70,7 @@ class ApiDoor:
         self.handler = OneHopHandler()
         self.token_handler = OneHopHandler(settings.TOKEN_MIDDLEWARE)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
+        self._pulling = ThreadPoolExecutor(PULL_THREADS, thread_name_prefix="downloads")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not (_path(scope).startswith(API_PREFIX) or _is_file(scope)):
@@ -77,7 +81,7 @@ class ApiDoor:
             return
         by_token = _path(scope).startswith(API_PREFIX) and bearer_token(scope) is not None
         handler = self.token_handler if by_token else self.handler
-        await _answer(self._threads, handler, scope, body, receive, send)
+        await _answer(self._threads, handler, scope, body, receive, send, pulling=self._pulling)
 
 
 class PageDoor:
@@ -108,15 +112,23 @@ async def _answer(
     body: bytes,
     receive: Receive,
     send: Send,
+    *,
+    pulling: ThreadPoolExecutor | None = None,
 ) -> None:
-    """One piece of work in one of these threads, for as long as its caller waits."""
+    """One piece of work in one of these threads, for as long as its caller waits.
+
+    An answer that is pulled (`infra.downloads`) gets its pieces in one of the threads for that.
+    """
     with working_for(Caller()) as caller:
         watcher = asyncio.ensure_future(watch(receive, caller))
         try:
             answer = await asyncio.get_running_loop().run_in_executor(
                 threads, copy_context().run, handler.answer, scope, body
             )
-            await answer.give(send, caller)
+            if answer.pulled is not None:
+                await _pull(answer, pulling, send, caller)
+            else:
+                await answer.give(send, caller)
         except CallerGone:
             log.info("caller_gone", extra={"path": scope["path"]})
         finally:
@@ -129,6 +141,8 @@ class Answer(NamedTuple):
     body: bytes = b""
     #: What comes before the body, of an answer that may be larger than memory.
     file: IO[bytes] | None = None
+    #: The pieces of an answer that come from elsewhere: one is taken when the last one was sent.
+    pulled: Iterator[bytes] | None = None
 
     async def give(self, send: Send, caller: Caller | None = None) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
@@ -139,6 +153,24 @@ class Answer(NamedTuple):
                         return
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": self.body})
+
+
+async def _pull(answer: Answer, threads: ThreadPoolExecutor | None, send: Send, caller: Caller) -> None:
+    """Send pieces as they come. An error on the way, after the headers, ends the connection before the answer's end."""
+    pieces = answer.pulled
+    assert pieces is not None
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    loop = asyncio.get_running_loop()
+    try:
+        while (piece := await loop.run_in_executor(threads, next, pieces, None)) is not None:
+            if caller.gone:
+                return
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    finally:
+        close = getattr(pieces, "close", None)
+        if close is not None:
+            await loop.run_in_executor(threads, close)
+    await send({"type": "http.response.body", "body": b""})
 
 
 class OneHopHandler(ASGIHandler):
@@ -178,6 +210,10 @@ class OneHopHandler(ASGIHandler):
         with notifications.deferred():
             response = refusal if request is None else self.get_response(request)
         response._handler_class = self.__class__
+        if isinstance(response, PulledResponse):  # not closed yet: that would end its pieces
+            signals.request_finished.send(sender=self.__class__)
+            pieces: Any = response.streaming_content
+            return Answer(response.status_code, _headers(response), pulled=iter(pieces))
         try:
             if response.streaming:
                 try:
@@ -212,11 +248,15 @@ def _headers(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
     return headers
 
 
+#: Ends of the addresses of what is downloaded of a job.
+_JOB_FILES: Final = ("/log/", "/results/file/", "/results/archive/")
+
+
 def _is_file(scope: Scope) -> bool:
     """The portal's own downloads. Django's asynchronous handler would hold all of one in memory before it is sent."""
     path = _path(scope)
     exports = path in ("/usage/ledger/", "/usage/jobs/") and b"export=" in scope.get("query_string", b"")
-    return exports or (path.startswith("/jobs/") and path.endswith("/log/"))
+    return exports or (path.startswith("/jobs/") and path.endswith(_JOB_FILES))
 
 
 def bearer_token(scope: Scope) -> str | None:

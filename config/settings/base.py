@@ -52,6 +52,7 @@ INSTALLED_APPS = [
     "accounts",
     "quotas",
     "scheduler",
+    "notifications",
 ]
 
 MIDDLEWARE = [
@@ -165,6 +166,7 @@ CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 PLAN_SECONDS = read("MUSTER_PLAN_SECONDS")
 RECONCILE_SECONDS = read("MUSTER_RECONCILE_SECONDS")
 FORECAST_SECONDS = read("MUSTER_FORECAST_SECONDS")
+NOTIFY_SECONDS = read("MUSTER_NOTIFY_SECONDS")
 CELERY_BEAT_SCHEDULE = {
     "plan every scope": {
         "task": "scheduler.tasks.plan_all",
@@ -231,6 +233,16 @@ CELERY_BEAT_SCHEDULE = {
         "task": "quotas.tasks.alert",
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
+    },
+    "notify people": {
+        "task": "notifications.tasks.follow",
+        "schedule": every(NOTIFY_SECONDS),
+        "options": {"queue": "default", "expire_seconds": 3 * NOTIFY_SECONDS},
+    },
+    "look for what people should know": {
+        "task": "notifications.tasks.look",
+        "schedule": every(30),
+        "options": {"queue": "default", "expire_seconds": 90},
     },
     "write down the ends of the audit chains": {
         "task": "accounts.tasks.checkpoint_audit",
@@ -345,6 +357,9 @@ QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm
 MUSTER_REPEATS = (
     "scheduler.services.submission.idempotency"  # keeps the answers of requests with an Idempotency-Key
 )
+# Apps above the scheduler add to what it carries out and shows: rules of retention, and live topics by name.
+MUSTER_MORE_RETENTION = ["notifications.services.retention.rules"]
+MUSTER_LIVE_SOURCES = {"notifications": "notifications.realtime.source"}
 QUOTA_USAGE_SOURCE = "scheduler.services.accounting.quota_usage.HeldAllocations"
 QUOTA_FACTS_SOURCE = "scheduler.services.accounting.quota_impact.SchedulerFacts"
 #: Of the cluster, what projects' limits should leave over for the system when they are added up.
@@ -378,6 +393,27 @@ EMAIL_HOST_USER = read("EMAIL_HOST_USER")
 EMAIL_HOST_PASSWORD = read("EMAIL_HOST_PASSWORD")
 EMAIL_USE_TLS = read("EMAIL_USE_TLS")
 EMAIL_TIMEOUT = 10
+# Where links of mails lead; without it mails have none.
+MUSTER_PUBLIC_URL = read("MUSTER_PUBLIC_URL")
+# What happens to several jobs within so long of each other is one notification; a mail waits a moment for the rest
+# of its burst, and comes again at most once in so long; a webhook waits less.
+MUSTER_NOTIFICATION_BURST_SECONDS = read("MUSTER_NOTIFICATION_BURST_SECONDS")
+MUSTER_MAIL_WAIT_SECONDS = read("MUSTER_MAIL_WAIT_SECONDS")
+MUSTER_MAIL_AGAIN_SECONDS = read("MUSTER_MAIL_AGAIN_SECONDS")
+MUSTER_WEBHOOK_WAIT_SECONDS = read("MUSTER_WEBHOOK_WAIT_SECONDS")
+# Secrets of webhooks are derived from it; without it from the secret key. Old keys serve until secrets are rotated.
+MUSTER_WEBHOOK_KEY = read("MUSTER_WEBHOOK_KEY")
+MUSTER_WEBHOOK_OLD_KEYS = read("MUSTER_WEBHOOK_OLD_KEYS")
+# Webhooks go to public addresses, and to these networks of the site; to these ports alone.
+MUSTER_WEBHOOK_NETWORKS = read("MUSTER_WEBHOOK_NETWORKS")
+MUSTER_WEBHOOK_PORTS = read("MUSTER_WEBHOOK_PORTS")
+try:
+    networks(tuple(MUSTER_WEBHOOK_NETWORKS))
+    MUSTER_WEBHOOK_PORTS = [int(port) for port in MUSTER_WEBHOOK_PORTS]
+except ValueError as error:
+    raise ImproperlyConfigured(
+        f"MUSTER_WEBHOOK_NETWORKS or MUSTER_WEBHOOK_PORTS: {error}. Write networks such as 10.0.0.0/8, and numbers."
+    ) from None
 K8S_QUOTA_NAMESPACE = read("K8S_QUOTA_NAMESPACE")
 K8S_CREATE_RESOURCE_QUOTAS = read("K8S_CREATE_RESOURCE_QUOTAS")
 SLURM_ACCOUNT_PREFIX = read("SLURM_ACCOUNT_PREFIX")
@@ -419,6 +455,13 @@ MUSTER_SYNC_HOLD_SECONDS = read("MUSTER_SYNC_HOLD_SECONDS")
 MUSTER_GRACE_SECONDS = read("MUSTER_GRACE_SECONDS")
 # Of each output stream of a task; the rest is dropped, visibly.
 MUSTER_LOG_CAP_BYTES = read("MUSTER_LOG_CAP_BYTES")
+# What jobs leave in their working folders: for how long nodes keep it, and how much.
+MUSTER_KEEP_RESULTS_DAYS = read("MUSTER_KEEP_RESULTS_DAYS")
+MUSTER_RESULTS_UNTIL_FETCHED = read("MUSTER_RESULTS_UNTIL_FETCHED")
+MUSTER_RESULTS_JOB_MIB = read("MUSTER_RESULTS_JOB_MIB")
+MUSTER_RESULTS_PERSON_MIB = read("MUSTER_RESULTS_PERSON_MIB")
+MUSTER_RESULTS_NODE_MIB = read("MUSTER_RESULTS_NODE_MIB")
+MUSTER_RESULTS_NOTICE_HOURS = read("MUSTER_RESULTS_NOTICE_HOURS")
 # What is kept, in days.
 MUSTER_KEEP_CYCLES_DAYS = read("MUSTER_KEEP_CYCLES_DAYS")
 MUSTER_KEEP_LOGS_DAYS = read("MUSTER_KEEP_LOGS_DAYS")
@@ -432,6 +475,7 @@ MUSTER_KEEP_LEDGER_DAYS = read("MUSTER_KEEP_LEDGER_DAYS")
 MUSTER_KEEP_AUDIT_DAYS = read("MUSTER_KEEP_AUDIT_DAYS")
 MUSTER_KEEP_ALERTS_DAYS = read("MUSTER_KEEP_ALERTS_DAYS")
 MUSTER_KEEP_DRIFT_DAYS = read("MUSTER_KEEP_DRIFT_DAYS")
+MUSTER_KEEP_NOTIFICATIONS_DAYS = read("MUSTER_KEEP_NOTIFICATIONS_DAYS")
 # Joins agents to this server; `manage.py up` makes one for its own nodes.
 MUSTER_JOIN_TOKEN = read("MUSTER_JOIN_TOKEN")
 # Whose disks are watched: the state folder of `manage.py up`, and what lies in it. Below the first number of MiB

@@ -420,6 +420,47 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "s",
             ),
             Setting("MUSTER_LOG_CAP_BYTES", "int", 64 * _MIB, "Stored output per stream of a task.", "bytes"),
+            Setting(
+                "MUSTER_KEEP_RESULTS_DAYS",
+                "int",
+                7,
+                "Time for which a node keeps what jobs leave in their working folders; 0: unlimited.",
+                "days",
+            ),
+            Setting(
+                "MUSTER_RESULTS_UNTIL_FETCHED",
+                "bool",
+                False,
+                "Let results go MUSTER_RESULTS_NOTICE_HOURS after all of them were downloaded.",
+            ),
+            Setting(
+                "MUSTER_RESULTS_JOB_MIB",
+                "int",
+                10 * 1024,
+                "Results of one task that are kept as long as others; larger ones go after the notice. 0: unlimited.",
+                "MiB",
+            ),
+            Setting(
+                "MUSTER_RESULTS_PERSON_MIB",
+                "int",
+                50 * 1024,
+                "Results of one person on one node; the oldest beyond go after the notice. 0: unlimited.",
+                "MiB",
+            ),
+            Setting(
+                "MUSTER_RESULTS_NODE_MIB",
+                "int",
+                500 * 1024,
+                "Results of all on one node; the oldest beyond go after the notice. 0: unlimited.",
+                "MiB",
+            ),
+            Setting(
+                "MUSTER_RESULTS_NOTICE_HOURS",
+                "int",
+                24,
+                "Time between the notice that results go and their removal.",
+                "hours",
+            ),
             Setting("CHECKPOINT_PATH", "str", "/tmp/checkpoints", "Reserved; not used yet."),  # noqa: S108
         ),
     ),
@@ -474,7 +515,57 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "Shortest time between two notices to one person.",
                 "s",
             ),
-            Setting("MUSTER_ALERT_MAIL_FROM", "str", "", "Sender of notices by mail. Empty: no mail."),
+            Setting(
+                "MUSTER_ALERT_MAIL_FROM",
+                "str",
+                "",
+                "Sender of mails. Empty: no mail, notifications in the portal.",
+            ),
+            Setting(
+                "MUSTER_PUBLIC_URL", "str", "", "Address of the portal for links in mails. Empty: no links."
+            ),
+            Setting(
+                "MUSTER_NOTIFY_SECONDS", "float", 5.0, "Interval of reading events for notifications.", "s"
+            ),
+            Setting(
+                "MUSTER_NOTIFICATION_BURST_SECONDS",
+                "int",
+                120,
+                "Jobs of one project and kind within this time of each other make one notification.",
+                "s",
+            ),
+            Setting("MUSTER_MAIL_WAIT_SECONDS", "int", 30, "Wait of a mail for the rest of its burst.", "s"),
+            Setting(
+                "MUSTER_MAIL_AGAIN_SECONDS",
+                "int",
+                _HOUR,
+                "Shortest time between two mails of one notification.",
+                "s",
+            ),
+            Setting(
+                "MUSTER_WEBHOOK_WAIT_SECONDS", "int", 2, "Wait of a webhook for the rest of its burst.", "s"
+            ),
+            Setting(
+                "MUSTER_WEBHOOK_KEY",
+                "str",
+                "",
+                "Secrets of webhooks are derived from it. Empty: from the secret key.",
+                secret=True,
+            ),
+            Setting(
+                "MUSTER_WEBHOOK_OLD_KEYS",
+                "list",
+                [],
+                "Keys that were replaced; webhooks sign with them until their secret is rotated.",
+                secret=True,
+            ),
+            Setting(
+                "MUSTER_WEBHOOK_NETWORKS",
+                "list",
+                [],
+                "Networks that are not public and that webhooks may reach all the same, by http too.",
+            ),
+            Setting("MUSTER_WEBHOOK_PORTS", "list", ["443", "80", "8443"], "Ports that webhooks may reach."),
             Setting("EMAIL_HOST", "str", "localhost", "Mail server."),
             Setting("EMAIL_PORT", "int", 25, "Port of the mail server."),
             Setting("EMAIL_HOST_USER", "str", "", "User at the mail server."),
@@ -582,6 +673,13 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "MUSTER_KEEP_ALERTS_DAYS", "int", 400, "Ended alerts and their notices; 0: unlimited.", "days"
             ),
             Setting("MUSTER_KEEP_DRIFT_DAYS", "int", 400, "Corrected counter drift; 0: unlimited.", "days"),
+            Setting(
+                "MUSTER_KEEP_NOTIFICATIONS_DAYS",
+                "int",
+                90,
+                "Notifications, and messages to webhooks with their log; 0: unlimited.",
+                "days",
+            ),
         ),
     ),
 )

@@ -63,6 +63,8 @@ SPECTACULAR_SETTINGS = {
         ],
         "NodeStateEnum": ["up", "unknown", "down"],
         "GpuStateEnum": ["free", "shared", "allocated", "unhealthy", "unavailable"],
+        "NotificationKindEnum": "notifications.api.serializers.KIND_CHOICES",
+        "WebhookKindEnum": "notifications.api.serializers.SENT_CHOICES",
         "LineResourceEnum": "quotas.models.QuotaResource",
         "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
     },

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from config.up.options import Options
 from config.up.state import StateError
+from scheduler.agent.isolation.kernel import landlock_abi
 
 LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
-#: Until jobs have accounts of their own.
+#: Where the kernel cannot confine jobs to their own files.
 A_JOB_READS = (
     "the secret key that signs sessions, the password of the database, the identity of the node agents",
     "the environment and the files of every other job, and every file of the account",
@@ -29,14 +30,32 @@ def require_known(options: Options, *, running_on: Iterable[str] = ()) -> None:
         return
     earlier = "" if options.nodes else f" (of {', '.join(running_on)}, from before this start)"
     raise StateError(
-        f"{where} lets other machines in, and jobs run here{earlier} under the portal's own account, "
-        f"{account()}. Everybody who may submit a job can read:\n"
-        + "".join(f"  - {what};\n" for what in A_JOB_READS)
-        + "With these one becomes any person of the portal, or changes its database. Do one of:\n"
+        f"{where} lets other machines in, and jobs run here{earlier} on the machine of the portal. "
+        + _danger()
+        + " Do one of:\n"
         "  - leave out --host, and let people in through ssh: ssh -L 8000:127.0.0.1:8000 THIS-MACHINE;\n"
         "  - run jobs on other machines only: --nodes 0 here, an agent there (docs/guides/add-a-node.md);\n"
         "  - add --i-know, when everybody who can reach it may do whatever this account may do."
     )
+
+
+def _danger() -> str:
+    """What jobs on this machine mean for the portal, in sentences."""
+    if are_confined():
+        return (
+            "The kernel keeps them from the portal's keys, its database and each other's files; who finds a way"
+            " around that becomes any person of the portal."
+        )
+    return (
+        f"They run under the portal's own account, {account()}. Everybody who may submit a job can read:\n"
+        + "".join(f"  - {what};\n" for what in A_JOB_READS)
+        + "With these one becomes any person of the portal, or changes its database."
+    )
+
+
+def are_confined() -> bool:
+    """Whether the agents here confine each job to its own files: what else they do, the page of each node says."""
+    return landlock_abi() > 0
 
 
 def beyond_loopback(options: Options) -> str:
@@ -70,11 +89,18 @@ def banner_lines(options: Options) -> list[str]:
     """What the person who starts the portal must know about its jobs."""
     if not options.nodes:
         return []
-    lines = [
-        f"Jobs run here under the account {account()}. A job can read:",
-        *(f"  - {what}." for what in A_JOB_READS),
-        "Let nobody submit jobs whom you would not give this account.",
-    ]
+    if are_confined():
+        whose = "an account of each person's own" if os.geteuid() == 0 else f"the account {account()}"
+        lines = [
+            f"Jobs run here under {whose}, and see the system and their own files only:",
+            "the page of each node says what keeps them apart.",
+        ]
+    else:
+        lines = [
+            f"Jobs run here under the account {account()}. A job can read:",
+            *(f"  - {what}." for what in A_JOB_READS),
+            "Let nobody submit jobs whom you would not give this account.",
+        ]
     if where := beyond_loopback(options):
         lines.append(f"Other machines can reach it ({where}), and --i-know was given.")
     return [*lines, ""]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from config.up import demo, exposure, leftovers
-from config.up.forking import adopt_orphans
+from config.up.forks.forking import adopt_orphans
 from config.up.nodes import LocalNode, remember, remembered
 from config.up.options import DEFAULT_PORT, Options, parse
 from config.up.ports import PortInUseError, listen

@@ -32,7 +32,7 @@ def add_to(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--i-know",
         action="store_true",
-        help="let other machines in although a job here can read all that this account can, secrets included",
+        help="let other machines in although jobs run here, on the machine of the portal's keys and database",
     )
     parser.add_argument(
         "--port",

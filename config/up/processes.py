@@ -53,7 +53,7 @@ class Child(Protocol):
 
 
 class Forks(Protocol):
-    """Forks processes from what it has loaded; `config.up.forking.ForkServer` does."""
+    """Forks processes from what it has loaded; `config.up.forks.forking.ForkServer` does."""
 
     @property
     def ready(self) -> bool: ...

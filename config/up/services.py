@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from config.up.forking import ForkServer, can_fork
+from config.up.forks.forking import ForkServer, can_fork
 from config.up.memory import ceiling_mib
 from config.up.nodes import LocalNode, cores, demo_nodes, this_machine
 from config.up.options import Options
@@ -89,7 +89,7 @@ class Environment:
 
     @cached_property
     def counters(self) -> dict[str, str]:
-        """Where several web processes write their counters, so that each can report them all; one has its own memory."""
+        """Where several web processes write their counters, so that each reports them all; one has its memory."""
         return {"PROMETHEUS_MULTIPROC_DIR": str(self.empty_folder("counters"))} if self.web_count > 1 else {}
 
     def empty_folder(self, name: str) -> Path:
@@ -224,6 +224,8 @@ def agent(env: Environment, node: LocalNode) -> Process:
             "--insecure-ok",
             *("--state", str(folder), "--end-jobs-on-stop", "--take-over", *node.agent_arguments()),
             *("--join-token-file", str(env.join_token_file)),
+            # Its jobs must not see the portal's keys and passwords, the database, or other nodes.
+            *("--hide", str(env.state.path)),
         ],
         env=env.for_agent(),
         log_folder=env.state.logs,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 
-from config.up.forking import reap_orphans
+from config.up.forks.forking import reap_orphans
 from config.up.processes import Process, kill_session
 from config.up.state import StateError
 

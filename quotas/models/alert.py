@@ -53,7 +53,6 @@ class Notice(models.Model):
     period_starts_at = models.DateTimeField()
     created_at = models.DateTimeField()
     read_at = models.DateTimeField(null=True, blank=True)
-    mailed_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-id"]

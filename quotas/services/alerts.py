@@ -6,12 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from smtplib import SMTPRecipientsRefused
 from typing import Any, Final
 
-import structlog
 from django.conf import settings
-from django.core.mail import send_mail
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -25,8 +22,6 @@ from quotas.models import Alert, AlertKind, BudgetResource, Notice, Quota
 from quotas.selectors.budgets import projects_of
 from quotas.selectors.usage import BudgetState, budget_states
 from quotas.services.quota_lines import bound_of_line
-
-log = structlog.get_logger(__name__)
 
 #: From this share on, in percent, something is nearly full.
 NEARLY: Final = 80
@@ -246,17 +241,13 @@ def _below(organization_id: int | None) -> list[int]:
 
 
 def _notice_of(user_id: int, now: datetime) -> Notice:
-    """The notice of this turn; once it was mailed, that of the next, so that nobody gets two mails a turn."""
+    """The person's notice of this turn; mails are for the notifications app, which reads what is added to it."""
     turn = settings.MUSTER_ALERT_DIGEST_SECONDS
     begin = int(now.timestamp()) // turn * turn
-    for starts_s in (begin, begin + turn):
-        starts_at = now + timedelta(seconds=starts_s - now.timestamp())
-        starts_at = starts_at.replace(microsecond=0)
-        notice, _ = Notice.objects.get_or_create(
-            user_id=user_id, period_starts_at=starts_at, defaults={"created_at": now}
-        )
-        if notice.mailed_at is None:
-            break
+    starts_at = (now + timedelta(seconds=begin - now.timestamp())).replace(microsecond=0)
+    notice, _ = Notice.objects.get_or_create(
+        user_id=user_id, period_starts_at=starts_at, defaults={"created_at": now}
+    )
     if notice.read_at is not None:
         Notice.objects.filter(pk=notice.pk).update(read_at=None)
     return notice
@@ -274,53 +265,3 @@ def read_notice(*, notice_id: int, by: User) -> Notice:
     Notice.objects.filter(pk=notice.pk, read_at__isnull=True).update(read_at=timezone.now())
     notice.refresh_from_db()
     return notice
-
-
-def mail_notices(*, now: datetime | None = None) -> int:
-    """Mail what was not mailed yet, one message a person and turn; nothing where no sender is configured.
-
-    1. A notice is marked as mailed and let go: what comes while the message is on its way goes into the next.
-    2. A message that cannot be sent is marked so again, and tried with the next run; where nobody answers at
-       all, the others wait with it. (The home page shows a notice whatever becomes of its message.)
-    """
-    if not settings.MUSTER_ALERT_MAIL_FROM:
-        return 0
-    now = now or timezone.now()
-    sent = 0
-    due = Notice.objects.filter(mailed_at__isnull=True, period_starts_at__lte=now, user__is_active=True)
-    for pk in due.exclude(user__email="").values_list("pk", flat=True)[:500]:
-        taken = _take_to_mail(pk, now)
-        if taken is None:
-            continue
-        address, lines = taken
-        subject = (
-            " ".join(lines[0].split())[:120]
-            if len(lines) == 1
-            else f"{len(lines)} notices about quotas and budgets"
-        )
-        try:
-            send_mail(f"Muster: {subject}", "\n\n".join(lines), settings.MUSTER_ALERT_MAIL_FROM, [address])
-        except OSError as error:  # SMTP errors and broken connections alike
-            log.warning("notice_not_mailed", notice=pk, error=str(error))
-            Notice.objects.filter(pk=pk).update(mailed_at=None)
-            if not isinstance(error, SMTPRecipientsRefused):
-                break
-            continue
-        sent += 1
-    return sent
-
-
-def _take_to_mail(pk: int, now: datetime) -> tuple[str, list[str]] | None:
-    """The address and the lines of a notice that is ours to mail from now on."""
-    with transaction.atomic():
-        notice = (
-            Notice.objects.select_for_update(of=("self",), skip_locked=True)
-            .select_related("user")
-            .filter(pk=pk, mailed_at__isnull=True)
-            .first()
-        )
-        lines = [] if notice is None else [alert.text for alert in notice.alerts.order_by("id")]
-        if notice is None or not lines:
-            return None
-        Notice.objects.filter(pk=pk).update(mailed_at=now)
-        return notice.user.email, lines

@@ -30,6 +30,7 @@ class QueueForm(SettingsForm):
         fields = (
             "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
+            "results_days", "results_job_mib", "results_until_fetched",
         )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
@@ -84,6 +85,13 @@ class QueueAdmin(SettingsAdmin):
                     ("max_concurrent_jobs", "max_pending_jobs"),
                     ("default_wall_seconds", "max_wall_seconds"),
                 )
+            },
+        ),
+        (
+            "Results",
+            {
+                "fields": ("results_days", "results_job_mib", "results_until_fetched"),
+                "description": "How long nodes keep what jobs leave in their working folders. Empty: as the site says.",
             },
         ),
         (

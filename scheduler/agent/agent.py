@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
+from scheduler.agent.isolation.means import Means
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import STREAM_PATH
 from scheduler.agent.server.address import AddressFile, fixed
@@ -18,6 +19,7 @@ from scheduler.agent.server.backoff import Backoff
 from scheduler.agent.server.client import Refused, ServerClient, ServerUnreachable
 from scheduler.agent.server.identity import Identity
 from scheduler.agent.server.log_upload import LogUploader
+from scheduler.agent.server.results_service import ResultsService
 from scheduler.agent.server.stream import Stream, StreamClient
 from scheduler.agent.server.websocket import WebSocket
 from scheduler.agent.settings import Settings
@@ -29,6 +31,8 @@ from scheduler.agent.tasks.task_table import TaskTable
 LINGER_SECONDS: Final = 0.01
 MAX_REPORTS: Final = 500
 LOG_SECONDS: Final = 0.25
+#: How often the folder of kept results is looked at.
+RESULTS_SECONDS: Final = 0.5
 #: How long the start waits for the first reading of the GPUs; a driver that is not loaded yet takes seconds.
 GPUS_SECONDS: Final = 20.0
 #: On a stop of everything: for the tasks to end and for the last reports to reach the server.
@@ -38,16 +42,22 @@ ABANDONED_SECONDS: Final = 60.0
 
 
 class Agent:
-    """One node. Three threads share the task table: `poll` asks for work, `report` sends changes, `logs` uploads."""
+    """One node. Threads share the task table: `poll` asks for work, `report` sends changes, `logs` uploads output.
 
-    def __init__(self, settings: Settings) -> None:
+    A fourth, `results`, says what jobs have left behind and sends what somebody wants to see of it.
+    """
+
+    def __init__(self, settings: Settings, means: Means | None = None) -> None:
         self.settings = settings
         self.stopping = threading.Event()
         self.table = TaskTable()
         self.gpus = self._make_gpus()
-        self.link = ShimLink(settings.state, watch_pid=settings.parent_pid, on_records=self._on_records)
+        self.link = ShimLink(
+            settings.state, watch_pid=settings.parent_pid, on_records=self._on_records, means=means
+        )
         self.identity = Identity(settings.state, settings.name)
-        self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus)
+        facts = (means or Means()).facts()
+        self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus, isolation=facts)
         self.sync = ServerSync(
             settings, table=self.table, link=self.link, inventory=self.inventory, gpus=self.gpus
         )
@@ -80,6 +90,7 @@ class Agent:
         _start_thread("poll", self._poll)
         _start_thread("report", self._report)
         _start_thread("logs", self._upload)
+        _start_thread("results", self._serve_results)
         self.stopping.wait()
         if self.settings.ends_jobs and not self._abandoned:
             self._end_tasks()
@@ -227,6 +238,24 @@ class Agent:
             if not uploaded.more:
                 uploader.truncate_capped()
                 self.stopping.wait(LOG_SECONDS)
+
+    # ------------------------------------------------------------ results
+
+    def _serve_results(self) -> None:
+        results = ResultsService(self.settings.state, self.sync.files_wanted, self.link.discard_results)
+        client = self._client()
+        backoff = Backoff()
+        while not self.stopping.is_set():
+            try:
+                client.key = self.identity.key
+                results.work(client, seconds=RESULTS_SECONDS)
+                backoff.succeeded()
+            except ServerUnreachable:
+                backoff.wait(self.stopping)
+            except Refused as error:
+                if error.status != 404:  # a server of an earlier version knows nothing of results
+                    say(f"results were refused: {error}")
+                backoff.wait(self.stopping)
 
 
 def _start_thread(name: str, work: Callable[[], None]) -> None:

@@ -26,9 +26,11 @@ RESULTS: Final = "elements"
 #: Why an element was ended, where it was.
 TIME_LIMIT: Final = "time_limit"
 _PACKAGE_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-#: Its environment is the elements' own, so the interpreter finds this module by no variable of it.
+#: Its environment is the elements' own, so the interpreter finds this module by no variable of it. The folder above
+#: the package is not searched: it may hold what jobs may not see.
 _START: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.agent.elements import main; main()"
+    "import sys, types; package = sys.modules['scheduler'] = types.ModuleType('scheduler');"
+    " package.__path__ = [sys.argv.pop(1) + '/scheduler']; from scheduler.agent.elements import main; main()"
 )
 _WAITED_FOR: Final = (signal.SIGCHLD, signal.SIGTERM)
 

@@ -13,6 +13,15 @@ from pathlib import Path
 from scheduler.agent import VERSION, state_folder
 from scheduler.agent.agent import Agent
 from scheduler.agent.console import say
+from scheduler.agent.isolation.probe import (
+    AUTO,
+    CHOICES,
+    BadSite,
+    Site,
+    choose,
+    facts_in_words,
+    read_accounts,
+)
 from scheduler.agent.node.fake_gpus import BadFakeGpus, parse_fake_gpus
 from scheduler.agent.node.inventory import Overrides
 from scheduler.agent.server.client import InsecureServer, ServerClient
@@ -28,7 +37,7 @@ def main(arguments: list[str]) -> int:
         settings = _settings(parser.parse_args(arguments))
         if settings.server:
             ServerClient(settings.server, insecure_ok=settings.insecure_ok)
-    except (InsecureServer, BadFakeGpus, argparse.ArgumentTypeError, OSError) as error:
+    except (InsecureServer, BadFakeGpus, BadSite, argparse.ArgumentTypeError, OSError) as error:
         parser.error(str(error))
     os.umask(0o077)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -37,11 +46,18 @@ def main(arguments: list[str]) -> int:
     except state_folder.FolderInUse as error:
         print(error, file=sys.stderr)
         return 1
-    agent = Agent(settings)
+    try:
+        means = choose(settings.site, settings.state)
+    except BadSite as error:
+        parser.error(str(error))
+    agent = Agent(settings, means)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stopping.set())
     where = settings.server or settings.server_file
     say(f"agent {VERSION} of node {settings.name}, server {where}, state {settings.state}")
+    say(facts_in_words(means.facts()))
+    for sentence in means.missing:
+        say(sentence)
     agent.run()
     return 0
 
@@ -53,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_server(parser)
     _add_node(parser)
     _add_offer(parser)
+    _add_isolation(parser)
     _add_lifetime(parser)
     parser.add_argument("--version", action="version", version=VERSION)
     return parser
@@ -108,6 +125,44 @@ def _add_offer(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_isolation(parser: argparse.ArgumentParser) -> None:
+    """What jobs may see of this machine, and whose rights they have."""
+    add = parser.add_argument
+    add(
+        "--isolation",
+        choices=CHOICES,
+        default=AUTO,
+        help="auto: all that the machine offers (default); files: rules on files only; off: nothing",
+    )
+    add(
+        "--readable",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="also let jobs read this; may be given again",
+    )
+    add(
+        "--writable",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="also let jobs write this; may be given again",
+    )
+    add("--hide", action="append", default=[], metavar="PATH", help="let no job see this; may be given again")
+    add(
+        "--accounts",
+        type=Path,
+        metavar="FILE",
+        help='whose account runs whose jobs, as JSON: {"alice": "asmith"} (default: those of the same name)',
+    )
+    add("--jobs-as-root", action="store_true", help="run jobs as root, where the agent is root: not safe")
+    add(
+        "--requests-are-limits",
+        action="store_true",
+        help="a job that sets no memory limit may use no more than it asks for",
+    )
+
+
 def _add_lifetime(parser: argparse.ArgumentParser) -> None:
     """When jobs end with the agent, and when it replaces another."""
     add = parser.add_argument
@@ -152,6 +207,15 @@ def _settings(given: argparse.Namespace) -> Settings:
             partitions=tuple(given.partition),
         ),
         process_limit=given.max_processes,
+        requests_are_limits=given.requests_are_limits,
+        site=Site(
+            isolation=given.isolation,
+            readable=tuple(given.readable),
+            writable=tuple(given.writable),
+            hidden=tuple(given.hide),
+            accounts=read_accounts(given.accounts) if given.accounts else {},
+            jobs_as_root=given.jobs_as_root,
+        ),
         insecure_ok=given.insecure_ok,
         ca_file=given.ca_file,
         parent_pid=os.getppid() if given.die_with_parent else 0,

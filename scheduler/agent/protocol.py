@@ -5,7 +5,7 @@ An agent, a server and a shim of different versions may meet: fields are added, 
 
 from __future__ import annotations
 
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 #: The most output in one chunk, and in all chunks of a log message.
 CHUNK_BYTES: Final = 256 * 1024
@@ -20,6 +20,8 @@ KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
 SHUT_DOWN: Final = "Muster was stopped on this node."
 #: The end of a task whose guard on the node was killed.
 GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
+#: The class of a task that was ended for its memory (`Report.failure`).
+OUT_OF_MEMORY: Final = "out-of-memory"
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
@@ -155,6 +157,8 @@ class SyncAnswer(TypedDict):
     fence_seconds: float
     log_cap_bytes: int
     inventory_wanted: bool
+    #: Somebody wants to see or to fetch files of a job on this node: the agent makes a `files` call.
+    files_wanted: NotRequired[bool]
 
 
 class Chunk(TypedDict):
@@ -180,6 +184,53 @@ class LogAnswer(TypedDict):
     gone: list[int]
 
 
+class KeptFolder(TypedDict):
+    """A task's folder that was kept, since it holds something; not `whole`: there is more than was counted."""
+
+    job: int
+    epoch: int
+    rank: int
+    files: int
+    size: int
+    whole: bool
+
+
+class KeptFolders(TypedDict):
+    """All kept folders of jobs from one number to another, both included."""
+
+    first: int
+    last: int
+    kept: list[KeptFolder]
+
+
+class KeptAnswer(TypedDict):
+    """`discard` are folders to remove, as [job, epoch, rank]."""
+
+    discard: list[list[int]]
+
+
+class FileAnswer(TypedDict):
+    """The answer to one request about files: entries of the list, pieces of files, or `code` and why there are none."""
+
+    id: str
+    entries: NotRequired[list[list[Any]]]
+    more: NotRequired[bool]
+    pieces: NotRequired[list[list[Any]]]
+    code: NotRequired[str]
+    text: NotRequired[str]
+
+
+class FileCall(TypedDict):
+    """Answers to requests, and for how long to wait for further ones."""
+
+    answers: list[FileAnswer]
+    wait_seconds: float
+
+
+class FileRequests(TypedDict):
+    requests: list[dict[str, Any]]
+
+
 class TaskOrder(TypedDict):
     """A task for the shim to start; `meta` comes back with every record of the task."""
 
@@ -202,6 +253,11 @@ class TaskOrder(TypedDict):
     cpus: NotRequired[list[int]]
     memory_domain: NotRequired[int]
     memory_mib: NotRequired[int]
+    #: Whose job it is, what it asked for, its devices' files, and the variables that the job sets itself.
+    user: NotRequired[str]
+    cpu_millis: NotRequired[int]
+    device_files: NotRequired[list[str]]
+    own_variables: NotRequired[list[str]]
 
 
 class TaskRecord(TypedDict):
@@ -225,6 +281,8 @@ class TaskRecord(TypedDict):
     text: str
     peak_memory_mib: int | None
     cpu_time_ms: int | None
+    #: Why it failed, where the node knows more than its exit says (`Report.failure`).
+    failure: NotRequired[str]
     #: Since when its processes are suspended (0 = not now), and for how long they were before; the time limit waits.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]
@@ -232,3 +290,24 @@ class TaskRecord(TypedDict):
 
 def task_key(task: int, epoch: int) -> str:
     return f"{task}-{epoch}"
+
+
+class TaskFolder(NamedTuple):
+    """Whose a task's folder is, as its name says."""
+
+    job: int
+    epoch: int
+    rank: int
+
+
+def folder_name(whose: TaskFolder, key: str) -> str:
+    """`<job>-<epoch>-<rank>-<task>-<epoch>`: to be read by people, and by agents of other versions."""
+    return f"{whose.job}-{whose.epoch}-{whose.rank}-{key}"
+
+
+def read_folder_name(name: str) -> TaskFolder | None:
+    """None for a name that is not that of a task's folder."""
+    parts = name.split("-")
+    if len(parts) < 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
+        return None
+    return TaskFolder(int(parts[0]), int(parts[1]), int(parts[2]))

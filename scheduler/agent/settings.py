@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.agent.isolation.probe import Site
 from scheduler.agent.node.inventory import Overrides
 from scheduler.agent.tasks.orders import PROCESS_LIMIT
 
@@ -16,6 +17,10 @@ class Settings:
     state: Path
     join_token: str
     overrides: Overrides
+    #: What the site says of its jobs' isolation.
+    site: Site = Site()
+    #: A job may use no more memory than it asks for, also where it sets no limit.
+    requests_are_limits: bool = False
     insecure_ok: bool = False
     ca_file: str | None = None
     #: How many processes a task may have at a time.

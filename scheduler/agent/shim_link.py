@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent import processes
+from scheduler.agent.isolation.connection_key import ensure_key, read_key
+from scheduler.agent.isolation.means import Means
 from scheduler.agent.protocol import TaskOrder, TaskRecord
 
 CONNECT_SECONDS: Final = 15.0
@@ -27,11 +29,18 @@ class ShimLink:
     """
 
     def __init__(
-        self, state: Path, *, watch_pid: int, on_records: Callable[[list[TaskRecord], bool], None]
+        self,
+        state: Path,
+        *,
+        watch_pid: int,
+        on_records: Callable[[list[TaskRecord], bool], None],
+        means: Means | None = None,
     ) -> None:
         self.state = state
         self.on_records = on_records
         self.watch_pid = watch_pid
+        #: How the shim is to isolate tasks.
+        self.means = means or Means()
         self.shim_pid = 0
         self._socket: socket.socket | None = None
         self._sending = threading.Lock()
@@ -50,6 +59,8 @@ class ShimLink:
             received.set()
 
         self.on_records = first
+        if self.means.landlock and not self.means.namespaces:
+            ensure_key(self.state)
         self._thread.start()
         if not received.wait(CONNECT_SECONDS + 5):
             raise RuntimeError(f"the shim of {self.state} does not answer; see {self.state / 'keeper.log'}")
@@ -83,6 +94,10 @@ class ShimLink:
     def forget(self, keys: list[str]) -> None:
         self._send({"op": "forget", "keys": keys})
 
+    def discard_results(self, names: list[str]) -> None:
+        """Remove these kept folders."""
+        self._send({"op": "discard", "names": names})
+
     def extend_lease(self, fence_seconds: float) -> None:
         self._send({"op": "lease", "fence_seconds": fence_seconds})
 
@@ -110,7 +125,7 @@ class ShimLink:
                 time.sleep(1.0)
                 continue
             with connection, connection.makefile("rb") as lines:
-                self._send_owner(connection)
+                self._send_terms(connection)
                 try:
                     for line in lines:
                         event = json.loads(line)
@@ -122,11 +137,14 @@ class ShimLink:
             with self._sending:
                 self._socket = None
 
-    def _send_owner(self, connection: socket.socket) -> None:
-        """Name the process that the tasks must not outlive."""
+    def _send_terms(self, connection: socket.socket) -> None:
+        """Say how tasks are isolated, before any is started, and name the process that they must not outlive."""
         with self._sending:
             self._socket = connection
+        if key := read_key(self.state):
+            self._send({"op": "hello", "key": key})
         ticks = processes.start_ticks(self.watch_pid) if self.watch_pid else 0
+        self._send({"op": "isolate", "means": self.means.as_json()})
         self._send({"op": "watch", "pid": self.watch_pid, "start_ticks": ticks})
 
     def _connect(self) -> socket.socket:

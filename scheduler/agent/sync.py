@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,8 @@ class ServerSync:
         self._session = uuid.uuid4().hex
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
         self._lease_until = 0.0
+        #: Set when somebody wants files of a job on this node.
+        self.files_wanted = threading.Event()
 
     def poll(self, client: ServerClient, *, wait_seconds: float) -> SyncAnswer:
         """Say which tasks and devices are here, and wait up to `wait_seconds` for news from the server."""
@@ -94,6 +97,8 @@ class ServerSync:
         self._suspend_and_resume(answer.get("pauses", ()))
         if answer["verify"]:
             self._table.verify(answer["verify"])
+        if answer.get("files_wanted"):
+            self.files_wanted.set()
 
     def _extend_lease(self, fence_seconds: float, *, sent_at: float) -> None:
         """Pass the lease on before tasks start under it.
@@ -118,6 +123,7 @@ class ServerSync:
                 gpu_names=self._gpus.names(devices) if self._gpus and devices else None,
                 numa_domains=self._settings.overrides.numa_domains,
                 process_limit=self._settings.process_limit,
+                requests_are_limits=self._settings.requests_are_limits,
             )
             if self._table.add(task, epoch, job=assignment["job"], folder=order["folder"]):
                 orders.append(order)

@@ -20,7 +20,14 @@ from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, Jo
 from scheduler.core.lifecycle import PUBLIC, ElementState
 from scheduler.job_lists import MOST_COUNTED, Count, how_many, job_rows, with_relations
 from scheduler.models import Job
-from scheduler.selectors import job_by_ref, listed_jobs, priority_names, visible_jobs, with_allocations
+from scheduler.selectors import (
+    env_shown_to,
+    job_by_ref,
+    listed_jobs,
+    priority_names,
+    visible_jobs,
+    with_allocations,
+)
 from scheduler.services.jobs import submit, verbs
 from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, boost_job
 from scheduler.services.jobs.datasets import report_checkpoint
@@ -55,8 +62,10 @@ class JobView(ApiView):
         return job_by_ref(person(request), ref)
 
     def again(self, request: Request, job: Job) -> dict[str, Any]:
-        """The job as it is now, with its allocations."""
-        return self.whole(with_allocations(visible_jobs(person(request))).get(pk=job.pk))
+        """The job as it is now, with its allocations, and with what of its environment the person may see."""
+        by = person(request)
+        whole = self.whole(with_allocations(visible_jobs(by)).get(pk=job.pk))
+        return whole | {"env": env_shown_to(by, job)}
 
 
 def new_job(job: Job, *, waits: bool) -> dict[str, Any]:

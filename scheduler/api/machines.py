@@ -24,6 +24,7 @@ from scheduler.core.lifecycle import NodeState
 from scheduler.models import Device, Node
 from scheduler.selectors import cluster_map, node_by_ref, nodes_with_devices, visible_partitions
 from scheduler.services.cluster import nodes as services
+from scheduler.services.cluster.isolation import HOLDS, NONE, PARTIAL, STRICT, level_of
 
 
 class AmountSerializer(serializers.Serializer[Any]):
@@ -62,6 +63,16 @@ class GpuSerializer(serializers.Serializer[Any]):
     )
 
 
+class IsolationSerializer(serializers.Serializer[Any]):
+    level = serializers.ChoiceField([STRICT, PARTIAL, NONE], help_text="strict: all of the following hold")
+    files = serializers.BooleanField(help_text=HOLDS["files"])
+    people = serializers.BooleanField(help_text=HOLDS["people"])
+    processes = serializers.BooleanField(help_text=HOLDS["processes"])
+    amounts = serializers.BooleanField(help_text=HOLDS["amounts"])
+    means = serializers.ListField(child=serializers.CharField(), help_text="by what")
+    missing = serializers.ListField(child=serializers.CharField(), help_text="why there is not more")
+
+
 class NodeSerializer(serializers.Serializer[Any]):
     """A node: what it has, what is in use, and whether it takes jobs."""
 
@@ -90,6 +101,7 @@ class NodeSerializer(serializers.Serializer[Any]):
     gpus = GpuSerializer(many=True)
     extras = serializers.DictField()
     agent_version = serializers.CharField()
+    isolation = IsolationSerializer()
     last_seen_at = serializers.DateTimeField(allow_null=True)
     generation = serializers.IntegerField()
 
@@ -126,9 +138,16 @@ class NodeSerializer(serializers.Serializer[Any]):
             "gpus": [gpu_of(device, node) for device in devices],
             "extras": node.extras,
             "agent_version": node.agent_version,
+            "isolation": isolation_of(node),
             "last_seen_at": moment(node.last_seen_at),
             "generation": node.generation,
         }
+
+
+def isolation_of(node: Node) -> dict[str, Any]:
+    facts = {name: bool(node.isolation.get(name)) for name in HOLDS}
+    means, missing = node.isolation.get("means", []), node.isolation.get("missing", [])
+    return {"level": level_of(node.isolation), **facts, "means": means, "missing": missing}
 
 
 def amount(total: float, used: float) -> dict[str, float]:

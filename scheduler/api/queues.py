@@ -53,6 +53,11 @@ class QueueSerializer(serializers.Serializer[Any]):
     max_pending_jobs = serializers.IntegerField(allow_null=True)
     default_wall_seconds = serializers.IntegerField(allow_null=True)
     max_wall_seconds = serializers.IntegerField(allow_null=True)
+    results_days = serializers.IntegerField(
+        allow_null=True, help_text="null: as the site says; 0: unlimited."
+    )
+    results_job_mib = serializers.IntegerField(allow_null=True)
+    results_until_fetched = serializers.BooleanField(allow_null=True)
     running_jobs = serializers.IntegerField()
     pending_jobs = serializers.IntegerField()
     total_jobs = serializers.IntegerField()
@@ -81,6 +86,9 @@ class QueueSerializer(serializers.Serializer[Any]):
             "max_pending_jobs": queue.max_pending_jobs,
             "default_wall_seconds": queue.default_wall_seconds,
             "max_wall_seconds": queue.max_wall_seconds,
+            "results_days": queue.results_days,
+            "results_job_mib": queue.results_job_mib,
+            "results_until_fetched": queue.results_until_fetched,
             "running_jobs": load.running,
             "pending_jobs": load.pending,
             "total_jobs": total.jobs,
@@ -98,6 +106,9 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
     max_pending_jobs = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     default_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
     max_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+    results_days = serializers.IntegerField(min_value=0, required=False, allow_null=True)
+    results_job_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
+    results_until_fetched = serializers.BooleanField(required=False, allow_null=True)
 
 
 def _counted(queues: Sequence[Queue]) -> dict[str, Any]:

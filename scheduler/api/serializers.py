@@ -133,8 +133,12 @@ class JobSerializer(serializers.Serializer[Any]):
     numa = serializers.ChoiceField(NUMA_WORDS, help_text="one: each task in one NUMA domain, or it waits.")
     extras = serializers.DictField(child=serializers.IntegerField())
     time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
-    env = serializers.DictField(child=serializers.CharField())
+    env = serializers.DictField(
+        child=serializers.CharField(allow_null=True),
+        help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
+    )
     working_dir = serializers.CharField()
+    mail_type = serializers.CharField(help_text="When its owner is mailed; empty: as their preferences say.")
     labels = serializers.DictField(child=serializers.CharField())
     node_selector = serializers.DictField(child=serializers.CharField())
     tolerations = serializers.ListField(child=serializers.DictField())
@@ -250,6 +254,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "extras": job.extras,
         "time_limit": job.time_limit_seconds,
         "working_dir": job.working_dir,
+        "mail_type": job.mail_types or "",
         "labels": job.labels,
         "node_selector": job.node_selector,
         "tolerations": job.tolerations,

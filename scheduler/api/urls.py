@@ -17,6 +17,7 @@ from scheduler.api import (
     planning,
     queues,
     reservations,
+    results,
     schema,
     slurm,
 )
@@ -52,6 +53,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
         name="api-job-element-cancel",
     ),
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
+    re_path(rf"^jobs/{JOB}/results$", results.JobResults.as_view(), name="api-job-results"),
+    re_path(rf"^jobs/{JOB}/results/files$", results.JobResultFiles.as_view(), name="api-job-result-files"),
+    re_path(rf"^jobs/{JOB}/results/file$", results.JobResultFile.as_view(), name="api-job-result-file"),
+    re_path(
+        rf"^jobs/{JOB}/results/archive$", results.JobResultArchive.as_view(), name="api-job-result-archive"
+    ),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
     re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),
     re_path(rf"^jobs/{JOB}/resize$", jobs.ResizeJob.as_view(), name="api-job-resize"),

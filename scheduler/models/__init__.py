@@ -14,6 +14,7 @@ from scheduler.models.job_request import JobRequest, WaitEnd
 from scheduler.models.node import Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
+from scheduler.models.results.kept_result import KeptResult, LeaveReason
 from scheduler.models.retention import RetentionRun
 
 __all__ = [
@@ -35,7 +36,9 @@ __all__ = [
     "JobEvent",
     "JobRequest",
     "JoinToken",
+    "KeptResult",
     "Lease",
+    "LeaveReason",
     "LogChunk",
     "Node",
     "NodeHeartbeat",

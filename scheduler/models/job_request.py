@@ -114,6 +114,9 @@ class JobRequest(models.Model):
     array_index = models.PositiveIntegerField(null=True, blank=True)
     array_max_running = models.PositiveIntegerField(null=True, blank=True)
 
+    #: What its owner is mailed about, words of Slurm's --mail-type joined by commas; null where it does not say.
+    mail_types = models.CharField(max_length=120, null=True, blank=True)
+
     created_at = models.DateTimeField()
     #: web, api, sbatch, cli: the door it came through.
     submitted_via = models.CharField(max_length=8, default="api")
@@ -166,7 +169,11 @@ class JobRequest(models.Model):
                 name="job_min_tasks_within",
                 condition=Q(min_tasks=None) | Q(min_tasks__range=(1, F("tasks"))),
             ),
-            models.UniqueConstraint(name="array_element_once", fields=["array_id", "array_index"]),
+            models.UniqueConstraint(
+                name="array_element_once",
+                fields=["array_id", "array_index"],
+                condition=Q(array_id__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:

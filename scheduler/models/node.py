@@ -77,6 +77,8 @@ class Node(models.Model):
     #: Identifies one start of the machine: processes do not outlive it.
     boot_id = models.CharField(max_length=64, blank=True)
     registered_at = models.DateTimeField(null=True, blank=True)
+    #: What keeps jobs apart there and bounds them, as its agent says: see `services.cluster.isolation`.
+    isolation = models.JSONField(default=dict, blank=True)
     #: What is wrong with it, in words, when something is.
     trouble = models.CharField(max_length=200, blank=True)
 

@@ -117,6 +117,11 @@ class Queue(models.Model):
     max_pending_jobs = models.PositiveIntegerField(null=True, blank=True)
     default_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
     max_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
+    # What its jobs leave in their working folders: for how long, how much, and whether only until it was downloaded.
+    # null takes the site's; 0 is without limit.
+    results_days = models.PositiveIntegerField(null=True, blank=True)
+    results_job_mib = models.PositiveIntegerField(null=True, blank=True)
+    results_until_fetched = models.BooleanField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     generation = models.PositiveIntegerField(default=1)
 

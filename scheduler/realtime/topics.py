@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.conf import settings
 from django.db.models import Count, Max, Min, Q
+from django.utils.module_loading import import_string
 
 from infra.errors import MusterError, NotAllowed, NotFound
 from quotas.models import Quota
@@ -69,14 +71,21 @@ SCOPES: Final = {
 }
 
 
+def _others() -> dict[str, str]:
+    """Topics of apps above this one: their names, and the function that gives a viewer's source."""
+    others: dict[str, str] = settings.MUSTER_LIVE_SOURCES
+    return others
+
+
 def parse_topic(text: object) -> Topic:
     """The topic of that name; raises NotFound for anything that is none."""
     kind, _, number = text.partition(":") if isinstance(text, str) else ("", "", "")
-    numbered = KINDS.get(kind)
+    numbered = False if kind in _others() else KINDS.get(kind)
     if numbered is None or numbered != bool(number):
         raise NotFound(
             message=f"There is no live topic {str(text)[:60]!r}.",
-            way_out="Topics are site, cluster, queues, quotas, jobs, job:<number> and log:<number>.",
+            way_out=f"Topics are site, cluster, queues, quotas, jobs, {', '.join(_others())}, job:<number> and "
+            "log:<number>.",
         )
     if not numbered:
         return Topic(kind)
@@ -87,11 +96,15 @@ def parse_topic(text: object) -> Topic:
 
 def open_source(topic: Topic, viewer: Viewer) -> Source:
     """Where this viewer gets the topic from; raises NotAllowed or NotFound when they may not see it."""
-    if not viewer.has_scope(SCOPES[topic.kind]):
+    scope = SCOPES.get(topic.kind, f"{topic.kind}:read")
+    if not viewer.has_scope(scope):
         raise NotAllowed(
             message=f"This token may not follow {topic}.",
-            way_out=f"Use one with the scope {SCOPES[topic.kind]}.",
+            way_out=f"Use one with the scope {scope}.",
         )
+    if topic.kind in _others():
+        source: Source = import_string(_others()[topic.kind])(viewer)
+        return source
     if topic.kind == "site":
         return Source(("site",), frozenset({outbox.CLUSTER_TOPIC}), site_rows)
     if topic.kind == "cluster":

@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Final
 
 import structlog
+from django.conf import settings
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 import infra.retention
 import quotas.services.retention
@@ -21,7 +23,7 @@ from accounts.services import audit_prune
 from infra.db.advisory_lock import try_lock
 from infra.retention import Rule, delete_from
 from quotas.selectors.fair_share_source import share_rules
-from scheduler.core.lifecycle import LIVE_ATTEMPT, TERMINAL
+from scheduler.core.lifecycle import TERMINAL
 from scheduler.models import Job, JobDependency, RetentionRun
 
 log = structlog.get_logger(__name__)
@@ -36,10 +38,7 @@ JOBS_AT_ONCE: Final = 200
 #: One run at a time, of all processes.
 RUN_LOCK: Final = 0x72657465
 
-_LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
-_RUNNING_ATTEMPTS: Final = (
-    "SELECT id FROM scheduler_attempt WHERE state IN (" + ", ".join(f"'{state}'" for state in _LIVE) + ")"  # noqa: S608
-)
+_RUNNING_ATTEMPTS: Final = "SELECT id FROM scheduler_attempt WHERE is_live"
 _TERMINAL: Final = sorted(state.value for state in TERMINAL)
 
 CYCLES: Final = Rule(
@@ -53,10 +52,7 @@ CYCLES: Final = Rule(
     """,
     setting="MUSTER_KEEP_CYCLES_DAYS",
     statement="""
-    WITH old AS MATERIALIZED ({which}), forgotten AS (
-        UPDATE scheduler_attempt SET cycle_id = NULL WHERE cycle_id IN (SELECT id FROM old)
-    ), gone AS (DELETE FROM scheduler_cycle WHERE id IN (SELECT id FROM old) RETURNING 1)
-    SELECT count(*) FROM gone
+    WITH gone AS (DELETE FROM scheduler_cycle WHERE id IN ({which}) RETURNING 1) SELECT count(*) FROM gone
     """,
 )
 IDEMPOTENCY_KEYS: Final = Rule(
@@ -73,12 +69,11 @@ LOG_CHUNKS: Final = Rule(
     SELECT chunk.id FROM scheduler_logchunk chunk
         JOIN scheduler_task task ON task.id = chunk.task_id
         JOIN scheduler_attempt attempt ON attempt.id = task.attempt_id
-    WHERE chunk.received_at < %(before)s AND attempt.ended_at < %(before)s AND NOT attempt.state = ANY(%(live)s)
+    WHERE chunk.received_at < %(before)s AND attempt.ended_at < %(before)s AND NOT attempt.is_live
     LIMIT %(batch)s
     """,
     setting="MUSTER_KEEP_LOGS_DAYS",
     statement=delete_from("scheduler_logchunk"),
-    more={"live": _LIVE},
 )
 EVENTS: Final = Rule(
     "events",
@@ -118,7 +113,7 @@ JOBS: Final = Rule(
             JOIN scheduler_job waiting ON waiting.number = tie.job_id
             WHERE tie.on_id = job.number AND NOT waiting.state = ANY(%(terminal)s))
         AND NOT EXISTS (SELECT FROM scheduler_attempt attempt
-            WHERE attempt.job_id = job.number AND attempt.state = ANY(%(live)s))
+            WHERE attempt.job_id = job.number AND attempt.is_live)
     ORDER BY job.number LIMIT %(batch)s
     """,
     setting="MUSTER_KEEP_JOBS_DAYS",
@@ -126,7 +121,7 @@ JOBS: Final = Rule(
     why="fair share and the ledger are checked against them",
     remove=_remove_jobs,
     batch=JOBS_AT_ONCE,
-    more={"terminal": _TERMINAL, "live": _LIVE},
+    more={"terminal": _TERMINAL},
 )
 FORECASTS: Final = Rule(
     "forecast_outcomes",
@@ -180,6 +175,8 @@ def rules() -> Iterator[Rule]:
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
     )
     yield from infra.retention.RULES
+    for more in settings.MUSTER_MORE_RETENTION:
+        yield from import_string(more)()
     yield audit_prune.rule()
     yield RUNS
 

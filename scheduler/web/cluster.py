@@ -23,6 +23,7 @@ from scheduler import labels
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_reservations
+from scheduler.services.cluster.isolation import isolation_shown
 from scheduler.services.cluster.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.web import reads
 
@@ -211,6 +212,7 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         ],
         "empty_by": empty_by([ends_by(allocation) for allocation, _ in allocations]),
         "any_fake": any(device.fake for device in devices),
+        "isolation": isolation_shown(node.isolation),
         "reservations": visible_reservations(user)
         .filter(nodes=node, cancelled_at=None, ends_at__gt=timezone.now(), job=None)
         .select_related("project")

@@ -25,7 +25,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
-from scheduler.selectors import job_by_ref, priority_names
+from scheduler.selectors import env_shown_to, job_by_ref, priority_names
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.services.jobs.logs import LogSlice, read_log
 from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
@@ -34,9 +34,10 @@ from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
 from scheduler.web.reads import exit_words
+from scheduler.web.results import results_of
 from scheduler.web.submit import funnel
 
-TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "events": "Events"}
+TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "results": "Results", "events": "Events"}
 STREAMS: Final = ("merged", "stdout", "stderr")
 #: What the first paint carries of a log; the rest follows live or by download.
 FIRST_LOG_BYTES: Final = 65_536
@@ -95,13 +96,15 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
     }
     if tab == "overview":
-        context |= _holdings(job)
+        context |= _holdings(job) | {"env": env_shown_to(user, job)}
         if job.state == JobState.RUNNING:
             context["sentence"] = _running_on(context["allocation_rows"]) or context["sentence"]
     elif tab == "why":
         context |= _why(job, user)
         if context["found"].start is not None:
             context["forecast"] = context["found"].start  # that of this moment, and no other beside it
+    elif tab == "results":
+        context |= results_of(job, user, request)
     elif tab == "events":
         context["events"] = list(job.events.select_related("actor").order_by("-id")[:MOST_EVENTS])
     if "partial" in request.GET:

@@ -20,7 +20,7 @@ from accounts.services import audit
 from accounts.web.pages import page, reader
 from infra.errors import Conflict, MusterError
 from scheduler.models import Device, Job, PriorityClass
-from scheduler.selectors import job_by_ref, visible_queues
+from scheduler.selectors import env_shown_to, job_by_ref, visible_queues
 from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning.explanation_parts import Gate
 from scheduler.services.planning.job_preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, preview_job
@@ -55,7 +55,9 @@ def show(request: HttpRequest) -> HttpResponse:
     if request.GET.get("copy"):
         job = job_by_ref(user, request.GET["copy"])
         changes = {name: request.GET[name][:100] for name in CHANGED if name in request.GET}
-        form, context["copied"] = forms.form_of(job) | changes, job
+        hidden = job.env and None in env_shown_to(user, job).values()
+        copied = {name: text for name, text in forms.form_of(job).items() if name != "env" or not hidden}
+        form, context["copied"] = copied | changes, job
     return _render(request, user, form, context)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from scheduler.web import cluster, forecasts, home, job, jobs, queues, quota, submit, usage
+from scheduler.web import cluster, forecasts, home, job, jobs, queues, quota, results, submit, usage
 
 urlpatterns = [
     path("", home.show, name="home"),
@@ -15,6 +15,9 @@ urlpatterns = [
     path("jobs/bulk/", jobs.bulk, name="jobs-bulk"),
     path("jobs/<int:number>/", job.show, name="job"),
     path("jobs/<int:number>/log/", job.download_log, name="job-log"),
+    path("jobs/<int:number>/results/file/", results.file, name="job-result-file"),
+    path("jobs/<int:number>/results/archive/", results.archive, name="job-result-archive"),
+    path("jobs/<int:number>/results/remove/", results.remove, name="job-results-remove"),
     path("jobs/<int:number>/<str:verb>/", job.act, name="job-act"),
     path("cluster/", cluster.index, name="cluster"),
     path("nodes/<int:node_id>/", cluster.show, name="node"),

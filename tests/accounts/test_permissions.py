@@ -27,6 +27,9 @@ JOB = {
     "requeue": {"owner", "lead", "operator", "admin"},
     "boost": {"operator", "admin"},
     "edit": {"owner", "lead", "operator", "admin"},
+    "see_inside": {"owner", "lead", "admin"},
+    "read_results": MEMBERS | {"admin"},
+    "remove_results": {"owner", "lead", "operator", "admin"},
 }
 PROJECT = {
     "view": MEMBERS | {"viewer", "operator", "auditor", "admin"},
@@ -190,5 +193,5 @@ def test_allowed_verbs_says_the_same_with_one_query(django_assert_num_queries) -
     with django_assert_num_queries(1):
         verbs = permissions.allowed_verbs(cast.colleague, job)
 
-    assert verbs == {"view"}
+    assert verbs == {"view", "read_results"}
     assert permissions.allowed_verbs(cast.owner, job) == {verb for verb, who in JOB.items() if "owner" in who}

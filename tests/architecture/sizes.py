@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("infra", "accounts", "config", "quotas", "scheduler")
+PACKAGES: Final = ("infra", "accounts", "config", "quotas", "scheduler", "notifications")
 ALLOWED: Final = Path(__file__).with_name("allowed_sizes.toml")
 #: Kind -> the largest value that needs no entry in the list.
 BOUNDS: Final = {

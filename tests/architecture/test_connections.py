@@ -52,6 +52,8 @@ KNOWN = {
         "ThreadPoolExecutor",
     ): "agents' calls: Django's connection, in piece_of_work",
     ("scheduler/api/agent/door.py", "run_in_executor"): "the same",
+    ("notifications/services/deliver.py", "ThreadPoolExecutor"): "calls of webhooks; asks no rows",
+    ("notifications/services/guarded_http.py", "Timer"): "ends a call at its deadline; asks no rows",
     ("scheduler/realtime/feeds.py", "ThreadPoolExecutor"): "live pages: Django's connection",
     ("scheduler/realtime/feeds.py", "database_sync_to_async"): "the same, cleaned before and after",
 }
@@ -63,7 +65,7 @@ KNOWN_CONNECTIONS = {
 
 def calls() -> Iterator[tuple[str, str]]:
     """(file, name) of every call in our own code."""
-    for app in ("infra", "accounts", "config", "quotas", "scheduler"):
+    for app in ("infra", "accounts", "config", "quotas", "scheduler", "notifications"):
         for file in sorted((ROOT / app).rglob("*.py")):
             where = str(file.relative_to(ROOT))
             if where.startswith(WITHOUT_DJANGO):
@@ -81,7 +83,7 @@ def test_every_thread_is_known_with_what_it_does_to_the_database() -> None:
 
 def test_nobody_connects_past_the_checked_way() -> None:
     found = set()
-    for app in ("infra", "accounts", "config", "quotas", "scheduler"):
+    for app in ("infra", "accounts", "config", "quotas", "scheduler", "notifications"):
         for file in sorted((ROOT / app).rglob("*.py")):
             where = str(file.relative_to(ROOT))
             text = file.read_text()

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 
 ROOT = Path(__file__).resolve().parents[2]
-PURE = ["quotas.core", "scheduler.core", "scheduler.agent"]
+PURE = ["notifications.core", "quotas.core", "scheduler.core", "scheduler.agent"]
 BLOCKED = ["django", "rest_framework", "celery", "channels", "redis", "psycopg", "config", "accounts"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIST: Final = Path(__file__).with_name("retired_phrases.txt")
-PACKAGES: Final = ("accounts", "config", "infra", "quotas", "scheduler")
+PACKAGES: Final = ("accounts", "config", "infra", "quotas", "scheduler", "notifications")
 #: Strings that nobody reads: logs, SQL, names of tasks and of metrics.
 _NOT_READ: Final = re.compile(r"\b(SELECT|UPDATE|INSERT|FROM|WHERE|JOIN|DELETE|RAISE|CREATE)\b")
 

@@ -120,7 +120,7 @@ USES_PATTERNS: Final = re.compile(rf"^import re\b|\.(?:{'|'.join(sorted(METHODS)
 
 def sources() -> Iterator[tuple[str, str]]:
     """Name and text of each module."""
-    for app in ("infra", "accounts", "quotas", "scheduler", "config"):
+    for app in ("infra", "accounts", "quotas", "scheduler", "notifications", "config"):
         for file in sorted((ROOT / app).rglob("*.py")):
             if not set(file.relative_to(ROOT).parts) & set(NOT_AT_A_DOOR):
                 yield ".".join(file.relative_to(ROOT).with_suffix("").parts), file.read_text()
@@ -267,12 +267,13 @@ NOT_TEXT: Final = {
     "read_labels": "field labels", "read_tolerations": "fields of bounded text", "read_affinity": "as tolerations",
     "read_job_terms": "as tolerations", "read_task_term": "as tolerations", "read_dependencies": "at most 200",
     "read_array": "array", "parse_sbatch": "sbatch line", "read_directives": "sbatch line",
-    "parse_job": "its fields", "read_inventory": "fields",
+    "parse_job": "its fields", "read_inventory": "fields", "read_isolation": "bounded texts",
     "read_pack": "as tolerations", "read_restart_rules": "as tolerations",
     "read_env": "fields of bounded text", "read_working_dir": "field name",
     "read_job_type": "bounded text", "read_ref": "bounded text", "read_cpu_cores": "field cpu_cores",
     "read_memory": "field memory", "read_gpu_slice": "read_slice", "read_gpu_share": "field gpu_share",
     "read_extras": "fields", "read_log": "a job", "read_stream": "a task", "read_merged": "tasks",
+    "read_mail_types": "bounded text", "read_alerts": "rows", "read_reservations": "rows",
     "read_notice": "a row", "read_results": "of agents, bounded whole",
 }  # fmt: skip
 

@@ -79,7 +79,9 @@ class AgentsBench(Bench):
         self.folder = folder
         token = world.join_token()
         self.agents = [
-            AgentProcess(server, name, folder / name, token, ("--fake-gpus", "2xA100-80GB")).start()
+            AgentProcess(
+                server, name, folder / name, token, ("--fake-gpus", "2xA100-80GB", "--isolation", "off")
+            ).start()
             for name in ("n1", "n2")
         ]
         wait_for(lambda: Node.objects.filter(state="up").count() == 2)

@@ -28,7 +28,7 @@ def live_stack() -> Iterator[Stack]:
     """A real `manage.py up` with demo data and its four nodes, on a scratch state folder and a free port."""
     state = scratch_state("e2e")
     give_migrated_data(state)
-    stack = Stack(state)
+    stack = Stack(state, env={"MUSTER_NOTIFY_SECONDS": "1"})
     try:
         yield stack.start()
     finally:

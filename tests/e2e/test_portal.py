@@ -26,7 +26,7 @@ TOO_SMALL = """() => Array.from(document.querySelectorAll(
     .filter(([, box]) => box.height < 24 || box.width < 24).map(([html]) => html)"""
 PHONE = {"width": 375, "height": 760}
 PAGES = ["/", "/submit/", "/jobs/", "/cluster/", "/cluster/?view=table", "/queues/", "/quota/", "/tokens/",
-         "/settings/", "/projects/", "/projects/vision/"]  # fmt: skip
+         "/settings/", "/projects/", "/projects/vision/", "/notifications/preferences/", "/webhooks/"]  # fmt: skip
 
 
 def sign_in(page: Page, name: str = "alice") -> None:
@@ -63,6 +63,21 @@ def cancel(page: Page, number: int) -> None:
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(state(page)).to_have_attribute("data-job-state", "cancelled")
+
+
+def test_the_bell_counts_a_job_that_failed_without_a_reload(page: Page, live_stack: Stack) -> None:
+    sign_in(page)
+    page.goto("/notifications/")
+    if (read := page.get_by_role("button", name="Mark all as read")).is_visible():
+        read.click()
+    number = submit(page, "exit 3", name="breaks")
+    bell = page.locator("#bell")
+
+    expect(bell.locator("b")).to_have_text(re.compile("[1-9]"), timeout=patience(PATIENCE_MS))
+    bell.get_by_role("link").click()
+    expect(page.get_by_role("link", name=f"Job {number} breaks failed")).to_be_visible()
+    page.get_by_role("button", name="Mark all as read").click()
+    expect(bell.locator("b")).to_have_count(0)
 
 
 def test_a_first_job_from_sign_in_to_its_last_line_without_a_reload(page: Page, live_stack: Stack) -> None:

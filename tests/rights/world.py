@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from accounts.models import Project, ProjectRole, User
 from accounts.services.tokens import issue_token
+from notifications.models import Endpoint, Message, Notification
 from quotas.models import Alert, Budget, BudgetPeriod, DriftFinding, Grant, Notice, ShareUsage
 from scheduler.core.lifecycle import AttemptState, JobState, TaskState
 from scheduler.models import Cluster, Device, ForecastOutcome, Job, Node, Partition, Queue, SchedulerProfile
@@ -133,6 +134,7 @@ def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, node
     }  # fmt: skip
     _jobs(side, open_queue, nodes[1])
     _amounts(side)
+    _notified(side)
     reservation = ReservationFactory(
         cluster=cluster, name=f"{mark} course", reason=f"{mark} because", project=project, created_by=person,
         starts_at=timezone.now() - timedelta(minutes=5),
@@ -203,6 +205,33 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
     side.ids |= {
         "jobs": [waiting.number, private.number, running.number, failed.number],
         "task": task.pk, "attempt": attempt.pk, "uuid": str(waiting.uuid),
+    }  # fmt: skip
+
+
+def _notified(side: Side) -> None:
+    """A notification of its person, and a webhook of the project with a message."""
+    now, mark = timezone.now(), side.mark
+    about: dict[str, Any] = {
+        "kind": "job.failed", "group_key": f"project:{side.project.pk}", "project": side.project,
+        "name": f"{mark} failed", "text": f"{mark} broke",
+        "jobs": side.ids["jobs"][-1:], "first_at": now, "last_at": now, "source": "jobs",
+        "first_event": 1, "last_event": 1,
+    }  # fmt: skip
+    webhook = Endpoint.objects.create(
+        project=side.project, name=f"{mark} hook", url=f"https://{mark}.example.org/", kinds=["job.failed"],
+        key_fingerprint="0" * 16, created_by=side.person,
+    )  # fmt: skip
+    message = Message.objects.create(
+        endpoint=webhook,
+        user=side.person,
+        due_at=now,
+        body=f'{{"said": "{mark}"}}',
+        state="delivered",
+        **about,
+    )
+    side.ids |= {
+        "notification": Notification.objects.create(user=side.person, **about).pk,
+        "webhook": webhook.pk, "message": message.pk,
     }  # fmt: skip
 
 

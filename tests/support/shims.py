@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.agent import processes
+from scheduler.agent.isolation.means import Means
 from scheduler.agent.protocol import TaskOrder, TaskRecord
 from scheduler.agent.shim.guard_status import read_status
 from scheduler.agent.shim_link import ShimLink
@@ -23,14 +24,14 @@ ESCAPE = (
 class LoneShim:
     """A shim in a folder, and the records that it has published."""
 
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        (state / "tasks").mkdir()
+    def __init__(self, state: Path, means: Means | None = None) -> None:
+        self.state, self.means = state, means
+        (state / "tasks").mkdir(exist_ok=True)
         self.records: dict[str, TaskRecord] = {}
         self.link = self._new_link()
 
     def _new_link(self) -> ShimLink:
-        return ShimLink(self.state, watch_pid=0, on_records=self._update)
+        return ShimLink(self.state, watch_pid=0, on_records=self._update, means=self.means)
 
     def _update(self, records: list[TaskRecord], complete: bool) -> None:
         self.records.update({record["key"]: record for record in records})

@@ -50,9 +50,12 @@ class MeasuredInventory:
         state: Path,
         gpus: Gpus | None,
         *,
+        isolation: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._overrides, self._state, self._gpus, self._clock = overrides, state, gpus, clock
+        #: What keeps jobs apart here; it does not change while the agent runs.
+        self._isolation = isolation or {}
         self._measured: Inventory = {}
         self._measured_at = 0.0
         self._gpus_version = 0
@@ -65,6 +68,7 @@ class MeasuredInventory:
         is_old = now - self._measured_at > MEASURE_SECONDS
         if not self._measured or is_old or version != self._gpus_version:
             self._measured = take_inventory(self._overrides, self._state, self._gpus)
+            self._measured["isolation"] = self._isolation
             self._measured_at, self._gpus_version = now, version
         return self._measured
 

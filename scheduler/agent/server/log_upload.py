@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -103,11 +104,16 @@ class LogUploader:
             return b""
 
     def _truncate(self, path: str) -> None:
-        try:
-            if os.stat(path).st_size > self.table.cap_bytes + SLACK_BYTES:
-                os.truncate(path, self.table.cap_bytes + 1)  # writers append, so they go on from here
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            # The path is in the job's folder, and we may be root: no link is followed, of either kind.
+            file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                found = os.fstat(file)
+                is_own = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+                if is_own and found.st_size > self.table.cap_bytes + SLACK_BYTES:
+                    os.ftruncate(file, self.table.cap_bytes + 1)  # writers append, so they go on from here
+            finally:
+                os.close(file)
 
     def truncate_capped(self) -> None:
         """Truncate the files of tasks that go on printing beyond the cap."""

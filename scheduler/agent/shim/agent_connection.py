@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import selectors
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from scheduler.agent.isolation.connection_key import read_key
 from scheduler.agent.protocol import TaskRecord
 from scheduler.agent.shim.wire import Wire
+
+#: More that have not said the key are not kept waiting.
+MOST_UNPROVEN: Final = 8
 
 
 class AgentConnection:
     """Listens in the state folder; a new agent takes the place of the one before it.
 
-    `records` returns what an agent gets when it connects.
+    `records` returns what an agent gets when it connects. Where the folder has a key (`connection_key`), only who
+    says it first is an agent.
     """
 
     def __init__(
@@ -27,6 +33,9 @@ class AgentConnection:
         self._selector = selector
         self._records = records
         self._wire: Wire | None = None
+        #: Connections that have not said the key yet, the oldest first.
+        self._unproven: dict[int, Wire] = {}
+        self._state = state
         self._state_fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         #: When the last agent went, on the monotonic clock; before the first one, when the shim started.
         self.left_at = time.monotonic()
@@ -58,9 +67,19 @@ class AgentConnection:
             connection, _ = listener.accept()
         except OSError:
             return
+        wire = Wire(connection)
+        self._selector.register(wire, selectors.EVENT_READ, "agent")
+        if read_key(self._state):
+            self._unproven[wire.fileno()] = wire
+            if len(self._unproven) > MOST_UNPROVEN:
+                self._drop(next(iter(self._unproven)))
+        else:
+            self._accept_as_agent(wire)
+
+    def _accept_as_agent(self, wire: Wire) -> None:
+        """This one is the agent now."""
         self.disconnect()
-        self._wire = Wire(connection)
-        self._selector.register(self._wire, selectors.EVENT_READ, "agent")
+        self._wire = wire
         self._send({"event": "all", "pid": os.getpid(), "tasks": self._records()})
 
     def disconnect(self) -> None:
@@ -72,12 +91,32 @@ class AgentConnection:
 
     def handle(self, fd: int, events: int) -> list[dict[str, Any]]:
         """Read commands and send what waits; events of a connection that is closed by now mean nothing."""
+        if fd in self._unproven:
+            return self._prove(fd)
         if self._wire is None or fd != self._wire.fileno():
             return []
         commands = self._read(self._wire) if events & selectors.EVENT_READ else []
         if events & selectors.EVENT_WRITE:
             self._send()
         return commands
+
+    def _prove(self, fd: int) -> list[dict[str, Any]]:
+        """Make a connection the agent's when it says the key first, and drop it when it does not."""
+        commands = self._unproven[fd].receive()
+        if commands == []:
+            return []
+        said = str(commands[0].get("key", "")) if commands else ""
+        key = read_key(self._state)
+        if not commands or not hmac.compare_digest(said.encode(), key.encode()):
+            self._drop(fd)
+            return []
+        self._accept_as_agent(self._unproven.pop(fd))
+        return commands[1:]
+
+    def _drop(self, fd: int) -> None:
+        wire = self._unproven.pop(fd)
+        self._selector.unregister(wire)
+        wire.close()
 
     def publish(self, changed: list[TaskRecord]) -> None:
         """Send the records that have changed."""

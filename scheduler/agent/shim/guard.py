@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from scheduler.agent import cpus, numa, processes
+from scheduler.agent.isolation.cell import Cell
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
 from scheduler.agent.shim.guard_status import StatusWriter
 
@@ -92,18 +93,25 @@ def why_not_started(order: TaskOrder, error: OSError | ValueError) -> str:
 # ---------------------------------------------------------------- the process itself
 
 
-def serve(first: Assigned, *, orders: socket.socket, announce_fd: int) -> NoReturn:
+def serve(first: Assigned, *, orders: socket.socket, announce_fd: int, cell: Cell) -> NoReturn:
     """Be a guard: run this task, and then each task that comes by `orders`, until the shim has closed that or is gone.
 
-    The key of a task is written to `announce_fd` after each line of its status file.
+    All of them run in this cell. The key of a task is written to `announce_fd` after each line of its status file.
     """
     detach_from_shim(first.status_file, announce_fd, orders.fileno())
     become_subreaper("muster-guard")
+    try:
+        cell.enter()
+    except (OSError, ValueError) as error:
+        status = StatusWriter(first.status_file, announce_fd, first.order["key"])
+        status.write({"guard": os.getpid(), "key": first.order["key"]}, announce=False)
+        status.write({"error": f"The task could not be isolated: {error}."[:300], "worn": True})
+        os._exit(0)
     # Waited for in `_ends_within`; tasks start without a mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     assigned: Assigned | None = first
     while assigned is not None:
-        _run(assigned, announce_fd)
+        _run(assigned, announce_fd, cell)
         os.close(assigned.status_file)  # and with it the lock
         assigned = _receive(orders)
     os._exit(0)
@@ -130,31 +138,40 @@ def _receive(orders: socket.socket) -> Assigned | None:
     return Assigned(*_FD.unpack(beside[0][2]), **json.loads(data))
 
 
-def _run(assigned: Assigned, announce_fd: int) -> None:
+def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     """Start a task, wait for it, end what it has left, and write down all of it."""
     order = assigned.order
     show_as(f"muster guard of task {order['key']}")
     status = StatusWriter(assigned.status_file, announce_fd, order["key"])
-    status.write({"guard": os.getpid(), "key": order["key"]}, announce=False)
+    status.write({"guard": cell.pid, "key": order["key"]}, announce=False)
     order["env"] |= {KEY_VARIABLE: order["key"], STATUS_FILE_VARIABLE: os.path.abspath(assigned.status_path)}
     try:
-        leader = _launch(order, tuple(assigned.bind_to))
+        leader = _launch(order, tuple(assigned.bind_to), cell)
     except (OSError, ValueError) as error:
-        status.write({"error": why_not_started(order, error)})
+        status.write({"error": why_not_started(order, error)} | _worn(cell))
         return
-    status.write(
-        {"pid": leader, "ticks": processes.start_ticks(leader), "at": processes.boot_ms()}, announce=False
-    )
+    line = {"pid": cell.pid_of(leader), "ticks": processes.start_ticks(leader), "at": processes.boot_ms()}
+    status.write(line, announce=False)
     if not _ends_within(leader, SHORT_SECONDS):
         status.announce()
     usage = Usage()
     end = _wait_for(leader, usage)
     if left := end_descendants(UNKILLABLE_SECONDS, usage):
         end["left"] = left
-    status.write(end | usage.as_line())
+    if cell.ran_out_of_memory():
+        end["out_of_memory"] = True
+    status.write(end | usage.as_line() | _worn(cell))
     while left:
         time.sleep(1.0)
         left = end_descendants(UNKILLABLE_SECONDS, usage)
+
+
+def _worn(cell: Cell) -> dict[str, bool]:
+    """Makes the cell ready for the next task; says where that cannot be, and this guard has had its last one."""
+    try:
+        return {} if cell.clear() else {"worn": True}
+    except OSError:
+        return {"worn": True}
 
 
 def _ends_within(leader: int, seconds: float) -> bool:
@@ -185,11 +202,8 @@ class Usage:
         return {"memory_mib": -(-self._memory // scale), "cpu_ms": round(self._cpu_seconds * 1000)}
 
 
-def _launch(order: TaskOrder, bind_to: tuple[int, ...]) -> int:
+def _launch(order: TaskOrder, bind_to: tuple[int, ...], cell: Cell) -> int:
     """Start the first process of the task; returns its pid. Raises OSError or ValueError."""
-    folder = order["folder"]
-    os.chdir(order["cwd"])
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     among = order.get("cpus", [])
     # A task that needs more memory than its domain has free would be killed there: it gets memory from anywhere.
     domain = order.get("memory_domain")
@@ -199,21 +213,25 @@ def _launch(order: TaskOrder, bind_to: tuple[int, ...]) -> int:
     with cpus.on_cpus(bind_to), numa.on_memory(domain) as has_memory:
         if "cpus" in order:
             order["env"][NUMA_VARIABLE] = ",".join([*bound, "memory"] if has_memory else bound)
-        leader = os.posix_spawn(
-            order["argv"][0],
-            order["argv"],
-            order["env"],
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, folder + "/stdout", append, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, folder + "/stderr", append, 0o600),
-            ],
-            setsid=True,
-            setsigmask=[],
-            setsigdef=_DEFAULT_SIGNALS,
-        )
-    os.chdir("/")  # no folder of the task is held
-    return leader
+        return cell.start(order, lambda: _spawn(order))
+
+
+def _spawn(order: TaskOrder) -> int:
+    """Start the task's program in the present folder and with the present rights; returns its pid."""
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        order["argv"][0],
+        order["argv"],
+        order["env"],
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, order["folder"] + "/stdout", append, 0o600),
+            (os.POSIX_SPAWN_OPEN, 2, order["folder"] + "/stderr", append, 0o600),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=_DEFAULT_SIGNALS,
+    )
 
 
 def _wait_for(leader: int, usage: Usage) -> dict[str, Any]:

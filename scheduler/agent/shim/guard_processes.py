@@ -15,6 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.agent.isolation import kernel
+from scheduler.agent.isolation.accounts import Account
+from scheduler.agent.isolation.cell import Cell
+from scheduler.agent.isolation.cells import Cells
 from scheduler.agent.protocol import TaskOrder
 from scheduler.agent.shim import guard
 from scheduler.agent.shim.task import ShimTask
@@ -26,19 +30,23 @@ IDLE_SECONDS: Final = 2.0
 
 @dataclass(eq=False, slots=True)
 class GuardProcess:
-    """`task` is None while it waits for one, since `idle_since` (monotonic)."""
+    """`task` is None while it waits for one of the same `person`, since `idle_since` (monotonic)."""
 
     pid: int
     orders: socket.socket
     task: ShimTask | None
+    person: str
+    account: Account | None
+    cell: Cell
+    group: str
     idle_since: float = 0.0
 
 
 class GuardProcesses:
-    """`announce_fd` is the pipe on which guards say that a status file has a new line."""
+    """`announce_fd` is the pipe on which guards say that a status file has a new line; `cells` isolates them."""
 
-    def __init__(self, announce_fd: int) -> None:
-        self._announce_fd = announce_fd
+    def __init__(self, announce_fd: int, cells: Cells) -> None:
+        self._announce_fd, self._cells = announce_fd, cells
         self._by_pid: dict[int, GuardProcess] = {}
         #: The one that has waited for the shortest time is last, and is taken first: its memory is warm.
         self._idle: list[GuardProcess] = []
@@ -46,11 +54,26 @@ class GuardProcesses:
     def pids(self) -> Iterator[int]:
         yield from self._by_pid
 
-    def assign(self, task: ShimTask, order: TaskOrder, *, status_path: str, status_file: int) -> None:
-        """Have a guard run this task: one that waits, else a new one. Raises OSError where none can be forked."""
-        data = _as_message(order, status_path, task.cpus)
-        while self._idle and len(data) <= guard.MAX_ORDER_BYTES:
-            process = self._idle.pop()
+    def assign(
+        self,
+        task: ShimTask,
+        order: TaskOrder,
+        *,
+        account: Account | None,
+        status_path: str,
+        status_file: int,
+    ) -> None:
+        """Have a guard run this task: one of the same person's that waits, else a new one.
+
+        Raises OSError where none can be forked.
+        """
+        person = order.get("user", "")
+        while process := self._take_idle(person, account):
+            self._cells.complete(order, account, process.cell)
+            data = _as_message(order, status_path, task.cpus)
+            if len(data) > guard.MAX_ORDER_BYTES:
+                self._idle.append(process)
+                break
             try:
                 guard.send_order(process.orders, data, status_file)
             except OSError:  # it was killed
@@ -58,21 +81,33 @@ class GuardProcesses:
                 continue
             process.task, task.guard_pid = task, process.pid
             return
-        self._fork(task, guard.Assigned(status_file, status_path, order, task.cpus))
+        self._fork(task, guard.Assigned(status_file, status_path, order, task.cpus), person, account)
 
-    def _fork(self, task: ShimTask, first: guard.Assigned) -> None:
+    def _take_idle(self, person: str, account: Account | None) -> GuardProcess | None:
+        for at in range(len(self._idle) - 1, -1, -1):
+            process = self._idle[at]
+            if (process.person, process.account) == (person, account) and self._cells.is_current(
+                process.cell
+            ):
+                return self._idle.pop(at)
+        return None
+
+    def _fork(self, task: ShimTask, first: guard.Assigned, person: str, account: Account | None) -> None:
+        cell, group = self._cells.make(account)
+        self._cells.complete(first.order, account, cell)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # What can be done before the fork is: after it, everything costs several times as much.
         guard.prepare()
         try:
-            pid = os.fork()
+            pid = kernel.fork_into(cell.means.clone_flags)
         except OSError:
             ours.close()
             theirs.close()
+            self._cells.discard(cell, group)
             raise
         if pid == 0:
             try:
-                guard.serve(first, orders=theirs, announce_fd=self._announce_fd)
+                guard.serve(first, orders=theirs, announce_fd=self._announce_fd, cell=cell)
             except BaseException:
                 import traceback
 
@@ -81,7 +116,7 @@ class GuardProcesses:
                 os._exit(70)
         theirs.close()
         task.guard_pid = pid
-        self._by_pid[pid] = GuardProcess(pid, ours, task)
+        self._by_pid[pid] = GuardProcess(pid, ours, task, person, account, cell, group)
 
     def release(self, task: ShimTask, *, reusable: bool) -> None:
         """The task has ended: its guard may have another one, or goes when it is not `reusable`."""
@@ -101,6 +136,7 @@ class GuardProcesses:
         if process is None:
             return None
         process.orders.close()
+        self._cells.discard(process.cell, process.group)
         with contextlib.suppress(ValueError):
             self._idle.remove(process)
         return process.task

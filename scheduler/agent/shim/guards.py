@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from scheduler.agent import cpus, processes
-from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, TaskOrder
+from scheduler.agent.isolation.accounts import NoAccount
+from scheduler.agent.isolation.cells import Cells
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, OUT_OF_MEMORY, TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
@@ -33,14 +35,17 @@ KILL_PASS_SECONDS: Final = 0.005
 class Guards:
     """Guards by their status files; `announcements` is the pipe on which they announce new lines."""
 
-    def __init__(self, state: Path, store: TaskStore, folders: TaskFolders, trash: Trash) -> None:
+    def __init__(
+        self, state: Path, store: TaskStore, folders: TaskFolders, trash: Trash, cells: Cells
+    ) -> None:
         self._store = store
         self._folders = folders
         self._trash = trash
         self._files = StatusFiles(state)
         self.announcements, announce_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         #: The guards that are our children.
-        self._processes = GuardProcesses(announce_fd)
+        self._processes = GuardProcesses(announce_fd, cells)
+        self._cells = cells
         self._poll_at = 0.0
         self._sweep_at: float | None = None
 
@@ -53,16 +58,27 @@ class Guards:
             bound = [other.cpus for other in self._store.live.values()]
             task.cpus = cpus.choose_cpus(order.get("cpu_limit_millis"), among, bound)
         try:
-            self._folders.give(order)
+            account = self._cells.owner_of(order)
+            owner = (account.uid, account.gid) if account else None
+            self._folders.give(order, owner=owner, ended=self._ended_folders)
             status_file = self._files.create(task.key)
             try:
                 self._processes.assign(
-                    task, order, status_path=self._files.path(task.key), status_file=status_file
+                    task,
+                    order,
+                    account=account,
+                    status_path=self._files.path(task.key),
+                    status_file=status_file,
                 )
             finally:
                 os.close(status_file)  # the guard has it, and with it the lock
-        except OSError as error:
+        except (OSError, NoAccount) as error:
             self._store.end_unstarted(task, guard.why_not_started(order, error))
+
+    def _ended_folders(self) -> list[str]:
+        """The folders of tasks that have ended with all their processes and are not forgotten yet."""
+        tasks = self._store.tasks.values()
+        return [task.record["folder"] for task in tasks if not task.live and task.ended_whole]
 
     # ------------------------------------------------------------ what guards write
 
@@ -79,7 +95,7 @@ class Guards:
             task.guard_pid = line["guard"]
         if (line := status.line("error")) is not None:
             self._store.end_unstarted(task, line["error"])
-            self._processes.release(task, reusable=True)
+            self._processes.release(task, reusable=not line.get("worn"))
             return
         record = task.record
         if (line := status.line("pid")) is not None and not task.runs:
@@ -93,9 +109,11 @@ class Guards:
             record["peak_memory_mib"], record["cpu_time_ms"] = line["memory_mib"], line["cpu_ms"]
             if (left := line.get("left")) and not record["text"]:
                 record["text"] = f"{left} of its processes cannot be ended: another account's."
+            if line.get("out_of_memory") and code != 0 and not record["text"]:
+                record["text"], record["failure"] = _out_of_memory(task), OUT_OF_MEMORY
             task.ended_whole = not left
             self._store.end(task, at_boot_ms=line["ended"])
-            self._processes.release(task, reusable=task.ended_whole)
+            self._processes.release(task, reusable=task.ended_whole and not line.get("worn"))
 
     def status_of(self, task: ShimTask) -> GuardStatus:
         return self._files.read(task.key)
@@ -179,6 +197,16 @@ class Guards:
     def drop_unknown_statuses(self) -> None:
         """Remove the files of forgotten tasks, but not of a guard that is alive."""
         self._files.drop_unknown(self._store.tasks)
+
+
+def _out_of_memory(task: ShimTask) -> str:
+    """A sentence on a task of which the kernel has killed a process for its memory."""
+    limit = task.memory_limit_mib
+    return (
+        f"Out of memory: its limit is {limit} MiB."
+        if limit
+        else "Out of memory: this node has no more to give."
+    )
 
 
 def _kill_named_in_environment(status_path: str) -> None:

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from scheduler.agent.isolation.cells import Cells
+from scheduler.agent.isolation.means import Means
 from scheduler.agent.protocol import TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.agent_connection import AgentConnection
@@ -43,7 +45,8 @@ class Shim:
         self.store = TaskStore(state)
         self.trash = Trash(state)
         self.folders = TaskFolders(state, self.trash)
-        self.guards = Guards(state, self.store, self.folders, self.trash)
+        self.cells = Cells(state, self.trash.take)
+        self.guards = Guards(state, self.store, self.folders, self.trash, self.cells)
         self.deadlines = Deadlines(self.store)
         self.usage = UsageWatch(self.store)
         self.owner = owner or Owner(0, 0)
@@ -76,12 +79,13 @@ class Shim:
             self.agent.publish(self.store.take_changes())
             self.store.compact()
             self.trash.empty_beside()
+        self.cells.close()
 
     def recover(self) -> None:
         """Take over from the shims before this one: their tasks, their folders, their status files."""
         recover(self.store, self.guards)
         self.usage.schedule()
-        self.trash.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
+        self.folders.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
         self.guards.drop_unknown_statuses()
 
     def _wake_on_child_exit(self) -> None:
@@ -132,12 +136,20 @@ class Shim:
                     self._set_suspended(task, command["still"])
             case "forget":
                 self.forget(command["keys"])
+            case "discard":
+                self.folders.discard(command["names"])
             case "lease":
                 self.deadlines.extend_lease(command["fence_seconds"])
+            case "isolate":
+                self._isolate(Means.of(command["means"]))
             case "watch":
                 self.owner = Owner(command["pid"], command["start_ticks"])
             case "shutdown":
                 self._shut_down()
+
+    def _isolate(self, means: Means) -> None:
+        if means != self.cells.means:
+            self.cells.use(means)
 
     def _set_suspended(self, task: ShimTask, suspended: bool) -> None:
         if suspended:

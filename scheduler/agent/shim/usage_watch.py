@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from scheduler.agent import processes
+from scheduler.agent.protocol import OUT_OF_MEMORY
 from scheduler.agent.shim.task import ShimTask
 from scheduler.agent.shim.task_store import TaskStore
 
@@ -45,6 +46,8 @@ class UsageWatch:
         for task in list(self._store.live.values()):
             if task.runs and task.guard_pid and (text := _excess_of(task)):
                 task.record["text"] = text
+                if task.memory_limit_mib is not None and "memory" in text:
+                    task.record["failure"] = OUT_OF_MEMORY
                 self._store.write(task)
                 task.signal(signal.SIGKILL)  # the guard ends the other processes of the task
         self.schedule(time.monotonic() - before)

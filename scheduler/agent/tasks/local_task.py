@@ -110,7 +110,7 @@ def cap_marker(cap_bytes: int) -> bytes:
 def stored_bytes(path: str, cap_bytes: int) -> int:
     """How many bytes of this stream the server is to have in the end, given what is there now."""
     try:
-        size = os.stat(path).st_size
+        size = os.stat(path, follow_symlinks=False).st_size
     except OSError:
         return 0
     return size if size <= cap_bytes else cap_bytes + len(cap_marker(cap_bytes))

@@ -7,7 +7,15 @@ from typing import Final
 
 from scheduler.agent import numa
 from scheduler.agent.elements import Elements, arguments_of
-from scheduler.agent.protocol import Assignment, ElementsToRun, TaskOrder, task_key
+from scheduler.agent.isolation.devices import gpu_files
+from scheduler.agent.protocol import (
+    Assignment,
+    ElementsToRun,
+    TaskFolder,
+    TaskOrder,
+    folder_name,
+    task_key,
+)
 from scheduler.agent.tasks.environment import GpuNames, environment
 
 #: One argument may be this long on Linux (MAX_ARG_STRLEN); longer commands go through a file.
@@ -24,13 +32,15 @@ def task_order(
     gpu_names: GpuNames | None = None,
     numa_domains: int | None = None,
     process_limit: int = PROCESS_LIMIT,
+    requests_are_limits: bool = False,
 ) -> TaskOrder:
     """What the shim is to start for this assignment.
 
     `numa_domains` is how many domains the command line lays out; None = the machine's own.
     """
     key = task_key(assignment["task"], assignment["epoch"])
-    folder = str(state / "tasks" / f"{assignment['job']}-{assignment['epoch']}-{assignment['rank']}-{key}")
+    whose = TaskFolder(assignment["job"], assignment["epoch"], assignment["rank"])
+    folder = str(state / "tasks" / folder_name(whose, key))
     elements = assignment.get("elements")
     runs = elements or assignment
     argv, script = _program(runs["command"], runs["script"], folder)
@@ -50,12 +60,19 @@ def task_order(
             "devices": assignment["devices"],
         },
         process_limit=process_limit,
+        user=assignment["user"],
+        own_variables=sorted(assignment["env"]),
     )
     if elements is not None:
         order["meta"]["elements"] = True
         order["argv"] = _run_elements(elements, order, assignment["grace_seconds"])
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
+    elif requests_are_limits and assignment["memory_mib"]:
+        order["memory_limit_mib"] = assignment["memory_mib"]
+    order["cpu_millis"] = assignment["cpu_millis"]
+    if gpu_names is not None and (files := gpu_files(gpu_names[1])):
+        order["device_files"] = files
     if "cpu_limit_millis" in assignment:
         order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
     if "numa_domain" in assignment:

@@ -63,6 +63,8 @@ def _add_end(report: Report, record: TaskRecord) -> None:
         report["peak_memory_mib"] = record["peak_memory_mib"]
     if record["cpu_time_ms"] is not None:
         report["cpu_time_ms"] = record["cpu_time_ms"]
+    if failure := record.get("failure"):
+        report["failure"] = failure
     if record["stop_reason"]:
         report["stop_reason"] = record["stop_reason"]
 

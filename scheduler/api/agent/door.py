@@ -23,11 +23,21 @@ from infra.db.connections import unit_of_work
 from infra.db.error_messages import to_error
 from infra.db.groups import Groups
 from infra.errors import InvalidInput, MusterError
-from scheduler import outbox
+from scheduler import node_files, outbox
 from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import STREAM_PATH, Stop
-from scheduler.api.agent.reading import MAX_BODY_BYTES, Reader, parse, read_chunks, read_sync, read_wait
+from scheduler.api.agent.reading import (
+    MAX_BODY_BYTES,
+    Reader,
+    parse,
+    read_chunks,
+    read_files,
+    read_kept,
+    read_sync,
+    read_wait,
+)
 from scheduler.api.agent.stream import AgentStream, Outcome
+from scheduler.node_files import files_topic
 from scheduler.relay import Listener, relay
 from scheduler.services.cluster import heartbeats, nodes
 from scheduler.services.execution.agent_messages import (
@@ -39,6 +49,7 @@ from scheduler.services.execution.agent_messages import (
 )
 from scheduler.services.execution.reports import BATCH
 from scheduler.services.jobs import logs
+from scheduler.services.results.kept import take_kept
 
 log = structlog.get_logger(__name__)
 
@@ -50,9 +61,14 @@ T = TypeVar("T")
 
 PREFIX: Final = "/api/v1/agent/"
 #: What an agent calls with its key: by HTTP, or over its stream.
-_CALLS: Final = ("sync", "logs")
+_CALLS: Final = ("sync", "logs", "results", "files")
 #: At once in the database beside reports and orders, which have a thread each; more wait in memory.
 DATABASE_THREADS: Final = 2
+#: At once in Redis for files of jobs.
+FILE_THREADS: Final = 2
+#: Requests for files that an agent gets at a time, and the longest that it waits for one.
+MOST_FILE_REQUESTS: Final = 8
+MOST_FILE_WAIT_SECONDS: Final = 10.0
 #: How often a waiting call looks by itself: while hints arrive, and while Redis is away.
 LOOK_SECONDS: Final = 5.0
 LOOK_WITHOUT_HINTS_SECONDS: Final = 1.5
@@ -70,6 +86,7 @@ class AgentDoor:
     def __init__(self, inner: Application) -> None:
         self.inner = inner
         self._pool = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="agents")
+        self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="agents-files")
         self._reports = _groups("reports", take_reports, most=BATCH, weight=lambda m: len(m.reports))
         self._orders = _groups("orders", find_orders, most=ORDERS_TOGETHER)
         self._keepers: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
@@ -143,6 +160,10 @@ class AgentDoor:
             return await self._in_thread(_logs, key, body)
         if call == "sync":
             return await self._sync(key, body, receive)
+        if call == "results":
+            return await self._in_thread(_results, key, body)
+        if call == "files":
+            return await self._exchange_files(key, body, receive)
         raise MusterError(message=f"There is no call {call}.", code="not-found", status=404)
 
     # ------------------------------------------------------------ one connection for all calls
@@ -187,14 +208,43 @@ class AgentDoor:
         if answer.orders or time.monotonic() >= until:
             return _sync_answer(answer)
         again = replace(message, again=True)
-        async with relay().listen([outbox.node_topic(answer.node.pk)]) as listener:
+        wanted = files_topic(answer.node.pk)
+        async with relay().listen([outbox.node_topic(answer.node.pk), wanted]) as listener:
             # Once more now that we listen: what came in between made no sound.
             while not (answer := await self._done(self._orders, again)).orders:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
-                await _wait(listener, receive, min(left, self._look_seconds()))
+                news = await _wait(listener, receive, min(left, self._look_seconds()))
+                # Asked, for a listener gets all its topics when hints may have been missed.
+                if wanted in news and await self._in_files_thread(node_files.has_requests, answer.node.pk):
+                    return _sync_answer(answer) | {"files_wanted": True}
         return _sync_answer(answer)
+
+    # ------------------------------------------------------------ files of jobs
+
+    async def _exchange_files(
+        self, key: str, body: Mapping[str, Any], receive: Receive | None
+    ) -> dict[str, Any]:
+        """Hand the agent's answers to their readers; give it further requests, and wait a moment for them."""
+        node = (await self._in_thread(agent_of_key, key)).node
+        answers, wait = read_files(body)
+        until = time.monotonic() + min(wait, MOST_FILE_WAIT_SECONDS)
+        if answers:
+            await self._in_files_thread(node_files.give_answers, node.pk, answers)
+        most = MOST_FILE_REQUESTS
+        requests = await self._in_files_thread(node_files.take_requests, node.pk, most)
+        if requests or wait <= 0:
+            return {"requests": requests}
+        async with relay().listen([files_topic(node.pk)]) as listener:
+            while not (requests := await self._in_files_thread(node_files.take_requests, node.pk, most)):
+                if (left := until - time.monotonic()) <= 0:
+                    break
+                await _wait(listener, receive, left)
+        return {"requests": requests}
+
+    async def _in_files_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._files, work, *arguments)
 
     async def _done(self, groups: Groups[AgentMessage, AgentAnswer], message: AgentMessage) -> AgentAnswer:
         return await asyncio.wrap_future(groups.submit(message))
@@ -228,6 +278,7 @@ class AgentDoor:
         for _ in range(4 * DATABASE_THREADS):  # each of them at least once
             self._pool.submit(connections.close_all)
         self._pool.shutdown()
+        self._files.shutdown()
 
 
 def _groups(
@@ -276,19 +327,17 @@ async def _read(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-async def _wait(listener: Listener, receive: Receive | None, seconds: float) -> None:
-    """Until a hint arrives or the time is up; raises _Gone when the agent hangs up."""
+async def _wait(listener: Listener, receive: Receive | None, seconds: float) -> set[str]:
+    """Until a hint arrives, whose topics are answered, or the time is up; raises _Gone when the agent hangs up."""
     if receive is None:
-        await listener.take(timeout_seconds=seconds)
-        return
+        return await listener.take(timeout_seconds=seconds)
     hint = asyncio.ensure_future(listener.take(timeout_seconds=seconds))
     hang_up = asyncio.ensure_future(receive())
     try:
         done, _ = await asyncio.wait({hint, hang_up}, return_when=asyncio.FIRST_COMPLETED)
         if hang_up in done and hang_up.result()["type"] == "http.disconnect":
             raise _Gone
-        if hint not in done:
-            await hint
+        return await hint
     finally:
         for task in (hint, hang_up):
             if not task.done():
@@ -368,3 +417,9 @@ def _logs(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "gone": done.gone,
     }
+
+
+def _results(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    node = agent_of_key(key).node
+    first, last, reported = read_kept(body)
+    return {"discard": take_kept(node=node, first=first, last=last, reported=reported)}

@@ -17,11 +17,16 @@ from scheduler.services.cluster.inventory import read_inventory
 from scheduler.services.execution import elements
 from scheduler.services.execution.agent_messages import AgentMessage
 from scheduler.services.jobs import logs
+from scheduler.services.results.kept import Reported
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_REPORTS: Final = 2000
 MAX_KNOWN: Final = 20_000
 MAX_CHUNKS: Final = 2000
+#: Kept folders of a page: those of one job go together, however wide it was.
+MAX_KEPT: Final = 20_000
+#: Answers to requests for files.
+MAX_ANSWERS: Final = 16
 #: The longest that an agent may ask to wait.
 MAX_WAIT_SECONDS: Final = 3600
 _STATES: Final = frozenset({"running", "succeeded", "failed", "stopped", "lost"})
@@ -189,3 +194,36 @@ def read_chunks(read: Reader, body: Mapping[str, Any]) -> list[logs.IncomingChun
         offset = read.whole(data, "offset", under, _BIG_MAX)
         chunks.append(logs.IncomingChunk(task, epoch, str(stream), offset, plain))
     return chunks
+
+
+def read_kept(body: Mapping[str, Any]) -> tuple[int, int, list[Reported]]:
+    """All kept folders of a node of jobs from one number to another; raises InvalidInput."""
+    read = Reader()
+    first, last = read.whole(body, "first", "", _BIG_MAX), read.whole(body, "last", "", _BIG_MAX)
+    found = [
+        Reported(
+            read.whole(data, "job", under, _BIG_MAX),
+            read.whole(data, "epoch", under, _INT_MAX),
+            read.whole(data, "rank", under, _INT_MAX),
+            read.whole(data, "files", under, _INT_MAX),
+            read.whole(data, "size", under, _BIG_MAX),
+            data.get("whole") is True,
+        )
+        for number, data in enumerate(read.objects(body.get("kept", []), "kept", MAX_KEPT))
+        for under in [f"kept/{number}/"]
+    ]
+    if any(not first <= one.job <= last for one in found):
+        read.problems.append(FieldProblem("kept", "has to be of jobs from `first` to `last`"))
+    read.finish()
+    return first, last, found
+
+
+def read_files(body: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], float]:
+    """Answers to requests for files, and for how long the agent waits for more; raises InvalidInput."""
+    read = Reader()
+    answers = read.objects(body.get("answers", []), "answers", MAX_ANSWERS)
+    wait = read_wait(body)
+    if wait is None:
+        read.problems.append(FieldProblem("wait_seconds", f"has to be a number from 0 to {MAX_WAIT_SECONDS}"))
+    read.finish()
+    return list(answers), wait or 0.0

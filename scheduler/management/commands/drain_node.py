@@ -11,7 +11,6 @@ from django.core.management.base import BaseCommand, CommandError
 from accounts.models import User
 from infra import request_context
 from infra.errors import MusterError
-from scheduler.core.lifecycle import LIVE_TASK
 from scheduler.models import Node, Task
 from scheduler.services.cluster.nodes import drain_node, uncordon_node
 
@@ -73,4 +72,4 @@ class Command(BaseCommand):
         return user
 
     def _left(self, node: Node) -> int:
-        return Task.objects.filter(node=node, state__in=LIVE_TASK).count()
+        return Task.objects.filter(node=node, is_live=True).count()

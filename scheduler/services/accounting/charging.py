@@ -33,18 +33,18 @@ _WHOSE: Final = """attempt.id, job.number, job.project_id, job.user_id
 _ENTRY: Final = """SELECT 1 FROM quotas_ledgerentry entry
     WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id"""
 _UNCHARGED: Final = f"""
-SELECT {_WHOSE} WHERE attempt.state = ANY(%s) AND attempt.scheduled_at < %s
+SELECT {_WHOSE} WHERE attempt.is_live AND attempt.scheduled_at < %s
     AND EXISTS ({_ENTRY} AND entry.kind = 'hold')
     AND NOT EXISTS ({_ENTRY} AND entry.kind = 'charge' AND entry.ends_at >= %s)
 ORDER BY attempt.id
 """
 _RUNNING_OUT: Final = f"""
-SELECT {_WHOSE} WHERE attempt.state = ANY(%s) AND EXISTS ({_ENTRY})
+SELECT {_WHOSE} WHERE attempt.is_live AND EXISTS ({_ENTRY})
     AND NOT EXISTS ({_ENTRY} AND entry.kind = 'hold' AND entry.ends_at > %s)
 ORDER BY attempt.id
 """
 _WITHOUT: Final = f"""
-SELECT {_WHOSE} WHERE attempt.state = ANY(%s) AND attempt.scheduled_at < %s AND NOT EXISTS ({_ENTRY})
+SELECT {_WHOSE} WHERE attempt.is_live AND attempt.scheduled_at < %s AND NOT EXISTS ({_ENTRY})
 ORDER BY attempt.id
 """
 _STALE: Final = """
@@ -52,7 +52,7 @@ SELECT attempt.id, job.number, job.project_id, job.user_id, attempt.ended_at,
     (SELECT sum(entry.held_seconds) FROM quotas_ledgerentry entry
      WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id)
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-WHERE NOT attempt.state = ANY(%s) AND attempt.ended_at > %s AND attempt.id = coalesce(%s, attempt.id)
+WHERE NOT attempt.is_live AND attempt.ended_at > %s AND attempt.id = coalesce(%s, attempt.id)
     AND (SELECT sum(entry.held_seconds) FROM quotas_ledgerentry entry
          WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id) > 0
 ORDER BY attempt.id
@@ -66,7 +66,7 @@ def charge_running(*, now: datetime | None = None) -> int:
     2. Each is charged until midnight, out of what it holds; the end charges the rest.
     """
     midnight = (now or timezone.now()).replace(hour=0, minute=0, second=0, microsecond=0)
-    rows = run(_UNCHARGED, [_LIVE, midnight, midnight])
+    rows = run(_UNCHARGED, [midnight, midnight])
     return _in_batches(rows, lambda batch: _charge(batch, midnight))
 
 
@@ -74,7 +74,7 @@ def extend_holds(*, now: datetime | None = None) -> int:
     """Extend the holds of attempts without a time limit before they are used up; answers how many."""
     now = now or timezone.now()
     step = settings.LEDGER_OPEN_HOLD_SECONDS
-    rows = run(_RUNNING_OUT, [_LIVE, now + timedelta(seconds=step / 4)])
+    rows = run(_RUNNING_OUT, [now + timedelta(seconds=step / 4)])
     until = now + timedelta(seconds=step)
     done = 0
     for row in rows:  # one by one: a budget that is spent stops the hold of one, not of all
@@ -88,12 +88,12 @@ def extend_holds(*, now: datetime | None = None) -> int:
 def heal_ledger(*, now: datetime | None = None) -> int:
     """Repair what a crash or a manual change left: live attempts without a hold, and holds of ended attempts."""
     now = now or timezone.now()
-    without = run(_WITHOUT, [_LIVE, now - YOUNG])
+    without = run(_WITHOUT, [now - YOUNG])
     healed = _in_batches(without, lambda batch: _hold_again(batch, now))
-    for attempt_id, number, project_id, user_id, ended_at, _ in run(_STALE, [_LIVE, now - LOOK_BACK, None]):
+    for attempt_id, number, project_id, user_id, ended_at, _ in run(_STALE, [now - LOOK_BACK, None]):
         with transaction.atomic():
             _lock([attempt_id])
-            still = run(_STALE, [_LIVE, now - LOOK_BACK, attempt_id])
+            still = run(_STALE, [now - LOOK_BACK, attempt_id])
             if not still:
                 continue  # another process has repaired it meanwhile
             seconds = int(still[0][-1])

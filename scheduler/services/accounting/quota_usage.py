@@ -11,7 +11,6 @@ from django.db.models import Count, Sum
 from quotas.core.limits import PENDING_JOBS, RUNNING_JOBS
 from quotas.models import Quota
 from scheduler.models import Allocation, Attempt, Job
-from scheduler.state.db import fragments
 from scheduler.state.db.sql import Rows, run, select_together
 from scheduler.state.load.quota_rows import Lines, amount_held, load_lines
 
@@ -37,7 +36,7 @@ _RUNNING: Final = """
 SELECT job.project_id, job.user_id, request.job_type, count(*)
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN scheduler_jobrequest request ON request.number = attempt.job_id
-WHERE attempt.state = ANY(%s) GROUP BY 1, 2, 3
+WHERE attempt.is_live GROUP BY 1, 2, 3
 """
 _ORGANIZATION_OF: Final = "SELECT id, organization_id FROM accounts_project WHERE id = ANY(%s)"
 
@@ -83,7 +82,7 @@ class HeldAllocations:
         Everything held is read, by who pays: their number is that of people who have something running.
         """
         wanted = {row.pk: row for row in Quota.objects.filter(pk__in=list(line_ids))}
-        held, models, running = select_together((_HELD, []), (_MODELS, []), (_RUNNING, [fragments.LIVE]))
+        held, models, running = select_together((_HELD, []), (_MODELS, []), (_RUNNING, []))
         by_model: defaultdict[tuple[int, int, str], Counter[str]] = defaultdict(Counter)
         for project_id, user_id, job_type, model, millis in models:
             by_model[project_id, user_id, job_type][model] += int(millis)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from infra.errors import FieldProblem, InvalidInput
@@ -11,6 +11,7 @@ from infra.plain_text import line_problem
 from quotas.core.gpu_models import share_of
 from scheduler import outbox
 from scheduler.models import Device, Node
+from scheduler.services.cluster.isolation import LABEL, level_of, read_isolation
 from scheduler.services.cluster.overcommit import may_give_away
 
 MAX_DEVICES: Final = 256
@@ -50,6 +51,8 @@ class Inventory:
     devices: tuple[DeviceFacts, ...]
     #: Why the agent may not see all GPUs.
     gpu_trouble: str
+    #: See `isolation`; empty for an agent that says nothing of it.
+    isolation: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Reader:
@@ -111,6 +114,7 @@ def read_inventory(data: Any) -> Inventory:
         partitions=tuple(partitions),
         devices=tuple(_device(read, device, f"devices/{n}/") for n, device in enumerate(devices)),
         gpu_trouble=read.text(data, "gpu_trouble", most=200),
+        isolation=read_isolation(data.get("isolation")),
     )
     if len({device.index for device in result.devices}) < len(result.devices):
         read.problems.append(FieldProblem("devices", "has two with the same index"))
@@ -195,7 +199,8 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
         "gpu_millis": at_least_used("GPU thousandths", gpu_millis, node.used_gpu_millis),
         "numa_domains": machine.numa_domains,
         "domains": [list(domain) for domain in machine.domains],
-        "labels": {**node.labels, **dict(machine.labels)},
+        "labels": {**node.labels, **dict(machine.labels), **_isolation_label(node, machine)},
+        "isolation": dict(machine.isolation),
         "boot_id": machine.boot_id,
         "agent_version": machine.agent_version,
     }
@@ -213,6 +218,13 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
             setattr(node, name, value)
         node.save(update_fields=list(changed))
     return matters
+
+
+def _isolation_label(node: Node, machine: Inventory) -> dict[str, str]:
+    """The label by which jobs ask for isolation: never what somebody else says of the node."""
+    if not machine.isolation and LABEL not in {**node.labels, **dict(machine.labels)}:
+        return {}
+    return {LABEL: level_of(machine.isolation)}
 
 
 def _gpu_troubles(machine: Inventory) -> list[str]:

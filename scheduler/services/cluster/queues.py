@@ -22,6 +22,8 @@ LIMITS: Final[dict[str, tuple[int, int]]] = {
     "max_pending_jobs": (0, 10_000_000),
     "default_wall_seconds": (1, MAX_SECONDS),
     "max_wall_seconds": (1, MAX_SECONDS),
+    "results_days": (0, 36_500),
+    "results_job_mib": (0, 2**31 - 1),
 }
 PRIORITY: Final = (0, 100)
 
@@ -84,7 +86,7 @@ def edit_queue(
 
 def _read(changes: Mapping[str, Any], queue: Queue) -> dict[str, Any]:
     inputs = Inputs(changes)
-    inputs.refuse_unknown([*LIMITS, "priority"])
+    inputs.refuse_unknown([*LIMITS, "priority", "results_until_fetched"])
     wanted: dict[str, Any] = {}
     for name, (least, most) in {**LIMITS, "priority": PRIORITY}.items():
         if name not in changes:
@@ -92,6 +94,11 @@ def _read(changes: Mapping[str, Any], queue: Queue) -> dict[str, Any]:
         wanted[name] = inputs.integer(name, least=least, most=most)
         if name == "priority" and wanted[name] is None and not inputs.problems:
             inputs.wrong("priority", "Must be a number from 0 to 100.", code="required")
+    if "results_until_fetched" in changes:
+        value = changes["results_until_fetched"]
+        if value is not None and not isinstance(value, bool):
+            inputs.wrong("results_until_fetched", "Must be true, false or null.", code="not-a-flag")
+        wanted["results_until_fetched"] = value
     whole = {name: getattr(queue, name) for name in LIMITS} | wanted
     default, longest = whole["default_wall_seconds"], whole["max_wall_seconds"]
     if default is not None and longest is not None and default > longest:

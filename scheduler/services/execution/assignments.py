@@ -22,6 +22,8 @@ from scheduler.models import Device, Node
 from scheduler.services.execution.elements import add_elements, elements_to_run
 from scheduler.state.db.sql import Rows, Statement, int_array, run
 
+#: What a task with a shorter time limit than this has to end after it.
+LEAST_GRACE_SECONDS: Final = 5
 #: Rendezvous ports of jobs with several tasks: one of these, by job number.
 FIRST_PORT: Final = 20_000
 PORTS: Final = 20_000
@@ -236,8 +238,14 @@ def _assignment(task: _StartableTask, job: _AttemptRow, on_node: _OnNode) -> Ass
         cpu_millis=job.cpu_millis,
         memory_mib=job.memory_mib,
         limit_seconds=job.time_limit_seconds,
-        grace_seconds=settings.MUSTER_GRACE_SECONDS,
+        grace_seconds=grace_of(job.time_limit_seconds),
     )
+
+
+def grace_of(time_limit_seconds: int | None) -> int:
+    """How long after its time limit a task has to end, in seconds: no longer than the limit itself was, or 5."""
+    grace: int = settings.MUSTER_GRACE_SECONDS
+    return grace if time_limit_seconds is None else min(grace, max(LEAST_GRACE_SECONDS, time_limit_seconds))
 
 
 def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow, on_node: _OnNode) -> None:

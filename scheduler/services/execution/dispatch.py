@@ -148,7 +148,7 @@ _LIVE: Final = """
 SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
     a.suspend_asked_at IS NOT NULL, t.suspended
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
-WHERE t.node_id = ANY(%s::bigint[]) AND t.state IN ('assigned', 'starting', 'running', 'stopping') ORDER BY t.id
+WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live ORDER BY t.id
 """
 
 

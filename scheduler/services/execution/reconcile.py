@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from scheduler import outbox
 from scheduler.backends.registry import UnknownBackend
-from scheduler.core.lifecycle import LIVE_ATTEMPT, StopReason
+from scheduler.core.lifecycle import StopReason
 from scheduler.models import Cluster
 from scheduler.services.cluster.heartbeats import DOOR_SCOPE
 from scheduler.services.execution import dispatch
@@ -29,8 +29,6 @@ log = structlog.get_logger(__name__)
 
 #: Agents enforce time limits themselves; this much later the server asks for a stop on its own.
 LIMIT_SLACK_SECONDS: Final = 30
-
-_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,7 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"
         " WHERE n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
-        " AND t.state IN ('assigned', 'starting', 'running', 'stopping') AND a.state = ANY(%s) ORDER BY a.id",
-        [_LIVE_ATTEMPT],
+        " AND t.is_live AND a.is_live ORDER BY a.id"
     )
     settled: list[Settled] = []
     for first in range(0, len(rows), BATCH):
@@ -114,8 +111,7 @@ def _end_unstarted() -> None:
     """End tasks of stopped attempts that no agent has fetched."""
     stopped = run(
         "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id"
-        " WHERE a.state = ANY(%s) AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'",
-        [_LIVE_ATTEMPT],
+        " WHERE a.is_live AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'"
     )
     if stopped:
         dispatch.end_unstarted([row[0] for row in stopped])
@@ -130,11 +126,11 @@ def _stop_overdue() -> int:
         rows = run(
             "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now() WHERE id IN ("
             "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
-            "  WHERE a.state = ANY(%s) AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
+            "  WHERE a.is_live AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
             "   + make_interval(secs => r.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
             "  FOR NO KEY UPDATE OF a SKIP LOCKED) RETURNING id",
             [
-                StopReason.TIME_LIMIT.value, _LIVE_ATTEMPT,
+                StopReason.TIME_LIMIT.value,
                 settings.MUSTER_GRACE_SECONDS + LIMIT_SLACK_SECONDS,
             ],
         )  # fmt: skip

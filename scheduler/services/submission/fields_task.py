@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import cores_to_millis, parse_mib
+from scheduler.core.mail_types import parse_mail_types
 from scheduler.core.qos import QOS_WORDS, qos_of
 from scheduler.services.submission.fields import BadValue, Inputs, read_decimal, read_integer, text_trouble
 from scheduler.services.submission.fields_dependencies import DATA_NAME
@@ -16,6 +17,7 @@ MAX_ENV_ENTRIES: Final = 512
 MAX_ENV_CHARACTERS: Final = 262_144
 MAX_ENV_VALUE: Final = 32_768
 MAX_PATH: Final = 1024
+MAX_MAIL_TYPES: Final = 120
 #: What a task gets when its job says nothing; small, so that forgetting it costs little.
 DEFAULT_CPU_MILLIS: Final = 1000
 DEFAULT_MEMORY_MIB: Final = 256
@@ -58,6 +60,15 @@ def read_working_dir(inputs: Inputs, name: str) -> str:
     if path and not path.startswith("/"):
         inputs.wrong(name, "Must be an absolute path, beginning with /.", code="not-absolute")
     return path
+
+
+def read_mail_types(inputs: Inputs, name: str) -> str | None:
+    """Words of --mail-type as the row of the job keeps them; None where the job leaves it to its owner."""
+    try:
+        return parse_mail_types(inputs.text(name, most=MAX_MAIL_TYPES)) or None
+    except ValueError as error:
+        inputs.wrong(name, f"{str(error)[:1].upper()}{str(error)[1:]}.", code="unknown-choice")
+        return None
 
 
 def read_job_type(inputs: Inputs, name: str) -> str:

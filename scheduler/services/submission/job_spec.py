@@ -56,6 +56,7 @@ from scheduler.services.submission.fields_task import (
     MAX_ENV_ENTRIES,
     MAX_EXTRA,
     MAX_EXTRAS,
+    MAX_MAIL_TYPES,
     MAX_PATH,
     read_cpu_cores,
     read_env,
@@ -63,6 +64,7 @@ from scheduler.services.submission.fields_task import (
     read_gpu_share,
     read_gpu_slice,
     read_job_type,
+    read_mail_types,
     read_memory,
     read_ref,
     read_working_dir,
@@ -378,6 +380,19 @@ class JobSpec:
         "labels", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,
         help="Labels of the job itself, to find it by.", example={"team": "vision"}, columns={"labels": ""},
         form=_RARE,
+    )  # fmt: skip
+
+    mail_types: str | None = declared(
+        "mail_type", kind=Kind.TEXT, read=read_mail_types, default=None, most=MAX_MAIL_TYPES,
+        help="When its owner is mailed, as in sbatch: BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_80, ARRAY_TASKS, ALL, NONE "
+        "and others, joined by commas. Mail goes to the address of the account.",
+        left_out="as the owner's preferences say", example="END,FAIL", elsewhere=("mail", "notify", "email"),
+        columns={"mail_types": ""},
+        form=Form(
+            label="Mail", group="naming", place=2, widget=Widget.SELECT,
+            words=(("", "as in my preferences"), ("END,FAIL", "when it ends or fails"), ("FAIL", "when it fails"),
+                   ("BEGIN,END,FAIL,INVALID_DEPEND,REQUEUE", "at every change"), ("NONE", "never")),
+        ),
     )  # fmt: skip
 
     # Its rank, and what becomes of it when it is interrupted.

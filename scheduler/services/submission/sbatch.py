@@ -45,6 +45,7 @@ def parse_sbatch(
     """
     found = read_directives(script)
     _place(found, by)
+    _check_mail_user(found, by)
     translate(found)
     if found.problems:
         raise _broken(found.problems)
@@ -205,6 +206,22 @@ def _place(found: Directives, by: User | None) -> None:
         )
         return
     found.fill("queue", queue.slug)
+
+
+def _check_mail_user(found: Directives, by: User | None) -> None:
+    """Mail goes to the submitter alone: an address of somebody else would let anybody have strangers mailed."""
+    wanted = found.mail_user
+    if not wanted or by is None or wanted.casefold() in (by.email.casefold(), by.username.casefold()):
+        return
+    own = f"your address, {by.email}" if by.email else "you, and your account has no address"
+    found.problems.append(
+        _at(
+            found.lines["mail-user"],
+            f"--mail-user: mail goes to {own}; {wanted[:60]!r} is somebody else's. Leave the option out, or use a "
+            "webhook of the project.",
+            "not-allowed",
+        )
+    )
 
 
 def translate(found: Directives) -> None:

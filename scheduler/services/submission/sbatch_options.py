@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.conf import settings
 from django.utils import timezone
 
 from infra.errors import FieldProblem
 from quotas.core.resources import parse_mib
+from scheduler.core.mail_types import parse_mail_types
 from scheduler.services.submission.fields import BadValue, read_moment
 from scheduler.services.submission.fields_placement import MAX_VALUE
 from scheduler.services.submission.job_spec import FIELDS
@@ -43,6 +45,7 @@ class Directives:
     cpus_per_task: int | None = None
     cpus_per_gpu: int | None = None
     partition: str = ""
+    mail_user: str = ""
     nice: int = 0
 
     def fill(self, name: str, value: Any) -> None:
@@ -296,6 +299,27 @@ def _chdir(found: Directives, value: str) -> None:
     found.fill("working_dir", value)
 
 
+def _mail_type(found: Directives, value: str) -> str | None:
+    """Words of Slurm; what they mean here, `notifications` says."""
+    words = [word for word in value.split(",") if word.strip().upper() != "STAGE_OUT"]
+    try:
+        found.fill("mail_type", parse_mail_types(",".join(words)))
+    except ValueError as error:
+        raise BadValue(str(error)) from None
+    if not settings.MUSTER_ALERT_MAIL_FROM:
+        return "This site sends no mail; notifications are in the portal and at webhooks."
+    return (
+        "There is no burst buffer here: STAGE_OUT has no effect."
+        if len(words) < len(value.split(","))
+        else None
+    )
+
+
+def _mail_user(found: Directives, value: str) -> None:
+    """Whose address that is, is asked once it is known who submits."""
+    found.mail_user = value
+
+
 def _gres_flags(found: Directives, value: str) -> str | None:
     """CPUs near the GPUs that a task is given, or it waits."""
     others = [flag for flag in value.split(",") if flag.strip().lower() != "enforce-binding"]
@@ -356,17 +380,20 @@ READERS: Final[dict[str, Callable[[Directives, str], Any]]] = {
     "hold": _hold,
     "comment": _label("comment"),
     "wckey": _label("wckey"),
+    "mail-type": _mail_type,
+    "mail-user": _mail_user,
 }
 
-_OUTPUT: Final = "Output is kept with the job: GET /api/v1/jobs/{id}/logs, or its Log tab."
+_OUTPUT: Final = (
+    "Output is kept with the job: GET /api/v1/jobs/{id}/logs, or its Log tab. "
+    "Files that the job itself writes are under Results."
+)
 #: Known and without effect here, and why.
 IGNORED: Final[dict[str, str]] = {
     "output": _OUTPUT,
     "error": _OUTPUT,
     "open-mode": _OUTPUT,
     "input": "A job's standard input is empty.",
-    "mail-type": "Muster sends no mail; the page of the job shows how it ends.",
-    "mail-user": "Muster sends no mail; the page of the job shows how it ends.",
     "exclusive": "Whole nodes cannot be requested; request all CPUs of a node.",
     "oversubscribe": "Resources are never shared between jobs.",
     "qos": "There are no QOS here; use --priority or --partition.",

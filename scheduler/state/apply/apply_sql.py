@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from scheduler.core.lifecycle import LIVE_ATTEMPT, JobState
+from scheduler.core.lifecycle import JobState
 from scheduler.state.db.sql import Statement, int_array, run
 
 #: States of the jobs that the planner considers: queued ones, and gangs that gather nodes.
 PLANNED_STATES: Final = (JobState.QUEUED.value, JobState.RESERVED.value)
-
-_LIVE_ATTEMPT: Final = sorted(state.value for state in LIVE_ATTEMPT)
 
 
 class JobRow(NamedTuple):
@@ -50,10 +48,10 @@ def lock_jobs_and_attempts(
     live = run(
         """
         SELECT id FROM scheduler_attempt
-        WHERE id = ANY(%s::bigint[]) AND job_id = ANY(%s::bigint[]) AND state = ANY(%s)
+        WHERE id = ANY(%s::bigint[]) AND job_id = ANY(%s::bigint[]) AND is_live
             AND stop_asked_at IS NULL ORDER BY id FOR NO KEY UPDATE
         """,
-        [int_array(sorted(attempts)), int_array(row[0] for row in rows), _LIVE_ATTEMPT],
+        [int_array(sorted(attempts)), int_array(row[0] for row in rows)],
     )
     return {row[0]: JobRow(*row) for row in rows}, {row[0] for row in live}
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from quotas.core.resources import show_cpus
 from scheduler import outbox
-from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, JobState, StopReason
+from scheduler.core.lifecycle import LIVE_TASK, JobState, StopReason
 from scheduler.state.apply.apply_sql import move_jobs, nodes_of_attempts
 from scheduler.state.db.sql import Rows, int_array, run, run_together
 from scheduler.state.load.quota_rows import Lines
@@ -21,7 +21,6 @@ from scheduler.state.settle.events import Event, write_events
 from scheduler.state.settle.locked_attempts import lock_rows
 from scheduler.state.settle.release_capacity import giving_back
 
-_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 CPUS: Final = "cpu_millis"
 #: Grace of an attempt that was asked to suspend without one.
@@ -69,9 +68,9 @@ def read_attempts(attempt_ids: Iterable[int], which: str, *parameters: Any) -> d
 def attempts_to_suspend() -> list[int]:
     """Attempts whose processes have stopped and that still hold their CPUs: a process crashed in between."""
     rows = run(
-        "SELECT a.id FROM scheduler_attempt a WHERE a.state = ANY(%s) AND a.suspend_asked_at IS NOT NULL"
+        "SELECT a.id FROM scheduler_attempt a WHERE a.is_live AND a.suspend_asked_at IS NOT NULL"
         f" AND a.stop_asked_at IS NULL AND {_ALL_STOPPED} ORDER BY a.id",
-        [_LIVE_ATTEMPT, _LIVE_TASK, _LIVE_TASK],
+        [_LIVE_TASK, _LIVE_TASK],
     )
     return [row[0] for row in rows]
 
@@ -142,12 +141,12 @@ def stop_unsuspended(
     now = timezone.now()
     rows = run(
         "SELECT a.id, a.job_id, a.epoch FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
-        " WHERE a.state = ANY(%s) AND a.suspend_asked_at IS NOT NULL AND a.suspended_at IS NULL"
+        " WHERE a.is_live AND a.suspend_asked_at IS NOT NULL AND a.suspended_at IS NULL"
         " AND a.stop_asked_at IS NULL AND j.state = %s AND (a.id = ANY(%s::bigint[])"
         f"  OR a.suspend_asked_at + make_interval(secs => coalesce(a.grace_seconds, {_GRACE_SECONDS}) + %s) < %s)"
         " ORDER BY j.number FOR NO KEY UPDATE OF j",
         [
-            _LIVE_ATTEMPT, JobState.PREEMPTING.value, int_array(attempt_ids or ()),
+            JobState.PREEMPTING.value, int_array(attempt_ids or ()),
             slack_seconds if attempt_ids is None else 10**9, now,
         ],
     )  # fmt: skip

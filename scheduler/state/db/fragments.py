@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from scheduler.core.lifecycle import ACTIVE as ACTIVE_STATES
-from scheduler.core.lifecycle import LIVE_ATTEMPT
 
 ACTIVE: Final = sorted(state.value for state in ACTIVE_STATES)
-LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
 #: Written out, not given as parameters, so that indexes on just those rows serve a statement that is planned once.
 IS_ACTIVE: Final = f"IN ({', '.join(map(repr, ACTIVE))})"
-IS_LIVE: Final = f"IN ({', '.join(map(repr, LIVE))})"
 
 ANY_OF: Final = "ANY(%s::bigint[])"
 #: Jobs of one cluster.

@@ -14,7 +14,7 @@ from scheduler.core.columns import Bools, Ints
 from scheduler.core.snapshot.constraints import Labels
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
-from scheduler.state.db.fragments import ANY_OF, IS_LIVE, OF_CLUSTER, ms, number_of_type, reason_mark
+from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, ms, number_of_type, reason_mark
 from scheduler.state.db.query import ColumnQuery, RowQuery, Table
 from scheduler.state.db.sql import run
 from scheduler.state.load.node_rows import labels_of
@@ -286,14 +286,14 @@ RUNNING: Final = ColumnQuery(
 FROM scheduler_attempt attempt
     CROSS JOIN LATERAL (SELECT * FROM scheduler_job WHERE number = attempt.job_id OFFSET 0) job
     CROSS JOIN LATERAL (SELECT * FROM scheduler_jobrequest WHERE number = attempt.job_id OFFSET 0) request
-WHERE attempt.state {IS_LIVE} AND {OF_CLUSTER} ORDER BY job.number""",
+WHERE attempt.is_live AND {OF_CLUSTER} ORDER BY job.number""",
 )
 RUNNING_IN_ARRAYS_OF: Final = ColumnQuery(
     RUNNING_COLUMNS,
     f"""SELECT {{columns}}
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN scheduler_jobrequest request ON request.number = attempt.job_id
-WHERE attempt.state {IS_LIVE} AND request.array_id = ANY(ARRAY(
+WHERE attempt.is_live AND request.array_id = ANY(ARRAY(
         SELECT DISTINCT array_id FROM scheduler_jobrequest
         WHERE number = {ANY_OF} AND array_max_running IS NOT NULL
     )) AND job.queue_id = {ANY_OF} AND job.project_id = {ANY_OF}

@@ -18,7 +18,7 @@ from scheduler.core.snapshot.snapshot import (
     PoolColumns,
     ReservationColumns,
 )
-from scheduler.state.db.fragments import ANY_OF, IS_LIVE, OF_CLUSTER, ms
+from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, ms
 from scheduler.state.db.query import ColumnQuery, RowQuery, Table
 
 # ------------------------------------------------------------------ nodes
@@ -85,7 +85,7 @@ BOUND: Final = RowQuery(
 FROM scheduler_allocation allocation
     JOIN scheduler_attempt attempt ON attempt.id = allocation.attempt_id
     JOIN scheduler_jobrequest request ON request.number = attempt.job_id
-WHERE allocation.released_at IS NULL AND attempt.state {IS_LIVE} AND request.numa = 'one'
+WHERE allocation.released_at IS NULL AND attempt.is_live AND request.numa = 'one'
     AND allocation.numa_domain IS NOT NULL AND allocation.node_id = {ANY_OF}
 GROUP BY allocation.node_id, allocation.numa_domain""",
 )
@@ -179,7 +179,7 @@ FROM scheduler_allocation allocation
     JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN scheduler_jobrequest request ON request.number = attempt.job_id
     JOIN scheduler_node node ON node.id = allocation.node_id
-WHERE allocation.released_at IS NULL AND attempt.state {IS_LIVE} AND {OF_CLUSTER} AND node.cluster_id = %s
+WHERE allocation.released_at IS NULL AND attempt.is_live AND {OF_CLUSTER} AND node.cluster_id = %s
 ORDER BY allocation.id""",
 )
 

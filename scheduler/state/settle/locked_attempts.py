@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from infra.db.prepared import ask_together
-from scheduler.core.lifecycle import LIVE_ATTEMPT, TaskFailure
+from scheduler.core.lifecycle import TaskFailure
 from scheduler.state.db.query import Answer, Batch, RowQuery
 from scheduler.state.db.sql import int_array
 from scheduler.state.ledger.ledger_sql import PERIODS_OF_ATTEMPTS
@@ -21,10 +21,6 @@ from scheduler.state.load.quota_rows import (
     Lines,
     OrganizationRow,
 )
-
-_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
-#: As text of statements, so that indexes on just those rows are used however a statement is planned.
-_IS_LIVE: Final = f"({', '.join(repr(state) for state in _LIVE_ATTEMPT)})"
 
 
 class AttemptRow(NamedTuple):
@@ -137,7 +133,7 @@ _LIVE_ATTEMPTS: Final = RowQuery(
 FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN scheduler_jobrequest request ON request.number = attempt.job_id
     JOIN scheduler_queue queue ON queue.id = job.queue_id
-WHERE attempt.id = {OF_ATTEMPTS} AND attempt.state IN {_IS_LIVE} ORDER BY attempt.id""",
+WHERE attempt.id = {OF_ATTEMPTS} AND attempt.is_live ORDER BY attempt.id""",
 )
 _TASK_ENDS: Final = RowQuery(
     TaskEndRow,

@@ -9,12 +9,11 @@ from typing import Final, NamedTuple
 
 from django.db import transaction
 
-from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, TaskState
+from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.state.db.query import RowQuery, fetch
 from scheduler.state.db.sql import run
 from scheduler.state.settle.events import Event, write_events
 
-_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 
 #: Its job allows that some do not succeed (or they were stopped to make it smaller), and enough are left.
@@ -67,7 +66,7 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
     """Declare the tasks on down nodes lost whose attempts go on without them; answers those attempts."""
     where = (
         "n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
-        " AND t.state = ANY(%s) AND a.state = ANY(%s)"
+        " AND t.is_live AND a.is_live"
         f" AND a.stop_asked_at IS NULL AND r.on_task_failure = 'continue' AND {_GOES_ON}"
     )
     # The jobs first, as a report of an agent does.
@@ -76,7 +75,7 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
         " JOIN scheduler_attempt a ON a.job_id = j.number"
         " JOIN scheduler_task t ON t.attempt_id = a.id JOIN scheduler_node n ON n.id = t.node_id"
         f" WHERE {where} ORDER BY j.number, t.id FOR NO KEY UPDATE OF j",
-        [_LIVE_TASK, _LIVE_ATTEMPT, _LIVE_TASK],
+        [_LIVE_TASK],
     )
     if not found:
         return []

@@ -16,16 +16,13 @@ from quotas.core.limits import RUNNING_JOBS
 from quotas.selectors.fair_share_source import Held
 from quotas.services.shares import count_use
 from scheduler import outbox
-from scheduler.core.lifecycle import LIVE_ATTEMPT, LIVE_TASK, TaskFailure
+from scheduler.core.lifecycle import TaskFailure
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.query import RowQuery
 from scheduler.state.db.sql import Statement, int_array, run, run_together
 from scheduler.state.load.quota_rows import Lines, amount_held
 from scheduler.state.settle.locked_attempts import OF_ATTEMPTS, AttemptRow, lock_and_read
 from scheduler.state.settle.release_capacity import giving_back
-
-_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
-_LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 
 
 @transaction.atomic
@@ -63,9 +60,9 @@ def attempts_with_ended_tasks() -> list[int]:
             "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
             " JOIN scheduler_allocation held ON held.attempt_id = a.id AND held.released_at IS NULL"
             " JOIN scheduler_task t ON t.attempt_id = a.id AND t.rank = held.rank"
-            " WHERE a.state = ANY(%s) AND t.state <> ALL(%s) AND (r.elastic OR r.on_task_failure = %s)"
+            " WHERE a.is_live AND NOT t.is_live AND (r.elastic OR r.on_task_failure = %s)"
             " ORDER BY a.id",
-            [_LIVE_ATTEMPT, _LIVE_TASK, TaskFailure.CONTINUE.value],
+            [TaskFailure.CONTINUE.value],
         )
     ]
 
@@ -107,8 +104,8 @@ RELEASE: Final = RowQuery(
 WHERE held.attempt_id = {OF_ATTEMPTS} AND held.released_at IS NULL {{which}}
 RETURNING {{columns}}""",
 )
-_OF_ENDED_TASKS: Final = f"""AND EXISTS (SELECT 1 FROM scheduler_task t WHERE t.attempt_id = held.attempt_id
-    AND t.rank = held.rank AND t.state NOT IN ({", ".join(repr(state) for state in _LIVE_TASK)}))"""
+_OF_ENDED_TASKS: Final = """AND EXISTS (SELECT 1 FROM scheduler_task t WHERE t.attempt_id = held.attempt_id
+    AND t.rank = held.rank AND NOT t.is_live)"""
 
 
 def parameters(attempts: Iterable[AttemptRow], at: datetime) -> list[Any]:

@@ -18,7 +18,6 @@ from quotas.services.shares import statements_of_use
 from scheduler import outbox
 from scheduler.core.lifecycle import (
     ENDED_ATTEMPT,
-    LIVE_ATTEMPT,
     LIVE_TASK,
     TERMINAL,
     AttemptState,
@@ -39,7 +38,6 @@ from scheduler.state.settle.events import event_statements, unzipped
 from scheduler.state.settle.locked_attempts import AttemptRow, LockedAttempts, lock_and_read, read_ends
 from scheduler.state.settle.outcomes import Outcome, Start
 
-_LIVE_ATTEMPT: Final = sorted(s.value for s in LIVE_ATTEMPT)
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 _ENDED_ATTEMPT: Final = sorted(s.value for s in ENDED_ATTEMPT)
 NOTHING: Final[Mapping[int, Any]] = MappingProxyType({})
@@ -110,9 +108,8 @@ def attempts_to_settle() -> list[int]:
     return [
         row[0]
         for row in run(
-            "SELECT a.id FROM scheduler_attempt a WHERE a.state = ANY(%s) AND NOT EXISTS ("
-            " SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.state = ANY(%s)) ORDER BY a.id",
-            [_LIVE_ATTEMPT, _LIVE_TASK],
+            "SELECT a.id FROM scheduler_attempt a WHERE a.is_live AND NOT EXISTS ("
+            " SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.is_live) ORDER BY a.id"
         )
     ]
 

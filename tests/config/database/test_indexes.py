@@ -46,3 +46,10 @@ def test_no_index_of_a_job_names_what_a_move_changes() -> None:
 
     assert len(named) == 10
     assert not any(named.values()), named
+
+
+def test_no_index_of_an_attempt_or_task_names_the_state_that_every_move_changes() -> None:
+    named = {name: set(re.findall(r"\w+", text.split(" USING ")[1])) for name, text in indexes().items()}
+
+    assert {"attempt_one_live", "task_live_on_node"} <= {name for name in named if "is_live" in named[name]}
+    assert not [name for name, words in named.items() if "state" in words or "started_at" in words]

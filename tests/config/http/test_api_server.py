@@ -17,6 +17,7 @@ from django.test import Client, override_settings
 
 from config.http import api_server
 from config.http.api_server import ApiDoor, PageDoor
+from infra.downloads import PulledResponse
 from scheduler.models import Job
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import a_token
@@ -205,6 +206,69 @@ def test_a_long_answer_is_sent_in_pieces_and_never_held_whole(
 
     assert b"".join(pieces) == line * 5000
     assert max(map(len, pieces)) <= api_server.PIECE_BYTES < 5_000_000
+
+
+def pulled(caller: Caller, monkeypatch: pytest.MonkeyPatch, pieces: Any) -> ApplicationCommunicator:
+    """A download of results whose pieces are these, asked for by somebody who has not read anything yet."""
+    monkeypatch.setattr(caller.door.handler, "get_response", lambda _: PulledResponse(pieces))
+    scope = {
+        "type": "http", "method": "GET", "path": "/jobs/7/results/archive/", "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 4000), "server": ("localhost", 80),
+    }  # fmt: skip
+    return ApplicationCommunicator(caller.door, scope)
+
+
+def test_a_download_of_results_takes_a_piece_when_the_last_one_was_sent(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    call = pulled(caller, monkeypatch, (made.append(n) or b"%d," % n for n in range(1000)))
+    sent: list[bytes] = []
+
+    async def ask() -> None:
+        full, reads = asyncio.Event(), asyncio.Event()
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("body", b""))
+            if len(sent) == 4:
+                full.set()
+                await reads.wait()  # somebody who reads slowly
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b""} if not sent else await asyncio.sleep(60)
+
+        download = asyncio.ensure_future(caller.door(call.scope, receive, send))
+        await full.wait()
+        await asyncio.sleep(0.1)
+        assert len(made) <= 4
+        reads.set()
+        await download
+
+    asyncio.run(ask())
+
+    assert b"".join(sent) == b"".join(b"%d," % n for n in range(1000))
+
+
+def test_a_download_that_breaks_is_not_ended_as_if_it_were_whole(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pieces() -> Any:
+        yield b"first"
+        raise OSError("the node has gone")
+
+    call = pulled(caller, monkeypatch, pieces())
+
+    async def ask() -> list[Any]:
+        await call.send_input({"type": "http.request", "body": b""})
+        got = [await call.receive_output(20), await call.receive_output(20)]
+        with pytest.raises(OSError, match="the node has gone"):
+            await call.wait(20)
+        return got
+
+    start, piece = asyncio.run(ask())
+
+    assert start["status"] == 200
+    assert (piece["body"], piece["more_body"]) == (b"first", True)
 
 
 def test_a_body_that_is_too_large_is_refused_and_not_kept(caller: Caller, portal: Portal) -> None:

@@ -31,12 +31,21 @@ def refusal(*arguments: str, running_on: tuple[str, ...] = ()) -> str:
     return ""
 
 
+@pytest.fixture(params=[True, False], ids=["confined", "not_confined"])
+def confined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(exposure, "are_confined", lambda: request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "portal.example.org", "", "::ffff:127.0.0.1"])
-def test_a_host_that_others_reach_is_refused_with_what_a_job_reads_and_the_ways_out(host: str) -> None:
+def test_a_host_that_others_reach_is_refused_with_what_a_job_reads_and_the_ways_out(
+    host: str, confined: bool
+) -> None:
     said = refusal("--host", host)
 
     for words in ("secret key", "password of the database", "identity of the node agents", "environment"):
-        assert words in said
+        assert (words in said) is not confined
+    assert "becomes any person of the portal" in said
     for way in ("ssh -L", "--nodes 0", "--i-know"):
         assert way in said
 
@@ -61,8 +70,13 @@ def test_it_starts_where_no_job_runs_or_with_i_know() -> None:
     )
 
 
-def test_what_a_job_reads_is_said_at_every_start_that_runs_jobs() -> None:
-    assert "secret key" in "\n".join(exposure.banner_lines(parse([])))
+def test_what_a_job_reads_is_said_at_every_start_that_runs_jobs(confined: bool) -> None:
+    said = "\n".join(exposure.banner_lines(parse([])))
+
+    assert ("secret key" in said, "see the system and their own files only" in said) == (
+        not confined,
+        confined,
+    )
     assert exposure.banner_lines(parse(["--nodes", "0"])) == []
     assert "--i-know was given" in exposure.banner_lines(parse(["--host", "0.0.0.0", "--i-know"]))[-2]
 

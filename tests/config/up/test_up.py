@@ -26,6 +26,7 @@ pytestmark = pytest.mark.stack
 
 COUNT_PEOPLE = "from accounts.models import User; print(User.objects.count())"
 SERVICES = ["postgres", "valkey", "web", "worker-scheduling", "worker-default", "beat", "node-1"]
+FORKED = ["web", "web-2", "worker-scheduling", "worker-default", "beat"]
 LONG_COMMAND = "sleep 4321"
 
 
@@ -40,14 +41,18 @@ def postgres_port(stack: Stack) -> int:
     return int(json.loads((stack.state / "run" / "ports.json").read_text())["postgres"])
 
 
-def people(stack: Stack) -> int:
-    with psycopg.connect(
+def connected(stack: Stack) -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(
         host="127.0.0.1",
         port=postgres_port(stack),
         user="muster",
         password=(stack.state / "postgres_password").read_text().strip(),
         dbname="muster",
-    ) as connection:
+    )
+
+
+def people(stack: Stack) -> int:
+    with connected(stack) as connection:
         return int(connection.execute("SELECT count(*) FROM accounts_user").fetchone()[0])  # type: ignore[index]
 
 
@@ -111,6 +116,8 @@ def test_readyz_says_more_when_asked(stack: Stack) -> None:
         "[+] database",
         "[+] migrations",
         "[+] planner",
+        "[+] policies",
+        "[+] notifications",
         "[+] redis",
         "[+] disk",
         "readyz",
@@ -179,6 +186,47 @@ def test_other_commands_find_its_servers(stack: Stack) -> None:
     said = stack.manage("shell", "-v", "0", "-c", code)
 
     assert int(said) == postgres_port(stack)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_processes_share_what_was_loaded_once(stack: Stack) -> None:
+    for name in FORKED:
+        memory = psutil.Process(stack.pid(name)).memory_full_info()
+        assert memory.uss < memory.rss / 2, (name, memory)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_what_forks_them_has_one_thread_and_no_connection(stack: Stack) -> None:
+    for name in ("fork-server", "fork-server-agents"):
+        process = psutil.Process(stack.pid(name))
+        assert process.num_threads() == 1
+        assert process.net_connections() == []
+
+
+def test_each_process_is_known_by_its_own_name_and_command_line(stack: Stack) -> None:
+    names = {name: psutil.Process(stack.pid(name)).cmdline() for name in FORKED}
+    assert {name: " ".join(words[1:5]) for name, words in names.items()} == {
+        "web": f"-m config.up.web --fd {names['web'][4]}",
+        "web-2": f"-m config.up.web --fd {names['web'][4]}",
+        "worker-scheduling": f"-m config.workers.planner --lock {stack.state}/run/planner.lock",
+        "worker-default": "-m celery -A config",
+        "beat": "-m celery -A config",
+    }
+    with connected(stack) as connection:
+        found = {name for (name,) in connection.execute("SELECT application_name FROM pg_stat_activity")}
+    assert {f"muster-{name}" for name in FORKED} <= found
+
+
+@pytest.mark.parametrize("name", ["fork-server", "fork-server-agents"])
+def test_what_was_forked_outlives_what_forked_it(stack: Stack, name: str) -> None:
+    forked = {each: stack.pid(each) for each in [*FORKED, "node-1"]}
+
+    stack.wait_restarted(name, stack.kill(name))
+    old = stack.kill("web-2")
+    stack.wait_restarted("web-2", old)
+
+    kept = {each: stack.pid(each) for each in forked if each != "web-2"}
+    assert kept == {each: pid for each, pid in forked.items() if each != "web-2"}
 
 
 @pytest.mark.parametrize("name", ["web", "web-2", "worker-scheduling", "worker-default", "beat", "node-1"])
@@ -264,7 +312,7 @@ def test_ctrl_c_stops_everything_in_order_and_the_next_start_is_quick(stack: Sta
     order = [line.split(" (")[0] for line in lines if line.endswith("s)")]
     spare = ["worker-scheduling-spare"] if cores() > 1 else []
     second = ", ".join(["worker-scheduling", "worker-default", *spare, "node-1"])
-    assert order == ["beat", second, "web, web-2", "valkey", "postgres"]
+    assert order == ["beat", second, "web, web-2, fork-server, fork-server-agents", "valkey", "postgres"]
     assert not any(is_alive(process) for process in processes)
 
     started = time.monotonic()

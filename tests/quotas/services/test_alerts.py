@@ -1,18 +1,15 @@
-"""Alerts: each thing is told once, to whom it concerns, in one digest; mail where a sender is named."""
+"""Alerts: each thing is told once, to whom it concerns, in one digest."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.core import mail
-from django.test import Client, override_settings
-from django.utils import timezone
+from django.test import Client
 
 from quotas.core.forecast import forecast
 from quotas.models import Alert, AlertKind, Budget, Notice, Quota
-from quotas.services import alerts
-from quotas.services.alerts import look_for_alerts, mail_notices, read_notice, tell, unread_notices
+from quotas.services.alerts import look_for_alerts, read_notice, unread_notices
 from quotas.services.budgets import open_periods
 from tests.support.factories import Cast, QuotaFactory, bearer, the_cast
 from tests.support.ledgers import a_life
@@ -109,46 +106,6 @@ def test_leads_get_one_digest_and_others_nothing(cast: Cast) -> None:
         assert len(unread_notices(person)) == (name == "lead")
 
 
-def test_a_mail_a_turn_and_what_comes_later_waits_for_the_next(cast: Cast) -> None:
-    QuotaFactory(project=cast.project, resource="gpu_millis", hard=1000, used=1000)
-    look_for_alerts(now=NOON)
-
-    assert mail_notices(now=NOON) == 0  # nobody to send it
-    with override_settings(MUSTER_ALERT_MAIL_FROM="muster@example.org"):
-        assert mail_notices(now=NOON) == 1
-        QuotaFactory(project=cast.project, resource="cpu_millis", hard=1000, used=1000)
-        look_for_alerts(now=NOON + timedelta(minutes=5))
-        assert mail_notices(now=NOON + timedelta(minutes=5)) == 0
-        assert mail_notices(now=NOON + timedelta(hours=7)) == 1
-
-    assert len(unread_notices(cast.lead)) == 2
-    assert [message.to for message in mail.outbox] == [[cast.lead.email]] * 2
-    assert "limit of GPUs" in mail.outbox[0].subject
-    assert "CPU cores" in mail.outbox[1].body
-
-
-@override_settings(MUSTER_ALERT_MAIL_FROM="muster@example.org")
-def test_a_mail_that_cannot_be_sent_is_sent_later_and_what_came_meanwhile_is_in_the_next(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    QuotaFactory(project=cast.project, resource="gpu_millis", hard=1000, used=1000)
-    look_for_alerts(now=NOON)
-
-    def nobody_answers(*_: object) -> None:
-        QuotaFactory(project=cast.project, resource="cpu_millis", hard=1000, used=1000)
-        look_for_alerts(now=NOON)
-        raise TimeoutError("timed out")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(alerts, "send_mail", nobody_answers)
-        assert mail_notices(now=NOON) == 0
-    assert mail.outbox == []
-
-    assert mail_notices(now=NOON + timedelta(minutes=5)) == 1
-    assert mail_notices(now=NOON + timedelta(hours=7)) == 1
-    assert ["GPUs" in message.body for message in mail.outbox] == [True, False]
-
-
 def test_a_notice_is_put_away_by_its_own_person_only(client: Client, cast: Cast) -> None:
     QuotaFactory(project=cast.project, resource="gpu_millis", hard=1000, used=1000)
     look_for_alerts(now=NOON)
@@ -181,16 +138,6 @@ def test_a_budget_runs_out_at_the_pace_of_the_last_week(left: int, used: int, ou
     found = forecast(left=left, used_lately=used, since_s=0, now_s=7 * day, ends_s=30 * day)
 
     assert found.runs_out_s == (None if out is None else (7 + out) * day)
-
-
-@override_settings(MUSTER_ALERT_MAIL_FROM="muster@example.org")
-def test_a_reason_of_several_lines_is_no_reason_not_to_mail(cast: Cast) -> None:
-    text = "Vision: the request for 4 GPUs more was declined: not now\nask again in June"
-    tell(kind=AlertKind.GRANT, subject="grant 1 declined", text=text, people=[cast.lead.pk], project_id=None)
-
-    assert mail_notices(now=timezone.now()) == 1
-
-    assert mail.outbox[0].subject.endswith("declined: not now ask again in June")
 
 
 def test_alerts_are_kept_as_long_as_the_settings_say(cast: Cast) -> None:

@@ -27,13 +27,20 @@ def server(transactional_db: None) -> Iterator[Server]:
 
 
 @pytest.fixture
-def start_agent(world: World, server: Server, tmp_path: Path) -> Iterator[StartAgent]:
+def isolation() -> str:
+    """What agents are told of isolation; a file whose tests watch a job by the files of a test says "off"."""
+    return "auto"
+
+
+@pytest.fixture
+def start_agent(world: World, server: Server, tmp_path: Path, isolation: str) -> Iterator[StartAgent]:
     """`start_agent("n1", "--fake-gpus", "2xA100-80GB")` returns once the node is up."""
     agents: list[AgentProcess] = []
 
     def start(
         name: str = "n1", *arguments: str, python_path: str = "", server_file: Path | None = None
     ) -> AgentProcess:
+        arguments = ("--isolation", isolation, *arguments)
         agent = AgentProcess(
             server, name, tmp_path / name, world.join_token(), arguments, python_path, server_file
         )

@@ -22,6 +22,12 @@ from tests.support.patience import patience
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.fixture
+def isolation() -> str:
+    """The jobs here are watched by files that they write outside their own folders."""
+    return "off"
+
+
 def test_a_job_sees_its_own_environment_and_no_secret(world: World, start_agent: StartAgent) -> None:
     agent = start_agent("n1", "--fake-gpus", "2xA100-80GB")
 

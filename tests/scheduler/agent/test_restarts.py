@@ -26,6 +26,12 @@ from tests.support.shims import kill_guards
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.fixture
+def isolation() -> str:
+    """The jobs here are watched by files that they write outside their own folders."""
+    return "off"
+
+
 def counting(file: Path, seconds: float = 3.0) -> str:
     """A job that says when it starts, and then counts for a while."""
     steps = int(seconds * 10)
@@ -229,7 +235,7 @@ def test_every_call_may_come_twice(world: World, tmp_path: Path, settings: Setti
 
     server = Server(wrap).start()
     # Registering twice in one message pair is refused the second time: the key of the first is lost with it.
-    agent = AgentProcess(server, "n1", tmp_path / "n1", world.join_token())
+    agent = AgentProcess(server, "n1", tmp_path / "n1", world.join_token(), ("--isolation", "off"))
     try:
         agent.start()
         wait_for(lambda: Node.objects.filter(state="up").exists())

@@ -18,6 +18,13 @@ from tests.support.factories import MembershipFactory, OperatorFactory, Organiza
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+
+@pytest.fixture
+def isolation() -> str:
+    """The jobs here are watched by files that they write outside their own folders."""
+    return "off"
+
+
 #: Until the file is there.
 WAITS = "while [ ! -e {} ]; do sleep 0.05; done"
 

@@ -1,5 +1,8 @@
 """The folder of each task: an unused one is given out, and one that its job has left as it was is given out again.
 
+One in which its job has left something is kept in `results`, with the working folder and the checkpoint file, until the
+server lets it go; the next attempt of the job on this node gets both from there.
+
 To make and to remove folders and files costs more than to run a short job does: ext4, for one, looks for an inode that
 was not freed a moment ago. A rename costs a hundredth of that. So the folder of a task whose job has left nothing in
 it is renamed into `spare`, with its empty files, and the next task gets it under a name of its own.
@@ -11,16 +14,19 @@ import contextlib
 import fcntl
 import os
 import stat
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from scheduler.agent.protocol import TaskOrder
+from scheduler.agent.protocol import TaskOrder, read_folder_name
 from scheduler.agent.shim.folders.trash import Trash
 
 #: Folders that are kept for later tasks.
 MOST_SPARE: Final = 256
 #: Files of a task that we make ourselves, and the mode that they have.
 _OWN_FILES: Final = {"stdout": 0o600, "stderr": 0o600, "script": 0o700}
+#: What of a task's folder is the job's.
+_JOBS: Final = ("work", "checkpoint")
 #: A file that is larger is removed rather than emptied.
 _LARGE_FILE_BYTES: Final = 1024 * 1024
 #: A folder that has held very many names stays large, and slow to read, on some file systems.
@@ -31,10 +37,11 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TaskFolders:
-    """The task folders of one state folder; what cannot be given out again goes to `trash`."""
+    """The task folders of one state folder; what is neither kept nor given out again goes to `trash`."""
 
     def __init__(self, state: Path, trash: Trash) -> None:
         self._trash = trash
+        self._tasks, self._results = state / "tasks", state / "results"
         self._path = state / "spare"
         self._path.mkdir(mode=0o700, exist_ok=True)
         # A folder gets its name here only once it is known to be unused, so what an earlier shim left is good.
@@ -44,13 +51,25 @@ class TaskFolders:
         #: What the working folders that are given out looked like then.
         self._given: dict[str, tuple[int, ...]] = {}
 
-    def give(self, order: TaskOrder) -> None:
-        """Make the folder that the order names, with an empty `work` and the script in it; raises OSError."""
+    def give(
+        self,
+        order: TaskOrder,
+        *,
+        owner: tuple[int, int] | None = None,
+        ended: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Make the folder that the order names, with the script and `work` in it; raises OSError.
+
+        All of it belongs to the `owner` (user and group), where one is given. `work` is empty for the first attempt of
+        a job. A later one goes on in that of the attempt before it, where that ran here: its folder was kept, or is
+        among those of tasks that have `ended`.
+        """
         folder = order["folder"]
         has_script = self._rename_spare(folder)
         if has_script is None:
             os.mkdir(folder, 0o700)
             os.mkdir(folder + "/work", 0o700)
+        _give_to(folder, owner or (os.geteuid(), os.getegid()))
         self._given[folder] = _identity(folder + "/work")
         if order["script"]:
             with open(
@@ -58,8 +77,34 @@ class TaskFolders:
             ) as file:
                 file.write(order["script"])
                 os.fchmod(file.fileno(), _OWN_FILES["script"])
+                if owner is not None:
+                    os.fchown(file.fileno(), *owner)
         elif has_script:
             os.unlink(folder + "/script")
+        whose = read_folder_name(os.path.basename(folder))
+        if whose is not None and whose.epoch > 1 and (earlier := self._earlier(folder, ended())):
+            self._take_over(earlier, folder)
+
+    def _earlier(self, folder: str, ended: Iterable[str]) -> str | None:
+        """The folder of the job's last attempt before this one, of the same rank, that is here and not in use."""
+        whose = read_folder_name(os.path.basename(folder))
+        assert whose is not None
+        kept = [f"{self._results}/{name}" for name in _names_in(self._results)]
+        found = []
+        for path in (*kept, *ended):
+            one = read_folder_name(os.path.basename(path))
+            if one and (one.job, one.rank) == (whose.job, whose.rank) and one.epoch < whose.epoch:
+                found.append((one.epoch, path))
+        return max(found)[1] if found else None
+
+    def _take_over(self, earlier: str, folder: str) -> None:
+        """Move what is the job's into the folder of its next attempt, as far as it is there."""
+        for name in _JOBS:
+            with contextlib.suppress(OSError):
+                os.rename(f"{earlier}/{name}", f"{folder}/{name}")
+        del self._given[folder]
+        if os.path.dirname(earlier) == str(self._results):
+            self._trash.take(earlier)
 
     def _rename_spare(self, folder: str) -> bool | None:
         """Give a spare folder this name, and say whether it has a script file; None where there is no spare one.
@@ -76,7 +121,7 @@ class TaskFolders:
         return None
 
     def take_back(self, folder: str, *, reusable: bool = True) -> None:
-        """Keep the folder of an ended task for a later one, where its job has left nothing; remove it otherwise.
+        """Keep the folder of an ended task: for a later task where its job has left nothing, else as its results.
 
         One in which a process of the task may still work is not `reusable`.
         """
@@ -90,7 +135,78 @@ class TaskFolders:
                     os.rename(folder, f"{self._path}/{name}")
                     self._spare.append(name)
                     return
-        self._trash.take(folder)
+        if not self._keep(folder):
+            self._trash.take(folder)
+
+    def _keep(self, folder: str) -> bool:
+        """Move the folder to the results, if there is something of its job in it and its name says whose it is."""
+        name = os.path.basename(folder)
+        if read_folder_name(name) is None or os.path.islink(folder) or not _holds_results(folder):
+            return False
+        into = f"{self._results}/{name}"
+        try:
+            os.makedirs(self._results, mode=0o700, exist_ok=True)
+            os.rename(folder, into)
+            opened = os.open(into, _FOLDER)
+        except OSError:
+            return os.path.lexists(into)
+        try:
+            for left in os.listdir(opened):
+                if left not in _JOBS:
+                    with contextlib.suppress(OSError):
+                        os.unlink(left, dir_fd=opened)
+        except OSError:
+            pass  # closed by its job: the rest goes with it
+        finally:
+            os.close(opened)
+        return True
+
+    def take_unknown(self, known: Collection[str]) -> None:
+        """Take back all folders but these: a shim was killed between forgetting a task and this."""
+        for name in _names_in(self._tasks):
+            if name not in known:
+                self.take_back(f"{self._tasks}/{name}", reusable=False)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Remove kept folders."""
+        for name in names:
+            if read_folder_name(name) is not None:
+                self._trash.take(f"{self._results}/{name}")
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _holds_results(folder: str) -> bool:
+    """Whether its job has left something; a folder that was closed counts, for nobody knows."""
+    if os.path.lexists(folder + "/checkpoint"):
+        return True
+    try:
+        work = os.open(folder + "/work", _FOLDER)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    try:
+        return next(os.scandir(work), None) is not None
+    except OSError:
+        return True
+    finally:
+        os.close(work)
+
+
+def _give_to(folder: str, owner: tuple[int, int]) -> None:
+    """Have a task's new folder, and what we made in it, belong to this account."""
+    if os.stat(folder, follow_symlinks=False).st_uid == owner[0]:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            os.chown(entry.path, *owner, follow_symlinks=False)
+    os.chown(folder, *owner, follow_symlinks=False)
 
 
 def _left_when_cleared(folder: str, work: tuple[int, ...]) -> set[str] | None:

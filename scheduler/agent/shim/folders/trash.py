@@ -39,7 +39,7 @@ class Trash:
     """The trash of one state folder, and the process that empties it."""
 
     def __init__(self, state: Path) -> None:
-        self.tasks, self.path = state / "tasks", state / "trash"
+        self.path = state / "trash"
         self.path.mkdir(mode=0o700, exist_ok=True)
         #: The pid of the process that empties the trash; 0 without one.
         self.emptier = 0
@@ -72,13 +72,6 @@ class Trash:
             print(f"the folder {folder} cannot be removed: {error}", file=sys.stderr, flush=True)
             return
         self._full, self._due_at = True, 0.0
-
-    def take_unknown(self, known: set[str]) -> None:
-        """Remove the folders of all tasks but these: a shim was killed between forgetting a task and this."""
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.tasks):
-                if name not in known:
-                    self.take(f"{self.tasks}/{name}")
 
     def empty_beside(self) -> None:
         """Start the process that empties the trash, when there is something in it and no such process."""

@@ -115,3 +115,21 @@ def test_a_link_or_pipe_in_the_place_of_an_output_is_not_followed(tmp_path: Path
 
     assert server.kept[1, "stdout"] == b""
     assert server.kept[3, "stdout"] == b"CCC"
+
+
+def test_a_link_in_the_place_of_the_output_is_neither_read_nor_truncated(tmp_path: Path) -> None:
+    """An agent may be root, and the folder is in the job's hands."""
+    table, server = a_table(tmp_path, 0, 0), Server()
+    table.cap_bytes = 10
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"x" * 3_000_000)
+    for task, link in ((1, os.symlink), (2, os.link)):
+        (tmp_path / f"{task}-1/stdout").unlink()
+        link(victim, tmp_path / f"{task}-1/stdout")
+    uploader = LogUploader(table, server)  # type: ignore[arg-type]
+    for _ in range(4):
+        uploader.upload_batch()
+        uploader.truncate_capped()
+
+    assert victim.stat().st_size == 3_000_000
+    assert b"x" not in server.kept[1, "stdout"]

@@ -155,10 +155,10 @@ def test_a_beginning_is_read_in_slurms_words() -> None:
 
 
 def test_what_has_no_effect_is_listed_with_its_line_and_text() -> None:
-    assert ignored("--job-name=x", "--output=out-%j.txt", "--frobnicate=7", "--mail-type=END -J y") == [
+    assert ignored("--job-name=x", "--output=out-%j.txt", "--frobnicate=7", "--open-mode=append -J y") == [
         (3, "#SBATCH --output=out-%j.txt"),
         (4, "#SBATCH --frobnicate=7"),
-        (5, "#SBATCH --mail-type=END -J y"),
+        (5, "#SBATCH --open-mode=append -J y"),
     ]
 
 

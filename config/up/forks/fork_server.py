@@ -1,9 +1,9 @@
-"""`python -m config.up.fork_server`: loads modules once, and forks the processes that need them.
+"""`python -m config.up.forks.fork_server`: loads modules once, and forks the processes that need them.
 
 A process that is forked here shares the memory of what was loaded for as long as neither writes to it, and it begins
 in milliseconds where a new interpreter loads for seconds. It is otherwise like one that was started by itself: its own
 session, environment, command line, log and exit. It becomes a child of the supervisor, not of this process, so that it
-neither ends with this process nor is counted by it. `config.up.forking` is the other side.
+neither ends with this process nor is counted by it. `config.up.forks.forking` is the other side.
 
 Nothing that is loaded may start a thread or open a connection, for a fork would copy half of it.
 """
@@ -41,7 +41,7 @@ Order = dict[str, Any]
 def main(arguments: list[str]) -> int:
     given = _parse(arguments)
     prepare()
-    _show("config.up.fork_server", arguments[:-1])
+    _show("config.up.forks.fork_server", arguments[:-1])
     supervisor = socket.socket(fileno=given.fd)
     preloaded = _load(given.preload)
     _require_forkable()
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> Namespace:
-    parser = ArgumentParser(prog="python -m config.up.fork_server")
+    parser = ArgumentParser(prog="python -m config.up.forks.fork_server")
     parser.add_argument("--fd", type=int, required=True, help="socket on which orders come")
     parser.add_argument("--ready-file", type=Path, required=True, help="file to make once all is loaded")
     parser.add_argument(
@@ -72,7 +72,7 @@ def _parse(arguments: list[str]) -> Namespace:
 
 def _load(names: list[str]) -> list[Any]:
     """Import these modules and call their `load`; what they open gets no number below `PASSED_BELOW`."""
-    held = []
+    held: list[int] = []
     while not held or held[-1] < PASSED_BELOW:
         held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     # Collecting garbage would move what is freed and taken again through all of the memory that is to be shared.
@@ -89,7 +89,9 @@ def _load(names: list[str]) -> list[Any]:
 
 def _require_forkable() -> None:
     if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError("a module that was loaded has started a thread; a process with threads cannot be forked")
+        raise RuntimeError(
+            "a module that was loaded has started a thread; a process with threads cannot be forked"
+        )
 
 
 # ---------------------------------------------------------------- orders

@@ -1,4 +1,4 @@
-"""The supervisor's side of `config.up.fork_server`: has processes forked, and looks after them as their parent."""
+"""The supervisor's side of `fork_server`: has processes forked, and looks after them as their parent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from config.up.fork_server import PASSED_BELOW, ROOM
+from config.up.forks.fork_server import PASSED_BELOW, ROOM
 from config.up.processes import Child, NotForked, Process
 
 #: To fork takes milliseconds; a fork server that takes longer is replaced.
@@ -87,7 +87,7 @@ class ForkServer(Process):
         self.is_ready = ready_file.exists
         self.pass_fds = (theirs.fileno(),)
         self.argv = [
-            *(sys.executable, "-m", "config.up.fork_server", "--fd", str(theirs.fileno())),
+            *(sys.executable, "-m", "config.up.forks.fork_server", "--fd", str(theirs.fileno())),
             *("--ready-file", str(ready_file)),
             *(word for name in self.preload for word in ("--preload", name)),
             ROOM,

@@ -1,0 +1,1 @@
+"""Processes of the portal that are forked from one which has loaded what they need."""

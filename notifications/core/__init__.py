@@ -1,0 +1,1 @@
+"""Rules of notifications: kinds, words, schedules, addresses and signatures; no Django."""

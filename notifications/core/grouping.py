@@ -1,0 +1,31 @@
+"""What belongs into one notification: elements of one array, or jobs of one project within one burst."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Jobs of a notification that are named one by one; the rest is counted.
+MOST_JOBS: Final = 20
+#: Elements of an array go on ending for long: a notification that nobody has read goes on counting for a day.
+ARRAY_SECONDS: Final = 24 * 3600
+
+
+def group_of_job(*, number: int, project_id: int, array_id: str | None, each: bool, mail: bool | None) -> str:
+    """The key that jobs of one notification share.
+
+    `each` keeps elements of an array apart, as --mail-type=ARRAY_TASKS asks. Jobs whose own words decide about
+    mail are not mixed with others: what one asks for by mail must not mail the rest.
+    """
+    own = {True: ":mail", False: ":no-mail", None: ""}[mail]
+    if array_id and not each:
+        return f"array:{array_id}{own}"
+    return f"job:{number}{own}" if each else f"project:{project_id}{own}"
+
+
+def is_array(group: str) -> bool:
+    return group.startswith("array:")
+
+
+def array_of(group: str) -> str | None:
+    """The id of the array that a group is about."""
+    return group.split(":")[1] if is_array(group) else None

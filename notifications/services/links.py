@@ -1,0 +1,36 @@
+"""What a notification is called and where it leads."""
+
+from __future__ import annotations
+
+from django.urls import reverse
+
+from notifications.core.grouping import is_array
+from notifications.core.kinds import Kind
+from notifications.core.wording import headline
+from notifications.models import Bundle
+
+
+def title_of(row: Bundle) -> str:
+    """The headline of a notification or message."""
+    return headline(
+        Kind(row.kind), count=row.count, number=row.jobs[0] if row.jobs else None, name=row.name,
+        of=row.project.name if row.project else "this site", array=is_array(row.group_key),
+    )  # fmt: skip
+
+
+def link_of(row: Bundle) -> str:
+    """The path of the page that shows it: its job, else the list or the thing it is about; "" for none."""
+    about, _, number = row.thing.partition(":")
+    if about == "node":
+        return reverse("node", args=[int(number)])
+    if about == "endpoint":
+        return reverse("webhook", args=[int(number)])
+    if about == "quota":
+        return reverse("quota")
+    if about in ("reservations", "cluster"):
+        return reverse("cluster")
+    if row.count == 1 and row.jobs:
+        return reverse("job", args=[row.jobs[0]])
+    if row.jobs:
+        return reverse("jobs")
+    return ""

@@ -1,0 +1,83 @@
+"""Events that are no job's: notices about quotas and budgets, and changes of reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from django.db import connection
+
+from infra.times_in_text import written
+from notifications.core.kinds import Kind
+from notifications.services.findings import operators
+from notifications.services.occurrences import Occurrence
+
+BATCH: Final = 2000
+
+_ALERTS: Final = """
+SELECT tied.id, alert.at, notice.user_id, alert.project_id, alert.text
+FROM quotas_notice_alerts tied JOIN quotas_alert alert ON alert.id = tied.alert_id
+    JOIN quotas_notice notice ON notice.id = tied.notice_id
+WHERE tied.id > %s AND tied.id <= %s ORDER BY tied.id LIMIT %s
+"""
+_RESERVATIONS: Final = """
+SELECT event.pgh_id, event.pgh_created_at, event.pgh_label, event.name, event.starts_at, event.ends_at,
+    event.cancelled_at, event.reason, event.created_by_id, person.username
+FROM scheduler_reservationevent event LEFT JOIN accounts_user person ON person.id = event.created_by_id
+WHERE event.pgh_id > %s AND event.pgh_id <= %s ORDER BY event.pgh_id LIMIT %s
+"""
+
+
+def read_alerts(after: int, until: int) -> tuple[list[Occurrence], int]:
+    """Alerts about limits, budgets and requests, for the people whose notice they are in."""
+    rows = _ask(_ALERTS, after, until)
+    found = [
+        Occurrence(
+            kind=Kind.QUOTA, source="quotas", event=number, at=at, user_id=user, text=text, thing="quota",
+            project_id=project, group="quota", name=" ".join(text.split()),
+        )
+        for number, at, user, project, text in rows
+    ]  # fmt: skip
+    return found, rows[-1][0] if len(rows) == BATCH else until
+
+
+def read_reservations(after: int, until: int) -> tuple[list[Occurrence], int]:
+    """Reservations and holds that were made, changed or cancelled, for the operators but the one who made it."""
+    rows = _ask(_RESERVATIONS, after, until)
+    people = [person.pk for person in operators()] if rows else []
+    found: list[Occurrence] = []
+    for number, at, label, name, starts_at, ends_at, cancelled_at, reason, maker, username in rows:
+        what = "cancelled" if cancelled_at else "made" if label == "insert" else "changed"
+        text = f"{what.capitalize()}: from {written(starts_at)} to {written(ends_at)}"
+        text += f", by {username}" if username and what == "made" else ""
+        text += f": {reason}" if reason else ""
+        found += [
+            Occurrence(
+                kind=Kind.RESERVATION, source="reservations", event=number, at=at, user_id=person, text=text,
+                group="reservations", name=name, thing="reservations",
+            )
+            for person in people
+            if what != "made" or person != maker
+        ]  # fmt: skip
+    return found, rows[-1][0] if len(rows) == BATCH else until
+
+
+class Stream(NamedTuple):
+    """A table of events, its key, and who reads it."""
+
+    name: str
+    table: str
+    key: str
+    read: Callable[[int, int], tuple[list[Occurrence], int]]
+
+
+STREAMS: Final = (
+    Stream("quotas", "quotas_notice_alerts", "id", read_alerts),
+    Stream("reservations", "scheduler_reservationevent", "pgh_id", read_reservations),
+)
+
+
+def _ask(sql: str, after: int, until: int) -> list[tuple]:  # type: ignore[type-arg]
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [after, until, BATCH])
+        return list(cursor.fetchall())

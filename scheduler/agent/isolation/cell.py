@@ -1,0 +1,137 @@
+"""Where a guard's tasks run: its namespaces, its control group, and the account and rules that each task starts with.
+
+The first process of a task is started from a thread of its guard that has taken the task's rights: the kernel keeps
+these for each thread, and a process that is started inherits those of the thread. So nothing is forked in between, and
+the guard itself keeps its own.
+"""
+
+from __future__ import annotations
+
+import _thread
+import fcntl
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from scheduler.agent.isolation import kernel
+from scheduler.agent.isolation.accounts import Account
+from scheduler.agent.isolation.cgroups import Group
+from scheduler.agent.isolation.landlock import FileRules
+from scheduler.agent.isolation.means import Means
+from scheduler.agent.isolation.namespaces import TEMPORARY, View
+
+_STACK_BYTES: Final = 512 * 1024
+#: What a person's files of a job are for nobody else.
+_UMASK: Final = 0o077
+
+
+class Cell:
+    """Made in the shim and entered in the guard.
+
+    `account` None is the agent's own; `private_tmp` is an empty folder for what tasks see as `/tmp`, or is named by
+    TMPDIR; empty where nothing is isolated.
+    """
+
+    def __init__(
+        self,
+        means: Means,
+        account: Account | None = None,
+        *,
+        private_tmp: str = "",
+        group_folders: Mapping[str, str] | None = None,
+    ) -> None:
+        self.means = means
+        self._account = account
+        self.private_tmp = private_tmp
+        self._group = Group(means.groups.version, group_folders or {})
+        self._view: View | None = None
+        self._rules: FileRules | None = None
+
+    def enter(self) -> None:
+        """In the guard, right after the fork: raises OSError where the cell cannot be had, and no task may run."""
+        if not (self.means.confines or self.means.namespaces or self.means.groups.version):
+            return
+        os.umask(_UMASK)
+        self._group.enter()
+        if self.private_tmp:
+            # Who has the lock has the folder: what is not locked is nobody's any more.
+            self._lock = os.open(self.private_tmp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        if self.means.namespaces:
+            self._view = View(self.means, self.private_tmp)
+        if self.means.landlock:
+            files = self.means.files
+            home = [self._account.home] if self._account and self._account.home else []
+            self._rules = FileRules(
+                self.means.landlock,
+                readable=(*files.readable, *files.programs),
+                writable=(*files.writable, *home, TEMPORARY[0] if self._view else self.private_tmp),
+            )
+        _thread.stack_size(_STACK_BYTES)
+
+    @property
+    def pid(self) -> int:
+        """The guard's number outside."""
+        return self._view.pid if self._view else os.getpid()
+
+    def pid_of(self, process: int) -> int:
+        """The number outside of a child that is not reaped yet."""
+        return self._view.outer_pid(process) if self._view else process
+
+    def start(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
+        """Have `spawn` start the task's first process with the task's rights; returns what it returns.
+
+        Raises OSError or ValueError where it does, or where the rights cannot be taken.
+        """
+        self._group.bound(order)
+        if self._view:
+            self._view.show(order["folder"])
+        if not self.means.confines:
+            os.chdir(order["cwd"])
+            try:
+                return spawn()
+            finally:
+                os.chdir("/")
+        return _in_a_thread(lambda: self._start_confined(order, spawn))
+
+    def _start_confined(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
+        kernel.own_working_directory()
+        kernel.forbid_new_privileges()
+        if self._account is not None:
+            kernel.become(self._account.uid, self._account.gid)
+        os.chdir(order["cwd"])
+        if self._rules is not None:
+            self._rules.enforce([order["folder"], *order.get("device_files", ())])
+        return spawn()
+
+    def clear(self) -> bool:
+        """After a task, whose processes have all ended: False when no other task may run in this cell."""
+        if self._view:
+            return self._view.clear()
+        return not self.private_tmp or not os.listdir(self.private_tmp)
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process of the last task for its memory."""
+        return self._group.ran_out_of_memory()
+
+
+def _in_a_thread(work: Callable[[], int]) -> int:
+    """What `work` returns or raises, done in a thread of its own that ends with it."""
+    done = _thread.allocate_lock()
+    done.acquire()
+    results: list[int] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(run, ())
+    done.acquire()
+    if errors:
+        raise errors[0]
+    return results[0]

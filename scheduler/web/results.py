@@ -1,0 +1,98 @@
+"""What a job has left in its working folder: shown on its page, downloaded file by file or whole, removed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST, require_safe
+
+from accounts import permissions
+from accounts.models import User
+from accounts.web.pages import page, reader
+from infra.errors import MusterError
+from infra.plain_text import reason_of
+from scheduler.models import Job, KeptResult
+from scheduler.selectors import job_by_ref
+from scheduler.services.results.downloads import download_archive, download_file
+from scheduler.services.results.kept import policy_of
+from scheduler.services.results.reading import Folder, folder_of, folders_of, list_entries
+from scheduler.services.results.removal import remove_results
+
+#: Entries on the page; the list goes on in the API, and a download has all of them.
+MOST_SHOWN: Final = 200
+#: Folders that have left and are still named.
+MOST_LEFT: Final = 20
+
+
+def results_of(job: Job, user: User, request: HttpRequest) -> dict[str, Any]:
+    """What the tab shows; the list of files is asked of the node now."""
+    if not permissions.may(user, "read_results", job):
+        return {"results_hidden": True}
+    folders = folders_of(job, by=user)
+    chosen = _chosen(folders, request)
+    context: dict[str, Any] = {
+        "folders": folders,
+        "chosen": chosen,
+        "policy": policy_of(job.queue),
+        "left": KeptResult.objects.filter(job=job, left_at__isnull=False).select_related("node")[:MOST_LEFT],
+        "may_remove": any(one.kept for one in folders) and permissions.may(user, "remove_results", job),
+        "removable": [one.kept for one in folders if one.kept],
+    }
+    if chosen is not None:
+        try:
+            context["files"], context["more_files"] = list_entries(chosen, most=MOST_SHOWN)
+        except MusterError as error:
+            context["files_trouble"] = str(error)
+    return context
+
+
+def _chosen(folders: list[Folder], request: HttpRequest) -> Folder | None:
+    wanted = request.GET.get("attempt", ""), request.GET.get("rank", "")
+    for one in folders:
+        if wanted == (str(one.epoch), str(one.rank)):
+            return one
+    return folders[0] if folders else None
+
+
+def _folder(request: HttpRequest, number: int) -> Folder:
+    user = reader(request)
+    epoch, rank = (_number(request.GET.get(name, "")) for name in ("attempt", "rank"))
+    return folder_of(job_by_ref(user, number), by=user, epoch=epoch, rank=rank)
+
+
+def _number(text: str) -> int | None:
+    """None for nothing; -1, which no folder has, for what is no number."""
+    if not text:
+        return None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+
+
+@require_safe
+@page
+def file(request: HttpRequest, number: int) -> HttpResponseBase:
+    """One file."""
+    return download_file(request, _folder(request, number), request.GET.get("path", ""))
+
+
+@require_safe
+@page
+def archive(request: HttpRequest, number: int) -> HttpResponseBase:
+    """The whole folder."""
+    kind = "zip" if request.GET.get("kind") == "zip" else "tar"
+    return download_archive(request, _folder(request, number), kind)
+
+
+@require_POST
+@page
+def remove(request: HttpRequest, number: int) -> HttpResponse:
+    """Remove all that is kept of the job."""
+    user = reader(request)
+    reason = reason_of(request.POST.get("reason", ""), most=200)
+    removed = remove_results(job=job_by_ref(user, number), by=user, reason=reason)
+    said = f"The results of job {number} are being removed." if removed else "Nothing was left to remove."
+    messages.success(request, said)
+    return redirect("job", number=number)

@@ -1,0 +1,147 @@
+"""What a task asked for is what it gets, by the kernel, whatever session its processes move to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler.agent import processes
+from tests.isolation.conftest import means_of, remove_groups
+from tests.support.agents import wait_for
+from tests.support.shims import LoneShim
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneShim]:
+    state = tmp_path_factory.mktemp("bounded")
+    means = means_of("all", state)
+    if not {"memory", "pids", "cpu", "devices"} <= set(means.groups.folders):
+        pytest.skip("this machine has no control groups of version 1")
+    shim = LoneShim(state, means)
+    shim.link.start()
+    yield shim
+    shim.clean_up()
+    remove_groups(means)
+
+
+def out(shim: LoneShim, key: str) -> str:
+    return (shim.state / f"tasks/{key}/stdout").read_text()
+
+
+HOG = f"{sys.executable} -S -c 'held = bytes([1]) * 300_000_000; print(len(held))'"
+
+
+@pytest.mark.parametrize("how", ["", "setsid -w ", "env -i setsid -w "])
+def test_more_memory_than_the_limit_ends_what_takes_it(shim: LoneShim, how: str) -> None:
+    key = f"{10 + len(how)}-1"
+    shim.start(key, f"{how}{HOG}", user="alice", memory_limit_mib=64)
+
+    record = shim.wait(key)
+
+    assert record["text"] == "Out of memory: its limit is 64 MiB."
+    assert record["exit_code"] == 137 or record["exit_signal"] == 9
+    assert out(shim, key) == ""
+
+
+def test_the_next_task_of_the_same_guard_has_its_own_limits(shim: LoneShim) -> None:
+    shim.start("20-1", HOG, user="carol", memory_limit_mib=64)
+    shim.wait("20-1")
+    shim.start("21-1", HOG, user="carol")
+
+    record = shim.wait("21-1")
+
+    assert (record["exit_code"], record["text"], out(shim, "21-1")) == (0, "", "300000000\n")
+
+
+def test_no_more_processes_than_the_limit_can_be_started(shim: LoneShim) -> None:
+    program = (
+        "import os, time\n"
+        "n = 0\n"
+        "try:\n"
+        "    while n < 500:\n"
+        "        if os.fork() == 0:\n"
+        "            os.setsid(); time.sleep(30); os._exit(0)\n"
+        "        n += 1\n"
+        "except BlockingIOError:\n"
+        "    pass\n"
+        "print(n)\n"
+    )
+    shim.start("30-1", "", argv=[sys.executable, "-S", "-c", program], user="alice", process_limit=40)
+
+    shim.wait("30-1")
+
+    assert out(shim, "30-1") == "39\n"
+
+
+def test_a_limit_of_cpu_holds_for_all_processes_together(shim: LoneShim) -> None:
+    loops = "for i in 1 2 3 4; do (while :; do :; done) & done; sleep 1"
+    shim.start("40-1", loops, user="alice", cpu_limit_millis=200, cpu_millis=100)
+
+    record = shim.wait("40-1")
+
+    assert record["cpu_time_ms"] is not None
+    assert record["cpu_time_ms"] < 500
+
+
+def test_devices_are_those_that_every_program_needs(shim: LoneShim) -> None:
+    tried = (
+        "for f in null zero urandom kmsg mem loop-control vda; do (: < /dev/$f) 2>/dev/null && echo $f; done"
+    )
+    shim.start("50-1", tried, user="alice")
+    shim.wait("50-1")
+
+    assert out(shim, "50-1").split() == ["null", "zero", "urandom"]
+
+
+def test_what_has_left_its_parent_and_session_ends_with_its_task(shim: LoneShim, tmp_path: Path) -> None:
+    escape = (
+        "(setsid sh -c 'setsid env -i sleep 1000 & sleep 1000' &) ; (env -i setsid sleep 1000 &); sleep 0.1"
+    )
+    shim.start("60-1", escape, user="alice")
+    group = wait_for(
+        lambda: shim.records.get("60-1", {}).get("state") == "running" and shim.records["60-1"]["pid"]
+    )
+    assert group
+
+    assert shim.wait("60-1")["exit_code"] == 0
+    assert [pid for pid in processes.descendants_of(shim.pid) if "sleep" in _command(pid)] == []
+
+
+def test_a_killed_guard_takes_its_task_along(shim: LoneShim) -> None:
+    shim.start("70-1", "env -i setsid sleep 1000 & exec sleep 1000", user="alice")
+    record = shim.wait("70-1", "running")
+    guard = shim.guard_pid("70-1")
+    members = wait_for(lambda: len(found := list(processes.descendants_of(guard))) == 2 and found)
+    os.kill(guard, 9)
+
+    assert shim.wait("70-1")["text"].startswith("Its supervisor process")
+    wait_for(lambda: not any(processes.start_ticks(pid) for pid in (record["pid"], *members)))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
+
+
+def test_other_means_hold_for_what_starts_next_and_spare_what_runs(shim: LoneShim) -> None:
+    shim.start("80-1", "exec sleep 1000", user="alice")
+    running = shim.wait("80-1", "running")
+    assert shim.means is not None
+    shim.link._send({"op": "isolate", "means": replace(shim.means, landlock=0).as_json()})
+    shim.start("81-1", "ls / >/dev/null && echo listed", user="alice")
+    shim.wait("81-1")
+    shim.link._send({"op": "isolate", "means": shim.means.as_json()})
+    shim.start("82-1", "ls / >/dev/null && echo listed", user="alice")
+    shim.wait("82-1")
+
+    assert (out(shim, "81-1"), out(shim, "82-1")) == ("listed\n", "")
+    assert processes.is_running(running["pid"], running["start_ticks"])
