@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from scheduler.core.snapshot.snapshot import QueueColumns
 from scheduler.state.db.fragments import ANY_OF, IS_ACTIVE
@@ -60,7 +60,7 @@ def queue_columns(
     the queue of each running job, where all of these were read anyway: they need not be counted once more.
     """
     count = len(queues["id"])
-    stored = {name: queues[name] for name in _AS_STORED}
+    stored: dict[str, Sequence[Any]] = {name: queues[name] for name in _AS_STORED}
     if running is not None:
         of_queue = Counter(running)
         stored["running_jobs"] = [of_queue[queue_id] for queue_id in queues["id"]]
