@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from config.up import forking
+from config.up.forks import forking
 from config.up.forks.forking import ForkServer
 from config.up.processes import NotForked, Process
 from tests.support.agents import wait_for
