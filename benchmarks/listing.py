@@ -48,9 +48,9 @@ _OWN: Final = frozenset(
 @benchmark("list_jobs_ms_p95_1m", "list_jobs_ms_p50_1m")
 def listing() -> Figures:
     """From the request to the whole answer of 50 jobs, by an administrator and a member, over all filters."""
+    running = portal()
     from accounts.services.tokens import issue_token
 
-    running = portal()
     waits = []
     for person in people_and_jobs():
         token = issue_token(user=person, by=person, name="bench", scopes=["jobs:read"], days=1)[1]
@@ -69,6 +69,7 @@ def listing() -> Figures:
 @cache
 def people_and_jobs() -> tuple[User, User]:
     """Put a million jobs of a hundred people in forty projects into the table; an administrator and one of them."""
+    running = portal()
     from django.db import connection
 
     from accounts.models import Membership, Organization, Project, User
@@ -77,7 +78,7 @@ def people_and_jobs() -> tuple[User, User]:
     cluster = Cluster.objects.order_by("id").first()
     assert cluster is not None
     queue = Queue.objects.create(cluster=cluster, name="listed", slug="listed", paused=True)
-    number = portal().client().post("jobs", {"command": "true", "queue": queue.slug})["number"]
+    number = running.client().post("jobs", {"command": "true", "queue": queue.slug})["number"]
     organization = Organization.objects.create(name="List", slug="list")
     projects = Project.objects.bulk_create(
         Project(organization=organization, name=f"List {n}", slug=f"list-{n}") for n in range(PROJECTS)
@@ -97,6 +98,6 @@ def people_and_jobs() -> tuple[User, User]:
         cursor.execute(
             sql, [number, [person.pk for person in people], [project.pk for project in projects], number]
         )
-    portal().as_owner("VACUUM ANALYZE scheduler_job, scheduler_jobrequest")
+    running.as_owner("VACUUM ANALYZE scheduler_job, scheduler_jobrequest")
     root = User.objects.create(username="list-root", is_superuser=True, is_staff=True)
     return root, people[11]

@@ -168,13 +168,16 @@ def _queue(cluster: Cluster, slug: str, **kwargs: Any) -> Queue:
 
 
 def _submit(running: Portal, queue: Queue, count: int) -> None:
-    """Pending jobs of some tens of classes, through the door."""
+    """Pending jobs of some tens of classes, each of which fits a machine, through the door."""
     client = running.client()
     for first in range(0, count, BULK):
         jobs = [
-            {"command": "true", "queue": queue.slug, "cpu_cores": 1 + number % CLASSES, "memory": "64Mi"}
+            {
+                "command": "true", "queue": queue.slug, "cpu_cores": 1 + number % 10,
+                "memory": f"{64 * (1 + number // 10 % (CLASSES // 10))}Mi",
+            }
             for number in range(first, min(first + BULK, count))
-        ]
+        ]  # fmt: skip
         client.post("jobs:bulk", {"jobs": jobs})
 
 

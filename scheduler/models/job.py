@@ -217,10 +217,16 @@ class Job(JobRequest):
 
     class Meta:
         ordering = ["-number"]
-        # None names a column that changes before the job is over. `request` is its number.
+        # None names a column that changes before the job is over; but for gangs. `request` is its number.
         indexes = [
             # What the planner looks at, and all that waits or runs.
             models.Index(fields=["queue", "request"], name="job_in_line", condition=Q(outcome=None)),
+            # Gangs whose nodes are being gathered: each cycle asks, and there are hardly any.
+            models.Index(
+                fields=["queue", "request"],
+                name="job_gathers",
+                condition=Q(outcome=None, assembly_until_at__isnull=False),
+            ),
             models.Index(fields=["user", "-request"], name="job_by_user"),
             models.Index(fields=["project", "-request"], name="job_by_project"),
             models.Index(fields=["queue", "-request"], name="job_by_queue"),

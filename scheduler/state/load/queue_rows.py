@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from scheduler.core.snapshot.snapshot import QueueColumns
 from scheduler.state.db.fragments import ANY_OF, IS_ACTIVE
@@ -30,7 +32,7 @@ _AS_STORED: Final = {
         JOIN scheduler_job job ON job.number = attempt.job_id
         WHERE job.queue_id = queue.id AND suspension.asked_at > statement_timestamp() - interval '1 hour')""",
 }
-#: `counted` says of which queues the running jobs are counted.
+#: `counted` says of which queues the running jobs are counted: among all that are in line.
 QUEUES: Final = ColumnQuery(
     {
         **_AS_STORED,
@@ -49,14 +51,21 @@ THESE_QUEUES: Final = f"queue.id = {ANY_OF}"
 COUNTED_IF_LIMITED: Final = "queue.max_concurrent_jobs > 0"
 
 
-def queue_columns(queues: Table, *, cluster_paused: str | None) -> QueueColumns:
+def queue_columns(
+    queues: Table, *, cluster_paused: str | None, running: Iterable[int] | None = None
+) -> QueueColumns:
     """Columns of queues from what `QUEUES` found.
 
-    In a paused cluster every queue is paused, with the text `cluster_paused` (None while it is not).
+    In a paused cluster every queue is paused, with the text `cluster_paused` (None while it is not). `running` has
+    the queue of each running job, where all of these were read anyway: they need not be counted once more.
     """
     count = len(queues["id"])
+    stored: dict[str, Sequence[Any]] = {name: queues[name] for name in _AS_STORED}
+    if running is not None:
+        of_queue = Counter(running)
+        stored["running_jobs"] = [of_queue[queue_id] for queue_id in queues["id"]]
     return QueueColumns.from_columns(
-        **{name: queues[name] for name in _AS_STORED},
+        **stored,
         paused=queues["own_paused"] if cluster_paused is None else [True] * count,
         paused_text=queues["own_paused_text"] if cluster_paused is None else (cluster_paused,) * count,
         partition_ids=tuple(map(tuple, queues["partition_ids"])),

@@ -126,7 +126,9 @@ def loaded(
         running=running,
         allocations=node_rows.allocation_columns(tables.held),
         reservations=node_rows.reservation_columns(tables.reservations),
-        queues=queue_rows.queue_columns(tables.queues, cluster_paused=cluster.paused_text),
+        queues=queue_rows.queue_columns(
+            tables.queues, cluster_paused=cluster.paused_text, running=tables.running["queue_id"]
+        ),
         projects=projects,
         quotas=quotas,
         pools=node_rows.pool_columns(tables.nodes, tables.held),
@@ -184,7 +186,7 @@ class ClusterAnswer:
         self._nodes = batch.add(node_rows.NODES, own, which=node_rows.NODES_OF_CLUSTER, lock="")
         self._devices = batch.add(node_rows.DEVICES, own, which=node_rows.DEVICES_OF_CLUSTER, lock="")
         self._queues = batch.add(
-            queue_rows.QUEUES, own, which=queue_rows.QUEUES_OF_CLUSTER, counted="true", lock=""
+            queue_rows.QUEUES, own, which=queue_rows.QUEUES_OF_CLUSTER, counted="false", lock=""
         )
         self._reservations = batch.add(node_rows.RESERVATIONS, own)
         self._gangs = batch.add(node_rows.GANG_RESERVATIONS, own)
