@@ -24,7 +24,7 @@ FOR_OTHERS = (
 )  # fmt: skip
 
 
-def load() -> None:
+def load_before_forks() -> None:
     """Import all that these processes need, and build what each would build for itself; nothing stays connected."""
     load_planning()
     for name in FOR_OTHERS:
