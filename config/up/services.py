@@ -127,6 +127,8 @@ def fork_servers(env: Environment) -> list[ForkServer]:
         cwd=env.checkout,
         ready_seconds=120,
     )
+    if not env.nodes:  # agents of nodes whose jobs were left over load for themselves
+        return [env.forks_services]
     env.forks_agents = ForkServer(
         name="fork-server-agents",
         argv=[],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from contextlib import suppress
 
+import uvicorn
+from django.apps import apps
 from django.db import DatabaseError, connection, connections
 from django.urls import get_resolver
 
@@ -15,24 +17,30 @@ from config.settings.database import database_of_this_process
 FOR_WORKERS = (
     "celery.apps.worker", "celery.worker.worker", "celery.worker.consumer", "celery.concurrency.solo",
     "celery.bin.worker", "kombu.transport.redis", "redis", "psycopg", "django.core.cache.backends.redis",
-    "scheduler.services.planning.planner", "scheduler.services.execution.reconcile",
+    "scheduler.services.planning.planner", "scheduler.services.execution.reconcile", "config.cache", "numpy.ma",
 )  # fmt: skip
 #: The same of the worker of queue `default`, of beat and of a web process.
 FOR_OTHERS = (
-    "celery.app.amqp", "celery.app.log", "celery.app.routes", "celery.backends.base", "celery.bin.beat",
-    "celery.apps.beat", "celery.concurrency.thread", "config.workers.beat", "uvicorn", "config.asgi",
+    "celery.bin.celery", "celery.bin.beat", "celery.apps.beat", "celery.app.amqp", "celery.app.control",
+    "celery.app.events", "celery.app.log", "celery.app.routes", "celery.backends.base", "celery.concurrency.thread",
+    "celery.events.dispatcher", "celery.events.receiver", "celery.worker.autoscale", "celery.worker.components",
+    "celery.worker.strategy", "celery.worker.consumer.delayed_delivery", "billiard.pool", "kombu.mixins",
+    "config.workers.beat", "config.asgi",
 )  # fmt: skip
 
 
-def load() -> None:
+def load_before_forks() -> None:
     """Import all that these processes need, and build what each would build for itself; nothing stays connected."""
     load_planning()
     for name in FOR_OTHERS:
         importlib.import_module(name)
     app.finalize()
+    uvicorn.Config("config.asgi:application", log_config=None).load()
     get_resolver().url_patterns  # noqa: B018  imports every view
     with suppress(DatabaseError):  # then each process prepares its own first connection
         connection.ensure_connection()
+        for model in apps.get_models():  # what a first query of a model looks up of it is kept with the model
+            model._base_manager.all().query.get_compiler("default").as_sql()
     connections.close_all()
 
 

@@ -64,14 +64,14 @@ def _parse(arguments: list[str]) -> Namespace:
     parser.add_argument("--ready-file", type=Path, required=True, help="file to make once all is loaded")
     parser.add_argument(
         "--preload", action="append", required=True,
-        help="module to load; its load() loads more, its begin_forked() is called in what is forked",
+        help="module to load; its load_before_forks() loads more, its begin_forked() is called in what is forked",
     )  # fmt: skip
     parser.add_argument("room", help="anything; written over by longer command lines")
     return parser.parse_args(arguments)
 
 
 def _load(names: list[str]) -> list[Any]:
-    """Import these modules and call their `load`; what they open gets no number below `PASSED_BELOW`."""
+    """Import these modules and call their `load_before_forks`; what they open gets no number below `PASSED_BELOW`."""
     held: list[int] = []
     while not held or held[-1] < PASSED_BELOW:
         held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -79,7 +79,7 @@ def _load(names: list[str]) -> list[Any]:
     gc.disable()
     modules = [importlib.import_module(name) for name in names]
     for module in modules:
-        if load := getattr(module, "load", None):
+        if load := getattr(module, "load_before_forks", None):
             load()
     for fd in held:
         os.close(fd)

@@ -95,6 +95,13 @@ class ForkServer(Process):
         with theirs:
             super().start()
 
+    def wait_stopped(self, deadline: float) -> bool:
+        stopped = super().wait_stopped(deadline)
+        if self._orders is not None:
+            self._orders.close()
+            self._orders = None
+        return stopped
+
     def _ready_file(self) -> Path:
         return self.log_folder.parent / "run" / f"{self.name}.ready"
 
@@ -116,7 +123,8 @@ class ForkServer(Process):
 
     def _order(self, process: Process, fds: list[int]) -> int:
         """The number of the forked process, which waits. Raises NotForked, OSError, ValueError."""
-        assert self._orders is not None
+        if self._orders is None:
+            raise NotForked(f"{self.name} does not run")
         assert process.argv[1] == "-m"
         assert all(fd < PASSED_BELOW for fd in process.pass_fds)
         order = {

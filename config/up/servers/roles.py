@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from psycopg import Connection, sql
-
 from config.up.state import StateFolder, write_private
+
+if TYPE_CHECKING:  # see `config.up.servers.postgres`
+    from psycopg import Connection
 
 #: Earlier versions did everything as this role.
 SUPERUSER: Final = "muster"
@@ -105,6 +106,8 @@ def is_of_earlier(connection: Connection[Any], database: str) -> bool:
 
 def make(connection: Connection[Any], passwords: Passwords, database: str) -> None:
     """Make the roles and the database where they are missing."""
+    from psycopg import sql
+
     known = {str(name) for (name,) in connection.execute("SELECT rolname FROM pg_roles").fetchall()}
     for role in (OWNER, APPLICATION):
         verb = "ALTER" if role in known else "CREATE"
@@ -122,6 +125,8 @@ def make(connection: Connection[Any], passwords: Passwords, database: str) -> No
 
 def close_database(connection: Connection[Any], database: str) -> None:
     """The owner has this database, and the application may connect: no more, not even a temporary table."""
+    from psycopg import sql
+
     words = {
         "database": sql.Identifier(database),
         "owner": sql.Identifier(OWNER),
@@ -137,11 +142,15 @@ def close_database(connection: Connection[Any], database: str) -> None:
 
 def hand_over(connection: Connection[Any]) -> None:
     """Give the owner what the superuser made in this database."""
+    from psycopg import sql
+
     connection.execute(sql.SQL(_HAND_OVER).format(owner=sql.Literal(OWNER)))
 
 
 def _set_password(connection: Connection[Any], role: str, password: str) -> None:
     """Sent as its verifier: no statement, and so no log, holds the password."""
+    from psycopg import sql
+
     verifier = connection.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
     connection.execute(
         sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(role), sql.Literal(verifier))
