@@ -21,6 +21,9 @@ class Options:
     nodes: int
     demo: bool
     i_know: bool = False  # other machines may reach it although jobs share its account
+    # What jobs here may read and write besides their own folders.
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
 
 
 def add_to(parser: ArgumentParser) -> None:
@@ -46,6 +49,14 @@ def add_to(parser: ArgumentParser) -> None:
         default=4,
         help=f"how many node agents to run here, 0 to {MAX_NODES} (default: 4)",
     )
+    for what in ("readable", "writable"):
+        parser.add_argument(
+            f"--{what}",
+            action="append",
+            default=[],
+            metavar="PATH",
+            help=f"folder that jobs here can {'read' if what == 'readable' else 'write'} too; may be given again",
+        )
     parser.add_argument("--no-demo", action="store_true", help="no demo people, projects and fake GPUs")
 
 
@@ -69,6 +80,10 @@ def from_mapping(given: Mapping[str, Any]) -> Options:
         raise ValueError(f"{port_from} is {port}; a port is a number from 1 to 65535")
     if not 0 <= given["nodes"] <= MAX_NODES:
         raise ValueError(f"--nodes is {given['nodes']}; choose 0 to {MAX_NODES}")
+    for what in ("readable", "writable"):
+        for path in given[what]:
+            if not os.path.isabs(path) or not os.path.isdir(path):
+                raise ValueError(f"--{what} is {path}, which is not the absolute path of a folder here")
     return Options(
         host=given["host"],
         port=port,
@@ -76,4 +91,6 @@ def from_mapping(given: Mapping[str, Any]) -> Options:
         nodes=given["nodes"],
         demo=not given["no_demo"],
         i_know=given["i_know"],
+        readable=tuple(given["readable"]),
+        writable=tuple(given["writable"]),
     )

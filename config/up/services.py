@@ -228,6 +228,8 @@ def agent(env: Environment, node: LocalNode) -> Process:
             *("--join-token-file", str(env.join_token_file)),
             # Its jobs must not see the portal's keys and passwords, the database, or other nodes.
             *("--hide", str(env.state.path)),
+            *(word for path in env.options.readable for word in ("--readable", path)),
+            *(word for path in env.options.writable for word in ("--writable", path)),
         ],
         env=env.for_agent(),
         log_folder=env.state.logs,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 
 from config.up.ports import free_port
 from tests.chaos import victims
 from tests.chaos.series import Series, table
-from tests.support.stack import Stack, scratch_state
+from tests.support.stack import Stack, make_open_folder, scratch_state
 
 
 def main() -> int:
@@ -32,7 +31,11 @@ def main() -> int:
         print(f"{time.monotonic() - began:7.1f} s  {text}", file=sys.stderr, flush=True)
 
     state = scratch_state("chaos")
-    stack = Stack(state, ["--nodes", str(given.nodes), "--port", str(free_port())])
+    stack = Stack(
+        state,
+        ["--nodes", str(given.nodes), "--port", str(free_port())],
+        open_folder=make_open_folder("chaos-jobs"),
+    )
     try:
         stack.start()
         series = Series(stack, seed=given.seed, kills=given.kills, jobs=given.jobs, kinds=kinds, say=say)
@@ -42,7 +45,7 @@ def main() -> int:
         if given.keep:
             say(f"kept {state}")
         else:
-            shutil.rmtree(state, ignore_errors=True)
+            stack.remove_folders()
     print("\n".join(table(outcome)))
     return 0 if outcome.holds else 1
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psutil
-
 from tests.chaos import victims, work
 from tests.support.patience import patience
 from tests.support.stack import Stack
@@ -64,8 +62,8 @@ class Series:
         self.stack, self.say, self.url = stack, say, stack.base_url
         self.dice = random.Random(seed)
         self.work = work.pieces(jobs, self.dice)
-        self.folder = stack.state / "effects"
-        self.folder.mkdir()
+        assert stack.open_folder is not None
+        self.folder = stack.open_folder
         # Every kind as often as the others, in an order that the seed decides.
         self.plan = [kinds[n % len(kinds)] for n in range(kills)]
         self.dice.shuffle(self.plan)
@@ -115,18 +113,18 @@ class Series:
         return took
 
     def _running(self) -> dict[str, int]:
-        """Jobs that are at work, and the process of each."""
+        """Jobs that are at work, and the process of each as it names itself."""
         found = {}
         for piece in self.accepted:
             for name in piece.names:
                 did = work.trace(self.folder, name)
-                if len(did.begun) > len(did.done) and psutil.pid_exists(did.begun[-1][1]):
+                if len(did.begun) > len(did.done) and work.is_alive(self.folder, name):
                     found[name] = did.begun[-1][1]
         return found
 
     def _was_cut(self, name: str, pid: int) -> bool:
         did = work.trace(self.folder, name)
-        return did.begun[-1][1] != pid or (not psutil.pid_exists(pid) and not did.done)
+        return did.begun[-1][1] != pid or (not work.is_alive(self.folder, name) and not did.done)
 
     # ------------------------------------------------------------ jobs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from config.up.ports import free_port
 from tests.chaos.series import Series, table
 from tests.support.embedded import give_migrated_data
-from tests.support.stack import Stack, scratch_state
+from tests.support.stack import Stack, make_open_folder, scratch_state
 
 pytestmark = pytest.mark.stack
 
@@ -21,12 +20,14 @@ KINDS = ["planner", "agent", "postgres", "supervisor"]
 def stack() -> Iterator[Stack]:
     state = scratch_state("chaos")
     give_migrated_data(state)
-    stack = Stack(state, ["--nodes", "1", "--port", str(free_port())])
+    stack = Stack(
+        state, ["--nodes", "1", "--port", str(free_port())], open_folder=make_open_folder("chaos-jobs")
+    )
     try:
         yield stack.start()
     finally:
         stack.stop()
-        shutil.rmtree(state, ignore_errors=True)
+        stack.remove_folders()
 
 
 def test_a_short_series_of_kills_breaks_no_promise(stack: Stack) -> None:

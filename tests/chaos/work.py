@@ -69,6 +69,20 @@ class Trace:
     together: int = 0
 
 
+def is_alive(folder: Path, name: str) -> bool:
+    """Whether a process of this job has its lock: its number means something in its own PID namespace alone.
+
+    Read from the kernel's list: to try the lock would keep a job from it that begins just then.
+    """
+    inode = str((folder / f"{name}.lock").stat().st_ino)
+    return any(line.split()[5].rpartition(":")[2] == inode for line in held_locks() if "->" not in line)
+
+
+def held_locks() -> list[str]:
+    """Lines of /proc/locks (proc(5)): number, kind, advisory, access, process, major:minor:inode, range."""
+    return Path("/proc/locks").read_text().splitlines()
+
+
 def trace(folder: Path, name: str) -> Trace:
     found = Trace()
     try:

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.embedded import give_migrated_data
 from tests.support.patience import patience
-from tests.support.stack import Stack, scratch_state
+from tests.support.stack import Stack, make_open_folder, scratch_state
 
 WINDOW = {"width": 1280, "height": 900}
 PATIENCE_MS = 30_000
@@ -28,12 +28,12 @@ def live_stack() -> Iterator[Stack]:
     """A real `manage.py up` with demo data and its four nodes, on a scratch state folder and a free port."""
     state = scratch_state("e2e")
     give_migrated_data(state)
-    stack = Stack(state, env={"MUSTER_NOTIFY_SECONDS": "1"})
+    stack = Stack(state, env={"MUSTER_NOTIFY_SECONDS": "1"}, open_folder=make_open_folder("e2e-jobs"))
     try:
         yield stack.start()
     finally:
         stack.stop()
-        shutil.rmtree(state, ignore_errors=True)
+        stack.remove_folders()
 
 
 @pytest.fixture(scope="package")

@@ -83,7 +83,8 @@ def test_the_bell_counts_a_job_that_failed_without_a_reload(page: Page, live_sta
 def test_a_first_job_from_sign_in_to_its_last_line_without_a_reload(page: Page, live_stack: Stack) -> None:
     sign_in(page)
     page.goto("/submit/")
-    go_on = live_stack.state / "first-job-goes-on"
+    assert live_stack.open_folder is not None
+    go_on = live_stack.open_folder / "first-job-goes-on"
     page.locator("#f-what").fill(f"echo hello; until [ -e {go_on} ]; do sleep 0.1; done; echo bye")
     page.locator("#f-name").fill("my first job")
     page.locator("#f-cpu_cores").fill("1")
@@ -164,7 +165,8 @@ def test_a_running_job_is_cancelled_after_a_question(page: Page) -> None:
 
 def test_the_list_follows_a_job_by_itself(page: Page, live_stack: Stack) -> None:
     sign_in(page)
-    go_on = live_stack.state / "watched-job-goes-on"
+    assert live_stack.open_folder is not None
+    go_on = live_stack.open_folder / "watched-job-goes-on"
     number = submit(page, f"until [ -e {go_on} ]; do sleep 0.1; done", name="watched from the list")
     page.goto("/jobs/")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ class Stack:
     env: dict[str, str] = field(default_factory=dict)
     popen: subprocess.Popen[str] | None = None
     base_url: str = ""
+    #: A folder that jobs may write, for tests that watch them by files.
+    open_folder: Path | None = None
     output: list[str] = field(default_factory=list)
 
     #: The password of each demo account.
@@ -54,6 +57,8 @@ class Stack:
         arguments = (
             self.arguments if "--port" in self.arguments else [*self.arguments, "--port", str(free_port())]
         )
+        if self.open_folder is not None:
+            arguments = [*arguments, "--writable", str(self.open_folder)]
         self.base_url = ""
         self.popen = subprocess.Popen(
             [sys.executable, "manage.py", "up", *arguments],
@@ -98,6 +103,12 @@ class Stack:
         if self.running:
             self.popen.send_signal(signal.SIGINT)
         return self.wait_ended(90)
+
+    def remove_folders(self) -> None:
+        """Its state, and what jobs wrote."""
+        for folder in (self.state, self.open_folder):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def pid(self, name: str) -> int:
         """The process of this name: web, worker-default, beat, node-1, postgres ... (as in run/)."""
@@ -189,6 +200,13 @@ def scratch_state(name: str) -> Path:
     """A folder that root's PostgreSQL, which runs under another account, can reach."""
     folder = Path(tempfile.mkdtemp(prefix=f"muster-{name}-"))
     folder.chmod(0o755)
+    return folder
+
+
+def make_open_folder(name: str) -> Path:
+    """A folder that every account can write."""
+    folder = Path(tempfile.mkdtemp(prefix=f"muster-{name}-"))
+    folder.chmod(0o777)
     return folder
 
 

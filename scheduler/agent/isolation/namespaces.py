@@ -2,7 +2,7 @@
 
 The guard is the first process of its PID namespace: when it ends, however that happens, the kernel ends all that is
 left of its tasks. In its mount namespace `/proc` shows its own processes only, `/tmp`, `/var/tmp` and `/dev/shm` are
-private, and the agent's state folder, what the site hides, and folders that are closed to the tasks' account are
+private but for what the site lists in them, and the agent's state folder, what the site hides, and folders that are closed to the tasks' account are
 empty but for the way to the folder of the task that runs. (Slurm's job_container/tmpfs and systemd's PrivateTmp and
 InaccessiblePaths do parts of it.)
 """
@@ -56,8 +56,10 @@ class View:
         hidden = [path for path in (means.state, *means.files.hidden, *closed) if os.path.lexists(path)]
         hidden += [path for path in TEMPORARY if os.path.isdir(path)]
         tops = [path for path in dict.fromkeys(hidden) if not any(_is_within(path, top) for top in hidden)]
-        programs = [path for path in means.files.programs if _is_within_any(path, tops)]
-        shown = [(path, os.open(path, _FOLDER)) for path in programs]
+        files = means.files
+        listed = {path for path in (*files.programs, *files.readable, *files.writable) if os.path.isdir(path)}
+        within = sorted(path for path in listed if _is_within_any(path, tops))
+        shown = [(path, os.open(path, _FOLDER)) for path in within]
         private = os.open(private_tmp, _FOLDER)
         for path in tops:
             if path in TEMPORARY:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ import pytest
 from config.up.nodes import cores
 from config.up.ports import listen
 from tests.support.patience import patience
-from tests.support.stack import ROOT, Stack, scratch_state, wait_until
+from tests.support.stack import ROOT, Stack, make_open_folder, scratch_state, wait_until
 
 pytestmark = pytest.mark.stack
 
@@ -70,7 +69,8 @@ def shim_of(stack: Stack) -> int:
 def a_job_that_waits(stack: Stack) -> tuple[str, int, Path]:
     """A token, a running job's number, and the file that it waits for before it ends with exit code 7."""
     token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
-    go = stack.state / f"go-{time.monotonic_ns()}"
+    assert stack.open_folder is not None
+    go = stack.open_folder / f"go-{time.monotonic_ns()}"
     command = f"echo begun; while [ ! -e {go} ]; do sleep 0.1; done; echo ended; exit 7"
     job = stack.post("/api/v1/jobs", {"name": "waits", "command": command, "cpu_cores": 1}, token=token)
     number = int(str(job["number"]))
@@ -94,12 +94,14 @@ def output_of(stack: Stack, job: int, token: str) -> str:
 def stack() -> Iterator[Stack]:
     """One portal with one node for this file; the last tests kill it."""
     state = scratch_state("up")
-    stack = Stack(state, ["--nodes", "1"], env={"MUSTER_WEB_PROCESSES": "2"})
+    stack = Stack(
+        state, ["--nodes", "1"], env={"MUSTER_WEB_PROCESSES": "2"}, open_folder=make_open_folder("up-jobs")
+    )
     try:
         yield stack.start()
     finally:
         stack.stop()
-        shutil.rmtree(state, ignore_errors=True)
+        stack.remove_folders()
 
 
 def test_it_serves_and_says_so(stack: Stack) -> None:
