@@ -214,9 +214,15 @@ def test_each_process_is_known_by_its_own_name_and_command_line(stack: Stack) ->
         "worker-default": "-m celery -A config",
         "beat": "-m celery -A config",
     }
-    with connected(stack) as connection:
-        found = {name for (name,) in connection.execute("SELECT application_name FROM pg_stat_activity")}
-    assert {f"muster-{name}" for name in FORKED} <= found
+    wanted = {f"muster-{name}" for name in FORKED}
+    with connected(stack) as connection:  # a worker is connected while it has a task
+
+        def seen() -> bool:
+            rows = connection.execute("SELECT application_name FROM pg_stat_activity").fetchall()
+            wanted.difference_update(name for (name,) in rows)
+            return not wanted
+
+        wait_until(seen, seconds=60, why=lambda: str(wanted))
 
 
 @pytest.mark.parametrize("name", ["fork-server", "fork-server-agents"])
