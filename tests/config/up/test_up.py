@@ -215,14 +215,14 @@ def test_each_process_is_known_by_its_own_name_and_command_line(stack: Stack) ->
         "beat": "-m celery -A config",
     }
     wanted = {f"muster-{name}" for name in FORKED}
-    with connected(stack) as connection:  # a worker is connected while it has a task
 
-        def seen() -> bool:
+    def seen() -> bool:
+        with connected(stack) as connection:  # a transaction sees one picture of the activity
             rows = connection.execute("SELECT application_name FROM pg_stat_activity").fetchall()
-            wanted.difference_update(name for (name,) in rows)
-            return not wanted
+        wanted.difference_update(name for (name,) in rows)
+        return not wanted
 
-        wait_until(seen, seconds=60, why=lambda: str(wanted))
+    wait_until(seen, seconds=60, why=lambda: str(wanted))  # a worker is connected while it has a task
 
 
 @pytest.mark.parametrize("name", ["fork-server", "fork-server-agents"])
