@@ -27,7 +27,7 @@ ReadOn = Callable[[int, int], Iterator[bytes]]
 
 
 def wanted_range(request: HttpRequest, version: str) -> tuple[int | None, int | None] | None:
-    """What `Range` asks for: (first, last), (first, None), or (None, the last so many); None = all.
+    """What `Range` asks for: (first, last), (first, None), or (None, number of last bytes); None = all.
 
     Several ranges at once, and a range of another version of the file (`If-Range`), are all of it, as RFC 9110 allows.
     """

@@ -116,7 +116,7 @@ def _of(row: _Row) -> Iterator[Occurrence]:
     )  # fmt: skip
 
 
-#: What an event is to the owner of the job, whoever caused it.
+#: The kind of notification that an event is to the owner of the job, by whichever person it was caused.
 _KINDS: Final = {
     "job.completed": Kind.ENDED, "job.failed": Kind.FAILED, "job.cancelled": Kind.CANCELLED,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Alerts: each thing is told once, to whom it concerns, in one digest."""
+"""Alerts: each problem is reported once, to the people it concerns, in one digest."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def server(transactional_db: None) -> Iterator[Server]:
 
 @pytest.fixture
 def isolation() -> str:
-    """What agents are told of isolation; a file whose tests watch a job by the files of a test says "off"."""
+    """The isolation option of agents; a file whose tests watch a job by the files of a test says "off"."""
     return "auto"
 
 
