@@ -99,7 +99,7 @@ class Means:
         return bool(self.landlock or self.people.accounts)
 
     def facts(self) -> dict[str, Any]:
-        """The facts of the node for the server and for people: which protection it has, by which means, and which it lacks."""
+        """The node's facts, for the server and for people: its protections, by which means, and what is missing."""
         accounts = self.people.accounts
         apart = accounts or self.landlock >= SCOPING_ABI or bool(self.namespaces)
         files = bool(self.landlock) or (accounts and bool(self.namespaces))

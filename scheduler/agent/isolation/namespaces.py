@@ -1,9 +1,10 @@
 """What a guard's tasks see of the machine, where the guard has namespaces of its own.
 
 The guard is the first process of its PID namespace: when it ends, however that happens, the kernel ends all that is
-left of its tasks. In its mount namespace `/proc` shows its own processes only, `/tmp`, `/var/tmp` and `/dev/shm` are
-private but for what the site lists in them, and the agent's state folder, what the site hides, and folders that are closed to the tasks' account are
-empty but for the way to the folder of the task that runs. (Slurm's job_container/tmpfs and systemd's PrivateTmp and
+left of its tasks. In its mount namespace `/proc` shows its own processes only. `/tmp`, `/var/tmp` and `/dev/shm` are
+private but for what the site lists in them. The agent's state folder, what the site hides, and folders that are closed
+to the tasks' account are empty but for the way to the folder of the task that runs.
+(Slurm's job_container/tmpfs and systemd's PrivateTmp and
 InaccessiblePaths do parts of it.)
 """
 
