@@ -22,9 +22,13 @@ MS_RDONLY: Final = 1
 MS_NOSUID: Final = 2
 MS_NODEV: Final = 4
 MS_NOEXEC: Final = 8
+MS_REMOUNT: Final = 32
+MS_NOATIME: Final = 1024
+MS_NODIRATIME: Final = 2048
 MS_BIND: Final = 4096
 MS_REC: Final = 16384
 MS_PRIVATE: Final = 1 << 18
+MS_RELATIME: Final = 1 << 21
 MNT_DETACH: Final = 2
 
 _PR_SET_NO_NEW_PRIVS: Final = 38

@@ -24,6 +24,15 @@ TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108
 
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
+#: What statvfs(3) says of a mount, and the same for mount(2).
+_KEPT_FLAGS: Final = {
+    os.ST_NOSUID: kernel.MS_NOSUID,
+    os.ST_NODEV: kernel.MS_NODEV,
+    os.ST_NOEXEC: kernel.MS_NOEXEC,
+    os.ST_NOATIME: kernel.MS_NOATIME,
+    os.ST_NODIRATIME: kernel.MS_NODIRATIME,
+    os.ST_RELATIME: kernel.MS_RELATIME,
+}
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC if hasattr(os, "O_PATH") else os.O_RDONLY
 
 
@@ -72,6 +81,8 @@ class View:
         for path, opened in shown:
             _make_way(path)
             _bind(opened, path)
+            if not _is_within_any(path, files.writable):
+                _make_readonly(path)  # the rules on files let a job write all of its private folders
             os.close(opened)
         _make_way(self._tasks_path)
         os.close(private)
@@ -162,6 +173,13 @@ def _make_way(path: str) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
             os.chmod(folder, 0o711)  # noqa: S103  in a view that only this guard has
+
+
+def _make_readonly(path: str) -> None:
+    """Have nothing written through this mount; what else holds for it has to be said again (mount(2), MS_REMOUNT)."""
+    now = os.statvfs(path).f_flag
+    kept = sum(flag for said, flag in _KEPT_FLAGS.items() if now & said)
+    kernel.mount("", path, "", kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kept)
 
 
 def _bind(opened: int, path: str) -> None:
