@@ -90,6 +90,25 @@ def test_a_limit_of_cpu_holds_for_all_processes_together(shim: LoneShim) -> None
     assert record["cpu_time_ms"] < 500
 
 
+def test_a_task_that_runs_for_long_shares_the_cpu_as_its_request_says(shim: LoneShim) -> None:
+    program = (
+        "group() { sed -n 's/.*:cpu:/:/p' /proc/$1/cgroup; }\n"
+        "setsid sleep 30 & child=$!\n"
+        "group self\n"
+        "for i in $(seq 100); do case $(group $child)$(group self) in *muster*muster*) break;; esac; sleep 0.05; done\n"
+        "group $child; group self; cat /sys/fs/cgroup/cpu$(group self | cut -c2-)/cpu.shares\n"
+    )
+    shim.start("45-1", program, user="alice", cpu_millis=1500)
+
+    shim.wait("45-1")
+
+    first, child, later, shares = out(shim, "45-1").splitlines()
+    assert "muster" not in first  # a short task waits for its turn as any process does
+    assert child == later
+    assert "/muster-" in later
+    assert shares == "1536"
+
+
 def test_devices_are_those_that_every_program_needs(shim: LoneShim) -> None:
     tried = (
         "for f in null zero urandom kmsg mem loop-control vda; do (: < /dev/$f) 2>/dev/null && echo $f; done"

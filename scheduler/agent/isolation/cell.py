@@ -104,6 +104,15 @@ class Cell:
             self._rules.enforce([order["folder"], *order.get("device_files", ())])
         return spawn()
 
+    @property
+    def shares_late(self) -> bool:
+        """Whether the task that runs moves into its CPU group by `share_cpu` only."""
+        return self._group.shares_late
+
+    def share_cpu(self) -> None:
+        """Have the task that runs share the CPU as its request says."""
+        self._group.share_cpu()
+
     def clear(self) -> bool:
         """After a task, whose processes have all ended: False when no other task may run in this cell."""
         if self._view:

@@ -4,6 +4,10 @@ Each guard has a group of its own, which it never leaves, and with it all that i
 move to. A group costs more to make and to enter than a short task does, so it lives as long as its guard, and a task's
 amounts are written only where those of the task before it were others. Version 1 has a folder for each controller,
 version 2 one for all.
+
+Shares of CPU are a matter between tasks that run for long, but a guard in a CPU group of version 1 waits longer for
+its turn, at each start and end. So there the guard stays outside, unless a task has a limit of CPU; the processes of a
+task that has run for `SHARE_SECONDS` move into the CPU group then.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ _LEAST_QUOTA_US: Final = 1_000
 _CORE_SHARES: Final = 1024
 _LEAST_SHARES: Final = 2
 _CORE_WEIGHT: Final = 100
+#: Controllers of version 1 whose groups every guard is in.
+_KNOW_MEMBERS: Final = ("pids", "memory", "devices")
 #: No limit.
 _UNLIMITED_1, _UNLIMITED_2 = "-1", "max"
 #: Devices that every job may use, in version 1's words: null, zero, full, random, urandom, tty, ptmx, pts.
@@ -39,6 +45,10 @@ _PLAIN_DEVICES: Final = (
     "c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm", "c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm",
 )  # fmt: skip
 _EMPTY_SECONDS: Final = 0.2
+#: How long a task without a limit of CPU runs before its processes move into a CPU group of version 1.
+SHARE_SECONDS: Final = 1.0
+#: Passes over the processes of a task that moves: the last one finds none outside, unless it forks without end.
+_MOVE_PASSES: Final = 20
 #: Of all groups of this process: guards keep theirs when its means change.
 _NUMBERS: Final = itertools.count(1)
 
@@ -151,6 +161,12 @@ def _processes(folder: str) -> list[int]:
         return []
 
 
+def _move(folder: str, pid: str) -> None:
+    """Move a process into a group, "0" = the calling one; raises OSError."""
+    with open(f"{folder}/cgroup.procs", "w") as file:
+        file.write(pid)
+
+
 class Group:
     """A guard's side of its group: `folders` by controller; without any, nothing is bounded here."""
 
@@ -161,12 +177,28 @@ class Group:
         self._written: dict[tuple[str, str], str] = {}
         self._devices: tuple[str, ...] | None = None
         self._oom_kills = 0
+        #: The group of another controller, which knows the processes of a task that are not in the CPU group yet.
+        self._members = next((folders[name] for name in _KNOW_MEMBERS if name in folders), "")
+        self._enters_late = version == 1 and "cpu" in folders and bool(self._members)
+        #: Whether a task that starts now is outside the CPU group.
+        self.shares_late = self._enters_late
 
     def enter(self) -> None:
-        """Move the calling process into the group; raises OSError."""
+        """Move the calling process into the group, but not yet into the CPU group of version 1; raises OSError."""
         for folder in dict.fromkeys(self._folders.values()):
-            with open(f"{folder}/cgroup.procs", "w") as file:
-                file.write("0")
+            if not (self._enters_late and folder == self._folders["cpu"]):
+                _move(folder, "0")
+
+    def share_cpu(self) -> None:
+        """Move the processes of the task that runs into the CPU group, where they are not in it from their start."""
+        folder, guard = self._folders["cpu"], os.getpid()
+        for _ in range(_MOVE_PASSES):
+            outside = set(_processes(self._members)) - set(_processes(folder)) - {guard}
+            if not outside:
+                return
+            for pid in outside:
+                with contextlib.suppress(OSError):  # it has ended
+                    _move(folder, str(pid))
 
     def bound(self, order: Mapping[str, Any]) -> None:
         """Write the amounts of the task that comes next; raises OSError where the kernel refuses one."""
@@ -183,8 +215,17 @@ class Group:
             self._write("pids", "pids.max", _UNLIMITED_2 if most is None else str(most))
         if "cpu" in self._folders:
             self._bound_cpu(order.get("cpu_millis"), order.get("cpu_limit_millis"))
+            if self._enters_late:
+                self._enter_cpu(bool(order.get("cpu_limit_millis")))
         if "devices" in self._folders:
             self._allow_devices(order.get("device_files", ()))
+
+    def _enter_cpu(self, limited: bool) -> None:
+        """Be in the CPU group for a task with a limit, and outside for others; raises OSError."""
+        if limited == self.shares_late:
+            folder = self._folders["cpu"]
+            _move(folder if limited else os.path.dirname(os.path.dirname(folder)), "0")
+            self.shares_late = not limited
 
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of the task that came last, for its memory."""

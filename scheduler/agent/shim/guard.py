@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn
 
 from scheduler.agent import cpus, numa, processes
 from scheduler.agent.isolation.cell import Cell
+from scheduler.agent.isolation.cgroups import SHARE_SECONDS
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
 from scheduler.agent.shim.guard_status import StatusWriter
 
@@ -154,6 +155,8 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     status.write(line, announce=False)
     if not _ends_within(leader, SHORT_SECONDS):
         status.announce()
+        if cell.shares_late and not _ends_within(leader, SHARE_SECONDS):
+            cell.share_cpu()
     usage = Usage()
     end = _wait_for(leader, usage)
     if left := end_descendants(UNKILLABLE_SECONDS, usage):
