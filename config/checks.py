@@ -1,4 +1,4 @@
-"""What `manage.py check --deploy` says about the role of the database and the audit trail."""
+"""What `manage.py check` says about settings, and with `--deploy` about the database's role and the audit trail."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ FROM pg_roles WHERE rolname = current_user
 
 def register() -> None:
     checks.register(check_s3)
+    checks.register(check_silence)
+    checks.register(check_unused)
     checks.register(check_role, deploy=True)
     checks.register(check_audit, deploy=True)
 
@@ -43,6 +45,34 @@ def check_s3(**_: Any) -> list[checks.CheckMessage]:
             "object lock, or a system log in MUSTER_AUDIT_SYSLOG.",
             id="muster.E001",
         )
+    ]
+
+
+def check_silence(**_: Any) -> list[checks.CheckMessage]:
+    """A node that waits for orders is not heard of until the server answers."""
+    silent, hold = settings.MUSTER_NODE_SILENT_SECONDS, settings.MUSTER_SYNC_HOLD_SECONDS
+    if silent > hold:
+        return []
+    return [
+        checks.Error(
+            f"MUSTER_NODE_SILENT_SECONDS is {silent:g} and MUSTER_SYNC_HOLD_SECONDS is {hold:g}: a node that has "
+            "nothing to do would count as unknown between two calls, and get no jobs.",
+            hint="Let MUSTER_NODE_SILENT_SECONDS be at least a few seconds longer than MUSTER_SYNC_HOLD_SECONDS.",
+            id="muster.E002",
+        )
+    ]
+
+
+def check_unused(**_: Any) -> list[checks.CheckMessage]:
+    """Settings that are reserved: a site that sets one is warned."""
+    return [
+        checks.Warning(
+            f"{name} is set, and nothing uses it yet.",
+            hint="Leave it out: nodes come from their agents.",
+            id="muster.W004",
+        )
+        for name in ("INVENTORY_SERVICE_URL",)
+        if getattr(settings, name)
     ]
 
 

@@ -15,11 +15,19 @@ from tests.support.stack import Stack
 KINDS = (
     "planner", "spare planner", "worker", "beat", "web", "postgres", "valkey", "agent", "shim", "supervisor"
 )  # fmt: skip
+#: Those that a machine may leave without a processor for a while: of the others there is a spare, or nobody waits.
+FREEZABLE = ("planner", "worker", "beat", "web", "postgres", "valkey", "agent", "shim")
 
 
 def find(stack: Stack, kind: str, choose: Callable[[list[int]], int]) -> int | None:
     """A living process of this kind, or None while there is none."""
     found = [pid for pid in _candidates(stack, kind) if _is_ours(pid, stack.state)]
+    return choose(sorted(found)) if found else None
+
+
+def find_shim(stack: Stack, choose: Callable[[list[int]], int], *, folder: str) -> int | None:
+    """A living shim of the agents whose state folders are in this folder of the portal's state."""
+    found = [pid for pid in _numbers(stack.state / folder, "*/keeper.lock") if _is_ours(pid, stack.state)]
     return choose(sorted(found)) if found else None
 
 

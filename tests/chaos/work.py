@@ -29,6 +29,7 @@ class Piece:
     seconds: float
     exit_code: int
     restart_policy: str
+    cpu_cores: float = 0.1
 
     @property
     def names(self) -> list[str]:
@@ -40,8 +41,9 @@ class Piece:
         )
         array = {"array": f"0-{self.elements - 1}"} if self.elements > 1 else {}
         return {
-            "name": self.name, "command": script, "cpu_cores": 0.1, "memory_bytes": 64 * 2**20,
-            "restart_policy": self.restart_policy, **array,
+            "name": self.name, "command": script, "cpu_cores": self.cpu_cores,
+            "memory_bytes": 64 * 2**20,
+            "restart_policy": self.restart_policy, "max_restarts": 1000, **array,
         }  # fmt: skip
 
 
@@ -57,6 +59,17 @@ def pieces(jobs: int, dice: random.Random) -> list[Piece]:
         exit_code = dice.choice([0, 0, 0, 3, 7]) if policy == "never" else 0
         made.append(Piece(f"w{len(made):04d}", elements, seconds, exit_code, policy))
         left -= elements
+    return made
+
+
+def short_pieces(jobs: int, dice: random.Random) -> list[Piece]:
+    """So many jobs for a campaign: most take less than a second, one in fifty 5 to 30 s, of one to four CPUs."""
+    made: list[Piece] = []
+    for number in range(jobs):
+        seconds = dice.uniform(5, 30) if dice.random() < 0.02 else dice.uniform(0, 0.8)
+        policy = dice.choice(["never", "on_failure"])
+        exit_code = dice.choice([0, 0, 0, 3, 7]) if policy == "never" else 0
+        made.append(Piece(f"w{number:05d}", 1, seconds, exit_code, policy, dice.choice([0.5, 1.0, 2.0, 4.0])))
     return made
 
 

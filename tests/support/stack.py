@@ -135,7 +135,7 @@ class Stack:
         assert self.popen is not None
         return psutil.Process(self.popen.pid).children(recursive=True)
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments: str, seconds: float = 120) -> str:
         """Run a manage.py command beside it; its standard output."""
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
@@ -143,7 +143,7 @@ class Stack:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=seconds,
             check=False,
         )
         assert done.returncode == 0, done.stderr

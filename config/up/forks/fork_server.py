@@ -19,6 +19,8 @@ import os
 import runpy
 import socket
 import sys
+import threading
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +36,8 @@ MOST_FDS: Final = 16
 #: What is answered where there was no room for another process.
 REFUSED: Final = -1
 _PR_SET_PDEATHSIG: Final = 1
+#: A thread that has been joined is among the kernel's for a while, on a busy machine.
+THREADS_END_SECONDS: Final = 5.0
 
 Order = dict[str, Any]
 
@@ -44,7 +48,7 @@ def main(arguments: list[str]) -> int:
     _show("config.up.forks.fork_server", arguments[:-1])
     supervisor = socket.socket(fileno=given.fd)
     preloaded = _load(given.preload)
-    _require_forkable()
+    require_forkable()
     given.ready_file.touch()
     forked = serve(supervisor)
     if forked is None:
@@ -87,11 +91,17 @@ def _load(names: list[str]) -> list[Any]:
     return modules
 
 
-def _require_forkable() -> None:
-    if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError(
-            "a module that was loaded has started a thread; a process with threads cannot be forked"
-        )
+def require_forkable(*, patience_seconds: float = THREADS_END_SECONDS) -> None:
+    """Raise RuntimeError where a thread runs beside us; one that was joined is there for a moment longer."""
+    deadline = time.monotonic() + patience_seconds
+    while len(os.listdir("/proc/self/task")) > 1:
+        if time.monotonic() > deadline:
+            names = ", ".join(one.name for one in threading.enumerate() if one is not threading.main_thread())
+            raise RuntimeError(
+                "a module that was loaded has started a thread, and a process with threads cannot be forked: "
+                + (names or "one that Python does not know")
+            )
+        time.sleep(0.01)
 
 
 # ---------------------------------------------------------------- orders

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -177,3 +178,24 @@ def test_orphans_are_collected_and_children_are_left_to_who_started_them(tmp_pat
     forking.reap_orphans({ours})
     assert os.waitpid(ours, 0) == (ours, 0)
     wait_for(collected)
+
+
+THREADS = """
+import threading, time
+from config.up.forks.fork_server import require_forkable
+threading.Thread(target=time.sleep, args=(0.1,)).start()
+require_forkable()
+threading.Thread(target=time.sleep, args=(60,), name="of a library", daemon=True).start()
+try:
+    require_forkable(patience_seconds=0.05)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_thread_that_ends_soon_is_waited_for_and_one_that_stays_is_named() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+    assert said.stdout.strip().endswith("cannot be forked: of a library")
