@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, every start compiles everything again, which takes longer than the start itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check types style contracts django test collected bench docs demo lock clean runtime development
+.PHONY: help run check types style contracts django test collected chaos bench docs demo lock clean runtime development
 
 help:  ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -51,6 +51,9 @@ test: development  ## The whole test suite on three workers (ARGS="tests/schedul
 # What the suite needs before its first test: its modules compiled, and a data folder with all tables.
 collected: development
 	@said="$$($(PY) -m pytest --collect-only -q 2>&1)" || { tail -n 40 <<<"$$said"; exit 1; }
+
+chaos: development  ## Faults for MINUTES=20 beside jobs, on a portal of its own; exit code 1 where a promise breaks
+	$(PY) -m tests.chaos.minutes $(or $(MINUTES),20) $(ARGS)
 
 bench: development  ## Measure, and write var/bench/latest.json
 	@exec $(PY) -m benchmarks.run $(ARGS)

@@ -16,7 +16,7 @@ import redis
 
 from config.up.state import StateFolder
 from tests.chaos import victims
-from tests.chaos.fleet import DISK_MIB, Fleet, Member
+from tests.chaos.fleet import DISK_MIB, Fleet
 from tests.chaos.proxy import Weather
 from tests.support.stack import Stack
 
@@ -67,9 +67,6 @@ class Faults:
     def begin(self, name: str) -> Begun | None:
         """None where there is nothing just now that it could be done to."""
         return self._by_name[name]()
-
-    def _node(self) -> Member:
-        return self.dice.choice(self.fleet.members)
 
     # ------------------------------------------------------------ processes
 
@@ -126,9 +123,11 @@ class Faults:
     # ------------------------------------------------------------ networks
 
     def _weather(self, weather: Weather, seconds: tuple[float, float]) -> Begun | None:
-        member = self._node()
-        if member.proxy.weather != Weather():
+        # Two of these never meet on one node: the first to end would end both.
+        calm = [one for one in self.fleet.members if one.proxy.weather == Weather()]
+        if not calm:
             return None
+        member = self.dice.choice(calm)
         member.proxy.set(weather)
         return Begun(member.name, self.dice.uniform(*seconds), lambda: member.proxy.set(Weather()))
 

@@ -142,12 +142,12 @@ class Proxy:
         """Pass on the whole messages of these bytes; returns what is left."""
         while (size := frame_size(data)) and len(data) >= size:
             frame, data = data[:size], data[size:]
-            if frame[0] == _TEXT and self.weather.reorders and self._dice.random() < 0.3:
+            if frame[0] == _TEXT and self.weather.reorders and self._dice.random() < 0.5:
                 self.reordered += 1
                 self._loop.call_later(_LATE_SECONDS, _write, writer, frame)
                 continue
             writer.write(frame)
-            if frame[0] == _TEXT and self.weather.doubles and self._dice.random() < 0.5:
+            if frame[0] == _TEXT and self.weather.doubles:
                 self.doubled += 1
                 writer.write(frame)
         return data
