@@ -66,7 +66,7 @@ def test_what_was_kept_is_not_called_broken() -> None:
         ("live twice at once (I5)", [FAILED, COMPLETED], None, did(1, done=(1,), together=1)),
     ],
 )  # fmt: skip
-def test_each_broken_promise_is_found(
+def test_t40_each_broken_promise_is_found(
     promise: str, rows: list[dict[str, Any]], once: Trace | None, again: Trace | None
 ) -> None:
     assert broken(rows, once, again) == {promise}

@@ -30,7 +30,7 @@ def stack() -> Iterator[Stack]:
         stack.remove_folders()
 
 
-def test_a_short_series_of_kills_breaks_no_promise(stack: Stack) -> None:
+def test_t01_a_short_series_of_kills_breaks_no_promise(stack: Stack) -> None:
     series = Series(stack, seed=9, kills=len(KINDS), jobs=24, kinds=KINDS, say=lambda text: print(text))
 
     outcome = series.run()

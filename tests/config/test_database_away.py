@@ -185,7 +185,7 @@ def submit(stack: Stack, token: str, command: str) -> tuple[int, int]:
     return 201, int(str(answer["number"]))
 
 
-def test_a_job_that_was_answered_201_is_there_after_postgresql_was_killed(stack: Stack) -> None:
+def test_t05_a_job_that_was_answered_201_is_there_after_postgresql_was_killed(stack: Stack) -> None:
     """One that was not answered may be there; none is there twice, and the audit chains are whole."""
     all_well(stack)
     token, over = a_token(stack), threading.Event()

@@ -301,7 +301,7 @@ def plain(words: str) -> str:
 
 @pytest.mark.parametrize("actor", ACTORS)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_tampered_with_is_refused_or_found(
+def test_t32_what_is_tampered_with_is_refused_or_found(
     case: str, actor: str, trail: Trail, record_property: Callable[[str, object], None]
 ) -> None:
     came = outcome(case, actor, trail)

@@ -42,7 +42,7 @@ def count_to(seconds: float = 3.0) -> bytes:
     return b"".join(b"%d\n" % number for number in range(1, int(seconds * 10) + 1))
 
 
-def test_a_killed_agent_comes_back_and_adopts(world: World, start_agent: StartAgent, tmp_path: Path) -> None:
+def test_t03_a_killed_agent_comes_back_and_adopts(world: World, start_agent: StartAgent, tmp_path: Path) -> None:
     agent = start_agent()
     job = world.submit(counting(tmp_path / "starts"))
     world.run_until(job, "running")
@@ -77,7 +77,7 @@ def test_a_job_that_ends_while_its_agent_is_away_is_reported_with_its_exit_code(
     assert world.output(job) == b"last words\n"
 
 
-def test_a_server_that_was_away_gets_all_reports(
+def test_t04_a_server_that_was_away_gets_all_reports(
     world: World, server: Server, start_agent: StartAgent, tmp_path: Path
 ) -> None:
     start_agent()
@@ -225,7 +225,7 @@ class _Twice:
         await self.inner(scope, both, answer_of_the_second)
 
 
-def test_every_call_may_come_twice(world: World, tmp_path: Path, settings: Settings) -> None:
+def test_t15_every_call_may_come_twice(world: World, tmp_path: Path, settings: Settings) -> None:
     settings.MUSTER_SYNC_HOLD_SECONDS = 0.3
     twice: list[_Twice] = []
 
@@ -259,7 +259,7 @@ def test_every_call_may_come_twice(world: World, tmp_path: Path, settings: Setti
     world.assert_nothing_is_held()
 
 
-def test_a_cut_off_node_stops_its_jobs_before_they_start_elsewhere(
+def test_t10_a_cut_off_node_stops_its_jobs_before_they_start_elsewhere(
     world: World, server: Server, start_agent: StartAgent, settings: Settings
 ) -> None:
     settings.MUSTER_NODE_SILENT_SECONDS, settings.MUSTER_NODE_LOST_SECONDS = 1, 6

@@ -44,7 +44,7 @@ FEW = settings(max_examples=80, deadline=None, suppress_health_check=list(Health
 
 @given(worlds(), policies())
 @settings(FEW, max_examples=200)
-def test_every_job_gets_what_an_obvious_planner_would_give_it(world: World, policy: Policy) -> None:
+def test_t25_every_job_gets_what_an_obvious_planner_would_give_it(world: World, policy: Policy) -> None:
     plan = plan_cycle(world.snapshot, policy)
 
     reference_planner.check(world.snapshot, policy, plan)
@@ -52,7 +52,7 @@ def test_every_job_gets_what_an_obvious_planner_would_give_it(world: World, poli
 
 @given(worlds(), policies(), st.randoms(use_true_random=False))
 @FEW
-def test_the_order_rows_arrive_in_changes_nothing(world: World, policy: Policy, dice: Any) -> None:
+def test_t26_the_order_rows_arrive_in_changes_nothing(world: World, policy: Policy, dice: Any) -> None:
     shuffled = {}
     for name in GROUPS:
         table = getattr(world.snapshot, name)
@@ -104,7 +104,7 @@ def test_recordings_replay_byte_for_byte(world: World, policy: Policy) -> None:
 
 @given(worlds(), policies())
 @settings(FEW, max_examples=40)
-def test_every_explanation_agrees_with_the_plan_and_can_be_read(world: World, policy: Policy) -> None:
+def test_t36_every_explanation_agrees_with_the_plan_and_can_be_read(world: World, policy: Policy) -> None:
     plan = plan_cycle(world.snapshot, policy)
 
     for job_id, reason in plan.reasons.items():
@@ -118,7 +118,7 @@ def test_every_explanation_agrees_with_the_plan_and_can_be_read(world: World, po
 
 @given(worlds(), policies())
 @FEW
-def test_freeing_everything_never_takes_a_chance_away(world: World, policy: Policy) -> None:
+def test_t24_freeing_everything_never_takes_a_chance_away(world: World, policy: Policy) -> None:
     first = plan_cycle(world.snapshot, policy)
     snapshot = world.snapshot
     idle = replace(

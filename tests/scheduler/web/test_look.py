@@ -41,7 +41,7 @@ def contrast(a: str, b: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_state_colours_can_be_read_as_text_on_both_grounds(scheme) -> None:
+def test_t37_state_colours_can_be_read_as_text_on_both_grounds(scheme) -> None:
     for tone, pair in labels.TONES.items():
         colour = pair[0 if scheme == "light" else 1]
         assert min(contrast(colour, ground) for ground in GROUNDS[scheme]) >= 4.5, tone

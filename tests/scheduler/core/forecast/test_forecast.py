@@ -232,7 +232,7 @@ def coverage(*, blind: bool = False) -> tuple[float, float]:
     return inside / count, after / count
 
 
-def test_four_of_five_jobs_start_inside_the_range_they_were_first_told() -> None:
+def test_t35_four_of_five_jobs_start_inside_the_range_they_were_first_told() -> None:
     inside, after = coverage()
 
     print(f"inside {inside:.3f}, after P50 {after:.3f}")

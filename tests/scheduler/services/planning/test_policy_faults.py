@@ -96,7 +96,7 @@ def starts(world: SmallWorld) -> bool:
 
 @pytest.mark.parametrize("wrong", ["raises", "shape"])
 @pytest.mark.parametrize("where", ["filter", "score", "order"])
-def test_a_plugin_that_fails_is_put_out_of_use_and_planning_goes_on(
+def test_t18_a_plugin_that_fails_is_put_out_of_use_and_planning_goes_on(
     world: SmallWorld, installed: list[Any], where: str, wrong: str
 ) -> None:
     plugin = Faulty(where, wrong)

@@ -74,7 +74,7 @@ def test_a_key_is_short_visible_ascii(portal: Portal, key: str) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_fifty_threads_with_one_key_make_one_job() -> None:
+def test_t16_fifty_threads_with_one_key_make_one_job() -> None:
     portal = a_portal()
     gate = threading.Barrier(50)
 

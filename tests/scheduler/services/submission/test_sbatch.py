@@ -238,7 +238,7 @@ def test_what_a_script_asks_can_be_submitted() -> None:
     text=st.text(max_size=80),
     option=st.sampled_from(["--time", "--gres", "--mem", "-d", "--export", "-b", ""]),
 )
-def test_whatever_a_directive_says_it_is_read_or_refused(text: str, option: str) -> None:
+def test_t27_whatever_a_directive_says_it_is_read_or_refused(text: str, option: str) -> None:
     problems = ["none"]
     try:
         parse_sbatch(f"#!/bin/sh\n#SBATCH {option}={text}\n")

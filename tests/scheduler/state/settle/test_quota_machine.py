@@ -355,7 +355,7 @@ class Quotas(RuleBasedStateMachine):
         return found[which % len(found)] if found else None
 
 
-def test_limits_and_sums_hold_whatever_happens() -> None:
+def test_t23_limits_and_sums_hold_whatever_happens() -> None:
     how = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, phases=PHASES)
     with override_settings(LEDGER_FORGIVES=["lost", "preempted"]):
         run_state_machine_as_test(Quotas, settings=how)
