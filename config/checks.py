@@ -9,7 +9,14 @@ from django.conf import settings
 from django.core import checks
 from django.db import connection
 
+from config.settings.declared import SETTINGS
+
 GUIDE = "docs/guides/running.md, under The roles of the database, has the SQL."
+#: Reserved settings, and where what they would say comes from.
+UNUSED = {
+    "INVENTORY_SERVICE_URL": "nodes come from their agents",
+    "CHECKPOINT_PATH": "a job says where its checkpoint is",
+}
 #: Of a database that may be far away; `check` must not hang.
 SECONDS = 3
 
@@ -68,11 +75,11 @@ def check_unused(**_: Any) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
             f"{name} is set, and nothing uses it yet.",
-            hint="Leave it out: nodes come from their agents.",
+            hint=f"Leave it out: {instead}.",
             id="muster.W004",
         )
-        for name in ("INVENTORY_SERVICE_URL",)
-        if getattr(settings, name)
+        for name, instead in UNUSED.items()
+        if getattr(settings, name) != SETTINGS[name].default
     ]
 
 

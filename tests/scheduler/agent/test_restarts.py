@@ -42,7 +42,9 @@ def count_to(seconds: float = 3.0) -> bytes:
     return b"".join(b"%d\n" % number for number in range(1, int(seconds * 10) + 1))
 
 
-def test_t03_a_killed_agent_comes_back_and_adopts(world: World, start_agent: StartAgent, tmp_path: Path) -> None:
+def test_t03_a_killed_agent_comes_back_and_adopts(
+    world: World, start_agent: StartAgent, tmp_path: Path
+) -> None:
     agent = start_agent()
     job = world.submit(counting(tmp_path / "starts"))
     world.run_until(job, "running")

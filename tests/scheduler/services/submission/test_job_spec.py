@@ -471,7 +471,9 @@ ANYTHING = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(payload=st.dictionaries(st.sampled_from(sorted(FIELDS)), ANYTHING, max_size=5))
-def test_t27_whatever_comes_is_read_or_refused_and_nothing_else(portal: Portal, payload: dict[str, Any]) -> None:
+def test_t27_whatever_comes_is_read_or_refused_and_nothing_else(
+    portal: Portal, payload: dict[str, Any]
+) -> None:
     refused: MusterError | None = None
     try:
         spec = parse_job(payload, by=portal.cast.owner)
