@@ -16,9 +16,9 @@ SCOPES: Final[dict[str, str]] = {
     "nodes:read": "see nodes, GPUs and reservations",
     "nodes:write": "cordon and drain nodes, pause queues, make reservations",
     "notifications:read": "see notifications, preferences and webhooks",
-    "notifications:write": "put notifications away, change preferences and webhooks",
+    "notifications:write": "mark notifications as read, change preferences and webhooks",
     "audit:read": "read the audit trail",
-    "tokens:write": "list, make and revoke tokens",
+    "tokens:write": "list, create and revoke tokens",
     "admin": "everything that the account may do",
 }
 

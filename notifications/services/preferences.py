@@ -1,4 +1,4 @@
-"""People choose what they are notified of, and put notifications away."""
+"""People choose what they are notified of, and mark notifications as read."""
 
 from __future__ import annotations
 
