@@ -57,7 +57,7 @@ class Campaign:
         """All of it; raises AssertionError where the portal does not come back by itself."""
         self.dice = random.Random(self.seed)
         assert self.stack.open_folder is not None
-        self.traces = self.stack.open_folder
+        self.traces, self.url = self.stack.open_folder, self.stack.base_url
         self.work = work.short_pieces(self.jobs, self.dice)
         self._journal = (self.folder / "journal.jsonl").open("a", buffering=1)
         self.token = self.stack.manage("token", "bob", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
@@ -91,6 +91,8 @@ class Campaign:
                 while time.monotonic() < due or self.clock.open >= AT_ONCE:
                     self.clock.heal_due()
                     time.sleep(0.05)
+                if self._failed:
+                    raise self._failed[0]
                 begun = faults.begin(name)
                 self.note("fault", name=name, what=begun and begun.what, seconds=begun and begun.seconds)
                 self.counts[name] += begun is not None
@@ -138,7 +140,7 @@ class Campaign:
     def _post(self, path: str, body: dict[str, Any], *, key: str) -> None:
         """Submit until it is accepted; the key makes it one request however often it is said."""
         request = urllib.request.Request(
-            self.stack.base_url + path,
+            self.url + path,
             data=json.dumps(body).encode(),
             headers={
                 "Content-Type": "application/json", "Authorization": f"Bearer {self.token}", "Idempotency-Key": key
