@@ -56,11 +56,21 @@ class LedgerEntry(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     kind = models.CharField(max_length=8, choices=[(kind.value, kind.value) for kind in Kind])
+    # References that the database checks once a statement: infra.db.references.
     project = models.ForeignKey(
-        "accounts.Project", on_delete=models.PROTECT, related_name="ledger", db_index=False
+        "accounts.Project",
+        on_delete=models.PROTECT,
+        related_name="ledger",
+        db_index=False,
+        db_constraint=False,
     )
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
     )
     job_number = models.PositiveBigIntegerField(null=True)
     attempt_id = models.PositiveBigIntegerField(null=True)
@@ -82,7 +92,12 @@ class LedgerEntry(models.Model):
     #: Of a line that stands for the old lines of a day: one resource, whose amount is 1 and whose seconds are
     #: the sums of amounts times seconds.
     roll_up = models.ForeignKey(
-        LedgerRollUp, null=True, on_delete=models.PROTECT, related_name="entries", db_index=False
+        LedgerRollUp,
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="entries",
+        db_index=False,
+        db_constraint=False,
     )
 
     class Meta:

@@ -13,12 +13,21 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
 
 
 class Allocation(models.Model):
+    # References that the database checks once a statement: infra.db.references.
     attempt = models.ForeignKey(
-        "scheduler.Attempt", on_delete=models.CASCADE, related_name="allocations", db_index=False
+        "scheduler.Attempt",
+        on_delete=models.CASCADE,
+        related_name="allocations",
+        db_index=False,
+        db_constraint=False,
     )
     rank = models.PositiveIntegerField()
     node = models.ForeignKey(
-        "scheduler.Node", on_delete=models.PROTECT, related_name="allocations", db_index=False
+        "scheduler.Node",
+        on_delete=models.PROTECT,
+        related_name="allocations",
+        db_index=False,
+        db_constraint=False,
     )
     cpu_millis = models.BigIntegerField()
     #: CPUs released while the job is suspended; `cpu_millis` is what it holds.

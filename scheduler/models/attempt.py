@@ -42,8 +42,13 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
 class Attempt(models.Model):
     """One try; the epoch fences every report about it, and a job has at most one live."""
 
+    # References of attempts and tasks are checked by the database once a statement: infra.db.references.
     job = models.ForeignKey(
-        "scheduler.Job", on_delete=models.CASCADE, related_name="attempts", db_index=False
+        "scheduler.Job",
+        on_delete=models.CASCADE,
+        related_name="attempts",
+        db_index=False,
+        db_constraint=False,
     )
     epoch = models.PositiveIntegerField()
     backend = models.CharField(max_length=16)
@@ -126,9 +131,13 @@ class Attempt(models.Model):
 class Task(models.Model):
     """One of the attempt's equal processes: its rank, where it is, how it ended."""
 
-    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="tasks", db_index=False)
+    attempt = models.ForeignKey(
+        Attempt, on_delete=models.CASCADE, related_name="tasks", db_index=False, db_constraint=False
+    )
     rank = models.PositiveIntegerField()
-    node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="tasks", db_index=False)
+    node = models.ForeignKey(
+        "scheduler.Node", on_delete=models.PROTECT, related_name="tasks", db_index=False, db_constraint=False
+    )
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in TaskState], default=TaskState.ASSIGNED
     )

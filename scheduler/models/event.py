@@ -7,7 +7,10 @@ from django.db import models
 
 
 class JobEvent(models.Model):
-    job = models.ForeignKey("scheduler.Job", on_delete=models.CASCADE, related_name="events", db_index=False)
+    # References that the database checks once a statement (infra.db.references), as those of attempts and tasks.
+    job = models.ForeignKey(
+        "scheduler.Job", on_delete=models.CASCADE, related_name="events", db_index=False, db_constraint=False
+    )
     at = models.DateTimeField()
     #: `job.queued`, `job.running`, `job.cancel_asked`, ...: the noun, a dot, what happened.
     kind = models.CharField(max_length=32)
@@ -16,13 +19,14 @@ class JobEvent(models.Model):
     epoch = models.PositiveIntegerField(null=True, blank=True)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+",
-        db_index=False,
+        db_index=False, db_constraint=False,
     )  # fmt: skip
     details = models.JSONField(default=dict, blank=True)
 
     class Meta:
         ordering = ["id"]
-        indexes = [models.Index(fields=["job", "id"], name="event_by_job")]
+        # Without `id`: the events of a job share an entry, and are few to sort.
+        indexes = [models.Index(fields=["job"], name="event_of_job")]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.job_id}"

@@ -154,18 +154,28 @@ class Job(JobRequest):
     `generation` rises with each change that scheduling cares about.
     """
 
+    # No index of their own where one of Meta.indexes begins with the same column: each costs every insert. References
+    # are checked by the database once a statement (infra.db.references).
     request = models.OneToOneField(
-        JobRequest, on_delete=models.CASCADE, parent_link=True, primary_key=True, db_column="number"
+        JobRequest,
+        on_delete=models.CASCADE,
+        parent_link=True,
+        primary_key=True,
+        db_column="number",
+        db_constraint=False,
     )
-    # No index of their own where one of Meta.indexes begins with the same column: each costs every insert.
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        related_name="jobs",
+        db_index=False,
+        db_constraint=False,
     )
     project = models.ForeignKey(
-        "accounts.Project", on_delete=models.PROTECT, related_name="jobs", db_index=False
+        "accounts.Project", on_delete=models.PROTECT, related_name="jobs", db_index=False, db_constraint=False
     )
     queue = models.ForeignKey(
-        "scheduler.Queue", on_delete=models.PROTECT, related_name="jobs", db_index=False
+        "scheduler.Queue", on_delete=models.PROTECT, related_name="jobs", db_index=False, db_constraint=False
     )
 
     state = models.CharField(max_length=16, choices=choices_of(JobState), default=JobState.CREATED)

@@ -115,6 +115,7 @@ def fingerprint() -> str:
         Path(__file__).resolve(),
         ROOT / "config/up/servers/roles.py",
         ROOT / "config/database/rights.py",
+        ROOT / "infra/db/references.py",
         *sorted(ROOT.glob("*/migrations/*.py")),
     ]
     content = b"\0".join(

@@ -14,15 +14,17 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from infra.db.prepared import ask, ask_together
+from quotas.core.resources import Resources
 from scheduler import outbox
 from scheduler.core.lifecycle import AttemptState, JobState, TaskState
-from scheduler.core.plan import Plan, Start
+from scheduler.core.plan import Placement, Plan, Start
 from scheduler.core.reasons.messages import sentence
 from scheduler.core.revalidate import Conflict, find_conflicts
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_sql import PLANNED_STATES, insert_events_of_kind
 from scheduler.state.apply.refusals import JOB_CHANGED, REFUSED_BY_CONSTRAINT, Refusal
+from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Rows, Statement, int_array
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Books
@@ -264,6 +266,31 @@ def schedule_jobs(
     ]
 
 
+#: An allocation: the attempt, what each of its tasks holds, the countable things of it as JSON, and the place.
+_ALLOCATIONS: Final[ParameterRows[tuple[int, Resources, str, Placement]]] = ParameterRows(
+    "a",
+    {
+        "attempt_id": ("bigint", lambda row: row[0]),
+        "cpu_millis": ("bigint", lambda row: row[1].cpu_millis),
+        "memory_mib": ("bigint", lambda row: row[1].memory_mib),
+        "storage_mib": ("bigint", lambda row: row[1].storage_mib),
+        "extras": ("text", lambda row: row[2]),
+        "rank": ("int", lambda row: row[3].rank),
+        "node_id": ("bigint", lambda row: row[3].node_id),
+        "gpu_millis": ("bigint", lambda row: row[3].gpu_millis * len(row[3].device_ids)),
+        "device_ids": ("text", lambda row: int_array(row[3].device_ids)),
+        "numa": ("int", lambda row: row[3].numa),
+    },
+)
+_INSERT_ALLOCATIONS: Final = f"""
+INSERT INTO scheduler_allocation (attempt_id, rank, node_id, cpu_millis, memory_mib, storage_mib,
+    gpu_millis, device_ids, numa_domain, extras, held_at)
+SELECT attempt_id, rank, node_id, cpu_millis, memory_mib, storage_mib,
+    gpu_millis, device_ids::bigint[], nullif(numa, -1), extras::jsonb, %s
+FROM {_ALLOCATIONS.source}
+"""
+
+
 def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int]) -> Statement:
     """What each rank runs on."""
     placed = [(attempts[start.job_id], p) for start in starts for p in start.placements]
@@ -284,42 +311,12 @@ def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int]) -> Statem
 
 def insert_allocations(starts: Sequence[Start], attempts: Mapping[int, int], *, at: datetime) -> Statement:
     """What each rank holds there; amounts are those of the job, the same for all its ranks."""
-    placed = [(number, p) for number, start in enumerate(starts, start=1) for p in start.placements]
-    amounts = [start.per_task for start in starts]
-    return (
-        """
-        INSERT INTO scheduler_allocation (attempt_id, rank, node_id, cpu_millis, memory_mib, storage_mib,
-            gpu_millis, device_ids, numa_domain, extras, held_at)
-        SELECT start.attempt_id, a.rank, a.node_id, start.cpu_millis, start.memory_mib, start.storage_mib,
-            a.gpu_millis, a.device_ids::bigint[], nullif(a.numa, -1), start.extras, %s
-        FROM json_to_recordset(%s::json) AS start(number int, attempt_id bigint, cpu_millis bigint,
-                memory_mib bigint, storage_mib bigint, extras jsonb)
-            JOIN json_to_recordset(%s::json) AS a(number int, rank int, node_id bigint, gpu_millis bigint,
-                device_ids text, numa int) ON a.number = start.number
-        """,
-        [
-            at,
-            json.dumps(
-                [
-                    {
-                        "number": number, "attempt_id": attempts[start.job_id], "cpu_millis": a.cpu_millis,
-                        "memory_mib": a.memory_mib, "storage_mib": a.storage_mib, "extras": dict(a.extras),
-                    }
-                    for number, (start, a) in enumerate(zip(starts, amounts, strict=True), start=1)
-                ]
-            ),
-            json.dumps(
-                [
-                    {
-                        "number": number, "rank": p.rank, "node_id": p.node_id,
-                        "gpu_millis": p.gpu_millis * len(p.device_ids), "numa": p.numa,
-                        "device_ids": int_array(p.device_ids),
-                    }
-                    for number, p in placed
-                ]
-            ),
-        ],
-    )  # fmt: skip
+    placed = [
+        (attempts[start.job_id], start.per_task, json.dumps(dict(start.per_task.extras)), p)
+        for start in starts
+        for p in start.placements
+    ]
+    return _INSERT_ALLOCATIONS, [at, *_ALLOCATIONS.parameters(placed)]
 
 
 def raise_device_counters(starts: Iterable[Start]) -> Statement:

@@ -42,7 +42,12 @@ def int_array(values: Iterable[int | None]) -> str:
 
 def text_array(values: Iterable[str]) -> str:
     """The same for `%s::text[]`."""
-    return "{" + ",".join(['"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]) + "}"
+    return "{" + ",".join(map(text_item, values)) + "}"
+
+
+def text_item(value: str) -> str:
+    """One value of such an array."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _joined(statements: Sequence[Statement]) -> tuple[str, list[Any]]:

@@ -19,7 +19,7 @@ from quotas.core.periods import cut
 from quotas.core.pricing import Price, Rates, cost_micros
 from scheduler.core.plan import Start
 from scheduler.state.db.query import Answer, Batch, fetch
-from scheduler.state.db.sql import Statement, int_array, text_array
+from scheduler.state.db.sql import Statement, int_array, text_array, text_item
 from scheduler.state.ledger.ledger_sql import (
     BUDGETS,
     ENTRIES,
@@ -137,10 +137,14 @@ def holds(
     known_entries: dict[tuple[Any, ...], list[Entry]] = {}
     lines = []
     for job in moved:
-        rates, until_s = rates_of(of[job.number], model_of), at_s + seconds[job.number]
-        key = (job.project_id, until_s, *rates)
+        start, until_s = of[job.number], at_s + seconds[job.number]
+        given = tuple(
+            [(p.gpu_millis, *[model_of.get(d, "") for d in p.device_ids]) for p in start.placements]
+        )
+        key = (job.project_id, until_s, start.per_task, given)
         entries = known_entries.get(key)
         if entries is None:
+            rates = rates_of(start, model_of)
             cuts = {edge for budget in known.of(job.project_id) for edge in budget.cuts(at_s, until_s)}
             entries = known_entries[key] = ledger.hold(
                 rates, at_s=at_s, seconds=until_s - at_s, cuts=cuts, prices=known.prices
@@ -319,33 +323,58 @@ def whatever_is_so() -> Iterator[None]:
 
 # ------------------------------------------------------------------ writing
 
-#: Column of an entry -> its type as a parameter, and its value of a line.
-_COLUMNS: Final[dict[str, tuple[str, Callable[[Line], Any]]]] = {
-    "kind": ("text", lambda line: line.entry.kind.value),
+#: Column -> its type as a parameter, and its value of a line.
+_OF_LINE: Final[dict[str, tuple[str, Callable[[Line], Any]]]] = {
     "project_id": ("bigint", lambda line: line.project_id),
     "user_id": ("bigint", lambda line: line.user_id),
     "job_number": ("bigint", lambda line: line.job_number),
     "attempt_id": ("bigint", lambda line: line.attempt_id),
-    "gpu_model": ("text", lambda line: line.entry.rates.gpu_model),
-    "cpu_millis": ("bigint", lambda line: line.entry.rates.cpu_millis),
-    "memory_mib": ("bigint", lambda line: line.entry.rates.memory_mib),
-    "gpu_millis": ("bigint", lambda line: line.entry.rates.gpu_millis),
-    "storage_mib": ("bigint", lambda line: line.entry.rates.storage_mib),
-    "held_seconds": ("bigint", lambda line: line.entry.held_seconds),
-    "charged_seconds": ("bigint", lambda line: line.entry.charged_seconds),
-    "held_micros": ("bigint", lambda line: line.entry.held_micros),
-    "charged_micros": ("bigint", lambda line: line.entry.charged_micros),
-    "starts_at": ("bigint", lambda line: line.entry.from_s),
-    "ends_at": ("bigint", lambda line: line.entry.until_s),
     "reason": ("text", lambda line: line.reason[:200]),
 }
-_NAMES: Final = ", ".join(_COLUMNS)
+#: The same of its entry.
+_OF_ENTRY: Final[dict[str, tuple[str, Callable[[Entry], Any]]]] = {
+    "kind": ("text", lambda entry: entry.kind.value),
+    "gpu_model": ("text", lambda entry: entry.rates.gpu_model),
+    "cpu_millis": ("bigint", lambda entry: entry.rates.cpu_millis),
+    "memory_mib": ("bigint", lambda entry: entry.rates.memory_mib),
+    "gpu_millis": ("bigint", lambda entry: entry.rates.gpu_millis),
+    "storage_mib": ("bigint", lambda entry: entry.rates.storage_mib),
+    "held_seconds": ("bigint", lambda entry: entry.held_seconds),
+    "charged_seconds": ("bigint", lambda entry: entry.charged_seconds),
+    "held_micros": ("bigint", lambda entry: entry.held_micros),
+    "charged_micros": ("bigint", lambda entry: entry.charged_micros),
+    "starts_at": ("bigint", lambda entry: entry.from_s),
+    "ends_at": ("bigint", lambda entry: entry.until_s),
+}
+_TYPES: Final = {name: kind for name, (kind, _) in (*_OF_LINE.items(), *_OF_ENTRY.items())}
+_NAMES: Final = ", ".join(_TYPES)
 _INSERT: Final = f"""
 INSERT INTO quotas_ledgerentry ({_NAMES}, at)
-SELECT {", ".join(f"to_timestamp({n})" if n in ("starts_at", "ends_at") else n for n in _COLUMNS)}, %s
-FROM unnest({", ".join(f"%s::{kind}[]" for kind, _ in _COLUMNS.values())}) WITH ORDINALITY AS e({_NAMES}, place)
+SELECT {", ".join(f"to_timestamp({n})" if n in ("starts_at", "ends_at") else n for n in _TYPES)}, %s
+FROM unnest({", ".join(f"%s::{kind}[]" for kind in _TYPES.values())}) WITH ORDINALITY AS e({_NAMES}, place)
 ORDER BY place
 """
+
+
+def _values(lines: Sequence[Line]) -> list[str]:
+    """The arrays of `_INSERT`: lines of jobs that asked the same have the same entry, which is written out once."""
+    of_lines = [
+        text_array(map(value, lines)) if kind == "text" else int_array(map(value, lines))
+        for kind, value in _OF_LINE.values()
+    ]
+    known: dict[int, tuple[str, ...]] = {}
+    rows = []
+    for line in lines:
+        row = known.get(id(line.entry))
+        if row is None:
+            row = known[id(line.entry)] = tuple(
+                text_item(value(line.entry)) if kind == "text" else str(value(line.entry))
+                for kind, value in _OF_ENTRY.values()
+            )
+        rows.append(row)
+    return of_lines + [f"{{{','.join(column)}}}" for column in zip(*rows, strict=True)]
+
+
 #: A budget made while a job ran did not count its hold: the counter never goes below nothing.
 _MOVE: Final = """
 UPDATE quotas_budgetperiod period
@@ -368,11 +397,7 @@ def write(lines: Sequence[Line], known: Books, *, at: datetime) -> list[Statemen
     """The statements that write entries and move the counters of their budgets; one a table."""
     if not lines:
         return []
-    values = [
-        text_array(map(value, lines)) if kind == "text" else int_array(map(value, lines))
-        for kind, value in _COLUMNS.values()
-    ]
-    statements: list[Statement] = [(_INSERT, [at, *values])]
+    statements: list[Statement] = [(_INSERT, [at, *_values(lines)])]
     moved = moves((line.entry, known.of(line.project_id)) for line in lines)
     if moved:
         # By rising id, as every other writer takes these rows; they are locked already.

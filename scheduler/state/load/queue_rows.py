@@ -10,6 +10,8 @@ from scheduler.core.snapshot.snapshot import QueueColumns
 from scheduler.state.db.fragments import ANY_OF, IS_ACTIVE
 from scheduler.state.db.query import ColumnQuery, Table
 
+# What was preempted is looked for first, and its queue then, by keys and whatever the database expects (`OFFSET 0`): a
+# young database would go through all jobs that the queue ever had, in each cycle and each apply.
 _AS_STORED: Final = {
     "id": "queue.id",
     "name": "queue.name",
@@ -24,13 +26,15 @@ _AS_STORED: Final = {
     )), 0)""",
     "generation": "queue.generation",
     "preempted_last_hour": """(
-        SELECT count(*) FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-        WHERE attempt.stopped_for IS NOT NULL AND job.queue_id = queue.id
-        AND attempt.stop_asked_at > statement_timestamp() - interval '1 hour')
-    + (SELECT count(*) FROM scheduler_suspension suspension
-        JOIN scheduler_attempt attempt ON attempt.id = suspension.attempt_id
-        JOIN scheduler_job job ON job.number = attempt.job_id
-        WHERE job.queue_id = queue.id AND suspension.asked_at > statement_timestamp() - interval '1 hour')""",
+        SELECT count(*) FROM (
+            SELECT job_id FROM scheduler_attempt WHERE stopped_for IS NOT NULL
+                AND stop_asked_at > statement_timestamp() - interval '1 hour' OFFSET 0
+        ) stopped WHERE (SELECT queue_id FROM scheduler_job job WHERE job.number = stopped.job_id) = queue.id)
+    + (SELECT count(*) FROM (
+            SELECT attempt_id FROM scheduler_suspension
+            WHERE asked_at > statement_timestamp() - interval '1 hour' OFFSET 0
+        ) suspended WHERE (SELECT queue_id FROM scheduler_job job WHERE job.number = (
+            SELECT job_id FROM scheduler_attempt attempt WHERE attempt.id = suspended.attempt_id)) = queue.id)""",
 }
 #: `counted` says of which queues the running jobs are counted: among all that are in line.
 QUEUES: Final = ColumnQuery(
