@@ -45,6 +45,8 @@ MOST_BYTES: Final = 64 * 1024
 #: In one transaction, and in memory before it.
 MOST_TOGETHER: Final = 64
 MOST_WAITING: Final = 400
+#: For programs that submit at once to share a group more often.
+GATHER_SECONDS: Final = 0.005
 #: Who waits longer than most is asked whether it still does.
 LOOK_SECONDS: Final = 0.25
 #: Headers with which a request is none of the plainest.
@@ -59,8 +61,9 @@ class SubmitDoor:
     def __init__(self, inner: Application) -> None:
         self.inner = inner
         self._groups: Groups[Call, Outcome] = Groups(
-            "submissions", SubmitGroup(Throttle.wait_of), most=MOST_TOGETHER, waiting=MOST_WAITING
-        )
+            "submissions", SubmitGroup(Throttle.wait_of), most=MOST_TOGETHER, waiting=MOST_WAITING,
+            gather_seconds=GATHER_SECONDS,
+        )  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         token = _token_of(scope)
