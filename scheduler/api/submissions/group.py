@@ -30,7 +30,7 @@ from infra.api.rest import as_json, parse_clean
 from infra.client_address import Client
 from infra.db.connections import unit_of_work
 from infra.db.error_messages import sql_state, to_error
-from infra.db.prepared import ask_together
+from infra.db.prepared import ask_together, keep_plans
 from infra.errors import MusterError
 from infra.request_cost import Caller
 from scheduler.api.jobs import Jobs, location_of, new_job
@@ -97,6 +97,7 @@ class SubmitGroup:
         answers: dict[Call, Answer | Exception] = dict.fromkeys(waiting)
         try:
             with unit_of_work(), notifications.deferred():
+                keep_plans()
                 answers |= self._answers(waiting)
         except Exception as error:  # before anything was written: the view will meet it again, and say so
             log.warning("submissions_not_grouped", error=str(error).strip())
