@@ -66,8 +66,8 @@ def keep_plans() -> None:
     """Let the server plan what this thread asks with `ask` for any values, and keep the plans for PLANS_SECONDS.
 
     PostgreSQL by itself plans a statement with an array anew each time, because it hopes to gain by the values; one
-    that finds a few rows in many tables takes ten times as long to plan as to run. Plans end after a few seconds, so that
-    none outlives the sizes of tables that it was made for by more. Call it before the work, outside a transaction.
+    that finds a few rows in many tables takes ten times as long to plan as to run. Plans end after a few seconds, so
+    that none outlives the sizes of tables that it was made for by more. Call it before the work, outside a transaction.
     """
     if not settings.MUSTER_DB_PREPARED or connection.in_atomic_block:
         return
