@@ -29,7 +29,7 @@ from config.http.request_ids import request_id_of
 from config.http.security import PERMISSIONS, content_policy, new_nonce
 from config.metrics import count_request
 from infra.api.problems import PROBLEM_TYPE, problem
-from infra.api.rest import as_json
+from infra.api.rest import READ_BODY, as_json
 from infra.client_address import of_scope
 from infra.db.groups import Groups
 from infra.errors import MusterError
@@ -84,7 +84,8 @@ class SubmitDoor:
         call = Call(token=token, client=client, request_id=request_id, body=body)
         outcome = await self._outcome(call, receive)
         if outcome is None:
-            await self.inner(scope, again, send)
+            read = {READ_BODY: call.payload} if call.payload is not None else {}
+            await self.inner({**scope, **read}, again, send)
             return
         answer = _answer_of(outcome, call, headers)
         await answer.give(send)

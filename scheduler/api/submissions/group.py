@@ -78,6 +78,8 @@ class Call:
     client: Client
     request_id: str
     body: bytes
+    #: What the body says, once it was read; None before, and where it cannot be read.
+    payload: Any = None
     caller: Caller = field(default_factory=Caller)
     came_at: float = field(default_factory=time.monotonic)
 
@@ -142,7 +144,7 @@ class SubmitGroup:
         with request_context.acting(**known):
             request_context.use_token(token)
             try:
-                payload = parse_clean(call.body)
+                payload = call.payload = parse_clean(call.body)
                 if not isinstance(payload, dict) or "depends_on" in payload:
                     return None
                 check_sizes([payload], field="array")
